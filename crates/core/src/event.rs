@@ -1,0 +1,378 @@
+//! Events: ordered, durable facts, and the one table of their types.
+//!
+//! An event's `cursor` orders it among all events; its `pos` is the session's running count of
+//! streamed bytes at that moment, so events and streamed text have one order. `cursor.pos` is the
+//! resume point everywhere. Two types are never stored: `message.delta`, whose bytes live in chunks
+//! until their message completes, and `message.truncated`, which one subscriber is told.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, DelegationId, DelegationMode, DelegationStatus, EventId,
+    Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId, SessionStatus, Time,
+    Usage, WaitId,
+};
+
+/// The version of the event envelope.
+pub const PROTOCOL_VERSION: u8 = 2;
+
+/// The place of an event in the order of all events. Increases; not dense.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Cursor(pub u64);
+
+impl Cursor {
+    /// Before every event.
+    pub const START: Self = Self(0);
+}
+
+/// A point in a session's stream: everything up to event `cursor` and byte `pos` has been seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Position {
+    /// The last event seen.
+    pub cursor: Cursor,
+    /// How many streamed bytes of the session have been seen.
+    pub pos: u64,
+}
+
+impl Position {
+    /// Before everything.
+    pub const START: Self = Self { cursor: Cursor::START, pos: 0 };
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.cursor.0, self.pos)
+    }
+}
+
+/// Why a text is not a position.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a cursor: expected CURSOR.POS, for example 184.5321")]
+pub struct BadPosition(String);
+
+impl FromStr for Position {
+    type Err = BadPosition;
+
+    fn from_str(text: &str) -> Result<Self, BadPosition> {
+        // No sign, no blank: what we print and nothing else. A bare cursor is not accepted, since
+        // guessing its byte count could show text twice.
+        let number = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
+        text.split_once('.')
+            .and_then(|(cursor, pos)| Some(Self { cursor: Cursor(number(cursor)?), pos: number(pos)? }))
+            .ok_or_else(|| BadPosition(text.chars().take(64).collect()))
+    }
+}
+
+impl Serialize for Position {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// One event with its envelope.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// Its id.
+    pub id: EventId,
+    /// Its place among all events.
+    pub cursor: Cursor,
+    /// The session's count of streamed bytes when it happened.
+    pub pos: u64,
+    /// The session it belongs to.
+    pub session: SessionId,
+    /// The run it belongs to.
+    pub run: Option<RunId>,
+    /// The attempt it belongs to.
+    pub attempt: Option<AttemptId>,
+    /// The caller's name for the request that made the run.
+    pub request: Option<String>,
+    /// When it happened.
+    pub at: Time,
+    /// What happened.
+    pub body: Body,
+}
+
+impl Event {
+    /// The resume point right after this event.
+    pub fn position(&self) -> Position {
+        Position { cursor: self.cursor, pos: self.pos }
+    }
+}
+
+impl Serialize for Event {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Envelope<'a> {
+            protocol_version: u8,
+            event_id: EventId,
+            cursor: Cursor,
+            pos: u64,
+            session_id: SessionId,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            run_id: Option<RunId>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            attempt_id: Option<AttemptId>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            request_id: Option<&'a str>,
+            timestamp_ms: Time,
+            #[serde(flatten)]
+            body: &'a Body,
+        }
+        Envelope {
+            protocol_version: PROTOCOL_VERSION,
+            event_id: self.id,
+            cursor: self.cursor,
+            pos: self.pos,
+            session_id: self.session,
+            run_id: self.run,
+            attempt_id: self.attempt,
+            request_id: self.request.as_deref(),
+            timestamp_ms: self.at,
+            body: &self.body,
+        }
+        .serialize(serializer)
+    }
+}
+
+macro_rules! bodies {
+    ($($(#[$doc:meta])* $name:literal => $variant:ident { $($(#[$meta:meta])* $field:ident: $type:ty),* $(,)? })*) => {
+        /// What happened: the type of an event and its payload.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "type", content = "payload", rename_all_fields = "camelCase")]
+        #[expect(missing_docs, reason = "the variants say it; docs/events.md lists each field")]
+        pub enum Body {
+            $($(#[$doc])* #[serde(rename = $name)] $variant { $($(#[$meta])* $field: $type),* },)*
+        }
+
+        impl Body {
+            /// Every event type, in the order of the table.
+            pub const TYPES: &'static [&'static str] = &[$($name),*];
+
+            /// The type's name.
+            pub const fn kind(&self) -> &'static str {
+                match self { $(Self::$variant { .. } => $name),* }
+            }
+        }
+    };
+}
+
+bodies! {
+    /// A session was created.
+    "session.created" => SessionCreated {
+        #[serde(default, skip_serializing_if = "Option::is_none")] key: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] title: Option<String>,
+        adapter: String,
+        surface_kind: String,
+    }
+    /// Something about a session changed.
+    "session.updated" => SessionUpdated { #[serde(flatten)] change: SessionChange }
+    /// A session was deleted; what is left of it is being removed.
+    "session.deleted" => SessionDeleted {}
+    /// A run was accepted, or goes back to the queue to be tried again.
+    "run.queued" => RunQueued {
+        adapter: String,
+        mode: Mode,
+        #[serde(default, skip_serializing_if = "Option::is_none")] policy: Option<Policy>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] retry_at_ms: Option<Time>,
+    }
+    /// A worker was assigned.
+    "run.starting" => RunStarting {}
+    /// The agent works.
+    "run.running" => RunRunning {}
+    /// The run waits for an input.
+    "run.waiting_input" => RunWaitingInput { wait_id: WaitId }
+    /// The run waits for an approval.
+    "run.waiting_approval" => RunWaitingApproval { wait_id: WaitId }
+    /// Somebody asked for the run to stop.
+    "run.cancellation_requested" => RunCancellationRequested { reason: CancelReason }
+    /// The run is being stopped.
+    "run.cancelling" => RunCancelling {}
+    /// The run did what it was asked.
+    "run.succeeded" => RunSucceeded { #[serde(flatten)] close: Close }
+    /// The run failed, and will not be tried again by itself.
+    "run.failed" => RunFailed { error: Failure, #[serde(flatten)] close: Close }
+    /// The run was stopped: proven by the agent's end or its processes' death.
+    "run.cancelled" => RunCancelled { reason: CancelReason, #[serde(flatten)] close: Close }
+    /// The run took too long, or nobody answered in time.
+    "run.timed_out" => RunTimedOut { error: Failure, #[serde(flatten)] close: Close }
+    /// What became of the run is not known: whoever executed it is gone.
+    "run.orphaned" => RunOrphaned { error: Failure, #[serde(flatten)] close: Close }
+    /// An execution of the run was created.
+    "attempt.created" => AttemptCreated {
+        attempt_no: u32,
+        adapter: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")] resume_from_attempt_id: Option<AttemptId>,
+    }
+    /// The adapter has control.
+    "attempt.started" => AttemptStarted {}
+    /// The attempt ended without success.
+    "attempt.failed" => AttemptFailed { status: RunStatus, error: Failure, retryable: bool }
+    /// The adapter was told to stop.
+    "attempt.cancel_dispatch" => AttemptCancelDispatch { dispatched: bool, acknowledged: bool }
+    /// The attempt has stopped.
+    "attempt.cancelled" => AttemptCancelled { proof: Proof }
+    /// A runtime-native session was opened for this session.
+    "binding.created" => BindingCreated { binding_id: BindingId, adapter: String, generation: u32, fidelity: Fidelity }
+    /// A runtime-native session was taken up again.
+    "binding.resumed" => BindingResumed { binding_id: BindingId }
+    /// A runtime-native session can no longer be used.
+    "binding.stale" => BindingStale { binding_id: BindingId, reason: String }
+    /// The next generation took a binding's place.
+    "binding.replaced" => BindingReplaced { binding_id: BindingId, by: BindingId }
+    /// Streamed text, not yet part of a completed message. Never stored as an event.
+    "message.delta" => MessageDelta { message_id: MessageId, block: u32, text: String }
+    /// A message is whole. Its text replaces its deltas.
+    "message.completed" => MessageCompleted {
+        message: Arc<Message>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] parent_id: Option<MessageId>,
+    }
+    /// A crash lost streamed text that this subscriber had been shown: drop what lies after `pos`. Never stored.
+    "message.truncated" => MessageTruncated { pos: u64 }
+    /// How far the work is, for people.
+    "progress.updated" => ProgressUpdated { text: String }
+    /// A tool call is about to run: its intent.
+    "tool.started" => ToolStarted {
+        tool_use_id: String,
+        name: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")] input: Option<Value>,
+    }
+    /// A tool call reports.
+    "tool.updated" => ToolUpdated { tool_use_id: String, text: String }
+    /// A tool call succeeded.
+    "tool.completed" => ToolCompleted { tool_use_id: String, name: String }
+    /// A tool call failed, or its outcome is not known.
+    "tool.failed" => ToolFailed { tool_use_id: String, name: String, outcome: ToolOutcome, error: Failure }
+    /// A concrete result exists.
+    "artifact.created" => ArtifactCreated {
+        artifact_id: ArtifactId,
+        kind: String,
+        role: ArtifactRole,
+        #[serde(default, skip_serializing_if = "Option::is_none")] name: Option<String>,
+    }
+    /// Tokens and cost were spent.
+    "usage.updated" => UsageUpdated { #[serde(flatten)] usage: Usage }
+    /// The agent asks for an input.
+    "input.requested" => InputRequested {
+        wait_id: WaitId,
+        question: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")] expires_at_ms: Option<Time>,
+    }
+    /// The input was given; absent when nobody gave one in time.
+    "input.provided" => InputProvided {
+        wait_id: WaitId,
+        #[serde(default, skip_serializing_if = "Option::is_none")] input: Option<Value>,
+    }
+    /// The agent asks for an approval.
+    "approval.requested" => ApprovalRequested {
+        wait_id: WaitId,
+        question: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")] expires_at_ms: Option<Time>,
+    }
+    /// The approval was decided.
+    "approval.resolved" => ApprovalResolved {
+        wait_id: WaitId,
+        decision: Approval,
+        #[serde(default, skip_serializing_if = "Option::is_none")] grant_id: Option<GrantId>,
+    }
+    /// A run handed part of its work to another.
+    "delegation.created" => DelegationCreated {
+        delegation_id: DelegationId,
+        child_session_id: SessionId,
+        child_run_id: RunId,
+        mode: DelegationMode,
+        objective: String,
+    }
+    /// Delegated work has ended.
+    "delegation.completed" => DelegationCompleted { delegation_id: DelegationId, status: DelegationStatus }
+}
+
+impl Body {
+    /// True for what is shown live and never stored as an event.
+    pub const fn is_transient(&self) -> bool {
+        matches!(self, Self::MessageDelta { .. } | Self::MessageTruncated { .. })
+    }
+}
+
+/// What changed about a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "changed", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub enum SessionChange {
+    /// It has another title, or none.
+    Title {
+        /// The title now.
+        title: Option<String>,
+    },
+    /// It was archived, reopened or closed.
+    Status {
+        /// Its status now.
+        status: SessionStatus,
+    },
+    /// Its active path ends elsewhere.
+    Tip {
+        /// The last message of the path now.
+        tip: Option<MessageId>,
+    },
+}
+
+/// What every run's end says.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Close {
+    /// The run's last message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<MessageId>,
+    /// Where the session's active path ends now; absent when it did not move.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tip: Option<MessageId>,
+    /// What all attempts used.
+    #[serde(default, skip_serializing_if = "Usage::is_zero")]
+    pub usage: Usage,
+}
+
+/// Why a run was cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelReason {
+    /// Somebody asked.
+    Requested,
+    /// A newer prompt took its place.
+    Superseded,
+    /// The run that delegated it was cancelled.
+    Parent,
+    /// The agent stopped by itself and said so.
+    Agent,
+    /// The process is shutting down.
+    Shutdown,
+}
+
+/// How it is known that a cancelled attempt has stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Proof {
+    /// The adapter returned.
+    Ended,
+    /// It did not within the grace period; everything that acted for it was killed.
+    Killed,
+    /// Nothing was executing.
+    Idle,
+}
+
+/// How a tool call that did not succeed ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolOutcome {
+    /// It failed.
+    Failed,
+    /// It may or may not have had its effect.
+    Unknown,
+}
+
+#[cfg(test)]
+mod tests;

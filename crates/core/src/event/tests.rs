@@ -1,0 +1,73 @@
+use super::*;
+
+/// The types that seeds name as required; ours may be more, never fewer.
+const REQUIRED: &str = "session.created session.updated run.queued run.starting run.running run.waiting_input \
+    run.waiting_approval run.cancellation_requested run.cancelling run.succeeded run.failed run.cancelled run.timed_out \
+    run.orphaned attempt.created attempt.started attempt.failed attempt.cancel_dispatch attempt.cancelled \
+    binding.created binding.resumed binding.stale binding.replaced message.delta message.completed progress.updated \
+    tool.started tool.updated tool.completed tool.failed artifact.created usage.updated input.requested input.provided \
+    approval.requested approval.resolved delegation.created delegation.completed";
+
+#[test]
+fn every_required_type_is_in_the_table() {
+    for name in REQUIRED.split_whitespace() {
+        assert!(Body::TYPES.contains(&name), "{name}");
+    }
+}
+
+#[test]
+fn the_envelope_is_the_documented_one() {
+    let event = Event {
+        id: EventId::from_random([1; 16]),
+        cursor: Cursor(184),
+        pos: 5321,
+        session: SessionId::from_random([2; 16]),
+        run: Some(RunId::from_random([3; 16])),
+        attempt: None,
+        request: Some("r-1".into()),
+        at: Time(1_782_240_000_000),
+        body: Body::RunFailed { error: Failure::new("timeout", "too slow"), close: Close::default() },
+    };
+    insta::assert_snapshot!(serde_json::to_string_pretty(&event).unwrap(), @r#"
+    {
+      "protocolVersion": 2,
+      "eventId": "evt_01010101010141018101010101010101",
+      "cursor": 184,
+      "pos": 5321,
+      "sessionId": "ses_02020202020242028202020202020202",
+      "runId": "run_03030303030343038303030303030303",
+      "requestId": "r-1",
+      "timestampMs": 1782240000000,
+      "type": "run.failed",
+      "payload": {
+        "error": {
+          "code": "timeout",
+          "message": "too slow"
+        }
+      }
+    }
+    "#);
+}
+
+#[test]
+fn a_position_reads_back_and_nothing_else_does() {
+    let position = Position { cursor: Cursor(184), pos: 5321 };
+    assert_eq!(position.to_string().parse(), Ok(position));
+    for text in ["", "1", "1.", ".1", "-1.0", "+1.0", "1.0.0", "1 .0", "99999999999999999999.0"] {
+        assert!(text.parse::<Position>().is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn a_flattened_payload_reads_back() {
+    let bodies = [
+        Body::SessionUpdated { change: SessionChange::Title { title: None } },
+        Body::UsageUpdated { usage: Usage { input_tokens: 3, ..Usage::default() } },
+        Body::RunSucceeded { close: Close { usage: Usage { output_tokens: 1, ..Usage::default() }, ..Close::default() } },
+        Body::RunStarting {},
+    ];
+    for body in bodies {
+        let json = serde_json::to_string(&body).unwrap();
+        assert_eq!(serde_json::from_str::<Body>(&json).unwrap(), body, "{json}");
+    }
+}

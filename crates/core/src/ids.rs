@@ -1,0 +1,144 @@
+//! Identifiers: a prefix that names the kind, and a UUIDv4 without hyphens.
+//!
+//! Invariant: an id of one kind never parses as an id of another. Nothing here draws a random
+//! number; the bytes come in from the kernel.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use uuid::Uuid;
+
+/// Why a text is not an id of the wanted kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a {kind} id: expected {prefix}_ and 32 hexadecimal digits")]
+pub struct BadId {
+    text: String,
+    kind: &'static str,
+    prefix: &'static str,
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal, $kind:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// What stands before the underscore in every id of this kind.
+            pub const PREFIX: &'static str = $prefix;
+
+            /// Makes an id from 16 random bytes, setting the version and variant bits of a UUIDv4.
+            pub fn from_random(bytes: [u8; 16]) -> Self {
+                Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
+            }
+
+            /// Reads an id back from its stored form.
+            pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(Uuid::from_bytes(bytes))
+            }
+
+            /// The stored form: 16 bytes.
+            pub const fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "_{}"), self.0.as_simple())
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = BadId;
+
+            fn from_str(text: &str) -> Result<Self, BadId> {
+                text.strip_prefix(concat!($prefix, "_"))
+                    .filter(|hex| hex.len() == 32)
+                    .and_then(|hex| Uuid::try_parse(hex).ok())
+                    .map(Self)
+                    .ok_or_else(|| BadId { text: text.chars().take(64).collect(), kind: $kind, prefix: $prefix })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+                text.parse().map_err(de::Error::custom)
+            }
+        }
+    };
+}
+
+id!(/// A durable conversation or work identity.
+    SessionId, "ses", "session");
+id!(/// One accepted unit of intent.
+    RunId, "run", "run");
+id!(/// One execution of a run.
+    AttemptId, "att", "attempt");
+id!(/// One durable fact.
+    EventId, "evt", "event");
+id!(/// A session's tie to a runtime-native session.
+    BindingId, "bind", "binding");
+id!(/// A concrete result.
+    ArtifactId, "art", "artifact");
+id!(/// A parent run's tie to a child run.
+    DelegationId, "del", "delegation");
+id!(/// A recorded capability decision.
+    GrantId, "grant", "grant");
+id!(/// A node of a session's tree.
+    MessageId, "msg", "message");
+id!(/// One model call.
+    StepId, "step", "step");
+id!(/// An outcome declared for a turn.
+    GoalId, "goal", "goal");
+id!(/// One running mainspring process.
+    NodeId, "node", "node");
+id!(/// What a waiting run waits for: an input or an approval.
+    WaitId, "wait", "wait");
+
+/// A line of the tree: internal, never shown, drawn at random by the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LineId(pub i64);
+
+impl LineId {
+    /// Makes a line id from random bytes; positive, so that every store can hold it.
+    pub fn from_random(bytes: [u8; 8]) -> Self {
+        Self(i64::from_le_bytes(bytes) & i64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_reads_back_as_written_and_only_as_its_own_kind() {
+        let run = RunId::from_random([7; 16]);
+        assert_eq!(run.to_string(), "run_07070707070747078707070707070707");
+        assert_eq!(run.to_string().parse(), Ok(run));
+        assert_eq!(serde_json::from_str::<RunId>(&serde_json::to_string(&run).unwrap()).unwrap(), run);
+        let error = run.to_string().parse::<SessionId>().unwrap_err();
+        insta::assert_snapshot!(error, @r#""run_07070707070747078707070707070707" is not a session id: expected ses_ and 32 hexadecimal digits"#);
+    }
+
+    #[test]
+    fn hyphens_and_wrong_lengths_are_refused() {
+        for text in ["run_", "run_07070707-0707-4707-8707-070707070707", "run_0707070707074707870707070707070", "07", ""] {
+            assert!(text.parse::<RunId>().is_err(), "{text}");
+        }
+    }
+}

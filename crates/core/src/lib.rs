@@ -1,0 +1,42 @@
+//! The words and rules of mainspring.
+//!
+//! Each machine is a pure `decide(state, command) -> events or refusal` and an `apply(state, event)` that cannot
+//! fail; ids and time come in with the command. Nothing here does I/O, reads a clock, draws a random number or is
+//! async, and `tests/it/dependencies.rs` keeps it so.
+
+pub mod attempt;
+pub mod binding;
+pub mod delegation;
+pub mod event;
+pub mod ids;
+pub mod limits;
+pub mod message;
+pub mod record;
+pub mod refusal;
+pub mod run;
+pub mod session;
+pub mod time;
+pub mod tree;
+pub mod usage;
+pub mod wait;
+
+pub use attempt::{Attempt, Cancellation};
+pub use binding::{Binding, BindingStatus, Fidelity};
+pub use delegation::{Delegation, DelegationMode, DelegationStatus};
+pub use event::{
+    BadPosition, Body, CancelReason, Close, Cursor, Event, PROTOCOL_VERSION, Position, Proof, SessionChange, ToolOutcome,
+};
+pub use ids::{
+    ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, GoalId, GrantId, LineId, MessageId, NodeId, RunId,
+    SessionId, StepId, WaitId,
+};
+pub use limits::{BadName, Limits};
+pub use message::{Block, Message, MessageStatus, Role};
+pub use record::{Artifact, ArtifactRole, Effect, Grant, GrantSource};
+pub use refusal::{Failure, Refusal};
+pub use run::{Mode, Place, Policy, RequestName, Run, RunOptions, RunState, RunStatus};
+pub use session::{ExternalRef, LegacyAlias, Session, SessionStatus};
+pub use time::Time;
+pub use tree::{Line, Point, Range, Tree};
+pub use usage::{Cost, Usage};
+pub use wait::{Answer, Approval, Wait, WaitRequest};

@@ -1,0 +1,74 @@
+//! Refusals: why a rule said no. A refused command changes nothing.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{AttemptId, RunStatus, WaitId};
+
+/// Why a command was refused. A refused command changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The sender lost its authority to a later attempt.
+    #[error("attempt {by} is stale, {holder} has authority")]
+    StaleAttempt {
+        /// Who sent the command.
+        by: AttemptId,
+        /// Who may.
+        holder: AttemptId,
+    },
+    /// The run is over, or no attempt of it has authority.
+    #[error("the run is {status}; attempt {by} has no authority")]
+    NoAuthority {
+        /// Who sent the command.
+        by: AttemptId,
+        /// Where the run stands.
+        status: RunStatus,
+    },
+    /// The run is over.
+    #[error("the run has ended: {status}")]
+    Ended {
+        /// How it ended.
+        status: RunStatus,
+    },
+    /// The wait that was answered is not the one that is open.
+    #[error("{wait} is not open; the run is {status}")]
+    NotWaiting {
+        /// What was answered.
+        wait: WaitId,
+        /// Where the run stands.
+        status: RunStatus,
+    },
+    /// The answer does not fit what was asked.
+    #[error("{wait} asks for {wanted}, not {given}")]
+    WrongAnswer {
+        /// What was answered.
+        wait: WaitId,
+        /// What it asks for.
+        wanted: &'static str,
+        /// What came.
+        given: &'static str,
+    },
+    /// The command does not fit this state.
+    #[error("not possible while the {what} is {status}")]
+    WrongState {
+        /// The kind of thing.
+        what: &'static str,
+        /// Where it stands.
+        status: &'static str,
+    },
+}
+
+/// What went wrong, for the record: a stable code and a sentence for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Stable, snake_case.
+    pub code: String,
+    /// For people.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with this code and message.
+    pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into() }
+    }
+}

@@ -1,0 +1,640 @@
+//! Runs: one accepted request, retried as attempts until it ends.
+//!
+//! ```text
+//! queued ──start──▶ starting ──open──▶ running ──finish──▶ succeeded
+//!  ▲  │                 │              ▲    │ └─wait──▶ waiting_input | waiting_approval ─┐
+//!  │  │                 │              └────┼────────────────── answer ──────────────────┘
+//!  │  │                 └──── cancel ───────┴──▶ cancelling ──finish──▶ cancelled
+//!  │  └─ cancel ──▶ cancelled
+//!  └── fail, to be tried again        fail ──▶ failed | timed_out | orphaned ──retry──▶ queued
+//! ```
+//!
+//! Invariants: at most one attempt of a run is not ended; attempt numbers grow by one; `succeeded` and
+//! `cancelled` are final; what comes from an attempt without authority is refused.
+
+use serde::{Deserialize, Serialize};
+
+use crate::attempt::{self, Attempt};
+use crate::message::names;
+use crate::wait::{self, Answer, Wait, WaitRequest};
+use crate::{
+    AttemptId, Body, CancelReason, Close, Failure, MessageId, NodeId, Point, Proof, Refusal, RunId, SessionId, Time, Usage,
+    WaitId,
+};
+
+/// One accepted unit of intent in a session.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Run {
+    /// Its id.
+    #[serde(rename = "runId")]
+    pub id: RunId,
+    /// Its session.
+    #[serde(rename = "sessionId")]
+    pub session: SessionId,
+    /// Whose it is.
+    #[serde(rename = "ownerId")]
+    pub owner: String,
+    /// Its number within its session, from 1: the order of acceptance.
+    #[serde(rename = "runNo")]
+    pub no: u32,
+    /// The run that delegated it.
+    #[serde(rename = "parentRunId", skip_serializing_if = "Option::is_none")]
+    pub parent: Option<RunId>,
+    /// Who asked, and the caller's name for the request.
+    #[serde(flatten)]
+    pub request: RequestName,
+    /// The hash of what was asked, so that the same name with another body is a conflict.
+    #[serde(skip)]
+    pub fingerprint: [u8; 16],
+    /// The adapter that executes it.
+    pub adapter: String,
+    /// Whether it may act or only answer.
+    pub mode: Mode,
+    /// The user message that started it; none when it answers an earlier one again.
+    #[serde(rename = "promptMessageId", skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<MessageId>,
+    /// All else it needs.
+    pub options: RunOptions,
+    /// Where in the tree it writes.
+    pub place: Place,
+    /// The last message it wrote; its next one goes beneath.
+    #[serde(skip)]
+    pub head: Option<Point>,
+    /// Where it stands.
+    #[serde(flatten)]
+    pub state: RunState,
+    /// How many attempts there have been.
+    pub attempts: u32,
+    /// The latest attempt.
+    #[serde(rename = "lastAttemptId", skip_serializing_if = "Option::is_none")]
+    pub last_attempt: Option<AttemptId>,
+    /// Its last message.
+    #[serde(rename = "finalMessageId", skip_serializing_if = "Option::is_none")]
+    pub final_message: Option<MessageId>,
+    /// What all its attempts used.
+    pub usage: Usage,
+    /// When it was accepted.
+    #[serde(rename = "createdAtMs")]
+    pub created_at: Time,
+    /// When its first attempt was created.
+    #[serde(rename = "startedAtMs", skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    /// When it ended.
+    #[serde(rename = "completedAtMs", skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Time>,
+    /// When it last changed.
+    #[serde(rename = "updatedAtMs")]
+    pub updated_at: Time,
+}
+
+/// The caller's own names for a request; together with the owner they make acceptance exactly-once.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestName {
+    /// Who asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<String>,
+    /// The caller's name for the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// The caller's idempotency key, for 24 hours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+}
+
+/// What a run needs beside its prompt.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunOptions {
+    /// Instructions for the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// A logical model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_profile: Option<String>,
+    /// A model by its provider's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The folder the agent works in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
+/// Where in the session's tree a run writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub enum Place {
+    /// At the end of the active path.
+    #[default]
+    Tip,
+    /// Beneath this user message: another answer to it.
+    Regenerate {
+        /// The user message.
+        message_id: MessageId,
+    },
+    /// Beneath this assistant message: another prompt after it.
+    Edit {
+        /// The assistant message.
+        message_id: MessageId,
+    },
+    /// As a new root.
+    Root,
+}
+
+impl Place {
+    /// True when the run leaves the active path: it is rolled back unless it succeeds.
+    pub const fn is_branch(self) -> bool {
+        !matches!(self, Self::Tip)
+    }
+}
+
+/// Whether the agent may act or only answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Answer only.
+    Ask,
+    /// Act.
+    #[default]
+    Act,
+}
+names!(Mode { Ask => "ask", Act => "act" });
+
+/// What a new prompt does to a busy session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// Wait its turn.
+    #[default]
+    Enqueue,
+    /// Join the active run at its next step.
+    Steer,
+    /// Take the place of the queued prompts.
+    Replace,
+    /// Stop the active run, keep what it wrote, then run.
+    Interrupt,
+    /// Be refused.
+    Reject,
+}
+names!(Policy {
+    Enqueue => "enqueue", Steer => "steer", Replace => "replace", Interrupt => "interrupt", Reject => "reject",
+});
+
+/// Where a run or an attempt stands, by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunStatus {
+    /// Waits for a worker, or for its next attempt.
+    Queued,
+    /// A worker is being prepared.
+    Starting,
+    /// The agent works.
+    Running,
+    /// Waits for an input.
+    WaitingInput,
+    /// Waits for an approval.
+    WaitingApproval,
+    /// Is being stopped.
+    Cancelling,
+    /// Did what it was asked. Final.
+    Succeeded,
+    /// Failed. Settled: only a retry reopens it.
+    Failed,
+    /// Was stopped. Final.
+    Cancelled,
+    /// Took too long. Settled.
+    TimedOut,
+    /// Its executor is gone. Settled.
+    Orphaned,
+}
+names!(RunStatus {
+    Queued => "queued", Starting => "starting", Running => "running", WaitingInput => "waiting_input",
+    WaitingApproval => "waiting_approval", Cancelling => "cancelling", Succeeded => "succeeded", Failed => "failed",
+    Cancelled => "cancelled", TimedOut => "timed_out", Orphaned => "orphaned",
+});
+
+impl RunStatus {
+    /// True when nothing executes any more.
+    pub const fn is_ended(self) -> bool {
+        self.is_final() || self.is_settled()
+    }
+
+    /// True when nothing can reopen it.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Cancelled)
+    }
+
+    /// True when only a retry reopens it.
+    pub const fn is_settled(self) -> bool {
+        matches!(self, Self::Failed | Self::TimedOut | Self::Orphaned)
+    }
+}
+
+/// Where a run stands, with what is true there.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "status", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub enum RunState {
+    /// Waits for a worker; after a failure not before `retry_at`.
+    Queued {
+        /// When it may be tried again.
+        #[serde(rename = "retryAtMs", skip_serializing_if = "Option::is_none")]
+        retry_at: Option<Time>,
+    },
+    /// `attempt` is being prepared.
+    Starting {
+        /// Who has authority.
+        #[serde(rename = "activeAttemptId")]
+        attempt: AttemptId,
+    },
+    /// `attempt` executes.
+    Running {
+        /// Who has authority.
+        #[serde(rename = "activeAttemptId")]
+        attempt: AttemptId,
+    },
+    /// `attempt` waits for a person.
+    #[serde(rename = "waiting_input")]
+    WaitingInput {
+        /// Who has authority.
+        #[serde(rename = "activeAttemptId")]
+        attempt: AttemptId,
+        /// What it waits for.
+        wait: Wait,
+    },
+    /// `attempt` waits for an approval.
+    WaitingApproval {
+        /// Who has authority.
+        #[serde(rename = "activeAttemptId")]
+        attempt: AttemptId,
+        /// What it waits for.
+        wait: Wait,
+    },
+    /// `attempt` was told to stop.
+    Cancelling {
+        /// Who has authority until it has stopped.
+        #[serde(rename = "activeAttemptId")]
+        attempt: AttemptId,
+        /// Why.
+        reason: CancelReason,
+    },
+    /// Done.
+    Succeeded {},
+    /// Failed.
+    Failed {
+        /// How.
+        error: Failure,
+    },
+    /// Stopped.
+    Cancelled {
+        /// Why.
+        reason: CancelReason,
+    },
+    /// Took too long.
+    TimedOut {
+        /// How.
+        error: Failure,
+    },
+    /// Executor gone.
+    Orphaned {
+        /// How.
+        error: Failure,
+    },
+}
+
+impl RunState {
+    /// The state by name.
+    pub const fn status(&self) -> RunStatus {
+        match self {
+            Self::Queued { .. } => RunStatus::Queued,
+            Self::Starting { .. } => RunStatus::Starting,
+            Self::Running { .. } => RunStatus::Running,
+            Self::WaitingInput { .. } => RunStatus::WaitingInput,
+            Self::WaitingApproval { .. } => RunStatus::WaitingApproval,
+            Self::Cancelling { .. } => RunStatus::Cancelling,
+            Self::Succeeded {} => RunStatus::Succeeded,
+            Self::Failed { .. } => RunStatus::Failed,
+            Self::Cancelled { .. } => RunStatus::Cancelled,
+            Self::TimedOut { .. } => RunStatus::TimedOut,
+            Self::Orphaned { .. } => RunStatus::Orphaned,
+        }
+    }
+
+    /// The attempt that has authority.
+    pub const fn holder(&self) -> Option<AttemptId> {
+        match self {
+            Self::Starting { attempt }
+            | Self::Running { attempt }
+            | Self::WaitingInput { attempt, .. }
+            | Self::WaitingApproval { attempt, .. }
+            | Self::Cancelling { attempt, .. } => Some(*attempt),
+            _ => None,
+        }
+    }
+
+    /// What it waits for.
+    pub const fn wait(&self) -> Option<&Wait> {
+        match self {
+            Self::WaitingInput { wait, .. } | Self::WaitingApproval { wait, .. } => Some(wait),
+            _ => None,
+        }
+    }
+
+    /// What went wrong.
+    pub const fn error(&self) -> Option<&Failure> {
+        match self {
+            Self::Failed { error } | Self::TimedOut { error } | Self::Orphaned { error } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// What may be asked of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Create the next attempt.
+    Start,
+    /// The attempt's adapter takes control.
+    Open {
+        /// Who says so.
+        by: AttemptId,
+    },
+    /// The attempt needs an answer.
+    Wait {
+        /// Who says so.
+        by: AttemptId,
+        /// What it needs.
+        wait: Wait,
+    },
+    /// Somebody answers.
+    Answer {
+        /// What is answered.
+        wait: WaitId,
+        /// The answer.
+        answer: Answer,
+    },
+    /// Nobody answered in time.
+    Expire {
+        /// What was not answered.
+        wait: WaitId,
+        /// What the end says.
+        close: Close,
+    },
+    /// Stop.
+    Cancel {
+        /// Why.
+        reason: CancelReason,
+        /// What the end says, where nothing executes and it ends at once.
+        close: Close,
+    },
+    /// The attempt's adapter was told to stop.
+    Dispatched {
+        /// Which attempt.
+        by: AttemptId,
+        /// The signal left.
+        dispatched: bool,
+        /// The adapter confirmed it.
+        acknowledged: bool,
+    },
+    /// The attempt has ended.
+    Finish {
+        /// Which attempt.
+        by: AttemptId,
+        /// How.
+        outcome: Outcome,
+        /// What the end says.
+        close: Close,
+    },
+    /// Try an ended run again.
+    Retry,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It did its work.
+    Succeeded,
+    /// It stopped because it was told to, or by itself.
+    Stopped {
+        /// How that is known.
+        proof: Proof,
+    },
+    /// It went wrong; `status` is failed, timed_out or orphaned. Tried again at `retry_at` if there is one.
+    Failed {
+        /// Which of the settled states the run ends in if it is not tried again.
+        status: RunStatus,
+        /// What went wrong.
+        error: Failure,
+        /// Whether it might go right another time.
+        retryable: bool,
+        /// When it is tried again.
+        retry_at: Option<Time>,
+    },
+}
+
+/// Decides what `command` does to `run`: the events to record, or a refusal.
+///
+/// `attempt` is the run's latest attempt. All events of one decision concern the same attempt.
+pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<Vec<Body>, Refusal> {
+    let status = run.state.status();
+    match (&run.state, command) {
+        (RunState::Queued { .. }, Command::Start) => Ok(vec![
+            Body::AttemptCreated {
+                attempt_no: run.attempts + 1,
+                adapter: run.adapter.clone(),
+                resume_from_attempt_id: run.last_attempt,
+            },
+            Body::RunStarting {},
+        ]),
+        (_, Command::Open { by }) => {
+            let attempt = authority(run, attempt, by)?;
+            Ok(vec![attempt::decide(attempt, attempt::Command::Open)?, Body::RunRunning {}])
+        }
+        (_, Command::Wait { by, wait }) => {
+            authority(run, attempt, by)?;
+            match &run.state {
+                RunState::Running { .. } => Ok(wait::open(&wait)),
+                _ => Err(wrong(status)),
+            }
+        }
+        (state, Command::Answer { wait, answer }) => {
+            let mut events = settled(state, wait, Some(answer))?;
+            events.push(Body::RunRunning {});
+            Ok(events)
+        }
+        (state, Command::Expire { wait, close }) => {
+            let mut events = settled(state, wait, None)?;
+            let error = Failure::new("wait_expired", "nobody answered in time");
+            events.push(Body::AttemptFailed { status: RunStatus::TimedOut, error: error.clone(), retryable: true });
+            events.push(Body::RunTimedOut { error, close });
+            Ok(events)
+        }
+        (RunState::Queued { .. }, Command::Cancel { reason, close }) => {
+            Ok(vec![Body::RunCancellationRequested { reason }, Body::RunCancelled { reason, close }])
+        }
+        (RunState::Cancelling { .. }, Command::Cancel { .. }) => Ok(vec![]),
+        (state, Command::Cancel { reason, close }) if state.holder().is_some() => {
+            let mut events = vec![Body::RunCancellationRequested { reason }];
+            match state.wait() {
+                // Nothing executes while the wait is held by the store alone, so nothing is left to stop.
+                Some(wait) if !wait.held => {
+                    events.extend(settled(state, wait.id, None)?);
+                    events.push(Body::AttemptCancelled { proof: Proof::Idle });
+                    events.push(Body::RunCancelled { reason, close });
+                }
+                Some(wait) => {
+                    events.extend(settled(state, wait.id, None)?);
+                    events.push(Body::RunCancelling {});
+                }
+                None => events.push(Body::RunCancelling {}),
+            }
+            Ok(events)
+        }
+        (_, Command::Cancel { .. }) => Err(Refusal::Ended { status }),
+        (_, Command::Dispatched { by, dispatched, acknowledged }) => {
+            let attempt = authority(run, attempt, by)?;
+            Ok(vec![attempt::decide(attempt, attempt::Command::Dispatch { dispatched, acknowledged })?])
+        }
+        (_, Command::Finish { by, outcome, close }) => {
+            authority(run, attempt, by)?;
+            finished(run, outcome, close)
+        }
+        (state, Command::Retry) if state.status().is_settled() => Ok(vec![requeued(run, None)]),
+        (_, Command::Start | Command::Retry) => Err(wrong(status)),
+    }
+}
+
+fn finished(run: &Run, outcome: Outcome, close: Close) -> Result<Vec<Body>, Refusal> {
+    let state = &run.state;
+    let mut events = match state.wait() {
+        Some(wait) => settled(state, wait.id, None)?,
+        None => vec![],
+    };
+    match (state, outcome) {
+        // Once a stop was asked for, an attempt that has ended is a stopped one, whatever it says of itself.
+        (RunState::Cancelling { reason, .. }, Outcome::Succeeded | Outcome::Failed { status: RunStatus::Failed, .. }) => {
+            events.push(Body::AttemptCancelled { proof: Proof::Ended });
+            events.push(Body::RunCancelled { reason: *reason, close });
+        }
+        (RunState::Cancelling { reason, .. }, Outcome::Stopped { proof }) => {
+            events.push(Body::AttemptCancelled { proof });
+            events.push(Body::RunCancelled { reason: *reason, close });
+        }
+        (RunState::Running { .. }, Outcome::Succeeded) => events.push(Body::RunSucceeded { close }),
+        (_, Outcome::Succeeded) => return Err(wrong(state.status())),
+        (_, Outcome::Stopped { proof }) => {
+            events.push(Body::AttemptCancelled { proof });
+            events.push(Body::RunCancelled { reason: CancelReason::Agent, close });
+        }
+        (state, Outcome::Failed { status, error, retryable, retry_at }) => {
+            events.push(Body::AttemptFailed { status, error: error.clone(), retryable });
+            events.push(match (status, retry_at, state) {
+                (_, Some(at), state) if !matches!(state, RunState::Cancelling { .. }) => requeued(run, Some(at)),
+                (RunStatus::TimedOut, ..) => Body::RunTimedOut { error, close },
+                (RunStatus::Orphaned, ..) => Body::RunOrphaned { error, close },
+                _ => Body::RunFailed { error, close },
+            });
+        }
+    }
+    Ok(events)
+}
+
+/// The events that close the open wait `wait`, with its answer or without one.
+fn settled(state: &RunState, wait: WaitId, answer: Option<Answer>) -> Result<Vec<Body>, Refusal> {
+    let open = state.wait().filter(|open| open.id == wait);
+    let open = open.ok_or(Refusal::NotWaiting { wait, status: state.status() })?;
+    Ok(vec![wait::decide(open, answer)?])
+}
+
+fn requeued(run: &Run, retry_at: Option<Time>) -> Body {
+    Body::RunQueued { adapter: run.adapter.clone(), mode: run.mode, policy: None, retry_at_ms: retry_at }
+}
+
+fn authority<'a>(run: &Run, attempt: Option<&'a Attempt>, by: AttemptId) -> Result<&'a Attempt, Refusal> {
+    match (run.state.holder(), attempt) {
+        (Some(holder), Some(attempt)) if holder == by && attempt.id == by => Ok(attempt),
+        (Some(holder), _) => Err(Refusal::StaleAttempt { by, holder }),
+        (None, _) => Err(Refusal::NoAuthority { by, status: run.state.status() }),
+    }
+}
+
+fn wrong(status: RunStatus) -> Refusal {
+    Refusal::WrongState { what: "run", status: status.name() }
+}
+
+/// Creates the attempt that an [`Body::AttemptCreated`] announces.
+pub fn attempt_of(run: &Run, id: AttemptId, node: NodeId, at: Time) -> Attempt {
+    Attempt {
+        id,
+        run: run.id,
+        no: run.attempts + 1,
+        status: RunStatus::Starting,
+        adapter: run.adapter.clone(),
+        node,
+        binding: None,
+        resume_from: run.last_attempt,
+        error: None,
+        retryable: false,
+        usage: Usage::default(),
+        cancellation: attempt::Cancellation::default(),
+        created_at: at,
+        started_at: None,
+        completed_at: None,
+    }
+}
+
+/// Changes `run` as `body` says. Cannot fail: what was decided happens.
+///
+/// `attempt` is the attempt the event belongs to, `wait` the one it opens.
+pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Option<&Wait>, at: Time) {
+    run.updated_at = at;
+    let end = |run: &mut Run, state: RunState, close: &Close| {
+        run.state = state;
+        run.final_message = close.message_id.or(run.final_message);
+        run.completed_at = Some(at);
+    };
+    match body {
+        Body::RunQueued { retry_at_ms, .. } => {
+            run.state = RunState::Queued { retry_at: *retry_at_ms };
+            run.completed_at = None;
+        }
+        Body::AttemptCreated { attempt_no, .. } => {
+            run.attempts = *attempt_no;
+            run.last_attempt = attempt;
+            run.started_at = run.started_at.or(Some(at));
+        }
+        Body::RunStarting {} => {
+            if let Some(attempt) = attempt {
+                run.state = RunState::Starting { attempt };
+            }
+        }
+        Body::RunRunning {} => {
+            if let Some(attempt) = attempt {
+                run.state = RunState::Running { attempt };
+            }
+        }
+        Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. } => {
+            if let (Some(attempt), Some(wait)) = (attempt, wait.cloned()) {
+                run.state = match wait.request {
+                    WaitRequest::Input => RunState::WaitingInput { attempt, wait },
+                    WaitRequest::Approval => RunState::WaitingApproval { attempt, wait },
+                };
+            }
+        }
+        Body::RunCancellationRequested { reason } => {
+            if let Some(attempt) = run.state.holder() {
+                run.state = RunState::Cancelling { attempt, reason: *reason };
+            }
+        }
+        Body::UsageUpdated { usage } => run.usage += *usage,
+        Body::RunSucceeded { close } => end(run, RunState::Succeeded {}, close),
+        Body::RunFailed { error, close } => end(run, RunState::Failed { error: error.clone() }, close),
+        Body::RunCancelled { reason, close } => end(run, RunState::Cancelled { reason: *reason }, close),
+        Body::RunTimedOut { error, close } => end(run, RunState::TimedOut { error: error.clone() }, close),
+        Body::RunOrphaned { error, close } => end(run, RunState::Orphaned { error: error.clone() }, close),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! Waits: what a waiting run needs from a person, an input or an approval.
+//!
+//! ```text
+//! open ──answer──▶ provided | allowed | denied
+//!   └── expire, cancel, lose ──▶ provided without an input | expired
+//! ```
+//!
+//! Invariant: a wait is answered at most once, by what it asks for.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::message::names;
+use crate::{Body, Refusal, Time, WaitId};
+
+/// An open question of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Wait {
+    /// Its id.
+    #[serde(rename = "waitId")]
+    pub id: WaitId,
+    /// What kind of answer it takes.
+    pub request: WaitRequest,
+    /// The question, for people.
+    pub question: String,
+    /// When it expires.
+    #[serde(rename = "expiresAtMs", skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+    /// True when the adapter's execution is still there, holding its breath: such a wait ends with the process.
+    /// False when only the store remembers it: such a wait survives a restart.
+    #[serde(skip)]
+    pub held: bool,
+    /// What the adapter wants back with the answer.
+    #[serde(skip)]
+    pub resume: Value,
+}
+
+/// What kind of answer a wait takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitRequest {
+    /// Any input.
+    Input,
+    /// Yes or no.
+    Approval,
+}
+names!(WaitRequest { Input => "input", Approval => "approval" });
+
+/// An answer to a wait.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Answer {
+    /// An input.
+    Input {
+        /// Text or anything else.
+        input: Value,
+    },
+    /// A decision.
+    Approval {
+        /// Which.
+        decision: Approval,
+    },
+}
+
+impl Answer {
+    /// What it is, for messages.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Input { .. } => "input",
+            Self::Approval { .. } => "approval",
+        }
+    }
+}
+
+/// How an approval was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Approval {
+    /// Yes.
+    Allowed,
+    /// No.
+    Denied,
+    /// Nobody decided before the run ended or the time was up.
+    Expired,
+}
+
+/// The events that open `wait`.
+pub fn open(wait: &Wait) -> Vec<Body> {
+    let (wait_id, question, expires_at_ms) = (wait.id, wait.question.clone(), wait.expires_at);
+    match wait.request {
+        WaitRequest::Input => {
+            vec![Body::InputRequested { wait_id, question, expires_at_ms }, Body::RunWaitingInput { wait_id }]
+        }
+        WaitRequest::Approval => {
+            vec![Body::ApprovalRequested { wait_id, question, expires_at_ms }, Body::RunWaitingApproval { wait_id }]
+        }
+    }
+}
+
+/// Decides how the open `wait` closes: with `answer`, or without one.
+pub fn decide(wait: &Wait, answer: Option<Answer>) -> Result<Body, Refusal> {
+    let wait_id = wait.id;
+    match (wait.request, answer) {
+        (WaitRequest::Input, None) => Ok(Body::InputProvided { wait_id, input: None }),
+        (WaitRequest::Input, Some(Answer::Input { input })) => Ok(Body::InputProvided { wait_id, input: Some(input) }),
+        (WaitRequest::Approval, None) => {
+            Ok(Body::ApprovalResolved { wait_id, decision: Approval::Expired, grant_id: None })
+        }
+        (WaitRequest::Approval, Some(Answer::Approval { decision })) => {
+            Ok(Body::ApprovalResolved { wait_id, decision, grant_id: None })
+        }
+        (request, Some(answer)) => {
+            Err(Refusal::WrongAnswer { wait: wait_id, wanted: request.name(), given: answer.kind() })
+        }
+    }
+}

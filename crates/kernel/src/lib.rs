@@ -1,0 +1,3 @@
+//! The authority of mainspring.
+
+pub mod store;

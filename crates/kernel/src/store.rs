@@ -1,0 +1,346 @@
+//! The store: where facts become durable.
+//!
+//! One verb changes it, [`Store::commit`]: rows and events together or not at all. A commit writes one session,
+//! named by its fence, and may put items into other sessions' inboxes. No rule lives behind this trait; it stores
+//! the image that the rules in `core` have made.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use mainspring_core::{
+    Artifact, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId, ExternalRef, Grant, LegacyAlias,
+    Line, LineId, Message, MessageId, NodeId, Point, Range, Run, RunId, RunStatus, Session, SessionId, SessionStatus,
+    Time,
+};
+use serde_json::Value;
+
+/// Durable storage of one mainspring, or of a cluster of them.
+///
+/// Reads see every commit that has returned. Each method may be called from any task.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Makes `commit` durable: every row and every event of it, or nothing.
+    ///
+    /// Returns the cursor of each event, in order; they are greater than every cursor returned before for the
+    /// session. When this returns `Ok`, the events are visible to [`Store::events_after`].
+    async fn commit(&self, commit: Arc<Commit>) -> Result<Vec<Cursor>, StoreError>;
+
+    /// Makes streamed text durable, for many sessions at once. Lifecycle commits go first.
+    ///
+    /// A chunk whose fence is no longer current is dropped; writing a chunk again changes nothing.
+    async fn chunks_write(&self, chunks: Vec<Chunk>) -> Result<(), StoreError>;
+
+    /// Takes the right to write `session`: every fence given out for it before is void from now on.
+    async fn lease_take(&self, session: SessionId, node: NodeId) -> Result<Fence, StoreError>;
+
+    /// Removes some of what is left of a deleted session; true while there is more.
+    async fn session_purge(&self, session: SessionId) -> Result<bool, StoreError>;
+
+    /// Forgets requests made before `before`.
+    async fn requests_forget(&self, before: Time) -> Result<(), StoreError>;
+
+    /// The sessions that have runs which have not ended, and those whose purge is not finished.
+    async fn unfinished(&self) -> Result<Unfinished, StoreError>;
+
+    /// All that a session's actor needs, without its history.
+    async fn session_load(&self, session: SessionId) -> Result<Option<Loaded>, StoreError>;
+
+    /// The session of `owner` that `by` names. Deleted ones are not found.
+    async fn session_find(&self, owner: &str, by: &SessionRef) -> Result<Option<Session>, StoreError>;
+
+    /// Sessions of one owner, the latest activity first, each with its latest run.
+    async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError>;
+
+    /// One run.
+    async fn run_get(&self, run: RunId) -> Result<Option<Run>, StoreError>;
+
+    /// The run that `owner` asked for under this name.
+    async fn run_by_request(&self, owner: &str, client: &str, request: &str) -> Result<Option<Run>, StoreError>;
+
+    /// Runs of one owner, the newest first.
+    async fn run_page(&self, page: &RunPage) -> Result<Vec<Run>, StoreError>;
+
+    /// The attempts of one run, the first first.
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError>;
+
+    /// What was answered to a request, if it is remembered.
+    async fn request_get(&self, owner: &str, operation: &str, key: &str) -> Result<Option<Request>, StoreError>;
+
+    /// Events of a session after `after`, in order; those of `run` alone if it is given.
+    async fn events_after(
+        &self,
+        session: SessionId,
+        run: Option<RunId>,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<Vec<Event>, StoreError>;
+
+    /// The last `limit` messages of the path to `tip` that lie above depth `before`, root first.
+    async fn path(&self, tip: Point, before: Option<u32>, limit: usize) -> Result<Vec<PlacedMessage>, StoreError>;
+
+    /// One message that `session` made, with its line.
+    async fn message_get(
+        &self,
+        session: SessionId,
+        message: MessageId,
+    ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
+
+    /// The shape of a session's tree: its lines and cursors.
+    async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError>;
+
+    /// The messages of one stretch of a line.
+    async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError>;
+}
+
+/// Why the store did not do as told.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Something that must be unique exists already. Nothing changed.
+    #[error("conflict on {0:?}")]
+    Conflict(Unique),
+    /// Somebody else has taken the right to write this session. Nothing changed.
+    #[error("another writer has taken over this session")]
+    Fenced,
+    /// What is stored does not make sense. Nothing changed.
+    #[error("{0}")]
+    Corrupt(String),
+    /// It could not be done, and whether it was done is not known: look before answering.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// What must be unique.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unique {
+    /// `(owner, client, request)` of runs.
+    RunRequest,
+    /// `(owner, operation, key)` of requests.
+    RequestKey,
+    /// A name a session is found by: key, external reference or legacy alias.
+    SessionName,
+    /// Anything else: a rule was broken above, and this was the second line of defence.
+    Other,
+}
+
+/// The right to write one session: void once another has been given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fence {
+    /// The session.
+    pub session: SessionId,
+    /// Grows each time the right is taken.
+    pub epoch: u64,
+}
+
+/// Rows and events that become durable together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Commit {
+    /// The session that is written, and the right to.
+    pub fence: Fence,
+    /// What happened, in order.
+    pub events: Vec<NewEvent>,
+    /// The image of it.
+    pub rows: Vec<Row>,
+}
+
+/// An event that has no cursor yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewEvent {
+    /// Its id.
+    pub id: EventId,
+    /// The session's count of streamed bytes.
+    pub pos: u64,
+    /// The run it belongs to.
+    pub run: Option<RunId>,
+    /// The attempt it belongs to.
+    pub attempt: Option<AttemptId>,
+    /// When it happened.
+    pub at: Time,
+    /// What happened. The text of a completed message is stored once, in its row.
+    pub body: Body,
+}
+
+/// One changed row. What has an id is inserted, or replaced where it exists.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Row {
+    /// A session.
+    Session(Box<Session>),
+    /// A run. Its owner, names, fingerprint and place never change.
+    Run(Box<Run>),
+    /// An attempt.
+    Attempt(Box<Attempt>),
+    /// A new message, with its place if it has one yet.
+    Message(Arc<Message>, Option<Point>),
+    /// A stored prompt takes its place and is completed.
+    MessagePlace(MessageId, Point),
+    /// A line; its end is its image too.
+    Line(Line),
+    /// The line to follow from a point; none for the point's own.
+    Cursor(Point, Option<LineId>),
+    /// The session's streamed text before this position is in messages now.
+    ChunksDrop(u64),
+    /// A tool call that has begun.
+    Effect(Effect),
+    /// The tool call of this id has an outcome.
+    EffectEnd(RunId, String),
+    /// A request that was answered.
+    Request(Box<Request>),
+    /// An item for another session's inbox.
+    Inbox(SessionId, InboxItem),
+    /// An item of this session's inbox was dealt with.
+    InboxTaken(EventId),
+    /// A binding.
+    Binding(Box<Binding>),
+    /// A grant.
+    Grant(Box<Grant>),
+    /// An artifact.
+    Artifact(Box<Artifact>),
+    /// A delegation.
+    Delegation(Box<Delegation>),
+}
+
+/// A tool call that has begun and has no outcome yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Effect {
+    /// The run.
+    pub run: RunId,
+    /// The call's id, which is the tool's idempotency key.
+    pub tool_use_id: String,
+    /// The tool.
+    pub name: String,
+}
+
+/// An item one session left for another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InboxItem {
+    /// Its id.
+    pub id: EventId,
+    /// When it was left.
+    pub at: Time,
+    /// What it says.
+    pub item: Value,
+}
+
+/// A request that was answered, so that the same one gets the same answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Who asked.
+    pub owner: String,
+    /// Which verb.
+    pub operation: String,
+    /// The caller's key.
+    pub key: String,
+    /// The hash of what was asked.
+    pub fingerprint: [u8; 16],
+    /// The id of what was made.
+    pub answer: String,
+    /// When.
+    pub at: Time,
+}
+
+/// Streamed text that is not in a message yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// The session, and the right to write it.
+    pub fence: Fence,
+    /// Where its first byte stands in the session's stream.
+    pub pos: u64,
+    /// The message it will be part of.
+    pub message: MessageId,
+    /// Which block of it.
+    pub block: u32,
+    /// The text.
+    pub text: String,
+}
+
+/// All that a session's actor needs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// The session.
+    pub session: Session,
+    /// Its runs that have not ended, in the order of acceptance, each with its latest attempt.
+    pub runs: Vec<(Run, Option<Attempt>)>,
+    /// The latest run, ended or not.
+    pub latest: Option<Run>,
+    /// The lines of the tip and of the runs' heads.
+    pub lines: Vec<Line>,
+    /// Streamed text that is not in a message, in order.
+    pub chunks: Vec<Chunk>,
+    /// Tool calls without an outcome.
+    pub effects: Vec<Effect>,
+    /// What other sessions left, in order.
+    pub inbox: Vec<InboxItem>,
+    /// The last event of the session.
+    pub cursor: Cursor,
+    /// The session's count of streamed bytes, as far as it is durable.
+    pub pos: u64,
+}
+
+/// What a start has to look at.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Unfinished {
+    /// Sessions with runs that have not ended.
+    pub live: Vec<SessionId>,
+    /// Deleted sessions of which something is left.
+    pub deleted: Vec<SessionId>,
+}
+
+/// How a session is named.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SessionRef {
+    /// By id.
+    Id(SessionId),
+    /// By the caller's key.
+    Key(String),
+    /// By what it stands for.
+    External(ExternalRef),
+    /// By a compatibility alias.
+    Legacy(LegacyAlias),
+}
+
+/// Which sessions to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionPage {
+    /// Whose.
+    pub owner: String,
+    /// Only these.
+    pub status: Option<SessionStatus>,
+    /// Only these.
+    pub surface_kind: Option<String>,
+    /// Only those before this one in the order.
+    pub before: Option<(Time, SessionId)>,
+    /// How many.
+    pub limit: usize,
+}
+
+/// Which runs to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunPage {
+    /// Whose.
+    pub owner: String,
+    /// Only this session's.
+    pub session: Option<SessionId>,
+    /// Only these.
+    pub status: Option<RunStatus>,
+    /// Only those before this one in the order.
+    pub before: Option<(Time, RunId)>,
+    /// How many.
+    pub limit: usize,
+}
+
+/// A message and its place in the tree; none for a prompt whose run has not started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlacedMessage {
+    /// The message.
+    pub message: Arc<Message>,
+    /// Its place.
+    pub point: Option<Point>,
+}
+
+/// The shape of a session's tree.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TreeShape {
+    /// Its lines, oldest first.
+    pub lines: Vec<Line>,
+    /// The line to follow from a point, where it is not the point's own.
+    pub cursors: Vec<(Point, LineId)>,
+}

@@ -1,0 +1,1 @@
+//! Where mainspring keeps what it knows.
