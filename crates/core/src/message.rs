@@ -41,12 +41,13 @@ impl Message {
         text_of(&self.content)
     }
 
-    /// The tool calls it asks for, in order.
-    pub fn tool_uses(&self) -> impl Iterator<Item = &str> {
-        self.content.iter().filter_map(|block| match block {
-            Block::ToolUse { id, .. } => Some(id.as_str()),
+    /// The tool calls it asks for, id and name, in order: they have no results yet when it is written.
+    pub fn unanswered(&self) -> Vec<(String, String)> {
+        let call = |block: &Block| match block {
+            Block::ToolUse { id, name, .. } => Some((id.clone(), name.clone())),
             _ => None,
-        })
+        };
+        self.content.iter().filter_map(call).collect()
     }
 }
 

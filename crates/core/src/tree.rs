@@ -126,6 +126,25 @@ pub struct Tree {
 }
 
 impl Tree {
+    /// A tree, or the part of one that is needed, from its stored shape.
+    pub fn from_parts(lines: impl IntoIterator<Item = Line>, cursors: impl IntoIterator<Item = (Point, LineId)>) -> Self {
+        let mut tree = Self { cursors: cursors.into_iter().collect(), ..Self::default() };
+        lines.into_iter().for_each(|line| tree.put(line));
+        tree
+    }
+
+    /// Adds a line, or replaces it.
+    pub fn put(&mut self, line: Line) {
+        if self.lines.insert(line.id, line).is_none() {
+            self.beneath.entry(line.parent).or_default().push(line.id);
+        }
+    }
+
+    /// The line to follow from a point, where it is not the point's own.
+    pub fn cursors(&self) -> impl Iterator<Item = (Point, LineId)> {
+        self.cursors.iter().map(|(point, line)| (*point, *line))
+    }
+
     /// Where the active path ends.
     pub fn tip(&self) -> Option<Point> {
         self.tip
@@ -147,8 +166,7 @@ impl Tree {
     pub fn append(&mut self, at: Option<Point>, branch: bool, fresh: LineId) -> Point {
         let placed = place(at, at.and_then(|at| self.lines.get(&at.line)), branch, fresh);
         if let Some(line) = placed.opened {
-            self.lines.insert(line.id, line);
-            self.beneath.entry(line.parent).or_default().push(line.id);
+            self.put(line);
         }
         if let Some(line) = self.lines.get_mut(&placed.point.line) {
             line.end = placed.point.pos + 1;

@@ -1,6 +1,6 @@
 //! What the kernel says when it will not do as asked: a stable code, the thing, the remedy.
 
-use mainspring_core::{BadName, MessageId, Refusal, RunStatus};
+use mainspring_core::{BadName, MessageId, Refusal, RunId, RunStatus};
 
 use crate::store::StoreError;
 
@@ -68,6 +68,9 @@ pub enum Error {
     /// Only beneath an assistant message can a prompt be edited.
     #[error("{0} is not an assistant message")]
     NotAssistantMessage(MessageId),
+    /// Only the session's last run can be tried again.
+    #[error("{0} is not the last run of its session; only the last one can be tried again")]
+    NotLatest(RunId),
     /// A rule said no.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -104,6 +107,7 @@ impl Error {
             Self::Busy { .. } => "session_busy",
             Self::NotUserMessage(_) => "not_user_message",
             Self::NotAssistantMessage(_) => "not_assistant_message",
+            Self::NotLatest(_) => "not_latest_run",
             Self::Refused(refusal) => refusal.code(),
             Self::Overloaded { .. } => "overloaded",
             Self::ShuttingDown => "shutting_down",

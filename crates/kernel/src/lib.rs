@@ -1,7 +1,19 @@
-//! The authority of mainspring.
+//! The authority of mainspring: session actors, scheduler, cancellation, feeds.
+//!
+//! Two traits carry the system: [`store::Store`] and [`adapter::Adapter`]. The kernel decides by the rules of
+//! `mainspring-core`, makes the outcome durable through the one, and acts through the other.
 
+mod actor;
+pub mod adapter;
 pub mod clock;
 pub mod error;
+pub mod feed;
+mod flusher;
 pub mod ids;
+pub mod kernel;
+mod scheduler;
 pub mod store;
 pub mod tasks;
+
+pub use error::Error;
+pub use kernel::{Kernel, Options};

@@ -1,0 +1,500 @@
+//! Session actors: one task per live session serialises its commands, keeps its hot state, decides, commits, then
+//! acts and publishes.
+//!
+//! ```text
+//! command ─▶ draft (decide, apply on copies) ─▶ commit ─▶ take the copies over ─▶ publish ─▶ act ─▶ answer
+//! ```
+//!
+//! Invariants: deltas apart, nothing is published or acted upon before its commit returned; one commit is in flight
+//! per session; an idle session leaves memory.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mainspring_core::{
+    Answer, Attempt, AttemptId, Event, Message, Point, Position, Run, RunId, RunStatus, Session, Time, WaitId,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{AbortHandle, JoinError};
+use tokio_util::sync::CancellationToken;
+
+use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
+use crate::error::Error;
+use crate::feed::{Feed, OpenText};
+use crate::kernel::{Accept, Accepted, CancelOutcome, Shared, Snapshot, Work};
+use crate::scheduler::Permit;
+use crate::store::{Commit, Fence, Loaded, StoreError};
+
+mod accept;
+mod answer;
+mod cancel;
+mod draft;
+mod execute;
+mod recover;
+mod snapshot;
+pub(crate) use draft::{Hot, before};
+use draft::Draft;
+
+/// The answer to a command.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
+
+/// What an actor is told.
+pub(crate) enum Command {
+    /// Accept a prompt.
+    Accept(Box<Accept>, Reply<AcceptOutcome>),
+    /// Create the session, if it is new.
+    Create(Reply<Result<Session, StoreError>>),
+    /// Stop a run.
+    Cancel(RunId, Reply<CancelOutcome>),
+    /// Try an ended run again.
+    Retry(RunId, Reply<Run>),
+    /// Answer a waiting run.
+    Answer(RunId, WaitId, Answer, Reply<Run>),
+    /// Change the session itself.
+    Session(mainspring_core::session::Command, Reply<Session>),
+    /// Begin to read: from a position, or from a snapshot.
+    Subscribe(Reply<(Snapshot, Position, Arc<Feed>)>),
+    /// An adapter records.
+    Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
+    /// An adapter asks a person and waits.
+    Ask { by: AttemptId, ask: Ask, reply: Recording<Answer> },
+    /// An adapter reads where its path ends.
+    Head { by: AttemptId, reply: Recording<Option<Point>> },
+    /// An execution has returned, panicked or been aborted.
+    Executed(AttemptId, Result<Executed, JoinError>),
+    /// An adapter was told to stop.
+    Dispatched(AttemptId, Dispatch),
+    /// An attempt that did not stop in time was killed.
+    Killed(AttemptId, Death),
+    /// A worker is free.
+    Granted(Permit),
+    /// Stop what runs, because the process stops.
+    Shutdown(oneshot::Sender<()>),
+}
+
+impl Command {
+    /// Answers a command that nobody will carry out.
+    pub(crate) fn refuse(self, error: &Error) {
+        let error = error.clone();
+        match self {
+            Self::Accept(_, reply) => drop(reply.send(Err(error))),
+            Self::Create(reply) => drop(reply.send(Err(error))),
+            Self::Cancel(_, reply) => drop(reply.send(Err(error))),
+            Self::Retry(_, reply) => drop(reply.send(Err(error))),
+            Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
+            Self::Session(_, reply) => drop(reply.send(Err(error))),
+            Self::Subscribe(reply) => drop(reply.send(Err(error))),
+            // Whoever executes has lost its authority and learns it by the closed channel.
+            Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => {}
+            Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => {}
+        }
+    }
+}
+
+/// What came of an acceptance: accepted, or the name is taken and the caller looks who has it.
+pub(crate) type AcceptOutcome = Result<Accepted, StoreError>;
+
+pub(crate) struct Actor {
+    shared: Arc<Shared>,
+    feed: Arc<Feed>,
+    fence: Fence,
+    tx: mpsc::UnboundedSender<Command>,
+    rx: mpsc::UnboundedReceiver<Command>,
+    hot: Hot,
+    /// False until the session's first commit.
+    stored: bool,
+    active: Option<Active>,
+    /// Runs that wait their turn, the next first.
+    queue: VecDeque<Run>,
+    latest: Option<RunId>,
+    next_no: u32,
+    /// True while a permit is on order.
+    ordered: bool,
+    idle_since: Time,
+    counted: Work,
+    /// Set when another writer has taken over or the session is deleted: the actor ends.
+    over: bool,
+    shutdown: Option<oneshot::Sender<()>>,
+}
+
+/// The run that has an attempt.
+struct Active {
+    run: Run,
+    attempt: Attempt,
+    permit: Option<Permit>,
+    task: Option<AbortHandle>,
+    cancel: CancellationToken,
+    prompt: Arc<Message>,
+    /// Adapters that wait for an answer while they hold their execution.
+    held: Option<Recording<Answer>>,
+    /// Who wants to know how the cancellation was dispatched.
+    cancelling: Vec<Reply<CancelOutcome>>,
+    /// When an attempt that was told to stop is killed.
+    kill_at: Option<Time>,
+    killing: bool,
+}
+
+impl Actor {
+    /// An actor for a session that exists, or for `fresh` which its first commit creates.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        fence: Fence,
+        loaded: Loaded,
+        stored: bool,
+        channel: (mpsc::UnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
+    ) -> Self {
+        let at = Position { cursor: loaded.cursor, pos: loaded.pos };
+        let feed = Feed::new(fence, at, shared.dirty.clone(), shared.options.limits.message_bytes);
+        let hot = Hot {
+            lines: loaded.lines.iter().map(|line| (line.id, *line)).collect(),
+            effects: loaded.effects,
+            unanswered: vec![],
+            last_role: None,
+            session: loaded.session,
+        };
+        feed.restore(loaded.chunks);
+        let idle_since = shared.clock.now();
+        let latest = loaded.latest.as_ref();
+        Self {
+            feed,
+            fence,
+            tx: channel.0,
+            rx: channel.1,
+            hot,
+            stored,
+            active: None,
+            queue: loaded.runs.iter().map(|(run, _)| run).filter(|run| run.state.holder().is_none()).cloned().collect(),
+            latest: latest.map(|run| run.id),
+            next_no: latest.map_or(0, |run| run.no) + 1,
+            ordered: false,
+            idle_since,
+            counted: Work::default(),
+            over: false,
+            shutdown: None,
+            shared,
+        }
+    }
+
+    /// Serves the session until it is idle, deleted or taken over.
+    pub(crate) async fn serve(mut self) {
+        self.pump();
+        self.count();
+        loop {
+            let deadline = self.deadline();
+            let clock = self.shared.clock.clone();
+            let command = tokio::select! {
+                biased;
+                command = self.rx.recv() => command,
+                () = clock.sleep_until(deadline) => None,
+            };
+            match command {
+                Some(command) => Box::pin(self.handle(command)).await,
+                None => Box::pin(self.tick()).await,
+            }
+            self.count();
+            if self.shutdown.is_some() && self.active.as_ref().is_none_or(|active| active.task.is_none()) {
+                self.over = true;
+            }
+            if self.over || (self.is_idle() && self.leave()) {
+                break;
+            }
+        }
+        self.farewell().await;
+    }
+
+    async fn handle(&mut self, command: Command) {
+        self.idle_since = self.shared.clock.now();
+        match command {
+            Command::Accept(accept, reply) => {
+                let outcome = self.accept(*accept).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Create(reply) => {
+                let outcome = self.create().await;
+                let _ = reply.send(outcome);
+            }
+            Command::Cancel(run, reply) => self.cancel(run, reply).await,
+            Command::Retry(run, reply) => {
+                let outcome = self.retry(run).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Answer(run, wait, answer, reply) => {
+                let outcome = self.answer(run, wait, answer).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Session(command, reply) => {
+                let outcome = self.change_session(command).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Subscribe(reply) => {
+                let outcome = self.snapshot().await;
+                let _ = reply.send(outcome);
+            }
+            Command::Record { by, records, reply } => {
+                let outcome = self.record(by, records).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Ask { by, ask, reply } => self.ask(by, ask, reply).await,
+            Command::Head { by, reply } => {
+                let _ = reply.send(self.head(by));
+            }
+            Command::Executed(by, executed) => self.executed(by, executed).await,
+            Command::Dispatched(by, dispatch) => self.dispatched(by, dispatch).await,
+            Command::Killed(by, death) => self.killed(by, death).await,
+            Command::Granted(permit) => self.granted(permit).await,
+            Command::Shutdown(done) => self.shut_down(done).await,
+        }
+        self.pump();
+    }
+
+    /// Does what is due: kills, expires, tries again.
+    async fn tick(&mut self) {
+        let now = self.shared.clock.now();
+        if self.active.as_ref().and_then(|active| active.kill_at).is_some_and(|at| at <= now) {
+            self.kill();
+        }
+        let wait = self.active.as_ref().and_then(|active| active.run.state.wait());
+        if let Some(wait) = wait.filter(|wait| wait.answer.is_none() && wait.expires_at.is_some_and(|at| at <= now)) {
+            let wait = wait.id;
+            self.expire(wait).await;
+        }
+        self.pump();
+    }
+
+    /// When something is due; far away if nothing is.
+    fn deadline(&self) -> Time {
+        let idle = self.is_idle().then(|| self.idle_since.plus(self.shared.options.idle_unload));
+        let retry = self.queue.front().filter(|_| self.active.is_none()).and_then(|run| match run.state {
+            mainspring_core::RunState::Queued { retry_at } => retry_at.filter(|at| *at > self.shared.clock.now()),
+            _ => None,
+        });
+        let kill = self.active.as_ref().and_then(|active| active.kill_at);
+        let expiry = self.active.as_ref().and_then(|active| active.run.state.wait());
+        let expiry = expiry.filter(|wait| wait.answer.is_none()).and_then(|wait| wait.expires_at);
+        [idle, retry, kill, expiry].into_iter().flatten().min().unwrap_or(Time(i64::MAX))
+    }
+
+    /// Orders a permit if there is work that could run.
+    fn pump(&mut self) {
+        if self.ordered || self.over || !self.shared.options.execute || self.shared.tasks.is_stopping() {
+            return;
+        }
+        let now = self.shared.clock.now();
+        let adapter = match (&self.active, self.queue.front()) {
+            (Some(active), _) => {
+                let answered = active.run.state.wait().is_some_and(|wait| wait.answer.is_some());
+                (answered && active.permit.is_none()).then_some(&active.run.adapter)
+            }
+            (None, Some(run)) => match run.state {
+                mainspring_core::RunState::Queued { retry_at } if retry_at.is_none_or(|at| at <= now) => Some(&run.adapter),
+                _ => None,
+            },
+            (None, None) => None,
+        };
+        let Some(adapter) = adapter.cloned() else { return };
+        self.ordered = true;
+        let tx = self.tx.clone();
+        self.shared.scheduler.enqueue(&self.hot.session.owner, &adapter, move |permit| {
+            tx.send(Command::Granted(permit)).map_err(|refused| match refused.0 {
+                Command::Granted(permit) => permit,
+                _ => unreachable!("what could not be sent comes back"),
+            })
+        });
+    }
+
+    /// Keeps the kernel's count of work up to date.
+    fn count(&mut self) {
+        let waits = |active: &Active| active.run.state.wait().is_some_and(|wait| wait.answer.is_none());
+        let now = Work {
+            queued: self.queue.len(),
+            active: self.active.as_ref().is_some_and(|active| !waits(active)).into(),
+        };
+        self.shared.work_changed(std::mem::replace(&mut self.counted, now), now);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.active.is_none() && self.queue.is_empty()
+    }
+
+    /// Leaves memory if nobody needs the session; false if it stays.
+    fn leave(&mut self) -> bool {
+        let due = self.idle_since.plus(self.shared.options.idle_unload) <= self.shared.clock.now();
+        if !due || self.ordered {
+            return false;
+        }
+        if self.feed.readers() > 0 {
+            self.idle_since = self.shared.clock.now();
+            return false;
+        }
+        self.shared.forget(self.fence.session, &self.tx, || self.rx.is_empty())
+    }
+
+    /// Hands on what arrived after the actor had decided to end.
+    async fn farewell(mut self) {
+        self.rx.close();
+        self.shared.work_changed(self.counted, Work::default());
+        self.shared.forget(self.fence.session, &self.tx, || true);
+        self.feed.authorize(None);
+        if self.over {
+            self.feed.close();
+            if let Some(task) = self.active.as_ref().and_then(|active| active.task.as_ref()) {
+                task.abort();
+            }
+        }
+        while let Some(command) = self.rx.recv().await {
+            // A deleted session stays gone; an idle one is loaded again.
+            self.shared.dispatch(self.fence.session, command).await;
+        }
+        if let Some(done) = self.shutdown {
+            let _ = done.send(());
+        }
+    }
+
+    /// A draft on the state as it is; `seal` when it completes what is being streamed.
+    fn draft(&self, seal: bool) -> (Draft, Vec<OpenText>) {
+        let (pos, text) = self.feed.hold(seal);
+        (Draft::new(self.shared.ids.clone(), self.shared.clock.now(), pos, self.hot.clone()), text)
+    }
+
+    /// Gives a draft up: what was held back flows again.
+    fn give_up(&self) {
+        self.feed.publish(vec![], None);
+        self.feed.unseal();
+    }
+
+    /// Makes `draft` durable, takes its state over and publishes its events. On an error nothing has changed.
+    async fn commit(&mut self, draft: Draft) -> Result<(Option<Run>, Option<Attempt>), StoreError> {
+        if draft.is_empty() {
+            self.give_up();
+            return Ok((draft.run, draft.attempt));
+        }
+        let (commit, completed) = draft.commit(self.fence);
+        let commit = Arc::new(commit);
+        let cursors = match self.shared.store.commit(commit.clone()).await {
+            Err(StoreError::Unavailable(why)) => self.look_up(&commit, why).await,
+            outcome => outcome,
+        };
+        match cursors {
+            Ok(cursors) => {
+                let request = draft.run.as_ref().and_then(|run| run.request.request_id.clone());
+                let events = commit.events.iter().zip(cursors).map(|(event, cursor)| {
+                    Arc::new(Event {
+                        id: event.id,
+                        cursor,
+                        pos: event.pos,
+                        session: self.fence.session,
+                        run: event.run,
+                        attempt: event.attempt,
+                        request: request.clone().filter(|_| event.run.is_some()),
+                        at: event.at,
+                        body: event.body.clone(),
+                    })
+                });
+                self.feed.publish(events.collect(), completed);
+                self.hot = draft.hot;
+                self.stored = true;
+                Ok((draft.run, draft.attempt))
+            }
+            Err(error) => {
+                self.give_up();
+                if error == StoreError::Fenced {
+                    tracing::error!(session = %self.fence.session, "another writer has taken over this session");
+                    self.over = true;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Finds out what became of a commit whose outcome is not known, before anybody is told anything.
+    async fn look_up(&self, commit: &Commit, why: String) -> Result<Vec<mainspring_core::Cursor>, StoreError> {
+        let (at, _) = self.feed.now();
+        let first = commit.events.first().map(|event| event.id);
+        let mut pause = 50;
+        loop {
+            let limit = commit.events.len();
+            match self.shared.store.events_after(self.fence.session, None, at.cursor, limit).await {
+                Ok(events) if first.is_some() && events.first().map(|event| event.id) == first => {
+                    return Ok(events.iter().map(|event| event.cursor).collect());
+                }
+                Ok(_) => return Err(StoreError::Unavailable(why)),
+                Err(StoreError::Unavailable(still)) => {
+                    tracing::warn!(%why, %still, "the outcome of a commit is not known yet");
+                    let clock = &self.shared.clock;
+                    clock.sleep_until(clock.now().plus(pause)).await;
+                    pause = (pause * 2).min(5_000);
+                }
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
+    async fn create(&mut self) -> Result<Result<Session, StoreError>, Error> {
+        if self.stored {
+            return Ok(Ok(self.hot.session.clone()));
+        }
+        let (mut draft, _) = self.draft(false);
+        draft.emit(created(&self.hot.session));
+        match self.commit(draft).await {
+            Ok(_) => Ok(Ok(self.hot.session.clone())),
+            Err(conflict @ StoreError::Conflict(_)) => {
+                self.over = true;
+                Ok(Err(conflict))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn change_session(&mut self, command: mainspring_core::session::Command) -> Result<Session, Error> {
+        let command = match command {
+            mainspring_core::session::Command::Delete { .. } => {
+                mainspring_core::session::Command::Delete { live: !self.is_idle() }
+            }
+            other => other,
+        };
+        let (mut draft, _) = self.draft(false);
+        if let Err(refusal) = draft.session_command(command) {
+            self.give_up();
+            return Err(match self.busy() {
+                Some(status) => Error::Busy { status },
+                None => refusal.into(),
+            });
+        }
+        self.commit(draft).await?;
+        if self.hot.session.status == mainspring_core::SessionStatus::Deleted {
+            self.over = true;
+            self.shared.purge(self.fence.session);
+        }
+        Ok(self.hot.session.clone())
+    }
+
+    /// Where the run stands that keeps the session busy.
+    fn busy(&self) -> Option<RunStatus> {
+        let active = self.active.as_ref().map(|active| active.run.state.status());
+        active.or_else(|| self.queue.front().map(|run| run.state.status()))
+    }
+}
+
+fn created(session: &Session) -> mainspring_core::Body {
+    mainspring_core::Body::SessionCreated {
+        key: session.key.clone(),
+        title: session.title.clone(),
+        adapter: session.adapter.clone(),
+        surface_kind: session.surface_kind.clone(),
+    }
+}
+
+/// What a new session's actor starts from.
+pub(crate) fn unborn(session: Session) -> Loaded {
+    Loaded {
+        session,
+        runs: vec![],
+        latest: None,
+        lines: vec![],
+        chunks: vec![],
+        effects: vec![],
+        inbox: vec![],
+        cursor: mainspring_core::Cursor::START,
+        pos: 0,
+    }
+}

@@ -1,0 +1,177 @@
+//! Acceptance: a prompt becomes a run, exactly once, and starts at once if it can.
+
+use std::sync::Arc;
+
+use mainspring_core::{
+    Body, Message, MessageStatus, Place, Point, Policy, Role, Run, RunState, SessionStatus, Usage, session,
+};
+
+use super::{AcceptOutcome, Actor, created};
+use crate::error::Error;
+use crate::kernel::{Accept, Accepted};
+use crate::store::{Request, Row, StoreError};
+
+impl Actor {
+    pub(super) async fn accept(&mut self, accept: Accept) -> Result<AcceptOutcome, Error> {
+        if self.shared.tasks.is_stopping() || self.shutdown.is_some() {
+            return Err(Error::ShuttingDown);
+        }
+        let (base, again) = self.base(accept.place).await?;
+        let policy = self.stage(&accept)?;
+        let superseded: Vec<Run> = match policy {
+            Policy::Replace | Policy::Interrupt => self.queue.iter().filter(|run| run.attempts == 0).cloned().collect(),
+            _ => vec![],
+        };
+        let idle = self.is_idle() && self.shared.options.execute;
+        let permit = idle.then(|| self.shared.scheduler.try_acquire(&accept.adapter)).flatten();
+        let (run, prompt) = self.run_of(&accept, again, permit.is_some());
+
+        let (mut draft, _) = self.draft(false);
+        if !self.stored {
+            draft.emit(created(&self.hot.session));
+        }
+        if self.hot.session.status != SessionStatus::Open {
+            draft.session_command(session::Command::Reopen)?;
+        }
+        draft.run = Some(run);
+        draft.emit(Body::RunQueued {
+            adapter: accept.adapter.clone(),
+            mode: accept.mode,
+            policy: Some(policy),
+            retry_at_ms: None,
+        });
+        if let Some(key) = &accept.name.idempotency_key {
+            draft.row(Row::Request(Box::new(Request {
+                owner: self.hot.session.owner.clone(),
+                operation: "run_create".into(),
+                key: key.clone(),
+                fingerprint: accept.fingerprint,
+                answer: accept.run.to_string(),
+                at: self.shared.clock.now(),
+            })));
+        }
+        if permit.is_some() {
+            let own = run_prompts(&accept, &prompt).then(|| (prompt.clone(), false));
+            let started = draft.start(self.shared.node, base, own).and_then(|()| self.open(&mut draft, &accept.adapter));
+            if let Err(refusal) = started {
+                self.give_up();
+                return Err(refusal.into());
+            }
+        } else if run_prompts(&accept, &prompt) {
+            draft.row(Row::Message(prompt.clone(), None));
+        }
+        let (run, attempt) = match self.commit(draft).await {
+            Ok(committed) => committed,
+            Err(conflict @ StoreError::Conflict(_)) => {
+                // A session that was to be made with this run was not made.
+                self.over = !self.stored;
+                return Ok(Err(conflict));
+            }
+            Err(error) => {
+                self.over = !self.stored;
+                return Err(error.into());
+            }
+        };
+        let Some(run) = run else { return Err(Error::Invalid("the run was lost".into())) };
+        self.latest = Some(run.id);
+        self.next_no = run.no + 1;
+        let (position, _) = self.feed.now();
+        let accepted = Accepted { session: self.hot.session.clone(), run: run.clone(), policy, position, replayed: false };
+        match attempt {
+            Some(attempt) => self.launch(run, attempt, permit, prompt, None),
+            None => {
+                self.queue.push_back(run);
+                self.supersede(&superseded, policy == Policy::Interrupt).await;
+            }
+        }
+        Ok(Ok(accepted))
+    }
+
+    /// What the policy makes of a busy session: the policy that takes effect, or a refusal.
+    fn stage(&self, accept: &Accept) -> Result<Policy, Error> {
+        let limits = &self.shared.options.limits;
+        let Some(status) = self.busy() else { return Ok(accept.policy) };
+        if accept.place.is_branch() || accept.policy == Policy::Reject {
+            return Err(Error::Busy { status });
+        }
+        if accept.policy == Policy::Steer {
+            return Err(Error::Unsupported { adapter: accept.adapter.clone(), what: "take a prompt while it works" });
+        }
+        if self.queue.len() >= limits.queue_per_session && accept.policy == Policy::Enqueue {
+            return Err(Error::Overloaded { what: "the session's queue", limit: limits.queue_per_session });
+        }
+        if self.shared.queue_len() >= limits.queue_total {
+            return Err(Error::Overloaded { what: "the queue", limit: limits.queue_total });
+        }
+        Ok(accept.policy)
+    }
+
+    /// The point beneath which the run writes.
+    ///
+    /// For another answer also the user message to answer.
+    pub(super) async fn base(&self, place: Place) -> Result<(Option<Point>, Option<Arc<Message>>), Error> {
+        let (message_id, role) = match place {
+            Place::Tip => return Ok((self.hot.session.tip, None)),
+            Place::Root => return Ok((None, None)),
+            Place::Regenerate { message_id } => (message_id, Role::User),
+            Place::Edit { message_id } => (message_id, Role::Assistant),
+        };
+        let found = self.shared.store.message_get(self.fence.session, message_id).await?;
+        let not_found = || Error::not_found("message", message_id);
+        let (placed, _) = found.ok_or_else(not_found)?;
+        match (placed.message.role, role) {
+            (Role::Assistant, Role::User) => Err(Error::NotUserMessage(message_id)),
+            (Role::User, Role::Assistant) => Err(Error::NotAssistantMessage(message_id)),
+            (Role::User, Role::User) => Ok((Some(placed.point.ok_or_else(not_found)?), Some(placed.message))),
+            (Role::Assistant, Role::Assistant) => Ok((Some(placed.point.ok_or_else(not_found)?), None)),
+        }
+    }
+
+    /// The run, and the message it answers: its own prompt, or an earlier one.
+    fn run_of(&self, accept: &Accept, again: Option<Arc<Message>>, starts: bool) -> (Run, Arc<Message>) {
+        let now = self.shared.clock.now();
+        let prompt = match again {
+            Some(earlier) => earlier,
+            None => Arc::new(Message {
+                id: self.shared.ids.message(),
+                session: self.fence.session,
+                run: Some(accept.run),
+                role: Role::User,
+                status: if starts { MessageStatus::Completed } else { MessageStatus::NotStarted },
+                content: accept.prompt.clone(),
+                usage: None,
+                created_at: now,
+            }),
+        };
+        let run = Run {
+            id: accept.run,
+            session: self.fence.session,
+            owner: self.hot.session.owner.clone(),
+            no: self.next_no,
+            parent: None,
+            request: accept.name.clone(),
+            fingerprint: accept.fingerprint,
+            adapter: accept.adapter.clone(),
+            mode: accept.mode,
+            prompt: run_prompts(accept, &prompt).then_some(prompt.id),
+            options: accept.options.clone(),
+            place: accept.place,
+            pen: None,
+            state: RunState::Queued { retry_at: None },
+            attempts: 0,
+            last_attempt: None,
+            final_message: None,
+            usage: Usage::default(),
+            created_at: now,
+            started_at: None,
+            completed_at: None,
+            updated_at: now,
+        };
+        (run, prompt)
+    }
+}
+
+/// True when `prompt` is the run's own, not an earlier one that is answered again.
+fn run_prompts(accept: &Accept, prompt: &Message) -> bool {
+    prompt.run == Some(accept.run)
+}

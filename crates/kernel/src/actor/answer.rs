@@ -1,0 +1,141 @@
+//! Waiting: a run asks a person, gives its worker back, and goes on once it is answered and a worker is free.
+
+use mainspring_core::run::Command as RunCommand;
+use mainspring_core::{Answer, AttemptId, Run, RunId, RunStatus, Wait, WaitId};
+
+use super::{Actor, Draft};
+use crate::adapter::{Answered, Ask, HandleError, Recording};
+use crate::error::Error;
+use crate::scheduler::Permit;
+
+impl Actor {
+    /// An adapter asks and holds its execution.
+    pub(super) async fn ask(&mut self, by: AttemptId, ask: Ask, reply: Recording<Answer>) {
+        match self.authority(by) {
+            Some(active) if active.run.state.status() == RunStatus::Running => self.wait(by, ask, Some(reply)).await,
+            Some(_) | None => {
+                let _ = reply.send(Err(HandleError::Revoked));
+            }
+        }
+    }
+
+    /// The active run waits: `held` by its execution, or by the store alone.
+    pub(super) async fn wait(&mut self, by: AttemptId, ask: Ask, held: Option<Recording<Answer>>) {
+        let expiry = self.shared.clock.now().plus(self.shared.options.wait_expiry);
+        let wait = Wait {
+            id: self.shared.ids.wait(),
+            request: ask.request,
+            question: ask.question,
+            expires_at: Some(ask.expires_at.unwrap_or(expiry)),
+            held: held.is_some(),
+            resume: ask.resume,
+            answer: None,
+        };
+        let Some(mut draft) = self.active_draft() else { return };
+        // What was streamed before the question stays open: it is completed with the attempt's next message.
+        let asked = match draft.command(RunCommand::Wait { by, wait }) {
+            Ok(()) => self.take_over(draft).await.map_err(Error::from),
+            Err(refusal) => {
+                self.give_up();
+                Err(refusal.into())
+            }
+        };
+        match (asked, held) {
+            (Ok(()), held) => {
+                if let Some(active) = &mut self.active {
+                    active.held = held;
+                    // Waiting is not working: the worker is free for others.
+                    active.permit = None;
+                }
+            }
+            (Err(error), Some(reply)) => {
+                let _ = reply.send(Err(HandleError::Kernel(error)));
+            }
+            (Err(error), None) => {
+                let error = mainspring_core::Failure::new("unavailable", error.to_string());
+                let outcome = mainspring_core::run::Outcome::Failed {
+                    status: RunStatus::Failed,
+                    error,
+                    retryable: true,
+                    retry_at: None,
+                };
+                self.finish(by, outcome, mainspring_core::Usage::default()).await;
+            }
+        }
+    }
+
+    pub(super) async fn answer(&mut self, run: RunId, wait: WaitId, answer: Answer) -> Result<Run, Error> {
+        let active = self.active.as_ref().filter(|active| active.run.id == run);
+        if active.is_none() {
+            let status = self.run_known(run).await?.state.status();
+            return Err(mainspring_core::Refusal::NotWaiting { wait, status }.into());
+        }
+        let Some(mut draft) = self.active_draft() else { return Err(Error::not_found("run", run)) };
+        if let Err(refusal) = draft.command(RunCommand::Answer { wait, answer }) {
+            self.give_up();
+            return Err(refusal.into());
+        }
+        self.take_over(draft).await?;
+        self.active.as_ref().map(|active| active.run.clone()).ok_or_else(|| Error::not_found("run", run))
+    }
+
+    /// A worker is free for the run that was answered.
+    pub(super) async fn resume(&mut self, permit: Permit) {
+        let Some(active) = &self.active else { return };
+        let by = active.attempt.id;
+        let Some((answer, resume)) = active.run.state.wait().and_then(|w| Some((w.answer.clone()?, w.resume.clone()))) else {
+            return;
+        };
+        let Some(mut draft) = self.active_draft() else { return };
+        if let Err(refusal) = draft.command(RunCommand::Resume { by }) {
+            self.give_up();
+            tracing::error!(%refusal, "an answered run could not go on");
+            return;
+        }
+        if let Err(error) = self.take_over(draft).await {
+            tracing::warn!(%error, "an answered run could not go on yet");
+            return;
+        }
+        let Some(mut active) = self.active.take() else { return };
+        match active.held.take() {
+            Some(held) => {
+                active.permit = Some(permit);
+                self.active = Some(active);
+                let _ = held.send(Ok(answer));
+            }
+            None => {
+                let answered = Answered { answer, resume };
+                self.launch(active.run, active.attempt, Some(permit), active.prompt, Some(answered));
+            }
+        }
+    }
+
+    /// Nobody answered in time.
+    pub(super) async fn expire(&mut self, wait: WaitId) {
+        let (draft, text) = self.draft(true);
+        let Some(active) = &self.active else { return };
+        let mut draft = draft.with_run(active.run.clone(), Some(active.attempt.clone())).with_text(text);
+        if draft.command(RunCommand::Expire { wait }).is_err() {
+            self.give_up();
+            return;
+        }
+        let (run, attempt) = (active.run.adapter.clone(), active.attempt.id);
+        let task = active.task.clone();
+        match self.conclude(draft).await {
+            // The execution that held the wait has lost its authority.
+            Ok(()) => task.into_iter().for_each(|task| self.put_down(&run, attempt, task)),
+            Err(error) => {
+                tracing::warn!(%error, "an expired wait could not be recorded yet");
+                let clock = self.shared.clock.clone();
+                clock.sleep_until(clock.now().plus(1_000)).await;
+            }
+        }
+    }
+
+    /// A draft of the active run that leaves what is being streamed open.
+    pub(super) fn active_draft(&self) -> Option<Draft> {
+        let active = self.active.as_ref()?;
+        let (draft, _) = self.draft(false);
+        Some(draft.with_run(active.run.clone(), Some(active.attempt.clone())))
+    }
+}

@@ -1,0 +1,208 @@
+//! Cancellation: requested, dispatched, acknowledged, stopped; each recorded before the next.
+
+use mainspring_core::run::{Command as RunCommand, Outcome};
+use mainspring_core::{Attempt, AttemptId, CancelReason, Failure, Proof, Refusal, Run, RunId, RunStatus, Usage};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
+use super::{Actor, Command, Reply, before};
+use crate::adapter::{Death, Dispatch, HandleError};
+use crate::error::Error;
+use crate::kernel::CancelOutcome;
+
+impl Actor {
+    pub(super) async fn cancel(&mut self, run: RunId, reply: Reply<CancelOutcome>) {
+        match &mut self.active {
+            Some(active) if active.run.id == run => match active.run.state.status() {
+                RunStatus::Cancelling if active.attempt.cancellation.dispatched_at.is_none() => active.cancelling.push(reply),
+                RunStatus::Cancelling => {
+                    let _ = reply.send(Ok(outcome(&active.run, Some(&active.attempt))));
+                }
+                _ => self.cancel_active(CancelReason::Requested, Some(reply)).await,
+            },
+            _ => {
+                let outcome = self.cancel_queued(run, CancelReason::Requested).await;
+                let _ = reply.send(outcome);
+            }
+        }
+    }
+
+    /// Ends a run that is not being executed, at once.
+    async fn cancel_queued(&mut self, run: RunId, reason: CancelReason) -> Result<CancelOutcome, Error> {
+        let Some(at) = self.queue.iter().position(|queued| queued.id == run) else {
+            let status = self.run_known(run).await?.state.status();
+            return Err(Refusal::Ended { status }.into());
+        };
+        let queued = self.queue[at].clone();
+        let shape = match (queued.place.is_branch(), queued.pen.and_then(before)) {
+            (true, Some(tip)) => Some(self.shared.store.path_shape(tip).await?),
+            _ => None,
+        };
+        let (draft, _) = self.draft(false);
+        let mut draft = draft.with_run(queued, None).with_shape(shape);
+        if let Err(refusal) = draft.command(RunCommand::Cancel { reason }) {
+            self.give_up();
+            return Err(refusal.into());
+        }
+        let (run, _) = self.commit(draft).await?;
+        self.queue.remove(at);
+        run.map(|run| outcome(&run, None)).ok_or(Error::ShuttingDown)
+    }
+
+    /// Stops the active run: asks first, and kills what has not stopped after the grace period.
+    async fn cancel_active(&mut self, reason: CancelReason, reply: Option<Reply<CancelOutcome>>) {
+        let Some(active) = &self.active else { return };
+        // Nothing executes while the store alone holds a wait: then the run ends here.
+        let (by, adapter) = (active.attempt.id, active.run.adapter.clone());
+        let (draft, text) = self.draft(active.task.is_none());
+        let mut draft = draft.with_run(active.run.clone(), Some(active.attempt.clone())).with_text(text);
+        if let Err(refusal) = draft.command(RunCommand::Cancel { reason }) {
+            self.give_up();
+            let _ = reply.map(|reply| reply.send(Err(refusal.into())));
+            return;
+        }
+        let ends = draft.run.as_ref().is_some_and(|run| run.state.status().is_ended());
+        if ends {
+            if let (Some(active), Some(reply)) = (&mut self.active, reply) {
+                active.cancelling.push(reply);
+            }
+            if let Err(error) = self.conclude(draft).await {
+                self.refuse_cancelling(&error);
+            }
+            return;
+        }
+        if let Err(error) = self.take_over(draft).await {
+            let _ = reply.map(|reply| reply.send(Err(error.into())));
+            return;
+        }
+        let Some(active) = &mut self.active else { return };
+        active.cancelling.extend(reply);
+        active.cancel.cancel();
+        if let Some(held) = active.held.take() {
+            let _ = held.send(Err(HandleError::Revoked));
+        }
+        let kill_at = self.shared.clock.now().plus(self.shared.options.cancel_grace);
+        active.kill_at = Some(kill_at);
+        let (tx, clock) = (self.tx.clone(), self.shared.clock.clone());
+        let adapter = self.shared.adapters.get(&adapter).cloned();
+        self.shared.tasks.spawn(async move {
+            let nothing = Dispatch { dispatched: false, acknowledged: false };
+            let dispatch = match adapter {
+                Some(adapter) => tokio::select! {
+                    dispatch = adapter.cancel(by) => dispatch,
+                    () = clock.sleep_until(kill_at) => nothing,
+                },
+                None => nothing,
+            };
+            let _ = tx.send(Command::Dispatched(by, dispatch));
+        });
+    }
+
+    fn refuse_cancelling(&mut self, error: &Error) {
+        for reply in self.active.as_mut().map(|active| std::mem::take(&mut active.cancelling)).unwrap_or_default() {
+            let _ = reply.send(Err(error.clone()));
+        }
+    }
+
+    /// The adapter was told to stop.
+    pub(super) async fn dispatched(&mut self, by: AttemptId, dispatch: Dispatch) {
+        let holds = self.active.as_ref().is_some_and(|active| active.run.state.holder() == Some(by));
+        if !holds {
+            return;
+        }
+        let Some(mut draft) = self.active_draft() else { return };
+        let Dispatch { dispatched, acknowledged } = dispatch;
+        if draft.command(RunCommand::Dispatched { by, dispatched, acknowledged }).is_err() {
+            self.give_up();
+            return;
+        }
+        if let Err(error) = self.take_over(draft).await {
+            self.refuse_cancelling(&error.into());
+            return;
+        }
+        let Some(active) = &mut self.active else { return };
+        let outcome = outcome(&active.run, Some(&active.attempt));
+        for reply in std::mem::take(&mut active.cancelling) {
+            let _ = reply.send(Ok(outcome.clone()));
+        }
+    }
+
+    /// The grace period is over: the execution is given up and whatever acts for it is killed.
+    pub(super) fn kill(&mut self) {
+        let Some(active) = &mut self.active else { return };
+        active.kill_at = None;
+        active.killing = true;
+        if let Some(task) = &active.task {
+            task.abort();
+        }
+    }
+
+    /// The execution that was given up is gone; its adapter ends what is left of it.
+    pub(super) fn bury(&self, adapter: &str, by: AttemptId) {
+        let (tx, adapter) = (self.tx.clone(), self.shared.adapters.get(adapter).cloned());
+        self.shared.tasks.spawn(async move {
+            let death = match adapter {
+                Some(adapter) => adapter.kill(by).await,
+                None => Death::Proven,
+            };
+            let _ = tx.send(Command::Killed(by, death));
+        });
+    }
+
+    /// Ends an execution that has lost its authority.
+    pub(super) fn put_down(&self, adapter: &str, by: AttemptId, task: AbortHandle) {
+        task.abort();
+        self.bury(adapter, by);
+    }
+
+    pub(super) async fn killed(&mut self, by: AttemptId, death: Death) {
+        let holds = self.active.as_ref().is_some_and(|active| active.run.state.holder() == Some(by));
+        if !holds {
+            return;
+        }
+        let outcome = match death {
+            Death::Proven => Outcome::Stopped { proof: Proof::Killed },
+            Death::Unproven => Outcome::Failed {
+                status: RunStatus::Orphaned,
+                error: Failure::new("cancel_unproven", "it was told to stop, but whether it has is not known"),
+                retryable: false,
+                retry_at: None,
+            },
+        };
+        self.finish(by, outcome, Usage::default()).await;
+    }
+
+    /// A newer prompt takes the place of these.
+    pub(super) async fn supersede(&mut self, superseded: &[Run], interrupt: bool) {
+        for run in superseded {
+            if let Err(error) = self.cancel_queued(run.id, CancelReason::Superseded).await {
+                tracing::warn!(%error, run = %run.id, "a superseded prompt could not be cancelled");
+            }
+        }
+        if interrupt && self.active.as_ref().is_some_and(|active| active.run.state.status() != RunStatus::Cancelling) {
+            self.cancel_active(CancelReason::Superseded, None).await;
+        }
+    }
+
+    pub(super) async fn shut_down(&mut self, done: oneshot::Sender<()>) {
+        self.shutdown = Some(done);
+        let stops = |active: &super::Active| active.task.is_some() && active.run.state.status() != RunStatus::Cancelling;
+        if self.active.as_ref().is_some_and(stops) {
+            self.cancel_active(CancelReason::Shutdown, None).await;
+        }
+    }
+}
+
+/// What a cancellation answers. Once a run has ended there is nothing left to acknowledge but the end itself.
+pub(super) fn outcome(run: &Run, attempt: Option<&Attempt>) -> CancelOutcome {
+    let stages = attempt.map(|attempt| attempt.cancellation).unwrap_or_default();
+    let ended = run.state.status().is_ended() && run.attempts > 0;
+    CancelOutcome {
+        accepted: true,
+        run_id: run.id,
+        attempt_id: run.last_attempt,
+        dispatch_attempted: stages.dispatched_at.is_some() || ended,
+        adapter_acknowledged: stages.acknowledged_at.is_some(),
+        status: run.state.status(),
+    }
+}

@@ -1,0 +1,397 @@
+//! Drafts: what one command changes, on copies, until its commit returns.
+//!
+//! A draft decides and applies on copies of the actor's state and collects the events and rows of it. Only when the
+//! store has said yes does the actor take the copies over; a draft that is dropped has changed nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use mainspring_core::run::{self, Command};
+use mainspring_core::tree::place;
+use mainspring_core::{
+    Attempt, Block, Body, Close, Failure, Line, LineId, Message, MessageId, MessageStatus, NodeId, Place, Point, Refusal,
+    Role, Run, Session, Time, ToolOutcome, Tree, Usage, Wait, attempt, session,
+};
+
+use crate::feed::OpenText;
+use crate::ids::Ids;
+use crate::store::{Commit, Effect, Fence, NewEvent, Row, TreeShape};
+
+/// The part of a session's state that drafts work on copies of.
+#[derive(Debug, Clone)]
+pub(crate) struct Hot {
+    pub(crate) session: Session,
+    /// The lines of the tip and of the pen of the run that writes.
+    pub(crate) lines: HashMap<LineId, Line>,
+    /// Tool calls without an outcome.
+    pub(crate) effects: Vec<Effect>,
+    /// Tool calls of the last message that have no result: id and name.
+    pub(crate) unanswered: Vec<(String, String)>,
+    /// Who spoke last in the active run.
+    pub(crate) last_role: Option<Role>,
+}
+
+pub(crate) struct Draft {
+    ids: Ids,
+    at: Time,
+    pos: u64,
+    pub(crate) hot: Hot,
+    pub(crate) run: Option<Run>,
+    pub(crate) attempt: Option<Attempt>,
+    wait: Option<Wait>,
+    /// Streamed text that this draft completes.
+    text: Vec<OpenText>,
+    completes: bool,
+    /// The path beneath a branch, for its cursors.
+    shape: Option<TreeShape>,
+    session_changed: bool,
+    lines_changed: BTreeMap<LineId, Line>,
+    events: Vec<NewEvent>,
+    rows: Vec<Row>,
+}
+
+impl Draft {
+    pub(crate) fn new(ids: Ids, at: Time, pos: u64, hot: Hot) -> Self {
+        Self {
+            ids,
+            at,
+            pos,
+            hot,
+            run: None,
+            attempt: None,
+            wait: None,
+            text: vec![],
+            completes: false,
+            shape: None,
+            session_changed: false,
+            lines_changed: BTreeMap::new(),
+            events: vec![],
+            rows: vec![],
+        }
+    }
+
+    pub(crate) fn with_run(mut self, run: Run, attempt: Option<Attempt>) -> Self {
+        self.run = Some(run);
+        self.attempt = attempt;
+        self
+    }
+
+    /// This draft completes the text streamed so far.
+    pub(crate) fn with_text(mut self, text: Vec<OpenText>) -> Self {
+        self.completes = !text.is_empty();
+        self.text = text;
+        self
+    }
+
+    pub(crate) fn with_shape(mut self, shape: Option<TreeShape>) -> Self {
+        self.shape = shape;
+        self
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    pub(crate) fn row(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    /// Records that `body` happened, and applies it.
+    pub(crate) fn emit(&mut self, body: Body) {
+        let attempt = self.attempt.as_ref().map(|attempt| attempt.id);
+        if let Some(run) = &mut self.run {
+            run::apply(run, &body, attempt, self.wait.as_ref(), self.at);
+        }
+        if let Some(attempt) = &mut self.attempt {
+            attempt::apply(attempt, &body, self.at);
+        }
+        let before = (self.hot.session.version, self.hot.session.last_activity_at);
+        session::apply(&mut self.hot.session, &body, self.at);
+        self.session_changed |= matches!(body, Body::SessionCreated { .. })
+            || before != (self.hot.session.version, self.hot.session.last_activity_at);
+        let run = self.run.as_ref().map(|run| run.id);
+        self.events.push(NewEvent { id: self.ids.event(), pos: self.pos, run, attempt, at: self.at, body });
+    }
+
+    /// Lets the session's rules decide.
+    pub(crate) fn session_command(&mut self, command: session::Command) -> Result<(), Refusal> {
+        for body in session::decide(&self.hot.session, command)? {
+            self.emit(body);
+        }
+        Ok(())
+    }
+
+    /// Lets the run's rules decide. Where the run ends, its path is closed; where it is to be tried again, what the
+    /// failed attempt left is set aside.
+    pub(crate) fn command(&mut self, command: Command) -> Result<(), Refusal> {
+        let Some(run) = &self.run else { return Ok(()) };
+        if let Command::Wait { wait, .. } = &command {
+            self.wait = Some(wait.clone());
+        }
+        for mut body in run::decide(run, self.attempt.as_ref(), command)? {
+            let (status, error) = ending(&body);
+            if let Some(close) = body.close_mut() {
+                *close = self.close(status, error);
+            } else if matches!(body, Body::RunQueued { .. }) {
+                self.set_aside();
+            }
+            self.emit(body);
+        }
+        Ok(())
+    }
+
+    /// Starts the next attempt: finds the run's place in the tree, and puts its prompt there the first time.
+    pub(crate) fn start(&mut self, node: NodeId, base: Option<Point>, prompt: Option<(Arc<Message>, bool)>) -> Result<(), Refusal> {
+        let Some(run) = &mut self.run else { return Ok(()) };
+        let attempt = run::attempt_of(run, self.ids.attempt(), node, self.at);
+        let first = run.pen.is_none();
+        if first {
+            let line = base.and_then(|base| self.hot.lines.get(&base.line));
+            let placed = place(base, line, run.place.is_branch(), self.ids.line());
+            run.pen = Some(placed.point);
+            if let Some(line) = placed.opened {
+                self.line_put(line);
+            }
+        }
+        self.attempt = Some(attempt);
+        self.command(Command::Start)?;
+        match prompt {
+            Some((message, stored)) if first => self.write(message, stored),
+            _ => self.hot.last_role = self.hot.last_role.or(Some(Role::User)),
+        }
+        Ok(())
+    }
+
+    /// Lets the run write beneath `base` from now on, on a line of its own: it is tried again after it had ended.
+    pub(crate) fn reopen(&mut self, base: Option<Point>, message: Option<MessageId>) {
+        let Some(run) = &mut self.run else { return };
+        let placed = place(base, None, true, self.ids.line());
+        run.pen = Some(placed.point);
+        run.final_message = message;
+        if let Some(line) = placed.opened {
+            self.line_put(line);
+        }
+        self.hot.last_role = Some(Role::User);
+    }
+
+    /// Writes a message of the agent: what was streamed, then `blocks`.
+    pub(crate) fn write_assistant(&mut self, blocks: Vec<Block>, usage: Option<Usage>) {
+        let mut texts = std::mem::take(&mut self.text);
+        let last = texts.pop().unwrap_or_else(|| self.no_text());
+        for earlier in texts {
+            self.write_text(earlier, vec![], MessageStatus::Completed, None);
+        }
+        self.write_text(last, blocks, MessageStatus::Completed, usage);
+    }
+
+    /// Writes a message of the tools.
+    pub(crate) fn write_results(&mut self, blocks: Vec<Block>) {
+        let message = self.message(self.ids.message(), Role::User, blocks, MessageStatus::Completed, None);
+        self.write(message, false);
+    }
+
+    pub(crate) fn effect_start(&mut self, tool_use_id: String, name: String) {
+        let Some(run) = &self.run else { return };
+        let effect = Effect { run: run.id, tool_use_id, name };
+        self.hot.effects.push(effect.clone());
+        self.rows.push(Row::Effect(effect));
+    }
+
+    /// Ends a tool call; gives its name, none if it had not begun.
+    pub(crate) fn effect_end(&mut self, tool_use_id: &str) -> Option<String> {
+        let at = self.hot.effects.iter().position(|effect| effect.tool_use_id == tool_use_id)?;
+        let effect = self.hot.effects.remove(at);
+        self.rows.push(Row::EffectEnd(effect.run, effect.tool_use_id));
+        Some(effect.name)
+    }
+
+    /// The commit of all this, and the bytes of the stream that it completes.
+    pub(crate) fn commit(&self, fence: Fence) -> (Commit, Option<u64>) {
+        let mut rows = vec![];
+        if self.session_changed {
+            rows.push(Row::Session(Box::new(self.hot.session.clone())));
+        }
+        rows.extend(self.run.clone().map(|run| Row::Run(Box::new(run))));
+        rows.extend(self.attempt.clone().map(|attempt| Row::Attempt(Box::new(attempt))));
+        rows.extend(self.lines_changed.values().map(|line| Row::Line(*line)));
+        rows.extend(self.rows.iter().cloned());
+        let completed = self.completes.then_some(self.pos);
+        rows.extend(completed.map(Row::ChunksDrop));
+        (Commit { fence, events: self.events.clone(), rows }, completed)
+    }
+
+    /// Ends the run's path: tool calls get an outcome, streamed text becomes a message, and the session's tip moves
+    /// unless the run was a branch that did not succeed.
+    fn close(&mut self, status: MessageStatus, error: Option<Failure>) -> Close {
+        let Some(pen) = self.run.as_ref().and_then(|run| run.pen) else {
+            return Close { usage: self.run.as_ref().map(|run| run.usage).unwrap_or_default(), ..Close::default() };
+        };
+        self.settle_tools();
+        let mut texts = std::mem::take(&mut self.text);
+        let needs_last = error.is_some() || self.hot.last_role != Some(Role::Assistant);
+        if texts.is_empty() && needs_last {
+            texts.push(self.no_text());
+        }
+        let last = texts.len();
+        for (no, text) in texts.into_iter().enumerate() {
+            let error = error.clone().filter(|_| no + 1 == last);
+            let blocks = error.map(|error| Block::Error { code: error.code, message: error.message });
+            self.write_text(text, blocks.into_iter().collect(), status, None);
+        }
+        let Some(run) = &self.run else { return Close::default() };
+        let mut close = Close { message_id: run.final_message, tip: None, usage: run.usage };
+        if run.place.is_branch() && status != MessageStatus::Completed {
+            if let Some(line) = self.hot.lines.get(&pen.line).copied() {
+                self.line_put(Line { abandoned: true, ..line });
+            }
+        } else {
+            close.tip = run.final_message;
+            self.move_tip();
+        }
+        close
+    }
+
+    /// What a failed attempt leaves when the run is tried again: its partial text stays in the log, off the path.
+    fn set_aside(&mut self) {
+        let Some(pen) = self.run.as_ref().and_then(|run| run.pen) else { return };
+        self.settle_tools();
+        for text in std::mem::take(&mut self.text) {
+            let beneath = self.run.as_ref().and_then(|run| run.pen).and_then(before);
+            let mut line = Line { abandoned: true, ..Line::open(self.ids.line(), beneath) };
+            let point = Point { line: line.id, pos: line.end };
+            line.end += 1;
+            let blocks = text.blocks.into_iter().map(|(_, text)| Block::Text { text }).collect();
+            let message = self.message(text.message, Role::Assistant, blocks, MessageStatus::Failed, None);
+            let parent_id = self.parent();
+            self.lines_changed.insert(line.id, line);
+            self.rows.push(Row::Message(message.clone(), Some(point)));
+            self.emit(Body::MessageCompleted { message, parent_id });
+        }
+        debug_assert!(self.run.as_ref().and_then(|run| run.pen).is_some_and(|now| now.line == pen.line));
+    }
+
+    /// Gives every open tool call an outcome, and every tool call of the agent's last message a result.
+    fn settle_tools(&mut self) {
+        for effect in std::mem::take(&mut self.hot.effects) {
+            self.rows.push(Row::EffectEnd(effect.run, effect.tool_use_id.clone()));
+            self.emit(Body::ToolFailed {
+                tool_use_id: effect.tool_use_id,
+                name: effect.name,
+                outcome: ToolOutcome::Unknown,
+                error: Failure::new("outcome_unknown", "the run ended before the tool answered"),
+            });
+        }
+        let unanswered = std::mem::take(&mut self.hot.unanswered);
+        if unanswered.is_empty() {
+            return;
+        }
+        let result = |(tool_use_id, name)| Block::ToolResult {
+            tool_use_id,
+            name,
+            content: vec![Block::text("outcome unknown: the run ended before the tool answered")],
+            is_error: true,
+        };
+        self.write_results(unanswered.into_iter().map(result).collect());
+    }
+
+    fn move_tip(&mut self) {
+        let Some(tip) = self.run.as_ref().and_then(|run| run.pen).and_then(before) else { return };
+        if self.hot.session.tip.map(|tip| tip.line) != Some(tip.line) {
+            self.move_cursors(tip);
+        }
+        self.hot.session.tip = Some(tip);
+        self.hot.lines.retain(|id, _| *id == tip.line);
+    }
+
+    /// The path turns onto another line: its cursors follow.
+    fn move_cursors(&mut self, tip: Point) {
+        let Some(shape) = &self.shape else {
+            let parent = self.hot.lines.get(&tip.line).and_then(|line| line.parent);
+            self.rows.extend(parent.map(|parent| Row::Cursor(parent, Some(tip.line))));
+            return;
+        };
+        let mut tree = Tree::from_parts(shape.lines.iter().copied(), shape.cursors.iter().copied());
+        self.lines_changed.values().chain(self.hot.lines.values()).for_each(|line| tree.put(*line));
+        tree.visit(Some(tip));
+        let old: BTreeMap<Point, LineId> = shape.cursors.iter().copied().collect();
+        let new: BTreeMap<Point, LineId> = tree.cursors().collect();
+        let gone = old.keys().filter(|at| !new.contains_key(at)).map(|at| Row::Cursor(*at, None));
+        let set = new.iter().filter(|(at, line)| old.get(at) != Some(line)).map(|(at, line)| Row::Cursor(*at, Some(*line)));
+        self.rows.extend(gone.chain(set));
+    }
+
+    fn write_text(&mut self, text: OpenText, blocks: Vec<Block>, status: MessageStatus, usage: Option<Usage>) {
+        let streamed = text.blocks.into_iter().map(|(_, text)| Block::Text { text });
+        let content = streamed.chain(blocks).collect();
+        let message = self.message(text.message, Role::Assistant, content, status, usage);
+        self.write(message, false);
+    }
+
+    fn message(
+        &self,
+        id: MessageId,
+        role: Role,
+        content: Vec<Block>,
+        status: MessageStatus,
+        usage: Option<Usage>,
+    ) -> Arc<Message> {
+        let run = self.run.as_ref().map(|run| run.id);
+        Arc::new(Message { id, session: self.hot.session.id, run, role, status, content, usage, created_at: self.at })
+    }
+
+    fn no_text(&self) -> OpenText {
+        OpenText { message: self.ids.message(), blocks: vec![] }
+    }
+
+    /// Puts `message` where the run's pen is and moves the pen on.
+    fn write(&mut self, message: Arc<Message>, stored: bool) {
+        let parent_id = self.parent();
+        let Some(run) = &mut self.run else { return };
+        let Some(pen) = run.pen else { return };
+        run.pen = Some(Point { pos: pen.pos + 1, ..pen });
+        run.final_message = Some(message.id);
+        if let Some(line) = self.hot.lines.get(&pen.line).copied() {
+            self.line_put(Line { end: pen.pos + 1, ..line });
+        }
+        self.hot.last_role = Some(message.role);
+        self.hot.unanswered = message.unanswered();
+        self.rows.push(match stored {
+            true => Row::MessagePlace(message.id, pen),
+            false => Row::Message(message.clone(), Some(pen)),
+        });
+        self.emit(Body::MessageCompleted { message, parent_id });
+    }
+
+    /// The message above the pen.
+    fn parent(&self) -> Option<MessageId> {
+        let run = self.run.as_ref()?;
+        match (run.final_message, run.place) {
+            (Some(written), _) => Some(written),
+            (None, Place::Tip) => self.hot.session.tip_message,
+            (None, Place::Regenerate { message_id } | Place::Edit { message_id }) => Some(message_id),
+            (None, Place::Root) => None,
+        }
+    }
+
+    fn line_put(&mut self, line: Line) {
+        self.hot.lines.insert(line.id, line);
+        self.lines_changed.insert(line.id, line);
+    }
+}
+
+/// The point just before `point` on its path; none before a root. It may lie on the parent line (see
+/// `mainspring_core::tree::ranges`).
+pub(crate) fn before(point: Point) -> Option<Point> {
+    point.pos.checked_sub(1).map(|pos| Point { pos, ..point })
+}
+
+/// How the message that closes a run ends, and what its error block says.
+fn ending(body: &Body) -> (MessageStatus, Option<Failure>) {
+    match body {
+        Body::RunCancelled { .. } => (MessageStatus::Cancelled, Some(Failure::new("cancelled", "the run was cancelled"))),
+        Body::RunFailed { error, .. } | Body::RunTimedOut { error, .. } | Body::RunOrphaned { error, .. } => {
+            (MessageStatus::Failed, Some(error.clone()))
+        }
+        _ => (MessageStatus::Completed, None),
+    }
+}

@@ -1,0 +1,339 @@
+//! Execution: attempts are started, recorded and ended here.
+
+use std::sync::Arc;
+
+use mainspring_core::run::{Command as RunCommand, Outcome};
+use mainspring_core::{
+    Attempt, AttemptId, Block, Body, Failure, Message, MessageStatus, Place, Point, Proof, Refusal, Run, RunStatus, Usage,
+};
+use tokio::task::JoinError;
+use tokio_util::sync::CancellationToken;
+
+use super::{Active, Actor, Command, Draft, before};
+use crate::adapter::{Answered, Assignment, AttemptHandle, End, Executed, HandleError, HandleParts, Record};
+use crate::error::Error;
+use crate::scheduler::Permit;
+use crate::store::StoreError;
+
+impl Actor {
+    /// A worker is free: the waiting run goes on, or the next one starts.
+    pub(super) async fn granted(&mut self, permit: Permit) {
+        self.ordered = false;
+        if self.shared.tasks.is_stopping() {
+            return;
+        }
+        if self.active.is_some() {
+            self.resume(permit).await;
+            return;
+        }
+        let Some(run) = self.queue.front().cloned() else { return };
+        if let Err(error) = self.begin(run, permit).await {
+            tracing::warn!(%error, session = %self.fence.session, "a queued run could not be started");
+        }
+    }
+
+    /// Starts the next attempt of the first run of the queue.
+    async fn begin(&mut self, run: Run, permit: Permit) -> Result<(), Error> {
+        let adapter = run.adapter.clone();
+        let (base, again) = match run.pen {
+            None => self.base(run.place).await?,
+            Some(_) => (None, None),
+        };
+        let prompt = match again {
+            Some(earlier) => earlier,
+            None => self.prompt_of(&run).await?,
+        };
+        let own = run.prompt.is_some().then(|| (prompt.clone(), true));
+        let (draft, _) = self.draft(false);
+        let mut draft = draft.with_run(run, None);
+        let started = draft.start(self.shared.node, base, own).and_then(|()| self.open(&mut draft, &adapter));
+        if let Err(refusal) = started {
+            self.give_up();
+            return Err(refusal.into());
+        }
+        if let (Some(run), Some(attempt)) = self.commit(draft).await? {
+            self.queue.pop_front();
+            self.launch(run, attempt, Some(permit), prompt, None);
+        }
+        Ok(())
+    }
+
+    /// The user message that `run` answers.
+    pub(super) async fn prompt_of(&self, run: &Run) -> Result<Arc<Message>, Error> {
+        let id = match (run.prompt, run.place) {
+            (Some(id), _) | (None, Place::Regenerate { message_id: id }) => id,
+            _ => return Err(Error::Corrupt(format!("{} has no prompt", run.id))),
+        };
+        let found = self.shared.store.message_get(self.fence.session, id).await?;
+        let (placed, _) = found.ok_or_else(|| Error::Corrupt(format!("the prompt {id} of {} is missing", run.id)))?;
+        // Once its run starts, a prompt that waited is as whole as any other.
+        Ok(Arc::new(Message { status: MessageStatus::Completed, ..Message::clone(&placed.message) }))
+    }
+
+    /// An adapter without bindings has control as soon as the attempt exists.
+    pub(super) fn open(&self, draft: &mut Draft, adapter: &str) -> Result<(), Refusal> {
+        let binds = self.shared.adapters.get(adapter).is_some_and(|adapter| adapter.capabilities().uses_bindings);
+        match &draft.attempt {
+            Some(attempt) if !binds => {
+                let by = attempt.id;
+                draft.command(RunCommand::Open { by })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Hands control to the adapter. Its commit has returned.
+    pub(super) fn launch(
+        &mut self,
+        run: Run,
+        attempt: Attempt,
+        permit: Option<Permit>,
+        prompt: Arc<Message>,
+        answer: Option<Answered>,
+    ) {
+        let cancel = CancellationToken::new();
+        let by = attempt.id;
+        self.feed.authorize(Some(by));
+        let assignment = Assignment {
+            session: Arc::new(self.hot.session.clone()),
+            run: Arc::new(run.clone()),
+            attempt: Arc::new(attempt.clone()),
+            prompt: prompt.clone(),
+            answer,
+            cancel: cancel.clone(),
+        };
+        let parts = HandleParts {
+            feed: self.feed.clone(),
+            actor: self.tx.clone(),
+            store: self.shared.store.clone(),
+            ids: self.shared.ids.clone(),
+            clock: self.shared.clock.clone(),
+        };
+        let handle = AttemptHandle::new(assignment, parts);
+        let adapter = self.shared.adapters.get(&run.adapter).cloned();
+        let task = self.shared.tasks.spawn(async move {
+            match adapter {
+                Some(adapter) => adapter.execute(handle).await,
+                None => End::failed(Failure::new("adapter_unavailable", "its adapter is not configured here"), false),
+            }
+        });
+        let abort = task.abort_handle();
+        let tx = self.tx.clone();
+        self.shared.tasks.spawn(async move {
+            let executed = task.await;
+            // An actor that is gone has nobody to tell.
+            let _ = tx.send(Command::Executed(by, executed));
+        });
+        self.active = Some(Active {
+            run,
+            attempt,
+            permit,
+            task: Some(abort),
+            cancel,
+            prompt,
+            held: None,
+            cancelling: vec![],
+            kill_at: None,
+            killing: false,
+        });
+    }
+
+    /// The active run, if `by` has authority over it; a late caller is counted.
+    pub(super) fn authority(&mut self, by: AttemptId) -> Option<&mut Active> {
+        let holds = self.active.as_ref().is_some_and(|active| active.run.state.holder() == Some(by));
+        if !holds {
+            self.feed.count_late();
+        }
+        self.active.as_mut().filter(|_| holds)
+    }
+
+    /// Where the path of the active run ends.
+    pub(super) fn head(&mut self, by: AttemptId) -> Result<Option<Point>, HandleError> {
+        let active = self.authority(by).ok_or(HandleError::Revoked)?;
+        Ok(active.run.pen.and_then(before))
+    }
+
+    pub(super) async fn record(&mut self, by: AttemptId, records: Vec<Record>) -> Result<(), HandleError> {
+        let active = self.authority(by).ok_or(HandleError::Revoked)?;
+        if active.run.state.status() == RunStatus::Cancelling && !active.cancel.is_cancelled() {
+            return Err(HandleError::Revoked);
+        }
+        let (run, attempt) = (active.run.clone(), active.attempt.clone());
+        let limit = self.shared.options.limits.message_bytes;
+        check_size(&records, limit)?;
+        let seals = records.iter().any(|record| matches!(record, Record::Message { .. }));
+        let (draft, text) = self.draft(seals);
+        let mut draft = draft.with_run(run, Some(attempt)).with_text(text);
+        for record in records {
+            if let Err(error) = apply(&mut draft, by, record) {
+                self.give_up();
+                return Err(HandleError::Kernel(error));
+            }
+        }
+        self.take_over(draft).await.map_err(|error| HandleError::Kernel(error.into()))
+    }
+
+    /// Commits a draft of the active run and keeps its state.
+    pub(super) async fn take_over(&mut self, draft: Draft) -> Result<(), StoreError> {
+        let (run, attempt) = self.commit(draft).await?;
+        if let (Some(active), Some(run), Some(attempt)) = (&mut self.active, run, attempt) {
+            active.run = run;
+            active.attempt = attempt;
+        }
+        Ok(())
+    }
+
+    /// An execution has returned.
+    pub(super) async fn executed(&mut self, by: AttemptId, executed: Result<Executed, JoinError>) {
+        let Some(active) = self.authority(by) else { return };
+        active.task = None;
+        if active.killing {
+            let adapter = active.run.adapter.clone();
+            self.bury(&adapter, by);
+            return;
+        }
+        let (outcome, usage) = match executed {
+            Ok(Executed::Waiting(ask)) if active.run.state.status() == RunStatus::Running => {
+                return self.wait(by, ask, None).await;
+            }
+            Ok(Executed::Waiting(_)) => (Outcome::Stopped { proof: Proof::Ended }, Usage::default()),
+            Ok(Executed::Ended(End::Succeeded { usage })) if active.run.state.status() == RunStatus::Starting => {
+                let error = Failure::new("binding_failed", "the adapter ended before it had opened its session");
+                (self.failed(error, true), usage)
+            }
+            Ok(Executed::Ended(End::Succeeded { usage })) => (Outcome::Succeeded, usage),
+            Ok(Executed::Ended(End::Stopped { usage })) => (Outcome::Stopped { proof: Proof::Ended }, usage),
+            Ok(Executed::Ended(End::Failed { error, retryable, usage })) => (self.failed(error, retryable), usage),
+            Err(gone) => {
+                let error = Failure::new("adapter_crashed", format!("the adapter crashed: {}", panic_text(gone)));
+                (self.failed(error, true), Usage::default())
+            }
+        };
+        self.finish(by, outcome, usage).await;
+    }
+
+    /// A failure, to be tried again if the rules of retry say so.
+    fn failed(&self, error: Failure, retryable: bool) -> Outcome {
+        let attempts = self.active.as_ref().map_or(0, |active| active.run.attempts);
+        let retry = &self.shared.options.retry;
+        let again = retryable && attempts < self.shared.options.limits.attempts;
+        let retry_at = again.then(|| self.shared.clock.now().plus(retry.delay(attempts)));
+        Outcome::Failed { status: RunStatus::Failed, error, retryable, retry_at }
+    }
+
+    /// Ends the active attempt. The attempt is over whatever the store says, so this does not give up.
+    pub(super) async fn finish(&mut self, by: AttemptId, outcome: Outcome, usage: Usage) {
+        let mut pause = 50;
+        loop {
+            match self.try_finish(by, outcome.clone(), usage).await {
+                Ok(()) => return,
+                Err(error) if self.over => {
+                    tracing::error!(%error, "an attempt's end could not be recorded");
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, run = ?self.active.as_ref().map(|active| active.run.id), "an attempt's end could not be recorded yet");
+                    let clock = self.shared.clock.clone();
+                    clock.sleep_until(clock.now().plus(pause)).await;
+                    pause = (pause * 2).min(5_000);
+                }
+            }
+        }
+    }
+
+    async fn try_finish(&mut self, by: AttemptId, outcome: Outcome, usage: Usage) -> Result<(), Error> {
+        let Some(active) = &self.active else { return Ok(()) };
+        let (run, attempt) = (active.run.clone(), active.attempt.clone());
+        let shape = match (run.place.is_branch(), run.pen.and_then(before)) {
+            (true, Some(tip)) => Some(self.shared.store.path_shape(tip).await?),
+            _ => None,
+        };
+        let (draft, text) = self.draft(true);
+        let mut draft = draft.with_run(run, Some(attempt)).with_text(text).with_shape(shape);
+        if !usage.is_zero() {
+            draft.emit(Body::UsageUpdated { usage });
+        }
+        if let Err(refusal) = draft.command(RunCommand::Finish { by, outcome }) {
+            self.give_up();
+            tracing::error!(%refusal, "an attempt ended in a way its run does not allow");
+            return Ok(());
+        }
+        self.conclude(draft).await
+    }
+
+    /// Commits a draft in which the active run ends or goes back to the queue, and lets go of what it held.
+    pub(super) async fn conclude(&mut self, draft: Draft) -> Result<(), Error> {
+        let (run, _) = self.commit(draft).await?;
+        self.feed.authorize(None);
+        let active = self.active.take();
+        if let Some(run) = run {
+            if run.state.status() == RunStatus::Queued {
+                self.queue.push_front(run.clone());
+            }
+            for reply in active.into_iter().flat_map(|active| active.cancelling) {
+                let _ = reply.send(Ok(super::cancel::outcome(&run, None)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn apply(draft: &mut Draft, by: AttemptId, record: Record) -> Result<(), Error> {
+    let unknown = |id: &str| Error::Invalid(format!("tool call {id:?} has not been started"));
+    match record {
+        Record::Opened => draft.command(RunCommand::Open { by })?,
+        Record::Message { blocks, usage } => {
+            draft.write_assistant(blocks, usage);
+            if let Some(usage) = usage {
+                draft.emit(Body::UsageUpdated { usage });
+            }
+        }
+        Record::ToolResults { blocks } => draft.write_results(blocks),
+        Record::ToolStarted { tool_use_id, name, input } => {
+            draft.effect_start(tool_use_id.clone(), name.clone());
+            draft.emit(Body::ToolStarted { tool_use_id, name, input });
+        }
+        Record::ToolUpdated { tool_use_id, text } => draft.emit(Body::ToolUpdated { tool_use_id, text }),
+        Record::ToolCompleted { tool_use_id } => {
+            let name = draft.effect_end(&tool_use_id).ok_or_else(|| unknown(&tool_use_id))?;
+            draft.emit(Body::ToolCompleted { tool_use_id, name });
+        }
+        Record::ToolFailed { tool_use_id, outcome, error } => {
+            let name = draft.effect_end(&tool_use_id).ok_or_else(|| unknown(&tool_use_id))?;
+            draft.emit(Body::ToolFailed { tool_use_id, name, outcome, error });
+        }
+        Record::Progress { text } => draft.emit(Body::ProgressUpdated { text }),
+        Record::Usage(usage) => draft.emit(Body::UsageUpdated { usage }),
+    }
+    Ok(())
+}
+
+fn check_size(records: &[Record], limit: usize) -> Result<(), Error> {
+    for record in records {
+        let (Record::Message { blocks, .. } | Record::ToolResults { blocks }) = record else { continue };
+        let size = size_of(blocks);
+        if size > limit {
+            return Err(Error::TooLarge { what: "message", size, limit });
+        }
+    }
+    Ok(())
+}
+
+fn size_of(blocks: &[Block]) -> usize {
+    let size = |block: &Block| match block {
+        Block::Text { text } => text.len(),
+        Block::ToolResult { content, .. } => size_of(content),
+        other => serde_json::to_string(other).map_or(0, |json| json.len()),
+    };
+    blocks.iter().map(size).sum()
+}
+
+fn panic_text(gone: JoinError) -> String {
+    match gone.try_into_panic() {
+        Ok(panic) => match panic.downcast::<String>() {
+            Ok(text) => *text,
+            Err(panic) => panic.downcast::<&str>().map_or_else(|_| "it panicked".into(), |text| (*text).to_owned()),
+        },
+        Err(_) => "it was aborted".into(),
+    }
+}

@@ -1,0 +1,89 @@
+//! Recovery: what a session finds when it is loaded after its process ended without saying goodbye.
+
+use mainspring_core::run::{Command as RunCommand, Outcome};
+use mainspring_core::{Attempt, Failure, MessageStatus, Role, Run, RunId, RunStatus, Usage};
+use tokio_util::sync::CancellationToken;
+
+use super::{Active, Actor, before};
+use crate::error::Error;
+use crate::kernel::OnOrphan;
+
+impl Actor {
+    /// Takes up a run that was active: a wait that the store holds goes on, everything else has lost its executor.
+    pub(crate) async fn recover(&mut self, run: Run, attempt: Attempt) -> Result<(), Error> {
+        let survives = run.state.wait().is_some_and(|wait| !wait.held);
+        let by = attempt.id;
+        if let Some(tip) = run.pen.and_then(before) {
+            let path = self.shared.store.path(tip, None, 1).await?;
+            let last = path.last().map(|placed| &placed.message).filter(|message| message.run == Some(run.id));
+            self.hot.unanswered = last.map(|message| message.unanswered()).unwrap_or_default();
+            self.hot.last_role = last.map(|message| message.role);
+        }
+        let prompt = self.prompt_of(&run).await?;
+        self.active = Some(Active {
+            run,
+            attempt,
+            permit: None,
+            task: None,
+            cancel: CancellationToken::new(),
+            prompt,
+            held: None,
+            cancelling: vec![],
+            kill_at: None,
+            killing: false,
+        });
+        if survives {
+            return Ok(());
+        }
+        let retry = self.shared.options.on_orphan == OnOrphan::Retry
+            && self.active.as_ref().is_some_and(|active| active.run.attempts < self.shared.options.limits.attempts);
+        let outcome = Outcome::Failed {
+            status: RunStatus::Orphaned,
+            error: Failure::new("executor_lost", "the process that executed it has ended"),
+            retryable: true,
+            retry_at: retry.then(|| self.shared.clock.now()),
+        };
+        self.finish(by, outcome, Usage::default()).await;
+        Ok(())
+    }
+
+    /// A run of this session, from memory or from the store.
+    pub(super) async fn run_known(&self, run: RunId) -> Result<Run, Error> {
+        let found = self.shared.store.run_get(run).await?;
+        found.filter(|run| run.session == self.fence.session).ok_or_else(|| Error::not_found("run", run))
+    }
+
+    /// Tries an ended run again, beneath the last message that was not part of its failure.
+    pub(super) async fn retry(&mut self, id: RunId) -> Result<Run, Error> {
+        if let Some(status) = self.busy() {
+            return Err(Error::Busy { status });
+        }
+        let run = self.run_known(id).await?;
+        if self.latest != Some(id) {
+            return Err(Error::NotLatest(id));
+        }
+        let path = match run.pen.and_then(before) {
+            Some(tip) => self.shared.store.path(tip, None, 2).await?,
+            None => vec![],
+        };
+        let failed = |placed: &&crate::store::PlacedMessage| {
+            let message = &placed.message;
+            message.run == Some(id) && message.role == Role::Assistant && message.status == MessageStatus::Failed
+        };
+        let base = match path.last().filter(failed) {
+            Some(_) => path.len().checked_sub(2).and_then(|at| path.get(at)),
+            None => path.last(),
+        };
+        let (draft, _) = self.draft(false);
+        let mut draft = draft.with_run(run, None);
+        if let Err(refusal) = draft.command(RunCommand::Retry) {
+            self.give_up();
+            return Err(refusal.into());
+        }
+        draft.reopen(base.and_then(|placed| placed.point), base.map(|placed| placed.message.id));
+        let (run, _) = self.commit(draft).await?;
+        let run = run.ok_or_else(|| Error::not_found("run", id))?;
+        self.queue.push_front(run.clone());
+        Ok(run)
+    }
+}

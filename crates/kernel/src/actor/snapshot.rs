@@ -1,0 +1,40 @@
+//! Snapshots: what a new subscriber starts from, at one instant between two commits.
+
+use std::sync::Arc;
+
+use mainspring_core::{Message, Point, Position};
+
+use super::{Actor, before};
+use crate::error::Error;
+use crate::feed::Feed;
+use crate::kernel::Snapshot;
+
+/// How many messages of the path a snapshot shows; the rest is read by page.
+const TAIL: usize = 50;
+
+impl Actor {
+    pub(super) async fn snapshot(&self) -> Result<(Snapshot, Position, Arc<Feed>), Error> {
+        let (position, partial) = self.feed.now();
+        let active = self.active.as_ref().map(|active| active.run.clone());
+        let messages = self.tail(self.hot.session.tip).await?;
+        let head = active.as_ref().and_then(|run| run.pen).and_then(before);
+        let mut pending = self.tail(head).await?;
+        pending.retain(|message| message.run == active.as_ref().map(|run| run.id));
+        let snapshot = Snapshot {
+            session: self.hot.session.clone(),
+            active,
+            queued: self.queue.iter().cloned().collect(),
+            messages,
+            pending,
+            partial,
+            position,
+        };
+        Ok((snapshot, position, self.feed.clone()))
+    }
+
+    async fn tail(&self, tip: Option<Point>) -> Result<Vec<Arc<Message>>, Error> {
+        let Some(tip) = tip else { return Ok(vec![]) };
+        let path = self.shared.store.path(tip, None, TAIL).await?;
+        Ok(path.into_iter().map(|placed| placed.message).collect())
+    }
+}

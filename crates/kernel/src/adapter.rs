@@ -1,0 +1,265 @@
+//! Adapters: what drives one kind of agent runtime, and the handle the kernel gives it for one attempt.
+//!
+//! An adapter executes; the kernel decides. Through the handle an adapter streams, records and reads. Its authority
+//! ends with the attempt: a late call is refused and counted, never applied.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use mainspring_core::{
+    Answer, Attempt, AttemptId, Block, Failure, Fidelity, Message, Run, Session, Time, ToolOutcome, Usage, WaitRequest,
+};
+use serde::Serialize;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+use crate::feed::DeltaError;
+
+mod handle;
+pub use handle::AttemptHandle;
+pub(crate) use handle::{HandleParts, Recording};
+
+/// Drives one kind of agent runtime.
+#[async_trait]
+pub trait Adapter: Send + Sync + 'static {
+    /// What it can do. The kernel relies on every word of it.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Executes one attempt, or goes on with one that has waited: then [`AttemptHandle::answer`] says what came.
+    ///
+    /// If the future is dropped, the attempt has been given up; [`Adapter::kill`] is called next.
+    async fn execute(&self, attempt: AttemptHandle) -> Executed;
+
+    /// Passes the wish to stop on to the runtime and says what is known of it. [`AttemptHandle::cancelled`] has
+    /// resolved before this is called, and `execute` is expected to return.
+    async fn cancel(&self, attempt: AttemptId) -> Dispatch;
+
+    /// Ends whatever still acts for an attempt whose `execute` was dropped, and says whether that is proven.
+    async fn kill(&self, attempt: AttemptId) -> Death;
+}
+
+/// What an adapter can do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Capabilities {
+    /// Its name.
+    pub adapter: String,
+    /// What of its native sessions survives a restart.
+    pub resume_fidelity: Fidelity,
+    /// It can take up a native session again.
+    pub supports_native_resume: bool,
+    /// It can be told to stop.
+    pub supports_cancellation: bool,
+    /// It confirms that it was told to stop, before it has.
+    pub acknowledges_cancellation: bool,
+    /// A live binding needs a worker of its own.
+    pub requires_pinned_worker: bool,
+    /// The model can be changed between runs.
+    pub supports_model_switching: bool,
+    /// It can emit artifacts.
+    pub supports_artifact_emission: bool,
+    /// It runs tools.
+    pub supports_tools: bool,
+    /// A prompt can join a run at a step boundary.
+    pub supports_steering: bool,
+    /// What a restart of the process means for it.
+    pub restart_behavior: RestartBehavior,
+    /// It works through native sessions: an attempt runs only once [`Record::Opened`] says so.
+    pub uses_bindings: bool,
+}
+
+/// What a restart of the process means for an adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestartBehavior {
+    /// Its native sessions go on.
+    NativeBindingsSurvive,
+    /// Its native sessions are gone.
+    ProcessLocalBindingsStale,
+    /// It has none; what was executing is orphaned.
+    AttemptsOrphaned,
+}
+
+/// How an execution returned.
+#[derive(Debug)]
+pub enum Executed {
+    /// The attempt has ended.
+    Ended(End),
+    /// The attempt needs an answer; it is executed again with it.
+    Waiting(Ask),
+}
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub enum End {
+    /// It did its work. What was streamed and not recorded is its last message.
+    Succeeded {
+        /// What was used since it was last recorded.
+        usage: Usage,
+    },
+    /// It stopped before its work was done.
+    Stopped {
+        /// What was used since it was last recorded.
+        usage: Usage,
+    },
+    /// It went wrong.
+    Failed {
+        /// How.
+        error: Failure,
+        /// Whether it might go right another time.
+        retryable: bool,
+        /// What was used since it was last recorded.
+        usage: Usage,
+    },
+}
+
+impl End {
+    /// It did its work.
+    pub fn succeeded() -> Executed {
+        Executed::Ended(Self::Succeeded { usage: Usage::default() })
+    }
+
+    /// It stopped before its work was done.
+    pub fn stopped() -> Executed {
+        Executed::Ended(Self::Stopped { usage: Usage::default() })
+    }
+
+    /// It went wrong.
+    pub fn failed(error: Failure, retryable: bool) -> Executed {
+        Executed::Ended(Self::Failed { error, retryable, usage: Usage::default() })
+    }
+}
+
+/// A question to a person.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ask {
+    /// What kind of answer it takes.
+    pub request: WaitRequest,
+    /// The question.
+    pub question: String,
+    /// When it expires; after the kernel's default if not given.
+    pub expires_at: Option<Time>,
+    /// What the adapter wants back with the answer.
+    pub resume: Value,
+}
+
+/// An answer, and what the adapter wanted back with it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answered {
+    /// The answer.
+    pub answer: Answer,
+    /// What the adapter wanted back.
+    pub resume: Value,
+}
+
+/// What is known of a wish to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dispatch {
+    /// It was passed on.
+    pub dispatched: bool,
+    /// The runtime confirmed it.
+    pub acknowledged: bool,
+}
+
+/// Whether nothing acts for an attempt any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Death {
+    /// Nothing does.
+    Proven,
+    /// That cannot be known, as with a remote agent.
+    Unproven,
+}
+
+/// One thing an adapter makes durable. All of one call are durable together.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    /// The native session is ready: the attempt runs. Only for adapters that use bindings.
+    Opened,
+    /// The agent's message is whole: what was streamed, then `blocks`.
+    Message {
+        /// What was not streamed, such as tool calls.
+        blocks: Vec<Block>,
+        /// What it cost.
+        usage: Option<Usage>,
+    },
+    /// What the tools answered: the user's side.
+    ToolResults {
+        /// Tool results, in the order of the calls.
+        blocks: Vec<Block>,
+    },
+    /// A tool call is about to run.
+    ToolStarted {
+        /// The call.
+        tool_use_id: String,
+        /// The tool.
+        name: String,
+        /// Its arguments, where no message holds them.
+        input: Option<Value>,
+    },
+    /// A tool call reports.
+    ToolUpdated {
+        /// The call.
+        tool_use_id: String,
+        /// What it says.
+        text: String,
+    },
+    /// A tool call succeeded.
+    ToolCompleted {
+        /// The call.
+        tool_use_id: String,
+    },
+    /// A tool call failed.
+    ToolFailed {
+        /// The call.
+        tool_use_id: String,
+        /// How.
+        outcome: ToolOutcome,
+        /// Why.
+        error: Failure,
+    },
+    /// How far the work is.
+    Progress {
+        /// For people.
+        text: String,
+    },
+    /// Tokens and cost were spent.
+    Usage(Usage),
+}
+
+/// Why a call of the handle was not applied.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HandleError {
+    /// The attempt has no authority any more. Stop.
+    #[error("the attempt has no authority any more")]
+    Revoked,
+    /// The call does not make sense, or the store could not take it. Nothing was recorded.
+    #[error(transparent)]
+    Kernel(#[from] Error),
+}
+
+impl From<DeltaError> for HandleError {
+    fn from(error: DeltaError) -> Self {
+        match error {
+            DeltaError::Revoked => Self::Revoked,
+            DeltaError::TooLarge(limit) => Self::Kernel(Error::TooLarge { what: "message", size: limit + 1, limit }),
+        }
+    }
+}
+
+/// What an attempt is about, as of its start.
+#[derive(Debug, Clone)]
+pub struct Assignment {
+    /// The session.
+    pub session: Arc<Session>,
+    /// The run.
+    pub run: Arc<Run>,
+    /// The attempt.
+    pub attempt: Arc<Attempt>,
+    /// The user message to answer.
+    pub prompt: Arc<Message>,
+    /// The answer it waited for.
+    pub answer: Option<Answered>,
+    /// Resolves when the attempt shall stop.
+    pub cancel: CancellationToken,
+}

@@ -1,0 +1,114 @@
+//! The handle: what an adapter may do with the one attempt it executes.
+
+use std::sync::Arc;
+
+use mainspring_core::{Answer, AttemptId, Message, Time};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Answered, Ask, Assignment, HandleError, Record};
+use crate::actor::Command;
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::feed::Feed;
+use crate::ids::Ids;
+use crate::store::Store;
+
+/// Authority over one attempt: streams, records and reads.
+#[derive(Clone)]
+pub struct AttemptHandle {
+    assignment: Arc<Assignment>,
+    parts: HandleParts,
+}
+
+/// What of the kernel a handle reaches.
+#[derive(Clone)]
+pub(crate) struct HandleParts {
+    pub(crate) feed: Arc<Feed>,
+    pub(crate) actor: mpsc::UnboundedSender<Command>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) ids: Ids,
+    pub(crate) clock: Clock,
+}
+
+/// What comes back from a recording.
+pub(crate) type Recording<T> = oneshot::Sender<Result<T, HandleError>>;
+
+impl AttemptHandle {
+    pub(crate) fn new(assignment: Assignment, parts: HandleParts) -> Self {
+        Self { assignment: Arc::new(assignment), parts }
+    }
+
+    /// The attempt's id.
+    pub fn id(&self) -> AttemptId {
+        self.assignment.attempt.id
+    }
+
+    /// What it is about: session, run, prompt.
+    pub fn assignment(&self) -> &Assignment {
+        &self.assignment
+    }
+
+    /// What it waited for; none at its first execution.
+    pub fn answer(&self) -> Option<&Answered> {
+        self.assignment.answer.as_ref()
+    }
+
+    /// Resolves once the attempt shall stop.
+    pub async fn cancelled(&self) {
+        self.assignment.cancel.cancelled().await;
+    }
+
+    /// True once the attempt shall stop.
+    pub fn is_cancelled(&self) -> bool {
+        self.assignment.cancel.is_cancelled()
+    }
+
+    /// Streams text of the agent's message, as part of its block `block`. Never waits for the disk.
+    pub fn delta(&self, block: u32, text: &str) -> Result<(), HandleError> {
+        Ok(self.parts.feed.delta(self.id(), block, text, || self.parts.ids.message())?)
+    }
+
+    /// Shows a thought to whoever is subscribed. It is stored nowhere.
+    pub fn thought(&self, text: &str) -> Result<(), HandleError> {
+        Ok(self.parts.feed.thought(self.id(), text)?)
+    }
+
+    /// Makes `records` durable, all of them or none, before it returns.
+    pub async fn record(&self, records: Vec<Record>) -> Result<(), HandleError> {
+        let by = self.id();
+        self.call(|reply| Command::Record { by, records, reply }).await
+    }
+
+    /// Asks a person and waits, holding the execution. Such a wait ends with the process; an adapter whose state can
+    /// be stored returns [`super::Executed::Waiting`] instead.
+    pub async fn ask(&self, ask: Ask) -> Result<Answer, HandleError> {
+        let by = self.id();
+        self.call(|reply| Command::Ask { by, ask, reply }).await
+    }
+
+    /// The last `limit` messages that the agent is to see, root first.
+    pub async fn path(&self, limit: usize) -> Result<Vec<Arc<Message>>, HandleError> {
+        let by = self.id();
+        let tip = self.call(|reply| Command::Head { by, reply }).await?;
+        let Some(tip) = tip else { return Ok(vec![]) };
+        let path = self.parts.store.path(tip, None, limit).await.map_err(Error::from)?;
+        Ok(path.into_iter().map(|placed| placed.message).collect())
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Time {
+        self.parts.clock.now()
+    }
+
+    /// Returns once it is `time` or later.
+    pub async fn sleep_until(&self, time: Time) {
+        self.parts.clock.sleep_until(time).await;
+    }
+
+    async fn call<T>(&self, command: impl FnOnce(Recording<T>) -> Command) -> Result<T, HandleError> {
+        let (reply, answer) = oneshot::channel();
+        // An actor that is gone has no live attempt: whoever still calls has lost its authority.
+        self.parts.actor.send(command(reply)).map_err(|_| HandleError::Revoked)?;
+        answer.await.unwrap_or(Err(HandleError::Revoked))
+    }
+}

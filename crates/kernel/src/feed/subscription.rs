@@ -1,0 +1,162 @@
+//! Subscriptions: a reader's place in a feed.
+//!
+//! Invariant: a reader gets every event exactly once and in order, and every streamed byte exactly once, as a delta
+//! or within the `message.completed` that replaces its deltas.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position};
+
+use super::{Feed, State};
+use crate::error::Error;
+use crate::store::Store;
+
+/// How many events are read from the store at a time.
+const PAGE: usize = 256;
+
+/// A reader's place in a session's stream.
+pub struct Subscription {
+    feed: Arc<Feed>,
+    store: Arc<dyn Store>,
+    at: Position,
+    backlog: VecDeque<Arc<Event>>,
+    thought: u64,
+}
+
+/// One thing a reader gets.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Item {
+    /// An event.
+    Event(Arc<Event>),
+    /// Streamed text.
+    Delta(Delta),
+    /// A thought: shown live, never again.
+    Thought(Thought),
+    /// A crash lost text after this position that this reader had been shown.
+    Truncated(Position),
+}
+
+/// Streamed text of a message that is not complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delta {
+    /// The message.
+    pub message: MessageId,
+    /// Which block of it.
+    pub block: u32,
+    /// The text.
+    pub text: String,
+    /// The resume point right after it.
+    pub position: Position,
+}
+
+/// Something the agent thought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thought {
+    pub(super) no: u64,
+    /// Who thought it.
+    pub attempt: AttemptId,
+    /// The text.
+    pub text: Arc<str>,
+}
+
+enum Step {
+    Ready(Item),
+    Load,
+    Wait,
+    End,
+}
+
+impl Subscription {
+    /// A reader that has seen everything up to `at`.
+    pub(crate) fn new(feed: Arc<Feed>, store: Arc<dyn Store>, at: Position) -> Self {
+        feed.readers.fetch_add(1, Ordering::Relaxed);
+        let thought = feed.state.lock().thought_no;
+        Self { feed, store, at, backlog: VecDeque::new(), thought }
+    }
+
+    /// The resume point: hand it to a later subscription and nothing is missed or seen twice.
+    pub fn position(&self) -> Position {
+        self.at
+    }
+
+    /// The next thing; none once the session is gone. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Option<Result<Item, Error>> {
+        loop {
+            let feed = self.feed.clone();
+            let notified = feed.wake.notified();
+            match self.step() {
+                Step::Ready(item) => return Some(Ok(item)),
+                Step::Wait => notified.await,
+                Step::End => return None,
+                Step::Load => {
+                    let page = self.store.events_after(self.feed.session, None, self.at.cursor, PAGE).await;
+                    match page {
+                        Ok(events) if events.is_empty() => {
+                            // Everything up to the floor was deleted with its session: nothing more will come.
+                            return None;
+                        }
+                        Ok(events) => self.backlog.extend(events.into_iter().map(Arc::new)),
+                        Err(error) => return Some(Err(error.into())),
+                    }
+                }
+            }
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        let feed = self.feed.clone();
+        let state = feed.state.lock();
+        while self.backlog.front().is_some_and(|event| event.cursor <= self.at.cursor) {
+            self.backlog.pop_front();
+        }
+        let event = match self.backlog.front() {
+            Some(event) => Some(event.clone()),
+            None if self.at.cursor < state.floor => return Step::Load,
+            None => after(&state, self.at.cursor),
+        };
+        let limit = match &event {
+            Some(event) => event.pos,
+            None => state.barrier.unwrap_or(state.pos),
+        };
+        if self.at.pos > limit {
+            self.at.pos = limit;
+            return Step::Ready(Item::Truncated(self.at));
+        }
+        if let Some(delta) = self.delta(&state, limit) {
+            return Step::Ready(Item::Delta(delta));
+        }
+        if let Some(event) = event {
+            self.at = event.position();
+            return Step::Ready(Item::Event(event));
+        }
+        if let Some(thought) = state.thoughts.iter().find(|thought| thought.no > self.thought) {
+            self.thought = thought.no;
+            return Step::Ready(Item::Thought(thought.clone()));
+        }
+        if state.closed { Step::End } else { Step::Wait }
+    }
+
+    /// The next stretch of streamed text before `limit`. Text that is gone from memory is in a completed message,
+    /// whose event is still to come.
+    fn delta(&mut self, state: &State, limit: u64) -> Option<Delta> {
+        let first = state.text.partition_point(|segment| segment.end() <= self.at.pos);
+        let segment = state.text.get(first).filter(|segment| segment.start < limit)?;
+        let from = segment.start.max(self.at.pos);
+        self.at.pos = segment.end().min(limit);
+        let text = segment.slice(from, self.at.pos).to_owned();
+        (!text.is_empty()).then(|| Delta { message: segment.message, block: segment.block, text, position: self.at })
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.feed.readers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn after(state: &State, cursor: Cursor) -> Option<Arc<Event>> {
+    let first = state.recent.partition_point(|event| event.cursor <= cursor);
+    state.recent.get(first).cloned()
+}

@@ -1,0 +1,372 @@
+//! The kernel: what everyone else calls.
+//!
+//! It holds the store, the adapters and the live sessions' actors, resolves names to sessions, keeps owners apart, and
+//! passes commands on. Each verb is one method; they live in `kernel/` by noun.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use mainspring_core::{Limits, NodeId, SessionId};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::actor::{Actor, Command};
+use crate::adapter::{Adapter, Capabilities};
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::feed::Feed;
+use crate::ids::Ids;
+use crate::scheduler::Scheduler;
+use crate::store::Store;
+use crate::tasks::Tasks;
+
+mod requests;
+mod runs;
+mod sessions;
+pub(crate) use requests::Accept;
+pub use requests::{
+    Accepted, Caller, CancelOutcome, MessageTree, NewSession, RunQuery, RunRequest, SessionQuery, SessionTarget, Snapshot, TreeNode,
+};
+pub use sessions::{ends_run, session_ref};
+
+/// How a kernel behaves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What is too much.
+    pub limits: Limits,
+    /// The adapter of sessions that name none.
+    pub adapter: String,
+    /// How many attempts execute at once.
+    pub max_workers: usize,
+    /// How many of them an adapter may have.
+    pub adapter_workers: HashMap<String, usize>,
+    /// How long an attempt that was told to stop may take, in milliseconds.
+    pub cancel_grace: u64,
+    /// How long a run waits for an answer, in milliseconds.
+    pub wait_expiry: u64,
+    /// How long an idle session stays in memory, in milliseconds.
+    pub idle_unload: u64,
+    /// When a failed attempt is tried again.
+    pub retry: Retry,
+    /// What becomes of a run whose process ended.
+    pub on_orphan: OnOrphan,
+    /// False for a kernel that only reads and changes records: queued runs stay queued.
+    pub execute: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            adapter: "script".into(),
+            max_workers: 8,
+            adapter_workers: HashMap::new(),
+            cancel_grace: 5_000,
+            wait_expiry: 24 * 60 * 60 * 1_000,
+            idle_unload: 30_000,
+            retry: Retry { base: 500, max: 30_000 },
+            on_orphan: OnOrphan::Leave,
+            execute: true,
+        }
+    }
+}
+
+/// When a failed attempt is tried again: after `base` milliseconds, then twice that, up to `max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// The first pause.
+    pub base: u64,
+    /// The longest pause.
+    pub max: u64,
+}
+
+impl Retry {
+    /// The pause after the `attempts`-th attempt failed.
+    pub fn delay(&self, attempts: u32) -> u64 {
+        let doubled = self.base.saturating_mul(1 << attempts.saturating_sub(1).min(32));
+        doubled.min(self.max)
+    }
+}
+
+/// What becomes of a run whose process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnOrphan {
+    /// It is orphaned; a person may try it again.
+    Leave,
+    /// It is tried again from its last message.
+    Retry,
+}
+
+/// How much work there is: waiting runs apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Work {
+    /// Runs that wait their turn.
+    pub queued: usize,
+    /// Runs that are being executed.
+    pub active: usize,
+}
+
+/// The authority. Cheap to clone.
+#[derive(Clone)]
+pub struct Kernel {
+    shared: Arc<Shared>,
+}
+
+/// What every actor reaches.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) adapters: BTreeMap<String, Arc<dyn Adapter>>,
+    pub(crate) options: Options,
+    pub(crate) clock: Clock,
+    pub(crate) ids: Ids,
+    pub(crate) node: NodeId,
+    pub(crate) tasks: Tasks,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) dirty: mpsc::UnboundedSender<Arc<Feed>>,
+    actors: Mutex<HashMap<SessionId, mpsc::UnboundedSender<Command>>>,
+    work: watch::Sender<Work>,
+    me: std::sync::Weak<Shared>,
+}
+
+impl Kernel {
+    /// Starts a kernel on `store`: takes up what an earlier process left unfinished, then accepts work.
+    pub async fn start(
+        store: Arc<dyn Store>,
+        adapters: Vec<Arc<dyn Adapter>>,
+        options: Options,
+        clock: Clock,
+        ids: Ids,
+    ) -> Result<Self, Error> {
+        let adapters: BTreeMap<_, _> =
+            adapters.into_iter().map(|adapter| (adapter.capabilities().adapter, adapter)).collect();
+        let (dirty, flushes) = mpsc::unbounded_channel();
+        let tasks = Tasks::default();
+        tasks.spawn(crate::flusher::flush(store.clone(), clock.clone(), flushes, tasks.clone()));
+        let scheduler = Scheduler::new(options.max_workers, options.adapter_workers.clone());
+        let node = ids.node();
+        let shared = Arc::new_cyclic(|me| Shared {
+            store,
+            adapters,
+            options,
+            clock,
+            ids,
+            node,
+            tasks,
+            scheduler,
+            dirty,
+            actors: Mutex::new(HashMap::new()),
+            work: watch::Sender::new(Work::default()),
+            me: me.clone(),
+        });
+        let kernel = Self { shared };
+        kernel.reconcile().await?;
+        Ok(kernel)
+    }
+
+    /// Takes up every unfinished session. The cost is that of what is unfinished, not of what is stored.
+    async fn reconcile(&self) -> Result<(), Error> {
+        let unfinished = self.shared.store.unfinished().await?;
+        for session in unfinished.deleted {
+            self.shared.purge(session);
+        }
+        let forget = self.shared.clock.now().0 - 24 * 60 * 60 * 1_000;
+        self.shared.store.requests_forget(mainspring_core::Time(forget)).await?;
+        let mut loading = vec![];
+        for session in unfinished.live {
+            let (ready, loaded) = oneshot::channel();
+            self.shared.load(session, Some(ready));
+            loading.push(loaded);
+        }
+        for loaded in loading {
+            loaded.await.unwrap_or(Err(Error::ShuttingDown))?;
+        }
+        Ok(())
+    }
+
+    /// What the adapters can do.
+    pub fn adapters(&self) -> Vec<Capabilities> {
+        self.shared.adapters.values().map(|adapter| adapter.capabilities()).collect()
+    }
+
+    /// How much work there is now, and whenever that changes.
+    pub fn work(&self) -> watch::Receiver<Work> {
+        self.shared.work.subscribe()
+    }
+
+    /// How many sessions are in memory.
+    pub fn sessions_in_memory(&self) -> usize {
+        self.shared.actors.lock().len()
+    }
+
+    /// Returns once nothing is queued or executing; waiting runs keep waiting.
+    pub async fn drain(&self) {
+        // The sender lives as long as this kernel.
+        let _ = self.work().wait_for(|work| *work == Work::default()).await;
+    }
+
+    /// Stops: accepts nothing more, stops what executes, and returns when everything is recorded. Queued and waiting
+    /// runs stay as they are for the next start.
+    pub async fn shutdown(&self) {
+        self.shared.tasks.stop();
+        let actors: Vec<_> = self.shared.actors.lock().values().cloned().collect();
+        let mut stopping = vec![];
+        for actor in actors {
+            let (done, stopped) = oneshot::channel();
+            if actor.send(Command::Shutdown(done)).is_ok() {
+                stopping.push(stopped);
+            }
+        }
+        for stopped in stopping {
+            let _ = stopped.await;
+        }
+        self.shared.tasks.wait().await;
+    }
+}
+
+impl Shared {
+    /// Passes `command` to the session's actor, loading it if it is not in memory.
+    pub(crate) async fn dispatch(&self, session: SessionId, command: Command) {
+        let mut command = command;
+        loop {
+            let actor = self.actors.lock().get(&session).cloned();
+            let actor = match actor {
+                Some(actor) => actor,
+                None => self.load(session, None),
+            };
+            match actor.send(command) {
+                Ok(()) => return,
+                Err(refused) => {
+                    // It was about to leave; it hands on what it had, and a new one takes its place.
+                    command = refused.0;
+                    self.forget(session, &actor, || true);
+                }
+            }
+        }
+    }
+
+    /// Calls the session's actor and waits for its answer.
+    pub(crate) async fn call<T>(
+        &self,
+        session: SessionId,
+        command: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Command,
+    ) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.dispatch(session, command(reply)).await;
+        // Whoever drops a command unanswered is a session that is gone.
+        answer.await.unwrap_or_else(|_| Err(Error::not_found("session", session)))
+    }
+
+    /// An actor for a new session, which its first commit creates.
+    pub(crate) async fn birth(&self, session: mainspring_core::Session) -> Result<(), Error> {
+        let Some(me) = self.me.upgrade() else { return Err(Error::ShuttingDown) };
+        let id = session.id;
+        let fence = self.store.lease_take(id, self.node).await?;
+        let (tx, rx) = mpsc::unbounded_channel();
+        let actor = Actor::new(me, fence, crate::actor::unborn(session), false, (tx.clone(), rx));
+        self.actors.lock().insert(id, tx);
+        self.tasks.spawn(actor.serve());
+        Ok(())
+    }
+
+    /// Starts to load a session; commands wait in its channel. `ready` learns when it has taken up what was left.
+    fn load(&self, session: SessionId, ready: Option<oneshot::Sender<Result<(), Error>>>) -> mpsc::UnboundedSender<Command> {
+        let mut actors = self.actors.lock();
+        if let Some(actor) = actors.get(&session) {
+            if let Some(ready) = ready {
+                let _ = ready.send(Ok(()));
+            }
+            return actor.clone();
+        }
+        let (tx, rx) = mpsc::unbounded_channel();
+        actors.insert(session, tx.clone());
+        drop(actors);
+        if let Some(me) = self.me.upgrade() {
+            let tx = tx.clone();
+            self.tasks.spawn(Box::pin(async move { me.wake(session, (tx, rx), ready).await }));
+        }
+        tx
+    }
+
+    async fn wake(
+        self: Arc<Self>,
+        session: SessionId,
+        mut channel: (mpsc::UnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
+        ready: Option<oneshot::Sender<Result<(), Error>>>,
+    ) {
+        let woken = async {
+            let fence = self.store.lease_take(session, self.node).await?;
+            let loaded = self.store.session_load(session).await?;
+            Ok::<_, Error>((fence, loaded.ok_or_else(|| Error::not_found("session", session))?))
+        };
+        let (fence, loaded) = match woken.await {
+            Ok(woken) => woken,
+            Err(error) => {
+                self.forget(session, &channel.0, || true);
+                channel.1.close();
+                while let Some(command) = channel.1.recv().await {
+                    command.refuse(&error);
+                }
+                ready.map(|ready| ready.send(Err(error)));
+                return;
+            }
+        };
+        let lost = loaded.runs.iter().find(|(run, _)| run.state.holder().is_some()).cloned();
+        let mut actor = Actor::new(self, fence, loaded, true, channel);
+        let recovered = match lost {
+            Some((run, Some(attempt))) => Box::pin(actor.recover(run, attempt)).await,
+            _ => Ok(()),
+        };
+        if let Err(error) = &recovered {
+            tracing::error!(%error, %session, "what an earlier process left could not be taken up");
+        }
+        ready.map(|ready| ready.send(recovered));
+        actor.serve().await;
+    }
+
+    /// Takes an actor out of the registry if it is still the one there and `leaves` says so.
+    pub(crate) fn forget(
+        &self,
+        session: SessionId,
+        actor: &mpsc::UnboundedSender<Command>,
+        leaves: impl FnOnce() -> bool,
+    ) -> bool {
+        let mut actors = self.actors.lock();
+        let same = actors.get(&session).is_some_and(|known| known.same_channel(actor));
+        let gone = same && leaves();
+        if gone {
+            actors.remove(&session);
+        }
+        gone
+    }
+
+    /// Removes what is left of a deleted session, a little at a time.
+    pub(crate) fn purge(&self, session: SessionId) {
+        let (store, tasks) = (self.store.clone(), self.tasks.clone());
+        self.tasks.spawn(async move {
+            while !tasks.is_stopping() {
+                match store.session_purge(session).await {
+                    Ok(true) => {}
+                    Ok(false) => return,
+                    Err(error) => {
+                        // The next start goes on with it.
+                        tracing::warn!(%error, %session, "a deleted session could not be removed entirely");
+                        return;
+                    }
+                }
+            }
+        });
+    }
+
+    pub(crate) fn work_changed(&self, before: Work, now: Work) {
+        if before != now {
+            self.work.send_modify(|work| {
+                work.queued = work.queued + now.queued - before.queued;
+                work.active = work.active + now.active - before.active;
+            });
+        }
+    }
+
+    pub(crate) fn queue_len(&self) -> usize {
+        self.work.borrow().queued
+    }
+}

@@ -1,0 +1,210 @@
+//! What callers send and get.
+
+use std::sync::Arc;
+
+use mainspring_core::{
+    Block, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
+    RunStatus, Session, SessionId, SessionStatus, Time,
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::feed::OpenText;
+
+/// Who calls. Everything a caller sees or changes is its owner's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// Whose sessions it may see.
+    pub owner: String,
+}
+
+impl Caller {
+    /// A caller that acts for `owner`.
+    pub fn new(owner: impl Into<String>) -> Self {
+        Self { owner: owner.into() }
+    }
+}
+
+/// Which session a prompt is for: the first name given that is found, else a new session with these names.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SessionTarget {
+    /// By id: it must exist.
+    pub id: Option<SessionId>,
+    /// By the caller's key.
+    pub key: Option<String>,
+    /// By what it stands for.
+    pub external_ref: Option<ExternalRef>,
+    /// By a compatibility alias.
+    pub legacy_alias: Option<LegacyAlias>,
+    /// What a new session is like.
+    pub new: NewSession,
+}
+
+/// What a new session is like.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct NewSession {
+    /// Its title.
+    pub title: Option<String>,
+    /// What kind of surface opens it; `api` if not given.
+    pub surface_kind: Option<String>,
+    /// Its adapter; the kernel's default if not given.
+    pub adapter: Option<String>,
+    /// Its folder.
+    pub cwd: Option<String>,
+    /// Its model profile.
+    pub model_profile: Option<String>,
+    /// The agent definition it follows.
+    pub agent_definition: Option<String>,
+    /// The caller's own data: an object.
+    pub metadata: Option<Value>,
+}
+
+/// A prompt.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RunRequest {
+    /// For which session.
+    pub session: SessionTarget,
+    /// What is said. Empty only when an earlier message is answered again.
+    pub prompt: Vec<Block>,
+    /// The adapter; the session's if not given.
+    pub adapter: Option<String>,
+    /// Whether it may act.
+    pub mode: Mode,
+    /// All else.
+    pub options: RunOptions,
+    /// Where in the tree.
+    pub place: Place,
+    /// What it does to a busy session.
+    pub policy: Policy,
+    /// The caller's names for it: the same names again give the same run.
+    pub name: RequestName,
+}
+
+impl RunRequest {
+    /// A prompt of plain text for the session of this key.
+    pub fn text(key: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            session: SessionTarget { key: Some(key.into()), ..SessionTarget::default() },
+            prompt: vec![Block::text(text)],
+            ..Self::default()
+        }
+    }
+}
+
+/// A prompt that was accepted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Accepted {
+    /// Its session.
+    pub session: Session,
+    /// Its run.
+    pub run: Run,
+    /// The policy that took effect.
+    pub policy: Policy,
+    /// Where the session's stream stood when it was accepted.
+    pub position: Position,
+    /// True when the run existed already: this request was sent before.
+    pub replayed: bool,
+}
+
+/// What an actor needs of a prompt.
+#[derive(Debug, Clone)]
+pub(crate) struct Accept {
+    pub(crate) run: RunId,
+    pub(crate) prompt: Vec<Block>,
+    pub(crate) adapter: String,
+    pub(crate) mode: Mode,
+    pub(crate) options: RunOptions,
+    pub(crate) place: Place,
+    pub(crate) policy: Policy,
+    pub(crate) name: RequestName,
+    pub(crate) fingerprint: [u8; 16],
+}
+
+/// What a cancellation answers: what was done, not what is hoped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CancelOutcome {
+    /// The wish to stop is recorded.
+    pub accepted: bool,
+    /// The run.
+    pub run_id: RunId,
+    /// Its latest attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt_id: Option<mainspring_core::AttemptId>,
+    /// The adapter was told.
+    pub dispatch_attempted: bool,
+    /// The adapter confirmed.
+    pub adapter_acknowledged: bool,
+    /// Where the run stands now.
+    pub status: RunStatus,
+}
+
+/// What a new subscriber starts from: the session at one instant. Everything later comes through the subscription.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Snapshot {
+    /// The session.
+    pub session: Session,
+    /// The run that is being executed or waits for a person.
+    pub active: Option<Run>,
+    /// Runs that wait their turn.
+    pub queued: Vec<Run>,
+    /// The end of the active path.
+    pub messages: Vec<Arc<Message>>,
+    /// What the active run has written so far; not on the path yet.
+    pub pending: Vec<Arc<Message>>,
+    /// What is being streamed.
+    pub partial: Vec<OpenText>,
+    /// Where the session's stream stands.
+    pub position: Position,
+}
+
+/// Which sessions to list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SessionQuery {
+    /// Only these.
+    pub status: Option<SessionStatus>,
+    /// Only these.
+    pub surface_kind: Option<String>,
+    /// Only those before this one.
+    pub before: Option<(Time, SessionId)>,
+    /// How many; 50 if not given.
+    pub limit: Option<usize>,
+}
+
+/// Which runs to list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RunQuery {
+    /// Only this session's.
+    pub session: Option<SessionId>,
+    /// Only these.
+    pub status: Option<RunStatus>,
+    /// Only those before this one.
+    pub before: Option<(Time, RunId)>,
+    /// How many; 50 if not given.
+    pub limit: Option<usize>,
+}
+
+/// A session's tree with its messages.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MessageTree {
+    /// Its nodes, parents before children.
+    pub nodes: Vec<TreeNode>,
+}
+
+/// One message of a tree.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TreeNode {
+    /// The message.
+    #[serde(flatten)]
+    pub message: Arc<Message>,
+    /// The message above.
+    pub parent_id: Option<MessageId>,
+    /// How many messages stand above.
+    pub depth: u32,
+    /// On the active path.
+    pub active: bool,
+    /// Part of a branch that was rolled back.
+    pub abandoned: bool,
+}
