@@ -172,9 +172,8 @@ impl Tree {
     /// The messages beneath `point`, or the roots; abandoned ones are left out.
     pub fn children(&self, point: Option<Point>) -> Vec<Point> {
         let own = point.map(|point| Point { pos: point.pos + 1, ..point }).filter(|next| self.contains(*next));
-        let beneath = self.beneath.get(&point).into_iter().flatten();
-        let opened = beneath.filter_map(|id| self.lines.get(id)).filter(|line| !line.abandoned && line.end > line.start());
-        own.into_iter().chain(opened.map(|line| Point { line: line.id, pos: line.start() })).collect()
+        let opened = self.beneath.get(&point).into_iter().flatten().filter_map(|id| self.first(*id));
+        own.into_iter().chain(opened).collect()
     }
 
     /// The messages that stand beside `point`, itself included.
@@ -188,17 +187,29 @@ impl Tree {
         ranges(tip, parent_of).unwrap_or_default()
     }
 
-    /// Follows the cursors from `point` down to a leaf.
+    /// Follows the cursors from `point` down to a leaf; where there is none, the point's own line, and at its end the
+    /// newest line beneath.
+    ///
+    /// The own line is right where no cursor is: what a run wrote is visited or abandoned when the run ends, and a
+    /// visit takes away the cursors that lead off its path.
     pub fn extend(&self, point: Point) -> Point {
         let mut at = point;
-        loop {
-            let Some(last) = self.lines.get(&at.line).and_then(Line::last) else { return at };
-            let turn = self.cursors.range(at..=last).next();
-            match turn.and_then(|(_, line)| self.lines.get(line)) {
-                Some(line) if line.end > line.start() => at = Point { line: line.id, pos: line.start() },
-                _ => return last,
+        while self.contains(at) {
+            let Some(last) = self.lines.get(&at.line).and_then(Line::last) else { break };
+            let turn = self.cursors.range(at..=last).find_map(|(_, id)| self.first(*id));
+            let newest = || self.beneath.get(&Some(last))?.iter().rev().find_map(|id| self.first(*id));
+            match turn.or_else(newest) {
+                Some(first) => at = first,
+                None => return last,
             }
         }
+        at
+    }
+
+    /// The first message of a line that is neither empty nor abandoned.
+    fn first(&self, id: LineId) -> Option<Point> {
+        let line = self.lines.get(&id).filter(|line| !line.abandoned && line.end > line.start())?;
+        Some(Point { line: id, pos: line.start() })
     }
 
     /// Makes the path to `point` the active one and lets every cursor on it point along it.
