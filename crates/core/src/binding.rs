@@ -182,7 +182,8 @@ mod tests {
     fn a_stale_binding_can_only_be_replaced() {
         let mut stale = binding(Fidelity::Native);
         let lost = decide(&stale, Command::Lose { reason: "unknown session".into() }).unwrap();
-        apply(&mut stale, &lost, stale.boot, Time(1));
+        let boot = stale.boot;
+        apply(&mut stale, &lost, boot, Time(1));
         assert!(decide(&stale, Command::Lose { reason: String::new() }).is_err());
         assert!(decide(&stale, Command::Resume { boot: stale.boot, at: None }).is_err());
         let by = BindingId::from_random([5; 16]);

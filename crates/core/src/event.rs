@@ -241,7 +241,7 @@ bodies! {
     "tool.started" => ToolStarted {
         tool_use_id: String,
         name: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")] input: Option<Value>,
+        #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
     }
     /// A tool call reports.
     "tool.updated" => ToolUpdated { tool_use_id: String, text: String }
@@ -267,7 +267,7 @@ bodies! {
     /// The input was given; absent when nobody gave one in time.
     "input.provided" => InputProvided {
         wait_id: WaitId,
-        #[serde(default, skip_serializing_if = "Option::is_none")] input: Option<Value>,
+        #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
     }
     /// The agent asks for an approval.
     "approval.requested" => ApprovalRequested {
@@ -291,6 +291,11 @@ bodies! {
     }
     /// Delegated work has ended.
     "delegation.completed" => DelegationCompleted { delegation_id: DelegationId, status: DelegationStatus }
+}
+
+/// Reads what is there, also `null`: an input of null is an input.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 impl Body {

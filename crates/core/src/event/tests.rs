@@ -59,12 +59,14 @@ fn a_position_reads_back_and_nothing_else_does() {
 }
 
 #[test]
-fn a_flattened_payload_reads_back() {
+fn a_payload_reads_back() {
     let bodies = [
         Body::SessionUpdated { change: SessionChange::Title { title: None } },
         Body::UsageUpdated { usage: Usage { input_tokens: 3, ..Usage::default() } },
         Body::RunSucceeded { close: Close { usage: Usage { output_tokens: 1, ..Usage::default() }, ..Close::default() } },
         Body::RunStarting {},
+        Body::InputProvided { wait_id: WaitId::from_random([1; 16]), input: Some(Value::Null) },
+        Body::InputProvided { wait_id: WaitId::from_random([1; 16]), input: None },
     ];
     for body in bodies {
         let json = serde_json::to_string(&body).unwrap();
