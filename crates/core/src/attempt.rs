@@ -102,6 +102,10 @@ pub fn decide(attempt: &Attempt, command: Command) -> Result<Body, Refusal> {
 
 /// Changes `attempt` as `body` says. Cannot fail: what was decided happens.
 pub fn apply(attempt: &mut Attempt, body: &Body, at: Time) {
+    // A run that waits to be tried again still has its last attempt, and what happens to the run is not about it.
+    if attempt.status.is_ended() {
+        return;
+    }
     match body {
         Body::AttemptStarted {} => attempt.started_at = Some(at),
         Body::RunRunning {} => attempt.status = RunStatus::Running,
@@ -110,8 +114,9 @@ pub fn apply(attempt: &mut Attempt, body: &Body, at: Time) {
         Body::RunCancellationRequested { .. } => attempt.cancellation.requested_at = Some(at),
         Body::RunCancelling {} => attempt.status = RunStatus::Cancelling,
         Body::AttemptCancelDispatch { dispatched, acknowledged } => {
-            attempt.cancellation.dispatched_at = dispatched.then_some(at);
-            attempt.cancellation.acknowledged_at = acknowledged.then_some(at);
+            let cancellation = &mut attempt.cancellation;
+            cancellation.dispatched_at = cancellation.dispatched_at.or(dispatched.then_some(at));
+            cancellation.acknowledged_at = cancellation.acknowledged_at.or(acknowledged.then_some(at));
         }
         Body::UsageUpdated { usage } => attempt.usage += *usage,
         Body::AttemptFailed { status, error, retryable } => {

@@ -510,14 +510,16 @@ fn finished(run: &Run, outcome: Outcome, close: Close) -> Result<Vec<Body>, Refu
         Some(wait) => settled(state, wait.id, None)?,
         None => vec![],
     };
+    let orphaned = matches!(outcome, Outcome::Failed { status: RunStatus::Orphaned, .. });
     match (state, outcome) {
-        // Once a stop was asked for, an attempt that has ended is a stopped one, whatever it says of itself.
-        (RunState::Cancelling { reason, .. }, Outcome::Succeeded | Outcome::Failed { status: RunStatus::Failed, .. }) => {
-            events.push(Body::AttemptCancelled { proof: Proof::Ended });
-            events.push(Body::RunCancelled { reason: *reason, close });
-        }
         (RunState::Cancelling { reason, .. }, Outcome::Stopped { proof }) => {
             events.push(Body::AttemptCancelled { proof });
+            events.push(Body::RunCancelled { reason: *reason, close });
+        }
+        // Once a stop was asked for, an attempt that has ended is a stopped one, whatever it says of itself. Only of
+        // an orphaned one is it not known that it has.
+        (RunState::Cancelling { reason, .. }, Outcome::Succeeded | Outcome::Failed { .. }) if !orphaned => {
+            events.push(Body::AttemptCancelled { proof: Proof::Ended });
             events.push(Body::RunCancelled { reason: *reason, close });
         }
         (RunState::Running { .. }, Outcome::Succeeded) => events.push(Body::RunSucceeded { close }),
@@ -527,6 +529,7 @@ fn finished(run: &Run, outcome: Outcome, close: Close) -> Result<Vec<Body>, Refu
             events.push(Body::RunCancelled { reason: CancelReason::Agent, close });
         }
         (state, Outcome::Failed { status, error, retryable, retry_at }) => {
+            let status = if status.is_settled() { status } else { RunStatus::Failed };
             events.push(Body::AttemptFailed { status, error: error.clone(), retryable });
             events.push(match (status, retry_at, state) {
                 (_, Some(at), state) if !matches!(state, RunState::Cancelling { .. }) => requeued(run, Some(at)),
