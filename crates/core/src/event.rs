@@ -305,6 +305,20 @@ impl Body {
     }
 }
 
+impl Body {
+    /// What a run's end says; none for every other event.
+    pub fn close_mut(&mut self) -> Option<&mut Close> {
+        match self {
+            Self::RunSucceeded { close }
+            | Self::RunFailed { close, .. }
+            | Self::RunCancelled { close, .. }
+            | Self::RunTimedOut { close, .. }
+            | Self::RunOrphaned { close, .. } => Some(close),
+            _ => None,
+        }
+    }
+}
+
 /// What changed about a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "changed", rename_all = "snake_case", rename_all_fields = "camelCase")]

@@ -37,6 +37,12 @@ pub enum Refusal {
         /// Where the run stands.
         status: RunStatus,
     },
+    /// The wait has an answer already.
+    #[error("{wait} has been answered already")]
+    Answered {
+        /// What was answered again.
+        wait: WaitId,
+    },
     /// The answer does not fit what was asked.
     #[error("{wait} asks for {wanted}, not {given}")]
     WrongAnswer {
@@ -55,6 +61,21 @@ pub enum Refusal {
         /// Where it stands.
         status: &'static str,
     },
+}
+
+impl Refusal {
+    /// The stable code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::StaleAttempt { .. } => "stale_attempt",
+            Self::NoAuthority { .. } => "no_authority",
+            Self::Ended { .. } => "run_ended",
+            Self::NotWaiting { .. } => "not_waiting",
+            Self::Answered { .. } => "already_answered",
+            Self::WrongAnswer { .. } => "wrong_answer",
+            Self::WrongState { .. } => "wrong_state",
+        }
+    }
 }
 
 /// What went wrong, for the record: a stable code and a sentence for people.

@@ -3,7 +3,7 @@
 //! ```text
 //! queued ──start──▶ starting ──open──▶ running ──finish──▶ succeeded
 //!  ▲  │                 │              ▲    │ └─wait──▶ waiting_input | waiting_approval ─┐
-//!  │  │                 │              └────┼────────────────── answer ──────────────────┘
+//!  │  │                 │              └────┼────────────── answer, resume ──────────────┘
 //!  │  │                 └──── cancel ───────┴──▶ cancelling ──finish──▶ cancelled
 //!  │  └─ cancel ──▶ cancelled
 //!  └── fail, to be tried again        fail ──▶ failed | timed_out | orphaned ──retry──▶ queued
@@ -58,9 +58,9 @@ pub struct Run {
     pub options: RunOptions,
     /// Where in the tree it writes.
     pub place: Place,
-    /// The last message it wrote; its next one goes beneath.
+    /// Where its next message goes; none until it starts.
     #[serde(skip)]
-    pub head: Option<Point>,
+    pub pen: Option<Point>,
     /// Where it stands.
     #[serde(flatten)]
     pub state: RunState,
@@ -69,7 +69,7 @@ pub struct Run {
     /// The latest attempt.
     #[serde(rename = "lastAttemptId", skip_serializing_if = "Option::is_none")]
     pub last_attempt: Option<AttemptId>,
-    /// Its last message.
+    /// The last message it wrote.
     #[serde(rename = "finalMessageId", skip_serializing_if = "Option::is_none")]
     pub final_message: Option<MessageId>,
     /// What all its attempts used.
@@ -373,19 +373,20 @@ pub enum Command {
         /// The answer.
         answer: Answer,
     },
+    /// A worker is free to go on with the answer.
+    Resume {
+        /// Which attempt.
+        by: AttemptId,
+    },
     /// Nobody answered in time.
     Expire {
         /// What was not answered.
         wait: WaitId,
-        /// What the end says.
-        close: Close,
     },
     /// Stop.
     Cancel {
         /// Why.
         reason: CancelReason,
-        /// What the end says, where nothing executes and it ends at once.
-        close: Close,
     },
     /// The attempt's adapter was told to stop.
     Dispatched {
@@ -402,8 +403,6 @@ pub enum Command {
         by: AttemptId,
         /// How.
         outcome: Outcome,
-        /// What the end says.
-        close: Close,
     },
     /// Try an ended run again.
     Retry,
@@ -434,9 +433,11 @@ pub enum Outcome {
 
 /// Decides what `command` does to `run`: the events to record, or a refusal.
 ///
-/// `attempt` is the run's latest attempt. All events of one decision concern the same attempt.
+/// `attempt` is the run's latest attempt. All events of one decision concern the same attempt. What a run's end says
+/// ([`Close`]) is left empty here; whoever writes its last messages fills it in.
 pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<Vec<Body>, Refusal> {
     let status = run.state.status();
+    let close = Close::default();
     match (&run.state, command) {
         (RunState::Queued { .. }, Command::Start) => Ok(vec![
             Body::AttemptCreated {
@@ -458,22 +459,27 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
             }
         }
         (state, Command::Answer { wait, answer }) => {
-            let mut events = settled(state, wait, Some(answer))?;
-            events.push(Body::RunRunning {});
-            Ok(events)
+            settled(state, wait, Some(answer))
         }
-        (state, Command::Expire { wait, close }) => {
+        (state, Command::Resume { by }) => {
+            authority(run, attempt, by)?;
+            match state.wait() {
+                Some(wait) if wait.answer.is_some() => Ok(vec![Body::RunRunning {}]),
+                _ => Err(wrong(status)),
+            }
+        }
+        (state, Command::Expire { wait }) => {
             let mut events = settled(state, wait, None)?;
             let error = Failure::new("wait_expired", "nobody answered in time");
             events.push(Body::AttemptFailed { status: RunStatus::TimedOut, error: error.clone(), retryable: true });
             events.push(Body::RunTimedOut { error, close });
             Ok(events)
         }
-        (RunState::Queued { .. }, Command::Cancel { reason, close }) => {
+        (RunState::Queued { .. }, Command::Cancel { reason }) => {
             Ok(vec![Body::RunCancellationRequested { reason }, Body::RunCancelled { reason, close }])
         }
         (RunState::Cancelling { .. }, Command::Cancel { .. }) => Ok(vec![]),
-        (state, Command::Cancel { reason, close }) if state.holder().is_some() => {
+        (state, Command::Cancel { reason }) if state.holder().is_some() => {
             let mut events = vec![Body::RunCancellationRequested { reason }];
             match state.wait() {
                 // Nothing executes while the wait is held by the store alone, so nothing is left to stop.
@@ -495,17 +501,17 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
             let attempt = authority(run, attempt, by)?;
             Ok(vec![attempt::decide(attempt, attempt::Command::Dispatch { dispatched, acknowledged })?])
         }
-        (_, Command::Finish { by, outcome, close }) => {
+        (_, Command::Finish { by, outcome }) => {
             authority(run, attempt, by)?;
-            finished(run, outcome, close)
+            finished(run, outcome)
         }
         (state, Command::Retry) if state.status().is_settled() => Ok(vec![requeued(run, None)]),
         (_, Command::Start | Command::Retry) => Err(wrong(status)),
     }
 }
 
-fn finished(run: &Run, outcome: Outcome, close: Close) -> Result<Vec<Body>, Refusal> {
-    let state = &run.state;
+fn finished(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
+    let (state, close) = (&run.state, Close::default());
     let mut events = match state.wait() {
         Some(wait) => settled(state, wait.id, None)?,
         None => vec![],
@@ -546,6 +552,9 @@ fn finished(run: &Run, outcome: Outcome, close: Close) -> Result<Vec<Body>, Refu
 fn settled(state: &RunState, wait: WaitId, answer: Option<Answer>) -> Result<Vec<Body>, Refusal> {
     let open = state.wait().filter(|open| open.id == wait);
     let open = open.ok_or(Refusal::NotWaiting { wait, status: state.status() })?;
+    if answer.is_none() && open.answer.is_some() {
+        return Ok(vec![]);
+    }
     Ok(vec![wait::decide(open, answer)?])
 }
 
@@ -624,6 +633,12 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
                 };
             }
         }
+        Body::InputProvided { input: Some(input), .. } => {
+            answer(run, Answer::Input { input: input.clone() });
+        }
+        Body::ApprovalResolved { decision, .. } if *decision != wait::Approval::Expired => {
+            answer(run, Answer::Approval { decision: *decision });
+        }
         Body::RunCancellationRequested { reason } => {
             if let Some(attempt) = run.state.holder() {
                 run.state = RunState::Cancelling { attempt, reason: *reason };
@@ -636,6 +651,12 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
         Body::RunTimedOut { error, close } => end(run, RunState::TimedOut { error: error.clone() }, close),
         Body::RunOrphaned { error, close } => end(run, RunState::Orphaned { error: error.clone() }, close),
         _ => {}
+    }
+}
+
+fn answer(run: &mut Run, answer: Answer) {
+    if let RunState::WaitingInput { wait, .. } | RunState::WaitingApproval { wait, .. } = &mut run.state {
+        wait.answer = Some(answer);
     }
 }
 

@@ -34,6 +34,9 @@ pub struct Wait {
     /// What the adapter wants back with the answer.
     #[serde(skip)]
     pub resume: Value,
+    /// The answer, once there is one: the run goes on as soon as a worker is free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Answer>,
 }
 
 /// What kind of answer a wait takes.
@@ -102,6 +105,7 @@ pub fn open(wait: &Wait) -> Vec<Body> {
 pub fn decide(wait: &Wait, answer: Option<Answer>) -> Result<Body, Refusal> {
     let wait_id = wait.id;
     match (wait.request, answer) {
+        (_, Some(_)) if wait.answer.is_some() => Err(Refusal::Answered { wait: wait_id }),
         (WaitRequest::Input, None) => Ok(Body::InputProvided { wait_id, input: None }),
         (WaitRequest::Input, Some(Answer::Input { input })) => Ok(Body::InputProvided { wait_id, input: Some(input) }),
         (WaitRequest::Approval, None) => {
@@ -134,6 +138,7 @@ mod tests {
             expires_at: Some(Time(9)),
             held: false,
             resume: Value::Null,
+            answer: None,
         }
     }
 

@@ -85,6 +85,9 @@ pub trait Store: Send + Sync + 'static {
         message: MessageId,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
 
+    /// The shape of the path to `tip`: its lines, root first, and the cursors on them.
+    async fn path_shape(&self, tip: Point) -> Result<TreeShape, StoreError>;
+
     /// The shape of a session's tree: its lines and cursors.
     async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError>;
 
@@ -261,7 +264,7 @@ pub struct Loaded {
     pub runs: Vec<(Run, Option<Attempt>)>,
     /// The latest run, ended or not.
     pub latest: Option<Run>,
-    /// The lines of the tip and of the runs' heads.
+    /// The lines of the tip and of the runs' pens.
     pub lines: Vec<Line>,
     /// Streamed text that is not in a message, in order.
     pub chunks: Vec<Chunk>,

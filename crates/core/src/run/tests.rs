@@ -42,7 +42,7 @@ impl World {
             prompt: None,
             options: RunOptions::default(),
             place: Place::Tip,
-            head: None,
+            pen: None,
             state: RunState::Queued { retry_at: None },
             attempts: 0,
             last_attempt: None,
@@ -97,7 +97,6 @@ impl World {
     fn command(&self, text: &str) -> Command {
         let by = by(text).unwrap_or(attempt_id(self.attempts.len().max(1) as u8));
         let wait = wait(text);
-        let close = Close::default();
         let said = |word: &str| text.split_whitespace().any(|said| said == word);
         match text.split_whitespace().next().unwrap() {
             "start" => Command::Start,
@@ -119,10 +118,10 @@ impl World {
                     decision: Approval::Denied,
                 },
             },
-            "expire" => Command::Expire { wait: wait.id, close },
+            "resume" => Command::Resume { by },
+            "expire" => Command::Expire { wait: wait.id },
             "cancel" => Command::Cancel {
                 reason: CancelReason::Requested,
-                close,
             },
             "dispatch" => Command::Dispatched {
                 by,
@@ -132,7 +131,6 @@ impl World {
             "finish" => Command::Finish {
                 by,
                 outcome: outcome(text),
-                close,
             },
             "retry" => Command::Retry,
             other => panic!("{other} is no command"),
@@ -172,6 +170,7 @@ fn wait(text: &str) -> Wait {
         expires_at: None,
         held: text.ends_with("held"),
         resume: json!(null),
+        answer: None,
     }
 }
 
@@ -262,6 +261,9 @@ mod arrows {
         ");
         assert_snapshot!(play("start; open; ask input; input"), @"
         input.provided input=blue waitId=w1
+        = waiting_input
+        ");
+        assert_snapshot!(play("start; open; ask input; input; resume"), @"
         run.running
         = running
         ");
@@ -276,11 +278,17 @@ mod arrows {
         ");
         assert_snapshot!(play("start; open; ask approval; allow"), @"
         approval.resolved decision=allowed waitId=w1
+        = waiting_approval
+        ");
+        assert_snapshot!(play("start; open; ask approval; allow; resume"), @"
         run.running
         = running
         ");
         assert_snapshot!(play("start; open; ask approval; deny"), @"
         approval.resolved decision=denied waitId=w1
+        = waiting_approval
+        ");
+        assert_snapshot!(play("start; open; ask approval; deny; resume"), @"
         run.running
         = running
         ");
@@ -364,6 +372,26 @@ mod arrows {
         attempt.failed error={code:broke,message:it broke} retryable=true status=failed
         run.queued adapter=scripted mode=act retryAtMs=99
         = queued
+        ");
+    }
+
+    #[test]
+    fn an_answered_wait_is_not_closed_again() {
+        assert_snapshot!(play("start; open; ask input; input; cancel"), @"
+        run.cancellation_requested reason=requested
+        attempt.cancelled proof=idle
+        run.cancelled reason=requested
+        = cancelled
+        ");
+        assert_snapshot!(play("start; open; ask approval held; allow; cancel"), @"
+        run.cancellation_requested reason=requested
+        run.cancelling
+        = cancelling
+        ");
+        assert_snapshot!(play("start; open; ask input held; input; finish orphaned"), @"
+        attempt.failed error={code:broke,message:it broke} retryable=true status=orphaned
+        run.orphaned error={code:broke,message:it broke}
+        = orphaned
         ");
     }
 
@@ -567,10 +595,21 @@ mod refusals {
 
     #[test]
     fn an_answer_comes_once_and_in_time() {
-        assert_snapshot!(play("start; open; ask input; input; input"), @"refused: w1 is not open; the run is running");
-        assert_snapshot!(play("start; open; ask input; input; expire"), @"refused: w1 is not open; the run is running");
+        assert_snapshot!(play("start; open; ask input; input; input"), @"refused: w1 has been answered already");
+        assert_snapshot!(play("start; open; ask input; input; expire"), @"refused: w1 has been answered already");
+        assert_snapshot!(play("start; open; ask input; input; resume; input"), @"refused: w1 is not open; the run is running");
+        assert_snapshot!(play("start; open; ask input; input; resume; expire"), @"refused: w1 is not open; the run is running");
         assert_snapshot!(play("start; open; ask input; expire; input"), @"refused: w1 is not open; the run is timed_out");
         assert_snapshot!(play("start; open; ask input held; cancel; input"), @"refused: w1 is not open; the run is cancelling");
+    }
+
+    #[test]
+    fn only_an_answered_attempt_goes_on() {
+        assert_snapshot!(play("start; open; ask input; resume"), @"refused: not possible while the run is waiting_input");
+        assert_snapshot!(play("start; open; resume"), @"refused: not possible while the run is running");
+        assert_snapshot!(play("start; open; ask input; input; resume; resume"), @"refused: not possible while the run is running");
+        assert_snapshot!(play("start; finish failed again; start; open; ask input; input; resume a1"), @"refused: attempt a1 is stale, a2 has authority");
+        assert_snapshot!(play("start; open; ask input held; input; cancel; resume"), @"refused: not possible while the run is cancelling");
     }
 
     #[test]
@@ -631,6 +670,10 @@ const COMMANDS: &[&str] = &[
     "allow",
     "expire",
     "expire w2",
+    "resume",
+    "resume",
+    "resume",
+    "resume a1",
     "cancel",
     "dispatch",
     "dispatch acknowledged",
@@ -784,7 +827,7 @@ fn check_state(world: &World) -> Result<(), TestCaseError> {
     let closed = count(["input.provided", "approval.resolved"]);
     prop_assert_eq!(
         asked - closed,
-        usize::from(run.state.wait().is_some()),
+        usize::from(run.state.wait().is_some_and(|wait| wait.answer.is_none())),
         "a wait closes once, with its run"
     );
     Ok(())

@@ -101,6 +101,12 @@ fn the_drawn_path() {
 }
 
 #[test]
+fn a_path_to_a_line_that_is_still_empty_ends_above_it() {
+    let hangs = |line| Ok::<_, ()>((line == B).then_some(at(A, 2)));
+    assert_eq!(ranges(Some(at(B, 2)), hangs), Ok(vec![range(A, 0, 2)]));
+}
+
+#[test]
 fn a_path_that_cannot_be_read_is_an_error() {
     let parent_of = |line| {
         if line == B {

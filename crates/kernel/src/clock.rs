@@ -1,0 +1,66 @@
+//! The clock: the one home of wall-clock time, and of waiting for it.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mainspring_core::Time;
+use tokio::sync::watch;
+
+/// Tells the time and waits for it: the system's, or one that a test turns.
+#[derive(Debug, Clone)]
+pub struct Clock(Arc<Source>);
+
+#[derive(Debug)]
+enum Source {
+    System,
+    Manual(watch::Sender<Time>),
+}
+
+impl Clock {
+    /// The system's clock.
+    pub fn system() -> Self {
+        Self(Arc::new(Source::System))
+    }
+
+    /// A clock that stands at `start` until [`Clock::advance`] turns it.
+    pub fn manual(start: Time) -> Self {
+        Self(Arc::new(Source::Manual(watch::Sender::new(start))))
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Time {
+        match &*self.0 {
+            Source::System => system_now(),
+            Source::Manual(now) => *now.borrow(),
+        }
+    }
+
+    /// Returns once it is `time` or later.
+    pub async fn sleep_until(&self, time: Time) {
+        match &*self.0 {
+            Source::System => system_sleep(time.since(system_now())).await,
+            Source::Manual(now) => {
+                // The sender lives as long as this clock, so waiting cannot end early.
+                let _ = now.subscribe().wait_for(|now| *now >= time).await;
+            }
+        }
+    }
+
+    /// Turns a manual clock on; the system's goes by itself.
+    pub fn advance(&self, millis: u64) {
+        if let Source::Manual(now) = &*self.0 {
+            now.send_modify(|now| *now = now.plus(millis));
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the home of the wall clock")]
+fn system_now() -> Time {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the home of the wall clock")]
+async fn system_sleep(millis: u64) {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+}

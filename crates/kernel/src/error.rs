@@ -1,0 +1,140 @@
+//! What the kernel says when it will not do as asked: a stable code, the thing, the remedy.
+
+use mainspring_core::{BadName, MessageId, Refusal, RunStatus};
+
+use crate::store::StoreError;
+
+/// Why the kernel did not do as asked. Nothing changed, unless the variant says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// There is no such thing, or none that the caller may see.
+    #[error("no {what} {name:?}")]
+    NotFound {
+        /// What kind of thing.
+        what: &'static str,
+        /// What was asked for.
+        name: String,
+    },
+    /// The request does not make sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// Something is larger than allowed.
+    #[error("{what} has {size} bytes; at most {limit} are allowed")]
+    TooLarge {
+        /// What.
+        what: &'static str,
+        /// How large it is.
+        size: usize,
+        /// How large it may be.
+        limit: usize,
+    },
+    /// The adapter is not one of ours.
+    #[error("no adapter {name:?}; there is {known}")]
+    UnknownAdapter {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The adapter cannot do this.
+    #[error("adapter {adapter:?} cannot {what}")]
+    Unsupported {
+        /// Which adapter.
+        adapter: String,
+        /// What it cannot do.
+        what: &'static str,
+    },
+    /// The same request name was used before for something else.
+    #[error("{name} was used before for another request; use a new one, or send the same request again")]
+    RequestConflict {
+        /// The name.
+        name: String,
+    },
+    /// The session's key, reference or alias is taken.
+    #[error("a session named {name} exists already")]
+    AlreadyExists {
+        /// The name.
+        name: String,
+    },
+    /// This is only possible while no run of the session is active or queued.
+    #[error("the session is busy: its run is {status}")]
+    Busy {
+        /// Where the run stands.
+        status: RunStatus,
+    },
+    /// Only a user message can be answered again.
+    #[error("{0} is not a user message")]
+    NotUserMessage(MessageId),
+    /// Only beneath an assistant message can a prompt be edited.
+    #[error("{0} is not an assistant message")]
+    NotAssistantMessage(MessageId),
+    /// A rule said no.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Too much is waiting already. Try again later.
+    #[error("{what} is full: {limit} prompts wait already; try again later")]
+    Overloaded {
+        /// Which queue.
+        what: &'static str,
+        /// How many it holds.
+        limit: usize,
+    },
+    /// The process is stopping. Try again later.
+    #[error("mainspring is shutting down; try again once it is back")]
+    ShuttingDown,
+    /// The store did not do its part. Whether a change was made was looked up: it was not. Try again later.
+    #[error("the store is not available: {0}")]
+    Unavailable(String),
+    /// What is stored does not make sense.
+    #[error("the store is damaged: {0}")]
+    Corrupt(String),
+}
+
+impl Error {
+    /// The stable code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::NotFound { .. } => "not_found",
+            Self::Invalid(_) => "invalid_request",
+            Self::TooLarge { .. } => "too_large",
+            Self::UnknownAdapter { .. } => "adapter_not_registered",
+            Self::Unsupported { .. } => "adapter_incompatible",
+            Self::RequestConflict { .. } => "request_conflict",
+            Self::AlreadyExists { .. } => "already_exists",
+            Self::Busy { .. } => "session_busy",
+            Self::NotUserMessage(_) => "not_user_message",
+            Self::NotAssistantMessage(_) => "not_assistant_message",
+            Self::Refused(refusal) => refusal.code(),
+            Self::Overloaded { .. } => "overloaded",
+            Self::ShuttingDown => "shutting_down",
+            Self::Unavailable(_) => "unavailable",
+            Self::Corrupt(_) => "corrupt",
+        }
+    }
+
+    /// True when the same request may succeed later.
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self, Self::Overloaded { .. } | Self::ShuttingDown | Self::Unavailable(_))
+    }
+
+    /// There is no such thing, or none that the caller may see.
+    pub fn not_found(what: &'static str, name: impl ToString) -> Self {
+        Self::NotFound { what, name: name.to_string() }
+    }
+}
+
+impl From<BadName> for Error {
+    fn from(bad: BadName) -> Self {
+        Self::Invalid(bad.to_string())
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Corrupt(what) => Self::Corrupt(what),
+            StoreError::Unavailable(what) => Self::Unavailable(what),
+            StoreError::Fenced | StoreError::Conflict(_) => Self::Unavailable(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Ids: the one home of random numbers.
+
+use std::sync::Arc;
+
+use mainspring_core::{
+    AttemptId, EventId, LineId, MessageId, NodeId, RunId, SessionId, WaitId,
+};
+use parking_lot::Mutex;
+
+/// Draws ids: at random, or from a seed so that a test can be played again.
+#[derive(Debug, Clone)]
+pub struct Ids(Arc<Mutex<Source>>);
+
+#[derive(Debug)]
+enum Source {
+    /// Random bytes are asked for in blocks: one system call for many ids.
+    System { block: Box<[u8; 1024]>, used: usize },
+    Seeded { state: u64 },
+}
+
+impl Ids {
+    /// Random ids.
+    pub fn system() -> Self {
+        Self(Arc::new(Mutex::new(Source::System { block: Box::new([0; 1024]), used: 1024 })))
+    }
+
+    /// The ids that `seed` leads to.
+    pub fn seeded(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(Source::Seeded { state: seed })))
+    }
+
+    fn bytes<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        match &mut *self.0.lock() {
+            Source::System { block, used } => {
+                if *used + N > block.len() {
+                    refill(&mut block[..]);
+                    *used = 0;
+                }
+                bytes.copy_from_slice(&block[*used..*used + N]);
+                *used += N;
+            }
+            Source::Seeded { state } => bytes.iter_mut().for_each(|byte| *byte = splitmix(state).to_le_bytes()[0]),
+        }
+        bytes
+    }
+}
+
+macro_rules! draws {
+    ($($name:ident: $id:ident),* $(,)?) => {
+        impl Ids {
+            $(
+                #[doc = concat!("Draws a [`", stringify!($id), "`].")]
+                pub fn $name(&self) -> $id {
+                    $id::from_random(self.bytes())
+                }
+            )*
+        }
+    };
+}
+draws! {
+    session: SessionId, run: RunId, attempt: AttemptId, event: EventId, message: MessageId, node: NodeId, wait: WaitId,
+    line: LineId,
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the home of random numbers")]
+fn refill(block: &mut [u8]) {
+    // Without a source of randomness ids could repeat, and nothing we say would be true any more.
+    getrandom::fill(block).expect("the operating system gives random numbers");
+}
+
+fn splitmix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_draws_the_same_ids_again_and_random_ones_differ() {
+        let draw = |ids: Ids| (0..100).map(|_| ids.run()).collect::<Vec<_>>();
+        assert_eq!(draw(Ids::seeded(7)), draw(Ids::seeded(7)));
+        assert_ne!(draw(Ids::seeded(7)), draw(Ids::seeded(8)));
+        let random: std::collections::HashSet<_> = draw(Ids::system()).into_iter().collect();
+        assert_eq!(random.len(), 100);
+    }
+}

@@ -1,0 +1,46 @@
+//! Tasks: the one home of spawning, so that shutdown waits for everything and no panic goes unseen.
+
+use std::future::Future;
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Spawns tasks and waits for them.
+#[derive(Debug, Clone, Default)]
+pub struct Tasks {
+    tracker: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Tasks {
+    /// Runs `future` beside the others.
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.tracker.spawn(future)
+    }
+
+    /// Resolves once the process is told to stop.
+    pub async fn stopping(&self) {
+        self.stop.cancelled().await;
+    }
+
+    /// True once the process is told to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
+    /// Tells every task to stop.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Waits until no task is left.
+    pub async fn wait(&self) {
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}
