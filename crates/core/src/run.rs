@@ -468,6 +468,9 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
                 _ => Err(wrong(status)),
             }
         }
+        (state, Command::Expire { wait }) if state.wait().is_some_and(|open| open.id == wait && open.answer.is_some()) => {
+            Err(Refusal::Answered { wait })
+        }
         (state, Command::Expire { wait }) => {
             let mut events = settled(state, wait, None)?;
             let error = Failure::new("wait_expired", "nobody answered in time");
