@@ -196,7 +196,9 @@ impl Tree {
         let mut at = point;
         while self.contains(at) {
             let Some(last) = self.lines.get(&at.line).and_then(Line::last) else { break };
-            let turn = self.cursors.range(at..=last).find_map(|(_, id)| self.first(*id));
+            // Each turn leads deeper, so this ends whatever was stored.
+            let turn = |(from, id): (&Point, &LineId)| self.first(*id).filter(|to| self.parent(*to) == Some(*from));
+            let turn = self.cursors.range(at..=last).find_map(turn);
             let newest = || self.beneath.get(&Some(last))?.iter().rev().find_map(|id| self.first(*id));
             match turn.or_else(newest) {
                 Some(first) => at = first,
