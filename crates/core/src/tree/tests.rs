@@ -192,7 +192,10 @@ fn a_cursor_to_an_abandoned_line_is_not_followed() {
 fn a_cursor_to_a_line_that_does_not_hang_there_is_not_followed() {
     let mut tree = drawn();
     tree.cursors.extend([(at(A, 1), A), (at(A, 3), C), (at(B, 4), A)]);
-    assert_eq!((tree.extend(at(A, 0)), tree.extend(at(B, 3))), (at(A, 4), at(B, 5)));
+    assert_eq!(
+        (tree.extend(at(A, 0)), tree.extend(at(B, 3))),
+        (at(A, 4), at(B, 5))
+    );
 }
 
 /// The plainest tree there is: one node per message, a parent and a cursor each.
