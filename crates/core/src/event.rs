@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, DelegationId, DelegationMode, DelegationStatus, EventId,
-    Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId, SessionStatus, Time,
-    Usage, WaitId,
+    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, DelegationId, DelegationMode, DelegationStatus,
+    EventId, Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId,
+    SessionStatus, Time, Usage, WaitId,
 };
 
 /// The version of the event envelope.
@@ -42,7 +42,10 @@ pub struct Position {
 
 impl Position {
     /// Before everything.
-    pub const START: Self = Self { cursor: Cursor::START, pos: 0 };
+    pub const START: Self = Self {
+        cursor: Cursor::START,
+        pos: 0,
+    };
 }
 
 impl fmt::Display for Position {
@@ -62,9 +65,20 @@ impl FromStr for Position {
     fn from_str(text: &str) -> Result<Self, BadPosition> {
         // No sign, no blank: what we print and nothing else. A bare cursor is not accepted, since
         // guessing its byte count could show text twice.
-        let number = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
+        let number = |digits: &str| {
+            digits
+                .bytes()
+                .all(|b| b.is_ascii_digit())
+                .then(|| digits.parse().ok())
+                .flatten()
+        };
         text.split_once('.')
-            .and_then(|(cursor, pos)| Some(Self { cursor: Cursor(number(cursor)?), pos: number(pos)? }))
+            .and_then(|(cursor, pos)| {
+                Some(Self {
+                    cursor: Cursor(number(cursor)?),
+                    pos: number(pos)?,
+                })
+            })
             .ok_or_else(|| BadPosition(text.chars().take(64).collect()))
     }
 }
@@ -101,7 +115,10 @@ pub struct Event {
 impl Event {
     /// The resume point right after this event.
     pub fn position(&self) -> Position {
-        Position { cursor: self.cursor, pos: self.pos }
+        Position {
+            cursor: self.cursor,
+            pos: self.pos,
+        }
     }
 }
 
@@ -241,7 +258,7 @@ bodies! {
     "tool.started" => ToolStarted {
         tool_use_id: String,
         name: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")] input: Option<Value>,
+        #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
     }
     /// A tool call reports.
     "tool.updated" => ToolUpdated { tool_use_id: String, text: String }
@@ -267,7 +284,7 @@ bodies! {
     /// The input was given; absent when nobody gave one in time.
     "input.provided" => InputProvided {
         wait_id: WaitId,
-        #[serde(default, skip_serializing_if = "Option::is_none")] input: Option<Value>,
+        #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
     }
     /// The agent asks for an approval.
     "approval.requested" => ApprovalRequested {
@@ -291,6 +308,11 @@ bodies! {
     }
     /// Delegated work has ended.
     "delegation.completed" => DelegationCompleted { delegation_id: DelegationId, status: DelegationStatus }
+}
+
+/// Reads what is there, also `null`: an input of null is an input.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 impl Body {

@@ -3,7 +3,7 @@
 //! ```text
 //! queued ──start──▶ starting ──open──▶ running ──finish──▶ succeeded
 //!  ▲  │                 │              ▲    │ └─wait──▶ waiting_input | waiting_approval ─┐
-//!  │  │                 │              └────┼────────────────── answer ──────────────────┘
+//!  │  │                 │              └────┼────────────── answer, resume ──────────────┘
 //!  │  │                 └──── cancel ───────┴──▶ cancelling ──finish──▶ cancelled
 //!  │  └─ cancel ──▶ cancelled
 //!  └── fail, to be tried again        fail ──▶ failed | timed_out | orphaned ──retry──▶ queued
@@ -18,8 +18,8 @@ use crate::attempt::{self, Attempt};
 use crate::message::names;
 use crate::wait::{self, Answer, Wait, WaitRequest};
 use crate::{
-    AttemptId, Body, CancelReason, Close, Failure, MessageId, NodeId, Point, Proof, Refusal, RunId, SessionId, Time, Usage,
-    WaitId,
+    AttemptId, Body, CancelReason, Close, Failure, MessageId, NodeId, Point, Proof, Refusal, RunId,
+    SessionId, Time, Usage, WaitId,
 };
 
 /// One accepted unit of intent in a session.
@@ -449,7 +449,10 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
         ]),
         (_, Command::Open { by }) => {
             let attempt = authority(run, attempt, by)?;
-            Ok(vec![attempt::decide(attempt, attempt::Command::Open)?, Body::RunRunning {}])
+            Ok(vec![
+                attempt::decide(attempt, attempt::Command::Open)?,
+                Body::RunRunning {},
+            ])
         }
         (_, Command::Wait { by, wait }) => {
             authority(run, attempt, by)?;
@@ -458,9 +461,7 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
                 _ => Err(wrong(status)),
             }
         }
-        (state, Command::Answer { wait, answer }) => {
-            settled(state, wait, Some(answer))
-        }
+        (state, Command::Answer { wait, answer }) => settled(state, wait, Some(answer)),
         (state, Command::Resume { by }) => {
             authority(run, attempt, by)?;
             match state.wait() {
@@ -468,16 +469,28 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
                 _ => Err(wrong(status)),
             }
         }
+        (state, Command::Expire { wait })
+            if state
+                .wait()
+                .is_some_and(|open| open.id == wait && open.answer.is_some()) =>
+        {
+            Err(Refusal::Answered { wait })
+        }
         (state, Command::Expire { wait }) => {
             let mut events = settled(state, wait, None)?;
             let error = Failure::new("wait_expired", "nobody answered in time");
-            events.push(Body::AttemptFailed { status: RunStatus::TimedOut, error: error.clone(), retryable: true });
+            events.push(Body::AttemptFailed {
+                status: RunStatus::TimedOut,
+                error: error.clone(),
+                retryable: true,
+            });
             events.push(Body::RunTimedOut { error, close });
             Ok(events)
         }
-        (RunState::Queued { .. }, Command::Cancel { reason }) => {
-            Ok(vec![Body::RunCancellationRequested { reason }, Body::RunCancelled { reason, close }])
-        }
+        (RunState::Queued { .. }, Command::Cancel { reason }) => Ok(vec![
+            Body::RunCancellationRequested { reason },
+            Body::RunCancelled { reason, close },
+        ]),
         (RunState::Cancelling { .. }, Command::Cancel { .. }) => Ok(vec![]),
         (state, Command::Cancel { reason }) if state.holder().is_some() => {
             let mut events = vec![Body::RunCancellationRequested { reason }];
@@ -497,9 +510,22 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
             Ok(events)
         }
         (_, Command::Cancel { .. }) => Err(Refusal::Ended { status }),
-        (_, Command::Dispatched { by, dispatched, acknowledged }) => {
+        (
+            _,
+            Command::Dispatched {
+                by,
+                dispatched,
+                acknowledged,
+            },
+        ) => {
             let attempt = authority(run, attempt, by)?;
-            Ok(vec![attempt::decide(attempt, attempt::Command::Dispatch { dispatched, acknowledged })?])
+            Ok(vec![attempt::decide(
+                attempt,
+                attempt::Command::Dispatch {
+                    dispatched,
+                    acknowledged,
+                },
+            )?])
         }
         (_, Command::Finish { by, outcome }) => {
             authority(run, attempt, by)?;
@@ -516,26 +542,62 @@ fn finished(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
         Some(wait) => settled(state, wait.id, None)?,
         None => vec![],
     };
-    match (state, outcome) {
-        // Once a stop was asked for, an attempt that has ended is a stopped one, whatever it says of itself.
-        (RunState::Cancelling { reason, .. }, Outcome::Succeeded | Outcome::Failed { status: RunStatus::Failed, .. }) => {
-            events.push(Body::AttemptCancelled { proof: Proof::Ended });
-            events.push(Body::RunCancelled { reason: *reason, close });
+    let orphaned = matches!(
+        outcome,
+        Outcome::Failed {
+            status: RunStatus::Orphaned,
+            ..
         }
+    );
+    match (state, outcome) {
         (RunState::Cancelling { reason, .. }, Outcome::Stopped { proof }) => {
             events.push(Body::AttemptCancelled { proof });
-            events.push(Body::RunCancelled { reason: *reason, close });
+            events.push(Body::RunCancelled {
+                reason: *reason,
+                close,
+            });
+        }
+        // Once a stop was asked for, an attempt that has ended is a stopped one, whatever it says of itself. Only of
+        // an orphaned one is it not known that it has.
+        (RunState::Cancelling { reason, .. }, Outcome::Succeeded | Outcome::Failed { .. }) if !orphaned => {
+            events.push(Body::AttemptCancelled { proof: Proof::Ended });
+            events.push(Body::RunCancelled {
+                reason: *reason,
+                close,
+            });
         }
         (RunState::Running { .. }, Outcome::Succeeded) => events.push(Body::RunSucceeded { close }),
         (_, Outcome::Succeeded) => return Err(wrong(state.status())),
         (_, Outcome::Stopped { proof }) => {
             events.push(Body::AttemptCancelled { proof });
-            events.push(Body::RunCancelled { reason: CancelReason::Agent, close });
+            events.push(Body::RunCancelled {
+                reason: CancelReason::Agent,
+                close,
+            });
         }
-        (state, Outcome::Failed { status, error, retryable, retry_at }) => {
-            events.push(Body::AttemptFailed { status, error: error.clone(), retryable });
+        (
+            state,
+            Outcome::Failed {
+                status,
+                error,
+                retryable,
+                retry_at,
+            },
+        ) => {
+            let status = if status.is_settled() {
+                status
+            } else {
+                RunStatus::Failed
+            };
+            events.push(Body::AttemptFailed {
+                status,
+                error: error.clone(),
+                retryable,
+            });
             events.push(match (status, retry_at, state) {
-                (_, Some(at), state) if !matches!(state, RunState::Cancelling { .. }) => requeued(run, Some(at)),
+                (_, Some(at), state) if !matches!(state, RunState::Cancelling { .. }) => {
+                    requeued(run, Some(at))
+                }
                 (RunStatus::TimedOut, ..) => Body::RunTimedOut { error, close },
                 (RunStatus::Orphaned, ..) => Body::RunOrphaned { error, close },
                 _ => Body::RunFailed { error, close },
@@ -548,7 +610,10 @@ fn finished(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
 /// The events that close the open wait `wait`, with its answer or without one.
 fn settled(state: &RunState, wait: WaitId, answer: Option<Answer>) -> Result<Vec<Body>, Refusal> {
     let open = state.wait().filter(|open| open.id == wait);
-    let open = open.ok_or(Refusal::NotWaiting { wait, status: state.status() })?;
+    let open = open.ok_or(Refusal::NotWaiting {
+        wait,
+        status: state.status(),
+    })?;
     if answer.is_none() && open.answer.is_some() {
         return Ok(vec![]);
     }
@@ -556,19 +621,30 @@ fn settled(state: &RunState, wait: WaitId, answer: Option<Answer>) -> Result<Vec
 }
 
 fn requeued(run: &Run, retry_at: Option<Time>) -> Body {
-    Body::RunQueued { adapter: run.adapter.clone(), mode: run.mode, policy: None, retry_at_ms: retry_at }
+    Body::RunQueued {
+        adapter: run.adapter.clone(),
+        mode: run.mode,
+        policy: None,
+        retry_at_ms: retry_at,
+    }
 }
 
 fn authority<'a>(run: &Run, attempt: Option<&'a Attempt>, by: AttemptId) -> Result<&'a Attempt, Refusal> {
     match (run.state.holder(), attempt) {
         (Some(holder), Some(attempt)) if holder == by && attempt.id == by => Ok(attempt),
         (Some(holder), _) => Err(Refusal::StaleAttempt { by, holder }),
-        (None, _) => Err(Refusal::NoAuthority { by, status: run.state.status() }),
+        (None, _) => Err(Refusal::NoAuthority {
+            by,
+            status: run.state.status(),
+        }),
     }
 }
 
 fn wrong(status: RunStatus) -> Refusal {
-    Refusal::WrongState { what: "run", status: status.name() }
+    Refusal::WrongState {
+        what: "run",
+        status: status.name(),
+    }
 }
 
 /// Creates the attempt that an [`Body::AttemptCreated`] announces.
@@ -604,7 +680,9 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
     };
     match body {
         Body::RunQueued { retry_at_ms, .. } => {
-            run.state = RunState::Queued { retry_at: *retry_at_ms };
+            run.state = RunState::Queued {
+                retry_at: *retry_at_ms,
+            };
             run.completed_at = None;
         }
         Body::AttemptCreated { attempt_no, .. } => {
@@ -630,7 +708,9 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
                 };
             }
         }
-        Body::InputProvided { input: Some(input), .. } => {
+        Body::InputProvided {
+            input: Some(input), ..
+        } => {
             answer(run, Answer::Input { input: input.clone() });
         }
         Body::ApprovalResolved { decision, .. } if *decision != wait::Approval::Expired => {
@@ -638,7 +718,10 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
         }
         Body::RunCancellationRequested { reason } => {
             if let Some(attempt) = run.state.holder() {
-                run.state = RunState::Cancelling { attempt, reason: *reason };
+                run.state = RunState::Cancelling {
+                    attempt,
+                    reason: *reason,
+                };
             }
         }
         Body::UsageUpdated { usage } => run.usage += *usage,

@@ -126,23 +126,39 @@ pub enum Command {
 pub fn decide(session: &Session, command: Command) -> Result<Vec<Body>, Refusal> {
     let updated = |change| Ok(vec![Body::SessionUpdated { change }]);
     match (session.status, command) {
-        (SessionStatus::Deleted, _) => Err(Refusal::WrongState { what: "session", status: "deleted" }),
-        (_, Command::Delete { live: true }) => Err(Refusal::WrongState { what: "session", status: "busy" }),
+        (SessionStatus::Deleted, _) => Err(Refusal::WrongState {
+            what: "session",
+            status: "deleted",
+        }),
+        (_, Command::Delete { live: true }) => Err(Refusal::WrongState {
+            what: "session",
+            status: "busy",
+        }),
         (_, Command::Delete { live: false }) => Ok(vec![Body::SessionDeleted {}]),
         (_, Command::Rename { title }) if title == session.title => Ok(vec![]),
         (_, Command::Rename { title }) => updated(SessionChange::Title { title }),
         (SessionStatus::Archived, Command::Archive) | (SessionStatus::Open, Command::Reopen) => Ok(vec![]),
-        (_, Command::Archive) => updated(SessionChange::Status { status: SessionStatus::Archived }),
-        (_, Command::Reopen) => updated(SessionChange::Status { status: SessionStatus::Open }),
+        (_, Command::Archive) => updated(SessionChange::Status {
+            status: SessionStatus::Archived,
+        }),
+        (_, Command::Reopen) => updated(SessionChange::Status {
+            status: SessionStatus::Open,
+        }),
     }
 }
 
 /// Changes `session` as `body` says. Cannot fail: what was decided happens.
 pub fn apply(session: &mut Session, body: &Body, at: Time) {
     match body {
-        Body::SessionUpdated { change: SessionChange::Title { title } } => session.title.clone_from(title),
-        Body::SessionUpdated { change: SessionChange::Status { status } } => session.status = *status,
-        Body::SessionUpdated { change: SessionChange::Tip { tip } } => session.tip_message = *tip,
+        Body::SessionUpdated {
+            change: SessionChange::Title { title },
+        } => session.title.clone_from(title),
+        Body::SessionUpdated {
+            change: SessionChange::Status { status },
+        } => session.status = *status,
+        Body::SessionUpdated {
+            change: SessionChange::Tip { tip },
+        } => session.tip_message = *tip,
         Body::SessionDeleted {} => session.status = SessionStatus::Deleted,
         Body::RunSucceeded { close }
         | Body::RunFailed { close, .. }
@@ -163,4 +179,139 @@ pub fn apply(session: &mut Session, body: &Body, at: Time) {
     }
     session.version += 1;
     session.updated_at = at;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Close;
+
+    fn session(status: SessionStatus) -> Session {
+        Session {
+            id: SessionId::from_random([1; 16]),
+            owner: "ann".into(),
+            key: None,
+            title: Some("tea".into()),
+            status,
+            surface_kind: "cli".into(),
+            external_ref: None,
+            legacy_alias: None,
+            agent_definition: "generalist".into(),
+            adapter: "native".into(),
+            cwd: None,
+            model_profile: None,
+            metadata: Value::Null,
+            tip: None,
+            tip_message: None,
+            version: 1,
+            created_at: Time(0),
+            updated_at: Time(0),
+            last_activity_at: Time(0),
+        }
+    }
+
+    fn rename(title: Option<&str>) -> Command {
+        Command::Rename {
+            title: title.map(str::to_owned),
+        }
+    }
+
+    /// Decides and applies, and gives the kinds of the events.
+    fn send(session: &mut Session, command: Command) -> Result<Vec<&'static str>, Refusal> {
+        let bodies = decide(session, command)?;
+        bodies.iter().for_each(|body| apply(session, body, Time(5)));
+        Ok(bodies.iter().map(Body::kind).collect())
+    }
+
+    #[test]
+    fn a_same_value_set_changes_nothing() {
+        let mut tea = session(SessionStatus::Open);
+        for command in [rename(Some("tea")), Command::Reopen] {
+            assert_eq!(send(&mut tea, command), Ok(vec![]));
+        }
+        let mut archived = session(SessionStatus::Archived);
+        assert_eq!(send(&mut archived, Command::Archive), Ok(vec![]));
+        assert_eq!(
+            (tea, archived),
+            (session(SessionStatus::Open), session(SessionStatus::Archived))
+        );
+    }
+
+    #[test]
+    fn a_new_title_is_a_new_version() {
+        let mut session = session(SessionStatus::Archived);
+        assert_eq!(send(&mut session, rename(None)), Ok(vec!["session.updated"]));
+        assert_eq!(
+            (session.title, session.version, session.updated_at),
+            (None, 2, Time(5))
+        );
+    }
+
+    #[test]
+    fn what_was_archived_reopens() {
+        let mut session = session(SessionStatus::Open);
+        assert_eq!(send(&mut session, Command::Archive), Ok(vec!["session.updated"]));
+        assert_eq!(session.status, SessionStatus::Archived);
+        assert_eq!(send(&mut session, Command::Reopen), Ok(vec!["session.updated"]));
+        assert_eq!((session.status, session.version), (SessionStatus::Open, 3));
+    }
+
+    #[test]
+    fn a_session_with_a_live_run_is_not_deleted() {
+        for status in [
+            SessionStatus::Open,
+            SessionStatus::Archived,
+            SessionStatus::Closed,
+        ] {
+            let refusal = decide(&session(status), Command::Delete { live: true }).unwrap_err();
+            assert_eq!(refusal.to_string(), "not possible while the session is busy");
+        }
+    }
+
+    #[test]
+    fn a_deleted_session_refuses_everything() {
+        let mut session = session(SessionStatus::Archived);
+        assert_eq!(
+            send(&mut session, Command::Delete { live: false }),
+            Ok(vec!["session.deleted"])
+        );
+        let gone = session.clone();
+        let delete = |live| Command::Delete { live };
+        for command in [
+            rename(Some("tea")),
+            Command::Archive,
+            Command::Reopen,
+            delete(true),
+            delete(false),
+        ] {
+            let refusal = send(&mut session, command).unwrap_err();
+            assert_eq!(refusal.to_string(), "not possible while the session is deleted");
+        }
+        assert_eq!(session, gone);
+    }
+
+    #[test]
+    fn a_run_that_does_not_move_the_tip_is_no_new_version() {
+        let (mut session, tip) = (session(SessionStatus::Open), MessageId::from_random([2; 16]));
+        apply(
+            &mut session,
+            &Body::RunSucceeded {
+                close: Close::default(),
+            },
+            Time(1),
+        );
+        assert_eq!(
+            (session.version, session.tip_message, session.last_activity_at),
+            (1, None, Time(1))
+        );
+        let close = Close {
+            tip: Some(tip),
+            ..Close::default()
+        };
+        apply(&mut session, &Body::RunSucceeded { close }, Time(2));
+        assert_eq!(
+            (session.version, session.tip_message, session.last_activity_at),
+            (2, Some(tip), Time(2))
+        );
+    }
 }

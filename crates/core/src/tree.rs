@@ -42,7 +42,12 @@ pub struct Line {
 impl Line {
     /// A line without messages beneath `parent`.
     pub fn open(id: LineId, parent: Option<Point>) -> Self {
-        Self { id, parent, end: start(parent), abandoned: false }
+        Self {
+            id,
+            parent,
+            end: start(parent),
+            abandoned: false,
+        }
     }
 
     /// The depth of its first message.
@@ -52,7 +57,10 @@ impl Line {
 
     /// Its last message; none while it is empty.
     pub fn last(&self) -> Option<Point> {
-        (self.end > self.start()).then(|| Point { line: self.id, pos: self.end - 1 })
+        (self.end > self.start()).then(|| Point {
+            line: self.id,
+            pos: self.end - 1,
+        })
     }
 }
 
@@ -83,7 +91,11 @@ pub fn ranges<E>(
         let from = start(parent);
         // A fork or a branch may hang beneath the parent of a line that is still empty at this depth.
         if point.pos >= from {
-            ranges.push(Range { line: point.line, from, to: point.pos });
+            ranges.push(Range {
+                line: point.line,
+                from,
+                to: point.pos,
+            });
         }
         next = parent;
     }
@@ -96,12 +108,22 @@ pub fn ranges<E>(
 /// `line` is the line of `at`. A `branch` always opens a line, so that rolling it back is a mark on that line.
 pub fn place(at: Option<Point>, line: Option<&Line>, branch: bool, fresh: LineId) -> Placed {
     match (at, line) {
-        (Some(at), Some(line)) if !branch && line.end == at.pos + 1 && !line.abandoned => {
-            Placed { point: Point { line: at.line, pos: at.pos + 1 }, opened: None }
-        }
+        (Some(at), Some(line)) if !branch && line.end == at.pos + 1 && !line.abandoned => Placed {
+            point: Point {
+                line: at.line,
+                pos: at.pos + 1,
+            },
+            opened: None,
+        },
         _ => {
             let opened = Line::open(fresh, at);
-            Placed { point: Point { line: fresh, pos: opened.end }, opened: Some(opened) }
+            Placed {
+                point: Point {
+                    line: fresh,
+                    pos: opened.end,
+                },
+                opened: Some(opened),
+            }
         }
     }
 }
@@ -157,7 +179,9 @@ impl Tree {
 
     /// True when there is a message at `point`.
     pub fn contains(&self, point: Point) -> bool {
-        self.lines.get(&point.line).is_some_and(|line| (line.start()..line.end).contains(&point.pos))
+        self.lines
+            .get(&point.line)
+            .is_some_and(|line| (line.start()..line.end).contains(&point.pos))
     }
 
     /// Appends a message beneath `at` and says where it stands; `fresh` names the line if one is opened.
@@ -184,15 +208,31 @@ impl Tree {
     /// The message above `point`.
     pub fn parent(&self, point: Point) -> Option<Point> {
         let line = self.lines.get(&point.line)?;
-        if point.pos > line.start() { Some(Point { pos: point.pos - 1, ..point }) } else { line.parent }
+        if point.pos > line.start() {
+            Some(Point {
+                pos: point.pos - 1,
+                ..point
+            })
+        } else {
+            line.parent
+        }
     }
 
     /// The messages beneath `point`, or the roots; abandoned ones are left out.
     pub fn children(&self, point: Option<Point>) -> Vec<Point> {
-        let own = point.map(|point| Point { pos: point.pos + 1, ..point }).filter(|next| self.contains(*next));
-        let beneath = self.beneath.get(&point).into_iter().flatten();
-        let opened = beneath.filter_map(|id| self.lines.get(id)).filter(|line| !line.abandoned && line.end > line.start());
-        own.into_iter().chain(opened.map(|line| Point { line: line.id, pos: line.start() })).collect()
+        let own = point
+            .map(|point| Point {
+                pos: point.pos + 1,
+                ..point
+            })
+            .filter(|next| self.contains(*next));
+        let opened = self
+            .beneath
+            .get(&point)
+            .into_iter()
+            .flatten()
+            .filter_map(|id| self.first(*id));
+        own.into_iter().chain(opened).collect()
     }
 
     /// The messages that stand beside `point`, itself included.
@@ -202,28 +242,67 @@ impl Tree {
 
     /// The ranges of the path that ends at `tip`, root first.
     pub fn path(&self, tip: Option<Point>) -> Vec<Range> {
-        let parent_of = |id: LineId| Ok::<_, std::convert::Infallible>(self.lines.get(&id).and_then(|line| line.parent));
+        let parent_of =
+            |id: LineId| Ok::<_, std::convert::Infallible>(self.lines.get(&id).and_then(|line| line.parent));
         ranges(tip, parent_of).unwrap_or_default()
     }
 
-    /// Follows the cursors from `point` down to a leaf.
+    /// Follows the cursors from `point` down to a leaf; where there is none, the point's own line, and at its end the
+    /// newest line beneath.
+    ///
+    /// The own line is right where no cursor is: what a run wrote is visited or abandoned when the run ends, and a
+    /// visit takes away the cursors that lead off its path.
     pub fn extend(&self, point: Point) -> Point {
         let mut at = point;
-        loop {
-            let Some(last) = self.lines.get(&at.line).and_then(Line::last) else { return at };
-            let turn = self.cursors.range(at..=last).next();
-            match turn.and_then(|(_, line)| self.lines.get(line)) {
-                Some(line) if line.end > line.start() => at = Point { line: line.id, pos: line.start() },
-                _ => return last,
+        while self.contains(at) {
+            let Some(last) = self.lines.get(&at.line).and_then(Line::last) else {
+                break;
+            };
+            // Each turn leads deeper, so this ends whatever was stored.
+            let turn =
+                |(from, id): (&Point, &LineId)| self.first(*id).filter(|to| self.parent(*to) == Some(*from));
+            let turn = self.cursors.range(at..=last).find_map(turn);
+            let newest = || {
+                self.beneath
+                    .get(&Some(last))?
+                    .iter()
+                    .rev()
+                    .find_map(|id| self.first(*id))
+            };
+            match turn.or_else(newest) {
+                Some(first) => at = first,
+                None => return last,
             }
         }
+        at
+    }
+
+    /// The first message of a line that is neither empty nor abandoned.
+    fn first(&self, id: LineId) -> Option<Point> {
+        let line = self
+            .lines
+            .get(&id)
+            .filter(|line| !line.abandoned && line.end > line.start())?;
+        Some(Point {
+            line: id,
+            pos: line.start(),
+        })
     }
 
     /// Makes the path to `point` the active one and lets every cursor on it point along it.
     pub fn visit(&mut self, point: Option<Point>) {
         let path = self.path(point);
         for (range, next) in path.iter().zip(path.iter().skip(1).map(Some).chain([None])) {
-            let (from, to) = (Point { line: range.line, pos: range.from }, Point { line: range.line, pos: range.to });
+            let (from, to) = (
+                Point {
+                    line: range.line,
+                    pos: range.from,
+                },
+                Point {
+                    line: range.line,
+                    pos: range.to,
+                },
+            );
             // The last message of the path keeps its cursor: it says where the path went on before.
             let turns: Vec<Point> = self.cursors.range(from..to).map(|(at, _)| *at).collect();
             for turn in turns {

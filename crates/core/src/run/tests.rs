@@ -1,0 +1,834 @@
+//! Scripts of one run: commands in, the events of the last one out.
+//!
+//! A script is a list of commands, `start; open; finish ok`. `a2` names an attempt (the latest if none is named),
+//! `w2` a wait (`w1` if none is named); `held` marks a wait whose execution is still there.
+
+use insta::assert_snapshot;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::{Approval, Cancellation};
+
+/// One run with all its attempts, driven as the kernel drives it.
+#[derive(Debug, Clone, PartialEq)]
+struct World {
+    run: Run,
+    attempts: Vec<Attempt>,
+    events: Vec<Body>,
+    now: Time,
+}
+
+fn attempt_id(n: u8) -> AttemptId {
+    AttemptId::from_random([n; 16])
+}
+
+fn wait_id(n: u8) -> WaitId {
+    WaitId::from_random([n; 16])
+}
+
+impl World {
+    fn new() -> Self {
+        let run = Run {
+            id: RunId::from_random([1; 16]),
+            session: SessionId::from_random([1; 16]),
+            owner: "ann".into(),
+            no: 1,
+            parent: None,
+            request: RequestName::default(),
+            fingerprint: [0; 16],
+            adapter: "scripted".into(),
+            mode: Mode::Act,
+            prompt: None,
+            options: RunOptions::default(),
+            place: Place::Tip,
+            pen: None,
+            state: RunState::Queued { retry_at: None },
+            attempts: 0,
+            last_attempt: None,
+            final_message: None,
+            usage: Usage::default(),
+            created_at: Time(0),
+            started_at: None,
+            completed_at: None,
+            updated_at: Time(0),
+        };
+        Self {
+            run,
+            attempts: vec![],
+            events: vec![],
+            now: Time(0),
+        }
+    }
+
+    /// Plays one command of a script and says which events it made.
+    fn step(&mut self, text: &str) -> Result<Vec<Body>, Refusal> {
+        let bodies = match spent(text) {
+            // A worker's report counts while the worker has authority; the kernel drops a later one.
+            Some(usage) => self
+                .run
+                .state
+                .holder()
+                .map(|_| Body::UsageUpdated { usage })
+                .into_iter()
+                .collect(),
+            None => decide(&self.run, self.attempts.last(), self.command(text))?,
+        };
+        if !bodies.is_empty() {
+            self.now = self.now.plus(1);
+        }
+        let wait = wait(text);
+        for body in &bodies {
+            if let Body::AttemptCreated { .. } = body {
+                let id = attempt_id(self.attempts.len() as u8 + 1);
+                self.attempts
+                    .push(attempt_of(&self.run, id, NodeId::from_random([1; 16]), self.now));
+            }
+            let latest = self.attempts.last().map(|attempt| attempt.id);
+            apply(&mut self.run, body, latest, Some(&wait), self.now);
+            if let Some(attempt) = self.attempts.last_mut() {
+                attempt::apply(attempt, body, self.now);
+            }
+        }
+        self.events.extend(bodies.iter().cloned());
+        Ok(bodies)
+    }
+
+    fn command(&self, text: &str) -> Command {
+        let by = by(text).unwrap_or(attempt_id(self.attempts.len().max(1) as u8));
+        let wait = wait(text);
+        let said = |word: &str| text.split_whitespace().any(|said| said == word);
+        match text.split_whitespace().next().unwrap() {
+            "start" => Command::Start,
+            "open" => Command::Open { by },
+            "ask" => Command::Wait { by, wait },
+            "input" => Command::Answer {
+                wait: wait.id,
+                answer: Answer::Input { input: json!("blue") },
+            },
+            "allow" => Command::Answer {
+                wait: wait.id,
+                answer: Answer::Approval {
+                    decision: Approval::Allowed,
+                },
+            },
+            "deny" => Command::Answer {
+                wait: wait.id,
+                answer: Answer::Approval {
+                    decision: Approval::Denied,
+                },
+            },
+            "resume" => Command::Resume { by },
+            "expire" => Command::Expire { wait: wait.id },
+            "cancel" => Command::Cancel {
+                reason: CancelReason::Requested,
+            },
+            "dispatch" => Command::Dispatched {
+                by,
+                dispatched: !said("unsent"),
+                acknowledged: said("acknowledged"),
+            },
+            "finish" => Command::Finish {
+                by,
+                outcome: outcome(text),
+            },
+            "retry" => Command::Retry,
+            other => panic!("{other} is no command"),
+        }
+    }
+}
+
+fn outcome(text: &str) -> Outcome {
+    let word = text.split_whitespace().rfind(|word| *word != "again").unwrap();
+    match word {
+        "ok" => Outcome::Succeeded,
+        "stopped" => Outcome::Stopped { proof: Proof::Ended },
+        "killed" => Outcome::Stopped { proof: Proof::Killed },
+        _ => Outcome::Failed {
+            status: RunStatus::from_name(word).unwrap(),
+            error: Failure::new("broke", "it broke"),
+            retryable: true,
+            retry_at: text.ends_with("again").then_some(Time(99)),
+        },
+    }
+}
+
+fn by(text: &str) -> Option<AttemptId> {
+    numbered(text, 'a').map(attempt_id)
+}
+
+fn wait(text: &str) -> Wait {
+    let input = text.split_whitespace().any(|word| word == "input");
+    Wait {
+        id: wait_id(numbered(text, 'w').unwrap_or(1)),
+        request: if input {
+            WaitRequest::Input
+        } else {
+            WaitRequest::Approval
+        },
+        question: "which?".into(),
+        expires_at: None,
+        held: text.ends_with("held"),
+        resume: json!(null),
+        answer: None,
+    }
+}
+
+fn spent(text: &str) -> Option<Usage> {
+    let input_tokens = text.strip_prefix("spend ")?.parse().unwrap();
+    Some(Usage {
+        input_tokens,
+        ..Usage::default()
+    })
+}
+
+fn numbered(text: &str, prefix: char) -> Option<u8> {
+    text.split_whitespace()
+        .find_map(|word| word.strip_prefix(prefix)?.parse().ok())
+}
+
+/// Plays `script` and gives what its last command did: its events and where the run then stands, or the refusal.
+fn play(script: &str) -> String {
+    let mut world = World::new();
+    let commands: Vec<&str> = script.split("; ").collect();
+    let (last, before) = commands.split_last().unwrap();
+    for command in before {
+        world
+            .step(command)
+            .unwrap_or_else(|refusal| panic!("{command}: {refusal}"));
+    }
+    let mut text = match world.step(last) {
+        Ok(bodies) => {
+            let status = world.run.state.status();
+            bodies
+                .iter()
+                .map(line)
+                .chain([format!("= {status}")])
+                .collect::<Vec<_>>()
+                .join("\n")
+        }
+        Err(refusal) => format!("refused: {refusal}"),
+    };
+    for n in 1..=9 {
+        text = text.replace(&attempt_id(n).to_string(), &format!("a{n}"));
+        text = text.replace(&wait_id(n).to_string(), &format!("w{n}"));
+    }
+    text
+}
+
+fn line(body: &Body) -> String {
+    let payload = serde_json::to_value(body).unwrap()["payload"].take();
+    let fields = payload.as_object().into_iter().flatten();
+    let fields = fields.map(|(name, value)| format!(" {name}={}", value.to_string().replace('"', "")));
+    format!("{}{}", body.kind(), fields.collect::<String>())
+}
+
+mod arrows {
+    use super::*;
+
+    #[test]
+    fn start() {
+        assert_snapshot!(play("start"), @"
+        attempt.created adapter=scripted attemptNo=1
+        run.starting
+        = starting
+        ");
+    }
+
+    #[test]
+    fn open() {
+        assert_snapshot!(play("start; open"), @"
+        attempt.started
+        run.running
+        = running
+        ");
+    }
+
+    #[test]
+    fn success() {
+        assert_snapshot!(play("start; open; finish a1 ok"), @"
+        run.succeeded
+        = succeeded
+        ");
+    }
+
+    #[test]
+    fn a_wait_for_an_input_and_its_answer() {
+        assert_snapshot!(play("start; open; ask input"), @"
+        input.requested question=which? waitId=w1
+        run.waiting_input waitId=w1
+        = waiting_input
+        ");
+        assert_snapshot!(play("start; open; ask input; input"), @"
+        input.provided input=blue waitId=w1
+        = waiting_input
+        ");
+        assert_snapshot!(play("start; open; ask input; input; resume"), @"
+        run.running
+        = running
+        ");
+    }
+
+    #[test]
+    fn a_wait_for_an_approval_and_its_answers() {
+        assert_snapshot!(play("start; open; ask approval"), @"
+        approval.requested question=which? waitId=w1
+        run.waiting_approval waitId=w1
+        = waiting_approval
+        ");
+        assert_snapshot!(play("start; open; ask approval; allow"), @"
+        approval.resolved decision=allowed waitId=w1
+        = waiting_approval
+        ");
+        assert_snapshot!(play("start; open; ask approval; allow; resume"), @"
+        run.running
+        = running
+        ");
+        assert_snapshot!(play("start; open; ask approval; deny"), @"
+        approval.resolved decision=denied waitId=w1
+        = waiting_approval
+        ");
+        assert_snapshot!(play("start; open; ask approval; deny; resume"), @"
+        run.running
+        = running
+        ");
+    }
+
+    #[test]
+    fn nobody_answers_in_time() {
+        assert_snapshot!(play("start; open; ask input; expire"), @"
+        input.provided waitId=w1
+        attempt.failed error={code:wait_expired,message:nobody answered in time} retryable=true status=timed_out
+        run.timed_out error={code:wait_expired,message:nobody answered in time}
+        = timed_out
+        ");
+        assert_snapshot!(play("start; open; ask approval; expire"), @"
+        approval.resolved decision=expired waitId=w1
+        attempt.failed error={code:wait_expired,message:nobody answered in time} retryable=true status=timed_out
+        run.timed_out error={code:wait_expired,message:nobody answered in time}
+        = timed_out
+        ");
+    }
+
+    #[test]
+    fn a_failure_that_stays_one() {
+        assert_snapshot!(play("start; open; finish failed"), @"
+        attempt.failed error={code:broke,message:it broke} retryable=true status=failed
+        run.failed error={code:broke,message:it broke}
+        = failed
+        ");
+        assert_snapshot!(play("start; open; finish timed_out"), @"
+        attempt.failed error={code:broke,message:it broke} retryable=true status=timed_out
+        run.timed_out error={code:broke,message:it broke}
+        = timed_out
+        ");
+        assert_snapshot!(play("start; finish orphaned"), @"
+        attempt.failed error={code:broke,message:it broke} retryable=true status=orphaned
+        run.orphaned error={code:broke,message:it broke}
+        = orphaned
+        ");
+    }
+
+    #[test]
+    fn a_failure_that_is_tried_again() {
+        assert_snapshot!(play("start; open; finish failed again"), @"
+        attempt.failed error={code:broke,message:it broke} retryable=true status=failed
+        run.queued adapter=scripted mode=act retryAtMs=99
+        = queued
+        ");
+        assert_snapshot!(play("start; open; finish failed again; start"), @"
+        attempt.created adapter=scripted attemptNo=2 resumeFromAttemptId=a1
+        run.starting
+        = starting
+        ");
+    }
+
+    #[test]
+    fn a_retry_reopens_what_is_settled() {
+        assert_snapshot!(play("start; open; finish failed; retry"), @"
+        run.queued adapter=scripted mode=act
+        = queued
+        ");
+        assert_snapshot!(play("start; finish timed_out; retry; start; open; finish a2 ok"), @"
+        run.succeeded
+        = succeeded
+        ");
+        assert_snapshot!(play("start; open; ask input; expire; retry"), @"
+        run.queued adapter=scripted mode=act
+        = queued
+        ");
+    }
+
+    #[test]
+    fn an_attempt_lost_while_it_waits_closes_its_wait() {
+        assert_snapshot!(play("start; open; ask approval held; finish orphaned"), @"
+        approval.resolved decision=expired waitId=w1
+        attempt.failed error={code:broke,message:it broke} retryable=true status=orphaned
+        run.orphaned error={code:broke,message:it broke}
+        = orphaned
+        ");
+        assert_snapshot!(play("start; open; ask input held; finish failed again"), @"
+        input.provided waitId=w1
+        attempt.failed error={code:broke,message:it broke} retryable=true status=failed
+        run.queued adapter=scripted mode=act retryAtMs=99
+        = queued
+        ");
+    }
+
+    #[test]
+    fn an_answered_wait_is_not_closed_again() {
+        assert_snapshot!(play("start; open; ask input; input; cancel"), @"
+        run.cancellation_requested reason=requested
+        attempt.cancelled proof=idle
+        run.cancelled reason=requested
+        = cancelled
+        ");
+        assert_snapshot!(play("start; open; ask approval held; allow; cancel"), @"
+        run.cancellation_requested reason=requested
+        run.cancelling
+        = cancelling
+        ");
+        assert_snapshot!(play("start; open; ask input held; input; finish orphaned"), @"
+        attempt.failed error={code:broke,message:it broke} retryable=true status=orphaned
+        run.orphaned error={code:broke,message:it broke}
+        = orphaned
+        ");
+    }
+
+    #[test]
+    fn an_agent_stops_by_itself() {
+        assert_snapshot!(play("start; open; finish stopped"), @"
+        attempt.cancelled proof=ended
+        run.cancelled reason=agent
+        = cancelled
+        ");
+    }
+}
+
+mod cancelling {
+    use super::*;
+
+    #[test]
+    fn a_queued_run_ends_at_once() {
+        assert_snapshot!(play("cancel"), @"
+        run.cancellation_requested reason=requested
+        run.cancelled reason=requested
+        = cancelled
+        ");
+        assert_snapshot!(play("start; finish failed again; cancel"), @"
+        run.cancellation_requested reason=requested
+        run.cancelled reason=requested
+        = cancelled
+        ");
+    }
+
+    #[test]
+    fn what_executes_is_told_to_stop() {
+        assert_snapshot!(play("start; cancel"), @"
+        run.cancellation_requested reason=requested
+        run.cancelling
+        = cancelling
+        ");
+        assert_snapshot!(play("start; open; cancel"), @"
+        run.cancellation_requested reason=requested
+        run.cancelling
+        = cancelling
+        ");
+    }
+
+    #[test]
+    fn a_wait_that_only_the_store_holds_ends_at_once() {
+        assert_snapshot!(play("start; open; ask input; cancel"), @"
+        run.cancellation_requested reason=requested
+        input.provided waitId=w1
+        attempt.cancelled proof=idle
+        run.cancelled reason=requested
+        = cancelled
+        ");
+        assert_snapshot!(play("start; open; ask approval; cancel"), @"
+        run.cancellation_requested reason=requested
+        approval.resolved decision=expired waitId=w1
+        attempt.cancelled proof=idle
+        run.cancelled reason=requested
+        = cancelled
+        ");
+    }
+
+    #[test]
+    fn a_wait_that_an_execution_holds_is_told_to_stop() {
+        assert_snapshot!(play("start; open; ask approval held; cancel"), @"
+        run.cancellation_requested reason=requested
+        approval.resolved decision=expired waitId=w1
+        run.cancelling
+        = cancelling
+        ");
+    }
+
+    #[test]
+    fn the_stages_are_recorded() {
+        assert_snapshot!(play("start; open; cancel; dispatch"), @"
+        attempt.cancel_dispatch acknowledged=false dispatched=true
+        = cancelling
+        ");
+        assert_snapshot!(play("start; open; cancel; dispatch; dispatch acknowledged"), @"
+        attempt.cancel_dispatch acknowledged=true dispatched=true
+        = cancelling
+        ");
+        assert_snapshot!(play("start; open; cancel; dispatch unsent"), @"
+        attempt.cancel_dispatch acknowledged=false dispatched=false
+        = cancelling
+        ");
+    }
+
+    #[test]
+    fn a_stage_that_was_reached_stays_reached() {
+        let mut world = World::new();
+        for command in [
+            "start",
+            "open",
+            "cancel",
+            "dispatch",
+            "dispatch acknowledged",
+            "dispatch unsent",
+        ] {
+            world.step(command).unwrap();
+        }
+        let reached = Cancellation {
+            requested_at: Some(Time(3)),
+            dispatched_at: Some(Time(4)),
+            acknowledged_at: Some(Time(5)),
+        };
+        assert_eq!(world.attempts[0].cancellation, reached);
+    }
+
+    #[test]
+    fn whatever_ends_then_was_stopped() {
+        assert_snapshot!(play("start; open; cancel; finish ok"), @"
+        attempt.cancelled proof=ended
+        run.cancelled reason=requested
+        = cancelled
+        ");
+        assert_snapshot!(play("start; open; cancel; finish failed"), @"
+        attempt.cancelled proof=ended
+        run.cancelled reason=requested
+        = cancelled
+        ");
+        assert_snapshot!(play("start; open; cancel; finish timed_out"), @"
+        attempt.cancelled proof=ended
+        run.cancelled reason=requested
+        = cancelled
+        ");
+        assert_snapshot!(play("start; open; cancel; finish failed again"), @"
+        attempt.cancelled proof=ended
+        run.cancelled reason=requested
+        = cancelled
+        ");
+        assert_snapshot!(play("start; open; cancel; finish killed"), @"
+        attempt.cancelled proof=killed
+        run.cancelled reason=requested
+        = cancelled
+        ");
+    }
+
+    #[test]
+    fn what_cannot_be_proven_is_not_called_cancelled() {
+        assert_snapshot!(play("start; open; cancel; finish orphaned"), @"
+        attempt.failed error={code:broke,message:it broke} retryable=true status=orphaned
+        run.orphaned error={code:broke,message:it broke}
+        = orphaned
+        ");
+        assert_snapshot!(play("start; open; cancel; finish orphaned again"), @"
+        attempt.failed error={code:broke,message:it broke} retryable=true status=orphaned
+        run.orphaned error={code:broke,message:it broke}
+        = orphaned
+        ");
+    }
+
+    #[test]
+    fn asking_twice_changes_nothing() {
+        assert_snapshot!(play("start; open; cancel; cancel"), @"= cancelling");
+    }
+}
+
+mod refusals {
+    use super::*;
+
+    #[test]
+    fn a_late_worker_cannot_finish_a_run_that_another_took_over() {
+        assert_snapshot!(play("start; finish failed again; start; finish a1 ok"), @"refused: attempt a1 is stale, a2 has authority");
+        assert_snapshot!(play("start; finish failed again; start; open a1"), @"refused: attempt a1 is stale, a2 has authority");
+        assert_snapshot!(play("start; finish failed again; start; open; ask a1 input"), @"refused: attempt a1 is stale, a2 has authority");
+        assert_snapshot!(play("start; finish failed again; start; cancel; dispatch a1"), @"refused: attempt a1 is stale, a2 has authority");
+    }
+
+    #[test]
+    fn no_worker_has_authority_over_what_does_not_execute() {
+        assert_snapshot!(play("finish a1 ok"), @"refused: the run is queued; attempt a1 has no authority");
+        assert_snapshot!(play("start; finish failed again; finish a1 ok"), @"refused: the run is queued; attempt a1 has no authority");
+        assert_snapshot!(play("start; open; finish ok; finish a1 failed"), @"refused: the run is succeeded; attempt a1 has no authority");
+    }
+
+    #[test]
+    fn an_ended_run_stays_ended() {
+        assert_snapshot!(play("start; open; finish ok; cancel"), @"refused: the run has ended: succeeded");
+        assert_snapshot!(play("cancel; cancel"), @"refused: the run has ended: cancelled");
+        assert_snapshot!(play("cancel; start"), @"refused: not possible while the run is cancelled");
+        assert_snapshot!(play("cancel; retry"), @"refused: not possible while the run is cancelled");
+        assert_snapshot!(play("start; open; finish ok; retry"), @"refused: not possible while the run is succeeded");
+        assert_snapshot!(play("start; open; finish failed; cancel"), @"refused: the run has ended: failed");
+        assert_snapshot!(play("start; open; finish failed; start"), @"refused: not possible while the run is failed");
+    }
+
+    #[test]
+    fn success_needs_a_run_that_runs() {
+        assert_snapshot!(play("start; finish ok"), @"refused: not possible while the run is starting");
+        assert_snapshot!(play("start; open; ask input held; finish ok"), @"refused: not possible while the run is waiting_input");
+    }
+
+    #[test]
+    fn an_answer_fits_its_question() {
+        assert_snapshot!(play("start; open; ask approval; input"), @"refused: w1 asks for approval, not input");
+        assert_snapshot!(play("start; open; ask input; allow"), @"refused: w1 asks for input, not approval");
+        assert_snapshot!(play("start; open; ask input w1; input w2"), @"refused: w2 is not open; the run is waiting_input");
+        assert_snapshot!(play("start; open; input"), @"refused: w1 is not open; the run is running");
+    }
+
+    #[test]
+    fn an_answer_comes_once_and_in_time() {
+        assert_snapshot!(play("start; open; ask input; input; input"), @"refused: w1 has been answered already");
+        assert_snapshot!(play("start; open; ask input; input; expire"), @"refused: w1 has been answered already");
+        assert_snapshot!(play("start; open; ask input; input; resume; input"), @"refused: w1 is not open; the run is running");
+        assert_snapshot!(play("start; open; ask input; input; resume; expire"), @"refused: w1 is not open; the run is running");
+        assert_snapshot!(play("start; open; ask input; expire; input"), @"refused: w1 is not open; the run is timed_out");
+        assert_snapshot!(play("start; open; ask input held; cancel; input"), @"refused: w1 is not open; the run is cancelling");
+    }
+
+    #[test]
+    fn only_an_answered_attempt_goes_on() {
+        assert_snapshot!(play("start; open; ask input; resume"), @"refused: not possible while the run is waiting_input");
+        assert_snapshot!(play("start; open; resume"), @"refused: not possible while the run is running");
+        assert_snapshot!(play("start; open; ask input; input; resume; resume"), @"refused: not possible while the run is running");
+        assert_snapshot!(play("start; finish failed again; start; open; ask input; input; resume a1"), @"refused: attempt a1 is stale, a2 has authority");
+        assert_snapshot!(play("start; open; ask input held; input; cancel; resume"), @"refused: not possible while the run is cancelling");
+    }
+
+    #[test]
+    fn only_a_running_attempt_asks() {
+        assert_snapshot!(play("start; ask input"), @"refused: not possible while the run is starting");
+        assert_snapshot!(play("start; open; ask input; ask input w2"), @"refused: not possible while the run is waiting_input");
+        assert_snapshot!(play("start; open; cancel; ask input"), @"refused: not possible while the run is cancelling");
+    }
+
+    #[test]
+    fn commands_out_of_order() {
+        assert_snapshot!(play("start; start"), @"refused: not possible while the run is starting");
+        assert_snapshot!(play("start; open; open"), @"refused: not possible while the attempt is running");
+        assert_snapshot!(play("start; cancel; open"), @"refused: not possible while the attempt is cancelling");
+        assert_snapshot!(play("start; open; dispatch"), @"refused: not possible while the attempt is running");
+        assert_snapshot!(play("retry"), @"refused: not possible while the run is queued");
+        assert_snapshot!(play("start; open; retry"), @"refused: not possible while the run is running");
+    }
+}
+
+#[test]
+fn an_outcome_that_is_no_end_counts_as_a_failure() {
+    let mut world = World::new();
+    for command in ["start", "open", "finish running"] {
+        world.step(command).unwrap();
+    }
+    assert_eq!(
+        (world.run.state.status(), world.attempts[0].status),
+        (RunStatus::Failed, RunStatus::Failed)
+    );
+}
+
+/// What the properties draw from. More of what moves a run forward, so that sequences get far.
+const COMMANDS: &[&str] = &[
+    "start",
+    "start",
+    "start",
+    "start",
+    "open",
+    "open",
+    "open",
+    "open",
+    "open a1",
+    "open a2",
+    "open a9",
+    "ask input",
+    "ask input held",
+    "ask approval w2",
+    "ask approval w2 held",
+    "ask a1 input",
+    "input",
+    "input",
+    "input w2",
+    "input w9",
+    "allow w2",
+    "allow w2",
+    "deny w2",
+    "allow",
+    "expire",
+    "expire w2",
+    "resume",
+    "resume",
+    "resume",
+    "resume a1",
+    "cancel",
+    "dispatch",
+    "dispatch acknowledged",
+    "dispatch unsent",
+    "dispatch a1",
+    "finish ok",
+    "finish a1 ok",
+    "finish a2 ok",
+    "finish a9 stopped",
+    "finish stopped",
+    "finish killed",
+    "finish failed",
+    "finish timed_out",
+    "finish orphaned",
+    "finish failed again",
+    "finish failed again",
+    "finish failed again",
+    "finish orphaned again",
+    "finish timed_out again",
+    "finish running",
+    "finish queued again",
+    "finish succeeded",
+    "retry",
+    "retry",
+    "retry",
+    "spend 1",
+    "spend 7",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn the_invariants_hold_after_any_commands(
+        script in prop::collection::vec(prop::sample::select(COMMANDS), 0..60),
+    ) {
+        let mut world = World::new();
+        for command in script {
+            let before = world.clone();
+            let result = world.step(command);
+            check_step(&before, command, &result, &world)?;
+            check_state(&world)?;
+        }
+    }
+}
+
+/// What a command may do.
+fn check_step(
+    before: &World,
+    command: &str,
+    result: &Result<Vec<Body>, Refusal>,
+    after: &World,
+) -> Result<(), TestCaseError> {
+    let (was, is) = (before.run.state.status(), after.run.state.status());
+    let silent = result.as_ref().map_or(true, Vec::is_empty);
+    if silent {
+        prop_assert_eq!(before, after, "what makes no event changes nothing");
+    }
+    if was.is_final() {
+        prop_assert!(silent, "{} is final", was);
+    }
+    if was.is_settled() && !silent {
+        prop_assert_eq!((command, is), ("retry", RunStatus::Queued), "{} is settled", was);
+    }
+    if was == RunStatus::Cancelling {
+        let ends = [RunStatus::Cancelling, RunStatus::Cancelled, RunStatus::Orphaned];
+        prop_assert!(ends.contains(&is), "a run that is being stopped became {}", is);
+    }
+    if let Some(by) = by(command).filter(|by| before.run.state.holder() != Some(*by)) {
+        let refused = matches!(
+            result,
+            Err(Refusal::StaleAttempt { by: named, .. } | Refusal::NoAuthority { by: named, .. }) if *named == by
+        );
+        prop_assert!(refused, "{} has no authority: {:?}", by, result);
+    }
+    for (was, is) in before.attempts.iter().zip(&after.attempts) {
+        if was.status.is_ended() {
+            prop_assert_eq!(was, is, "an ended attempt never changes again");
+        }
+        let stages = |attempt: &Attempt| {
+            let Cancellation {
+                requested_at,
+                dispatched_at,
+                acknowledged_at,
+            } = attempt.cancellation;
+            [requested_at, dispatched_at, acknowledged_at]
+        };
+        for (was, is) in stages(was).into_iter().zip(stages(is)) {
+            prop_assert!(
+                was.is_none() || was == is,
+                "a stage of a cancellation was taken back"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What is true in between.
+fn check_state(world: &World) -> Result<(), TestCaseError> {
+    let World {
+        run,
+        attempts,
+        events,
+        ..
+    } = world;
+    let status = run.state.status();
+
+    let live: Vec<&Attempt> = attempts
+        .iter()
+        .filter(|attempt| !attempt.status.is_ended())
+        .collect();
+    prop_assert!(live.len() <= 1, "two attempts are live");
+    prop_assert_eq!(
+        live.first().map(|attempt| (attempt.id, attempt.status)),
+        run.state.holder().map(|id| (id, status))
+    );
+    prop_assert_eq!(
+        run.state.holder().is_some(),
+        !status.is_ended() && status != RunStatus::Queued
+    );
+    if let Some(holder) = run.state.holder() {
+        prop_assert_eq!(Some(holder), attempts.last().map(|attempt| attempt.id));
+    }
+
+    let mut previous = None;
+    for (attempt, no) in attempts.iter().zip(1..) {
+        prop_assert_eq!((attempt.no, attempt.resume_from), (no, previous));
+        prop_assert_eq!(attempt.completed_at.is_some(), attempt.status.is_ended());
+        prop_assert_eq!(attempt.error.is_some(), attempt.status.is_settled());
+        prop_assert!(
+            attempts.iter().filter(|other| other.id == attempt.id).count() == 1,
+            "an id was given twice"
+        );
+        previous = Some(attempt.id);
+    }
+    prop_assert_eq!(
+        (run.attempts as usize, run.last_attempt),
+        (attempts.len(), previous)
+    );
+    prop_assert_eq!(run.started_at, attempts.first().map(|attempt| attempt.created_at));
+
+    prop_assert_eq!(run.completed_at.is_some(), status.is_ended());
+    prop_assert_eq!(run.state.error().is_some(), status.is_settled());
+    let used = attempts
+        .iter()
+        .fold(Usage::default(), |sum, attempt| sum + attempt.usage);
+    prop_assert_eq!(run.usage, used);
+
+    let count = |kinds: [&str; 2]| events.iter().filter(|body| kinds.contains(&body.kind())).count();
+    let asked = count(["input.requested", "approval.requested"]);
+    let closed = count(["input.provided", "approval.resolved"]);
+    prop_assert_eq!(
+        asked - closed,
+        usize::from(run.state.wait().is_some_and(|wait| wait.answer.is_none())),
+        "a wait closes once, with its run"
+    );
+    Ok(())
+}

@@ -1,0 +1,399 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const A: LineId = LineId(1);
+const B: LineId = LineId(2);
+const C: LineId = LineId(3);
+
+fn at(line: LineId, pos: u32) -> Point {
+    Point { line, pos }
+}
+
+fn range(line: LineId, from: u32, to: u32) -> Range {
+    Range { line, from, to }
+}
+
+/// The tree drawn at the top of the module, its path to (a, 4) visited.
+fn drawn() -> Tree {
+    let mut tree = Tree::default();
+    let mut tip = None;
+    for _ in 0..5 {
+        tip = Some(tree.append(tip, false, A));
+    }
+    tree.visit(tip);
+    tree.append(Some(at(A, 2)), true, B);
+    tree.append(Some(at(B, 3)), false, LineId(9));
+    tree.append(Some(at(B, 4)), false, LineId(9));
+    tree.append(Some(at(B, 4)), true, C);
+    tree
+}
+
+#[test]
+fn a_message_goes_to_the_end_of_its_line_or_opens_one() {
+    let line = Line {
+        id: A,
+        parent: None,
+        end: 3,
+        abandoned: false,
+    };
+    let opened = |parent: Option<Point>, pos| Placed {
+        point: at(B, pos),
+        opened: Some(Line::open(B, parent)),
+    };
+
+    assert_eq!(
+        place(None, None, false, B),
+        opened(None, 0),
+        "the first message is a root"
+    );
+    assert_eq!(
+        place(Some(at(A, 2)), Some(&line), false, B),
+        Placed {
+            point: at(A, 3),
+            opened: None
+        },
+        "at the end"
+    );
+    assert_eq!(
+        place(Some(at(A, 1)), Some(&line), false, B),
+        opened(Some(at(A, 1)), 2),
+        "above the end"
+    );
+    assert_eq!(
+        place(Some(at(A, 2)), Some(&line), true, B),
+        opened(Some(at(A, 2)), 3),
+        "a branch"
+    );
+    assert_eq!(
+        place(Some(at(A, 2)), None, false, B),
+        opened(Some(at(A, 2)), 3),
+        "a line of another session"
+    );
+    let abandoned = Line {
+        abandoned: true,
+        ..line
+    };
+    assert_eq!(
+        place(Some(at(A, 2)), Some(&abandoned), false, B),
+        opened(Some(at(A, 2)), 3),
+        "an abandoned line"
+    );
+}
+
+#[test]
+fn an_empty_line_has_no_last_message() {
+    let mut line = Line::open(B, Some(at(A, 2)));
+    assert_eq!((line.start(), line.last()), (3, None));
+    line.end += 1;
+    assert_eq!(line.last(), Some(at(B, 3)));
+}
+
+#[test]
+fn the_drawn_path() {
+    let tree = drawn();
+    assert_eq!(
+        tree.path(Some(at(C, 5))),
+        [range(A, 0, 2), range(B, 3, 4), range(C, 5, 5)]
+    );
+    assert_eq!(tree.path(Some(at(A, 1))), [range(A, 0, 1)]);
+    assert_eq!(tree.path(None), []);
+}
+
+#[test]
+fn a_path_to_a_line_that_is_still_empty_ends_above_it() {
+    let hangs = |line| Ok::<_, ()>((line == B).then_some(at(A, 2)));
+    assert_eq!(ranges(Some(at(B, 2)), hangs), Ok(vec![range(A, 0, 2)]));
+}
+
+#[test]
+fn a_path_that_cannot_be_read_is_an_error() {
+    let parent_of = |line| {
+        if line == B {
+            Ok(Some(at(A, 0)))
+        } else {
+            Err("unreadable")
+        }
+    };
+    assert_eq!(ranges(Some(at(B, 1)), parent_of), Err("unreadable"));
+}
+
+#[test]
+fn family() {
+    let tree = drawn();
+    assert_eq!(tree.parent(at(A, 0)), None);
+    assert_eq!(tree.parent(at(A, 3)), Some(at(A, 2)));
+    assert_eq!(tree.parent(at(B, 3)), Some(at(A, 2)));
+    assert_eq!(tree.children(None), [at(A, 0)]);
+    assert_eq!(tree.children(Some(at(A, 2))), [at(A, 3), at(B, 3)]);
+    assert_eq!(tree.children(Some(at(A, 4))), []);
+    assert_eq!(tree.siblings(at(C, 5)), [at(B, 5), at(C, 5)]);
+    assert_eq!(tree.siblings(at(A, 0)), [at(A, 0)]);
+}
+
+#[test]
+fn roots_are_siblings() {
+    let mut tree = drawn();
+    let root = tree.append(None, true, LineId(4));
+    assert_eq!(tree.siblings(root), [at(A, 0), root]);
+}
+
+#[test]
+fn what_is_not_there_is_its_own_leaf() {
+    let tree = drawn();
+    for point in [at(A, 5), at(LineId(8), 0), at(B, 0)] {
+        assert!(!tree.contains(point), "{point:?}");
+        assert_eq!(tree.extend(point), point);
+    }
+}
+
+#[test]
+fn a_visit_moves_the_cursors_and_a_branch_alone_does_not() {
+    let mut tree = drawn();
+    assert_eq!(tree.extend(at(A, 0)), at(A, 4));
+    tree.visit(Some(at(C, 5)));
+    assert_eq!((tree.tip(), tree.extend(at(A, 0))), (Some(at(C, 5)), at(C, 5)));
+    tree.visit(Some(at(B, 5)));
+    assert_eq!(tree.extend(at(A, 1)), at(B, 5));
+    tree.visit(Some(at(A, 4)));
+    assert_eq!(tree.extend(at(A, 1)), at(A, 4));
+    assert_eq!(tree.extend(at(B, 3)), at(B, 5), "the cursors off the path stay");
+    tree.visit(None);
+    assert_eq!((tree.tip(), tree.extend(at(A, 1))), (None, at(A, 4)));
+}
+
+#[test]
+fn without_a_cursor_the_newest_child_is_followed() {
+    let mut tree = Tree::default();
+    let root = tree.append(None, false, A);
+    tree.visit(Some(root));
+    let older = tree.append(Some(root), true, B);
+    assert_eq!(tree.extend(root), older);
+    let newer = tree.append(Some(root), true, C);
+    assert_eq!(tree.extend(root), newer);
+    tree.abandon(C);
+    assert_eq!(
+        (tree.extend(root), tree.children(Some(root))),
+        (older, vec![older])
+    );
+}
+
+#[test]
+fn a_cursor_to_an_abandoned_line_is_not_followed() {
+    let mut tree = drawn();
+    tree.visit(Some(at(C, 5)));
+    tree.abandon(C);
+    assert_eq!(tree.extend(at(A, 0)), at(B, 5));
+    tree.abandon(B);
+    assert_eq!(tree.extend(at(A, 0)), at(A, 4));
+}
+
+#[test]
+fn a_cursor_to_a_line_that_does_not_hang_there_is_not_followed() {
+    let mut tree = drawn();
+    tree.cursors.extend([(at(A, 1), A), (at(A, 3), C), (at(B, 4), A)]);
+    assert_eq!(
+        (tree.extend(at(A, 0)), tree.extend(at(B, 3))),
+        (at(A, 4), at(B, 5))
+    );
+}
+
+/// The plainest tree there is: one node per message, a parent and a cursor each.
+#[derive(Debug, Default)]
+struct Model {
+    nodes: Vec<Node>,
+    tip: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Node {
+    point: Point,
+    parent: Option<usize>,
+    cursor: Option<usize>,
+    abandoned: bool,
+}
+
+impl Model {
+    fn visible(&self) -> impl DoubleEndedIterator<Item = usize> {
+        (0..self.nodes.len()).filter(|node| !self.nodes[*node].abandoned)
+    }
+
+    fn children(&self, parent: Option<usize>) -> impl DoubleEndedIterator<Item = usize> {
+        self.visible()
+            .filter(move |node| self.nodes[*node].parent == parent)
+    }
+
+    fn path(&self, tip: Option<usize>) -> Vec<usize> {
+        let mut path: Vec<usize> = std::iter::successors(tip, |node| self.nodes[*node].parent).collect();
+        path.reverse();
+        path
+    }
+
+    fn extend(&self, node: usize) -> usize {
+        let next = self.nodes[node]
+            .cursor
+            .or_else(|| self.children(Some(node)).next_back());
+        next.map_or(node, |next| self.extend(next))
+    }
+
+    fn visit(&mut self, tip: Option<usize>) {
+        for pair in self.path(tip).windows(2) {
+            self.nodes[pair[0]].cursor = Some(pair[1]);
+        }
+        self.tip = tip;
+    }
+
+    fn points(&self, nodes: impl IntoIterator<Item = usize>) -> Vec<Point> {
+        nodes.into_iter().map(|node| self.nodes[node].point).collect()
+    }
+}
+
+/// The tree and the model of it, changed together.
+#[derive(Default)]
+struct Pair {
+    tree: Tree,
+    model: Model,
+    lines: i64,
+}
+
+impl Pair {
+    /// Writes what a run writes: `count` messages beneath `head`. Gives the last one and the line of the first.
+    fn write(
+        &mut self,
+        head: Option<usize>,
+        branch: bool,
+        count: usize,
+    ) -> Result<(usize, LineId), TestCaseError> {
+        let mut parent = head;
+        for n in 0..count {
+            self.lines += 1;
+            let above = parent.map(|node| self.model.nodes[node].point);
+            let point = self.tree.append(above, branch && n == 0, LineId(self.lines));
+            self.model.nodes.push(Node {
+                point,
+                parent,
+                cursor: None,
+                abandoned: false,
+            });
+            parent = Some(self.model.nodes.len() - 1);
+            self.compare()?;
+        }
+        let last = self.model.nodes.len() - 1;
+        Ok((last, self.model.nodes[last + 1 - count].point.line))
+    }
+
+    fn visit(&mut self, tip: Option<usize>) {
+        self.model.visit(tip);
+        self.tree.visit(tip.map(|node| self.model.nodes[node].point));
+    }
+
+    /// One of the visible nodes; none where `which` says so or there is none.
+    fn pick(&self, which: Option<prop::sample::Index>) -> Option<usize> {
+        let visible: Vec<usize> = self.model.visible().collect();
+        which
+            .filter(|_| !visible.is_empty())
+            .map(|which| *which.get(&visible))
+    }
+
+    fn play(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match *step {
+            Step::Prompt { count } => {
+                let (tip, _) = self.write(self.model.tip, false, count)?;
+                self.visit(Some(tip));
+            }
+            Step::Branch {
+                beneath,
+                count,
+                succeeds,
+            } => {
+                let before = self.model.nodes.len();
+                let shape = (self.tree.tip, self.tree.cursors.clone());
+                let (tip, line) = self.write(self.pick(beneath), true, count)?;
+                if succeeds {
+                    self.visit(Some(tip));
+                } else {
+                    self.tree.abandon(line);
+                    self.model.nodes[before..]
+                        .iter_mut()
+                        .for_each(|node| node.abandoned = true);
+                    prop_assert_eq!(
+                        &shape,
+                        &(self.tree.tip, self.tree.cursors.clone()),
+                        "as if it never started"
+                    );
+                }
+            }
+            Step::Navigate { to } => {
+                let tip = self.pick(to).map(|node| self.model.extend(node));
+                let extended = self
+                    .pick(to)
+                    .map(|node| self.tree.extend(self.model.nodes[node].point));
+                prop_assert_eq!(extended, tip.map(|node| self.model.nodes[node].point));
+                self.visit(tip);
+            }
+        }
+        self.compare()
+    }
+
+    fn compare(&self) -> Result<(), TestCaseError> {
+        let Self { tree, model, .. } = self;
+        prop_assert_eq!(tree.tip(), model.tip.map(|node| model.nodes[node].point));
+        prop_assert_eq!(tree.children(None), model.points(model.children(None)));
+        for node in model.visible() {
+            let Node { point, parent, .. } = model.nodes[node];
+            prop_assert!(tree.contains(point));
+            prop_assert_eq!(tree.parent(point), parent.map(|node| model.nodes[node].point));
+            prop_assert_eq!(
+                tree.children(Some(point)),
+                model.points(model.children(Some(node)))
+            );
+            prop_assert_eq!(tree.siblings(point), model.points(model.children(parent)));
+            prop_assert_eq!(tree.extend(point), model.nodes[model.extend(node)].point);
+            let path: Vec<Point> = tree
+                .path(Some(point))
+                .iter()
+                .flat_map(|r| (r.from..=r.to).map(|pos| at(r.line, pos)))
+                .collect();
+            prop_assert_eq!(path, model.points(model.path(Some(node))));
+        }
+        Ok(())
+    }
+}
+
+/// What happens to a session's tree.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A plain prompt: its messages go beneath the tip, and the tip follows, however it ends.
+    Prompt { count: usize },
+    /// A regenerate, an edit or a new root: the tip follows if it succeeds, else it is rolled back.
+    Branch {
+        beneath: Option<prop::sample::Index>,
+        count: usize,
+        succeeds: bool,
+    },
+    /// Somebody moves to a message, or to none.
+    Navigate { to: Option<prop::sample::Index> },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let somewhere = || prop::option::weighted(0.9, any::<prop::sample::Index>());
+    prop_oneof![
+        (1..4usize).prop_map(|count| Step::Prompt { count }),
+        (somewhere(), 1..4usize, any::<bool>()).prop_map(|(beneath, count, succeeds)| Step::Branch {
+            beneath,
+            count,
+            succeeds
+        }),
+        somewhere().prop_map(|to| Step::Navigate { to }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_tree_is_the_plainest_tree_there_is(steps in prop::collection::vec(step(), 0..30)) {
+        let mut pair = Pair::default();
+        for step in &steps {
+            pair.play(step)?;
+        }
+    }
+}

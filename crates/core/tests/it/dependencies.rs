@@ -1,0 +1,160 @@
+//! Core stays pure: few dependencies, and no I/O, clock, randomness or async in its sources.
+
+use std::fs;
+use std::path::Path;
+
+const ALLOWED: &[&str] = &["serde", "serde_json", "thiserror", "uuid"];
+
+/// Modules of the standard library that reach outside.
+const OUTSIDE: &[&str] = &["env", "fs", "io", "net", "os", "process", "thread", "time"];
+
+/// Words that have no business in the sources, whatever stands around them.
+const WORDS: &[&str] = &[
+    "async",
+    "await",
+    "getrandom",
+    "rand",
+    "tokio",
+    "Instant",
+    "RandomState",
+    "SystemTime",
+];
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The lines of a manifest's tables whose name `wanted` accepts, without comments and blanks.
+fn entries(manifest: &str, wanted: impl Fn(&str) -> bool) -> Vec<&str> {
+    let mut inside = false;
+    let mut found = vec![];
+    for line in manifest
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
+        match line.strip_prefix('[') {
+            Some(name) => inside = wanted(name.trim_end_matches(']')),
+            None if inside => found.push(line),
+            None => {}
+        }
+    }
+    found
+}
+
+fn name(entry: &str) -> &str {
+    entry.split(['.', '=', ' ']).next().unwrap_or(entry)
+}
+
+#[test]
+fn the_dependencies_are_few() {
+    let manifest = read("Cargo.toml");
+    for entry in entries(&manifest, |table| table == "dependencies") {
+        assert!(
+            ALLOWED.contains(&name(entry)),
+            "core must not depend on {}",
+            name(entry)
+        );
+        assert_eq!(
+            entry,
+            format!("{}.workspace = true", name(entry)),
+            "features are chosen in the workspace's table"
+        );
+    }
+    let elsewhere = |table: &str| {
+        table.contains("dependencies") && !["dependencies", "dev-dependencies"].contains(&table)
+    };
+    for line in manifest.lines().filter_map(|line| line.trim().strip_prefix('[')) {
+        assert!(
+            !elsewhere(line.trim_end_matches(']')),
+            "core has no dependencies in [{line}"
+        );
+    }
+}
+
+#[test]
+fn uuid_cannot_draw_a_random_number() {
+    let workspace = read("../../Cargo.toml");
+    let table = entries(&workspace, |table| table == "workspace.dependencies");
+    let uuid = table
+        .into_iter()
+        .find(|entry| name(entry) == "uuid")
+        .expect("uuid is in the workspace's table");
+    assert!(uuid.contains("default-features = false"), "{uuid}");
+    let features = uuid
+        .split_once("features = [")
+        .map_or("", |(_, features)| features);
+    for feature in features
+        .split(['"', ',', ' ', ']', '}'])
+        .filter(|feature| !feature.is_empty())
+    {
+        assert!(
+            ["std", "serde"].contains(&feature),
+            "uuid must not have {feature}"
+        );
+    }
+}
+
+/// What `source` uses that core must not, with its line.
+fn impure(source: &str) -> Vec<String> {
+    let mut found = vec![];
+    // A group of imports may span lines, so it is read as one.
+    let mut group = false;
+    for (line, no) in source.lines().zip(1..) {
+        let code = line.split("//").next().unwrap_or(line);
+        let words: Vec<&str> = code.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        group |= code.contains("std::{");
+        let outside = words
+            .iter()
+            .any(|word| OUTSIDE.contains(word) && (group || code.contains(&format!("std::{word}"))));
+        group &= !code.contains(';');
+        if outside || words.iter().any(|word| WORDS.contains(word)) {
+            found.push(format!("{no}: {}", code.trim()));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_sources_reach_nothing_outside() {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let found = impure(&fs::read_to_string(&path).unwrap());
+                assert!(found.is_empty(), "{}: {found:#?}", path.display());
+                files += 1;
+            }
+        }
+    }
+    assert!(files > 15, "only {files} files were looked at");
+}
+
+#[test]
+fn what_is_impure_is_seen() {
+    let sources = [
+        "let now = std::time::SystemTime::now();",
+        "use std::fs;",
+        "use std::{fmt, net::IpAddr};",
+        "use std::{\n    fmt,\n    fs,\n};",
+        "async fn run() {}",
+        "tokio::spawn(work);",
+        "let n: u8 = rand::random();",
+    ];
+    for source in sources {
+        assert_eq!(impure(source).len(), 1, "{source}");
+    }
+    for source in [
+        "/// Not async.",
+        "use crate::time::Time;",
+        "let id = RunId::from_random(bytes);",
+        "use std::fmt;",
+    ] {
+        assert_eq!(impure(source), [""; 0], "{source}");
+    }
+}

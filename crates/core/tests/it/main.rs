@@ -1,0 +1,3 @@
+//! What the crate as a whole holds to.
+
+mod dependencies;
