@@ -1,0 +1,205 @@
+//! Configuration: one table of settings, filled layer by layer; the later layer wins.
+//!
+//! ```text
+//! default  <  mainspring.toml  <  MAINSPRING_* variables  <  flags
+//! ```
+//!
+//! The file is the one named by `--config` or `MAINSPRING_CONFIG`, which must exist; else `./mainspring.toml`; else
+//! `mainspring/mainspring.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
+//!
+//! Invariants: everything comes in through [`Sources`], so that loading is a function of it and of the files it
+//! names; every value of every layer is checked, even one that a later layer overrides; whatever is not understood
+//! is an error, never ignored; all problems are reported at once.
+
+mod error;
+mod file;
+mod rule;
+mod settings;
+mod source;
+mod text;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+pub use error::{ConfigError, Problem};
+pub use rule::Value;
+pub use settings::{AdapterConfig, Config, Durability, OnOrphan, Retry, SETTINGS, Setting};
+pub use source::{Origin, Sources, VARIABLES, Variable};
+
+use rule::{Given, Raw, Rule};
+
+/// A configuration, and where each of its values came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved {
+    /// The values.
+    pub config: Config,
+    /// Where each value that is not the default came from, by key.
+    pub origins: BTreeMap<String, Origin>,
+    /// The file that was read, if there was one.
+    pub file: Option<PathBuf>,
+}
+
+/// One setting as `mainspring config show` lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// Name of the setting, dotted.
+    pub key: String,
+    /// Its value.
+    pub value: Value,
+    /// Where the value came from.
+    pub origin: Origin,
+    /// What the setting is for.
+    pub description: &'static str,
+}
+
+impl Config {
+    /// Reads every layer of `sources`, or says everything that is wrong with them.
+    pub fn load(sources: &Sources) -> Result<Resolved, ConfigError> {
+        let mut problems = Vec::new();
+        let mut entries = Vec::new();
+        let mut file = None;
+        match source::locate(sources) {
+            Ok(None) => {}
+            Ok(Some((path, text))) => {
+                entries.extend(file::entries(&path, &text, &mut problems));
+                file = Some(path);
+            }
+            Err(problem) => problems.push(problem),
+        }
+        entries.extend(text::variables(sources, &mut problems));
+        entries.extend(text::flags(sources, &mut problems));
+
+        let mut config = Config::defaults();
+        match source::default_state_dir(sources) {
+            Some(path) => config.state_dir = path,
+            None if entries.iter().any(|entry| entry.key == "state_dir") => {}
+            None => problems.push(Problem::NoStateDir),
+        }
+        let mut resolved = Resolved {
+            config,
+            origins: BTreeMap::new(),
+            file,
+        };
+        for entry in entries {
+            if let Err(problem) = resolved.apply(entry, sources.home.as_deref()) {
+                problems.push(problem);
+            }
+        }
+        if problems.is_empty() {
+            problems.extend(resolved.contradictions());
+        }
+        if problems.is_empty() {
+            Ok(resolved)
+        } else {
+            Err(ConfigError { problems })
+        }
+    }
+}
+
+impl Resolved {
+    /// Every setting in the order of the table, then those of adapters.
+    pub fn rows(&self) -> Vec<Row> {
+        let origin = |key: &str| self.origins.get(key).cloned().unwrap_or(Origin::Default);
+        let mut rows = Vec::new();
+        for setting in SETTINGS {
+            rows.push(Row {
+                key: setting.key.to_owned(),
+                value: setting.value(&self.config),
+                origin: origin(setting.key),
+                description: setting.description(),
+            });
+        }
+        for (name, adapter) in &self.config.adapters {
+            if let Some(max_workers) = &adapter.max_workers {
+                let key = settings::adapter_key(name);
+                rows.push(Row {
+                    value: settings::ADAPTER_WORKERS.show(max_workers),
+                    origin: origin(&key),
+                    key,
+                    description: settings::ADAPTER_WORKERS_DESCRIPTION,
+                });
+            }
+        }
+        rows
+    }
+
+    fn apply(&mut self, entry: Entry, home: Option<&Path>) -> Result<(), Problem> {
+        let Entry {
+            key,
+            raw,
+            shown,
+            folder,
+            origin,
+        } = entry;
+        let given = Given {
+            raw,
+            folder: &folder,
+            home,
+        };
+        let read = match settings::target(&key) {
+            Some(settings::Target::Setting(setting)) => setting.read(&mut self.config, &given),
+            Some(settings::Target::AdapterWorkers(name)) => {
+                settings::ADAPTER_WORKERS.read(&given).map(|cap| {
+                    self.config
+                        .adapters
+                        .entry(name.to_owned())
+                        .or_default()
+                        .max_workers = Some(cap);
+                })
+            }
+            None => return Err(Problem::unknown_key(key, origin)),
+        };
+        match read {
+            Ok(()) => {
+                self.origins.insert(key, origin);
+                Ok(())
+            }
+            Err(must) => Err(Problem::Invalid {
+                key,
+                shown,
+                origin,
+                must,
+            }),
+        }
+    }
+
+    /// Pairs of values that are right by themselves and make no sense together.
+    fn contradictions(&self) -> Vec<Problem> {
+        let Config { limits, retry, .. } = &self.config;
+        let mut problems = Vec::new();
+        let mut at_most = |low: &'static str, high: &'static str, fits: bool| {
+            if !fits {
+                let side = |key: &str| self.rows().into_iter().find(|row| row.key == key).map(Box::new);
+                problems.extend(
+                    side(low)
+                        .zip(side(high))
+                        .map(|(low, high)| Problem::Contradiction { low, high }),
+                );
+            }
+        };
+        at_most("retry.base_ms", "retry.max_ms", retry.base_ms <= retry.max_ms);
+        // A prompt becomes a message: a longer one would be accepted and then refused.
+        at_most(
+            "limits.prompt_bytes",
+            "limits.message_bytes",
+            limits.prompt_bytes <= limits.message_bytes,
+        );
+        problems
+    }
+}
+
+/// One value of one layer, not yet checked.
+struct Entry {
+    key: String,
+    raw: Raw,
+    /// The value as its author wrote it.
+    shown: String,
+    /// What a relative path is relative to.
+    folder: PathBuf,
+    origin: Origin,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! The layer of the file: TOML, of which every key must be known.
+
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::Entry;
+use super::error::Problem;
+use super::rule::{ADAPTER_NAME, Raw, is_adapter_name};
+use super::settings::{self, GROUPS};
+use super::source::Origin;
+
+/// The values that the file at `path` gives, whose content is `text`.
+pub(super) fn entries(path: &Path, text: &str, problems: &mut Vec<Problem>) -> Vec<Entry> {
+    let mut reader = Reader {
+        path,
+        text,
+        entries: Vec::new(),
+        problems,
+    };
+    match DeTable::parse(text) {
+        Ok(root) => reader.table("", root.get_ref()),
+        Err(error) => {
+            let start = error.span().map_or(0, |span| span.start);
+            let (line, column) = position(text, start);
+            let message = error.message().trim_end().replace('\n', "; ");
+            reader.problems.push(Problem::Syntax {
+                path: path.to_owned(),
+                line,
+                column,
+                message,
+            });
+        }
+    }
+    reader.entries
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+    text: &'a str,
+    entries: Vec<Entry>,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Reader<'_> {
+    /// Reads the table at `at`, which is empty or ends with a dot.
+    fn table(&mut self, at: &str, table: &DeTable<'_>) {
+        for (name, value) in table {
+            let key = format!("{at}{}", name.get_ref());
+            // A quoted key with a dot in it looks like two keys and is one.
+            let plain = !name.get_ref().contains('.');
+            if plain && settings::target(&key).is_some() {
+                self.value(key, value);
+            } else if plain && at.is_empty() && GROUPS.contains(&key.as_str()) {
+                self.nested(&key, value);
+            } else if plain && key == "adapters" {
+                self.adapters(value);
+            } else {
+                let origin = self.origin(name.span().start);
+                let key = if plain {
+                    key
+                } else {
+                    format!("{at}{:?}", name.get_ref())
+                };
+                self.problems.push(Problem::unknown_key(key, origin));
+            }
+        }
+    }
+
+    fn nested(&mut self, key: &str, value: &Spanned<DeValue<'_>>) {
+        match value.get_ref() {
+            DeValue::Table(table) => self.table(&format!("{key}."), table),
+            _ => self.invalid(key, value, &format!("a table: write [{key}] and its keys below")),
+        }
+    }
+
+    fn adapters(&mut self, value: &Spanned<DeValue<'_>>) {
+        let DeValue::Table(table) = value.get_ref() else {
+            return self.invalid(
+                "adapters",
+                value,
+                "a table: write [adapters.NAME] for each adapter",
+            );
+        };
+        for (name, value) in table {
+            let key = format!("adapters.{}", name.get_ref());
+            if is_adapter_name(name.get_ref()) {
+                self.nested(&key, value);
+            } else {
+                let must = format!("[adapters.NAME], where NAME is {ADAPTER_NAME}");
+                let (shown, origin) = (format!("{:?}", name.get_ref()), self.origin(name.span().start));
+                self.problems.push(Problem::Invalid {
+                    key: "adapters".into(),
+                    shown,
+                    origin,
+                    must,
+                });
+            }
+        }
+    }
+
+    fn value(&mut self, key: String, value: &Spanned<DeValue<'_>>) {
+        let raw = match value.get_ref() {
+            DeValue::String(text) => Raw::Text(text.to_string()),
+            DeValue::Integer(integer) => {
+                Raw::Integer(u64::from_str_radix(integer.as_str(), integer.radix()).ok())
+            }
+            _ => Raw::Other,
+        };
+        let folder = self.path.parent().map(PathBuf::from).unwrap_or_default();
+        let (shown, origin) = (self.shown(value), self.origin(value.span().start));
+        self.entries.push(Entry {
+            key,
+            raw,
+            shown,
+            folder,
+            origin,
+        });
+    }
+
+    fn invalid(&mut self, key: &str, value: &Spanned<DeValue<'_>>, must: &str) {
+        let (shown, origin) = (self.shown(value), self.origin(value.span().start));
+        self.problems.push(Problem::Invalid {
+            key: key.to_owned(),
+            shown,
+            origin,
+            must: must.to_owned(),
+        });
+    }
+
+    fn origin(&self, start: usize) -> Origin {
+        Origin::File {
+            path: self.path.to_owned(),
+            line: position(self.text, start).0,
+        }
+    }
+
+    /// The value as it stands in the file, on one line and not too long.
+    fn shown(&self, value: &Spanned<DeValue<'_>>) -> String {
+        const LONG: usize = 60;
+        let written = self.text.get(value.span()).unwrap_or_default();
+        let mut shown: String = written
+            .chars()
+            .take(LONG)
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        if written.chars().nth(LONG).is_some() {
+            shown.push('…');
+        }
+        shown
+    }
+}
+
+/// Line and column of the byte at `start`, counted from 1.
+fn position(text: &str, start: usize) -> (usize, usize) {
+    let before = text.get(..start).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    (line, column)
+}

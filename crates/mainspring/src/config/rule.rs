@@ -1,0 +1,281 @@
+//! Rules: what values a setting takes, how they are read and how they are shown.
+//!
+//! A variable or a flag is untyped text; a value in the file has a type, and the wrong one is refused, so that a file
+//! means what it looks like.
+
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+use mainspring_core::limits::check_text;
+use serde::Serialize;
+use tracing_subscriber::EnvFilter;
+
+/// A value as it is shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// A number.
+    Number(u64),
+    /// A text, a word or a path.
+    Text(String),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+/// What a layer gave for a setting.
+pub(super) enum Raw {
+    /// The text of a variable or flag, which may mean anything.
+    Untyped(String),
+    /// A text of the file.
+    Text(String),
+    /// An integer of the file; `None` if it is negative or beyond 64 bits.
+    Integer(Option<u64>),
+    /// Anything else of the file.
+    Other,
+}
+
+/// What a layer gave, and what a path in it is relative to.
+pub(super) struct Given<'a> {
+    pub(super) raw: Raw,
+    pub(super) folder: &'a Path,
+    pub(super) home: Option<&'a Path>,
+}
+
+impl Given<'_> {
+    fn text(&self) -> Option<&str> {
+        match &self.raw {
+            Raw::Untyped(text) | Raw::Text(text) => Some(text),
+            Raw::Integer(_) | Raw::Other => None,
+        }
+    }
+}
+
+/// What values a setting of type `T` takes.
+pub(super) trait Rule<T> {
+    /// The value, or what it must be instead.
+    fn read(&self, given: &Given<'_>) -> Result<T, String>;
+    /// How `value` is shown.
+    fn show(&self, value: &T) -> Value;
+    /// What values are allowed, to be read after "must be".
+    fn allowed(&self) -> String;
+}
+
+/// `rule.allowed()`, where the field that `_of` reads says which type the rule is for.
+pub(super) fn allowed_of<C, T>(rule: &impl Rule<T>, _of: fn(&C) -> &T) -> String {
+    rule.allowed()
+}
+
+/// A whole number within bounds.
+pub(super) struct Number {
+    min: u64,
+    max: u64,
+}
+
+/// A whole number from `min` to `max`.
+pub(super) const fn number(min: u64, max: u64) -> Number {
+    Number { min, max }
+}
+
+impl<T> Rule<T> for Number
+where
+    T: Copy + TryFrom<u64> + TryInto<u64>,
+{
+    fn read(&self, given: &Given<'_>) -> Result<T, String> {
+        let allowed = || Rule::<T>::allowed(self);
+        let number = match &given.raw {
+            Raw::Untyped(text) => digits(text),
+            Raw::Integer(number) => *number,
+            Raw::Text(_) => return Err(format!("{}, without quotes", allowed())),
+            Raw::Other => None,
+        };
+        number
+            .filter(|number| (self.min..=self.max).contains(number))
+            .and_then(|number| number.try_into().ok())
+            .ok_or_else(allowed)
+    }
+
+    fn show(&self, value: &T) -> Value {
+        Value::Number((*value).try_into().unwrap_or(u64::MAX))
+    }
+
+    fn allowed(&self) -> String {
+        format!("a whole number from {} to {}", self.min, self.max)
+    }
+}
+
+/// A decimal number, where single underscores may stand between digits, as in the file.
+fn digits(text: &str) -> Option<u64> {
+    let grouped = text
+        .split('_')
+        .all(|group| !group.is_empty() && group.bytes().all(|b| b.is_ascii_digit()));
+    if grouped {
+        text.replace('_', "").parse().ok()
+    } else {
+        None
+    }
+}
+
+/// A type that has few values, each with a word.
+pub(super) trait Word: Copy + PartialEq + 'static {
+    /// Every value and its word.
+    const ALL: &'static [(&'static str, Self)];
+}
+
+/// One of the words of a type.
+pub(super) struct Words;
+
+/// One of the words of the setting's type.
+pub(super) const fn word() -> Words {
+    Words
+}
+
+impl<T: Word> Rule<T> for Words {
+    fn read(&self, given: &Given<'_>) -> Result<T, String> {
+        let found = given
+            .text()
+            .and_then(|text| T::ALL.iter().find(|(word, _)| *word == text));
+        found
+            .map(|(_, value)| *value)
+            .ok_or_else(|| Rule::<T>::allowed(self))
+    }
+
+    fn show(&self, value: &T) -> Value {
+        let word = T::ALL
+            .iter()
+            .find(|(_, candidate)| candidate == value)
+            .map_or("", |(word, _)| word);
+        Value::Text(word.to_owned())
+    }
+
+    fn allowed(&self) -> String {
+        let words: Vec<_> = T::ALL.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+        words.join(" or ")
+    }
+}
+
+/// A text that passes a check.
+pub(super) struct Text {
+    allowed: &'static str,
+    check: fn(&str) -> bool,
+}
+
+/// The name of an owner.
+pub(super) const fn owner_name() -> Text {
+    Text {
+        allowed: "a text of 1 to 512 bytes without control characters",
+        check: |text| check_text("owner", text).is_ok(),
+    }
+}
+
+/// The name of an adapter.
+pub(super) const fn adapter_name() -> Text {
+    Text {
+        allowed: ADAPTER_NAME,
+        check: is_adapter_name,
+    }
+}
+
+/// What the name of an adapter may be.
+pub(super) const ADAPTER_NAME: &str =
+    "1 to 64 lower-case letters, digits and single hyphens between them, starting with a letter";
+
+/// Whether `name` can name an adapter.
+///
+/// The alphabet is this small so that every name can be written in a variable and found back.
+pub(super) fn is_adapter_name(name: &str) -> bool {
+    name.len() <= 64
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.split('-').all(|part| {
+            !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        })
+}
+
+/// A filter of tracing.
+pub(super) const fn filter() -> Text {
+    Text {
+        allowed: "a tracing filter such as \"warn\" or \"info,mainspring=debug\", with the levels off, error, warn, info, debug, trace",
+        check: |text| {
+            !text.trim().is_empty()
+                && !text
+                    .split(',')
+                    .any(|directive| is_misspelt_level(directive.trim()))
+                && EnvFilter::builder().parse(text).is_ok()
+        },
+    }
+}
+
+/// Whether a lone word of a filter is meant as a level: tracing takes it for a module and logs that at every level.
+fn is_misspelt_level(directive: &str) -> bool {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let word = directive.to_ascii_lowercase();
+    !LEVELS.contains(&word.as_str())
+        && LEVELS
+            .iter()
+            .any(|level| strsim::jaro_winkler(level, &word) > 0.85)
+}
+
+impl Rule<String> for Text {
+    fn read(&self, given: &Given<'_>) -> Result<String, String> {
+        let text = given.text().filter(|text| (self.check)(text));
+        text.map(str::to_owned).ok_or_else(|| self.allowed())
+    }
+
+    fn show(&self, value: &String) -> Value {
+        Value::Text(value.clone())
+    }
+
+    fn allowed(&self) -> String {
+        self.allowed.to_owned()
+    }
+}
+
+/// A path, made absolute.
+pub(super) struct Paths;
+
+/// A path.
+pub(super) const fn path() -> Paths {
+    Paths
+}
+
+impl Rule<PathBuf> for Paths {
+    fn read(&self, given: &Given<'_>) -> Result<PathBuf, String> {
+        let text = given.text().ok_or_else(|| self.allowed())?;
+        expand(Path::new(text), given.folder, given.home)
+    }
+
+    fn show(&self, value: &PathBuf) -> Value {
+        Value::Text(value.to_string_lossy().into_owned())
+    }
+
+    fn allowed(&self) -> String {
+        "a path".to_owned()
+    }
+}
+
+/// `path` as an absolute one: relative to `folder`, or to `home` after `~`; or what it must be instead.
+pub(super) fn expand(path: &Path, folder: &Path, home: Option<&Path>) -> Result<PathBuf, String> {
+    let start = match path.components().next() {
+        None => return Err("a path that is not empty".to_owned()),
+        Some(Component::Normal(start)) => start.to_string_lossy(),
+        Some(_) => "".into(),
+    };
+    let whole = match path.strip_prefix("~") {
+        _ if path.to_string_lossy().contains('\0') => return Err("a path without NUL characters".to_owned()),
+        Ok(rest) => home.ok_or("a path without ~, since there is no HOME")?.join(rest),
+        Err(_) if start.starts_with('~') => {
+            return Err(format!(
+                "a path without {start}: only ~ alone is expanded; write the folder in full"
+            ));
+        }
+        Err(_) => folder.join(path),
+    };
+    // Collecting the components drops `.` and doubled or trailing slashes.
+    Ok(whole.components().collect())
+}

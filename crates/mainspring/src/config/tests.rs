@@ -1,0 +1,622 @@
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+
+use mainspring_core::Limits;
+use tempfile::TempDir;
+
+use super::*;
+
+/// A machine of its own: `work` is the current folder, `home` the user's.
+struct Machine {
+    root: TempDir,
+    sources: Sources,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let root = TempDir::new().unwrap();
+        let (cwd, home) = (root.path().join("work"), root.path().join("home"));
+        fs::create_dir_all(&cwd).unwrap();
+        fs::create_dir_all(&home).unwrap();
+        Self {
+            root,
+            sources: Sources {
+                cwd,
+                home: Some(home),
+                ..Sources::default()
+            },
+        }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.root.path().join(below)
+    }
+
+    fn file(self, text: &str) -> Self {
+        self.file_at("work/mainspring.toml", text)
+    }
+
+    fn file_at(self, below: &str, text: &str) -> Self {
+        let path = self.path(below);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    fn env(mut self, name: &str, value: &str) -> Self {
+        self.sources.env.push((name.into(), value.into()));
+        self
+    }
+
+    fn flag(mut self, key: &str, value: &str) -> Self {
+        self.sources.flags.push((key.into(), value.into()));
+        self
+    }
+
+    fn load(&self) -> Resolved {
+        Config::load(&self.sources).unwrap()
+    }
+
+    /// The problems as text, with the machine's folder written as `$`.
+    fn problems(&self) -> String {
+        let error = Config::load(&self.sources).unwrap_err();
+        error.to_string().replace(self.root.path().to_str().unwrap(), "$")
+    }
+}
+
+fn machine() -> Machine {
+    Machine::new()
+}
+
+#[test]
+fn the_defaults() {
+    let machine = machine();
+    let Resolved {
+        config,
+        origins,
+        file,
+    } = machine.load();
+    assert_eq!(config.state_dir, machine.path("home/.local/state/mainspring"));
+    assert_eq!(
+        config,
+        Config {
+            state_dir: config.state_dir.clone(),
+            owner: "local".into(),
+            adapter: "script".into(),
+            max_workers: 8,
+            durability: Durability::Full,
+            cancel_grace_ms: 5000,
+            wait_expiry_hours: 24,
+            idle_unload_ms: 30_000,
+            readers: 4,
+            on_orphan: OnOrphan::Leave,
+            log: "warn".into(),
+            limits: Limits::default(),
+            retry: Retry {
+                base_ms: 500,
+                max_ms: 30_000
+            },
+            adapters: BTreeMap::new(),
+        }
+    );
+    assert!(origins.is_empty());
+    assert_eq!(file, None);
+}
+
+#[test]
+fn every_default_is_one_that_its_own_rule_allows() {
+    let machine = machine();
+    for setting in SETTINGS {
+        let value = setting.default();
+        let resolved = Machine {
+            root: TempDir::new().unwrap(),
+            sources: machine.sources.clone(),
+        }
+        .flag(setting.key, &value.to_string())
+        .load();
+        if setting.key != "state_dir" {
+            assert_eq!(setting.value(&resolved.config), value, "{}", setting.key);
+        }
+        assert!(resolved.origins.contains_key(setting.key), "{}", setting.key);
+    }
+}
+
+#[test]
+fn every_setting_has_its_own_names_and_says_what_it_is() {
+    let variables: std::collections::BTreeSet<_> = SETTINGS.iter().map(Setting::variable).collect();
+    let flags: std::collections::BTreeSet<_> = SETTINGS.iter().map(Setting::flag).collect();
+    assert_eq!(variables.len(), SETTINGS.len());
+    assert_eq!(flags.len(), SETTINGS.len());
+    assert!(variables.contains("MAINSPRING_LIMITS_PROMPT_BYTES"));
+    assert!(flags.contains("--limits-prompt-bytes"));
+    for setting in SETTINGS {
+        assert!(setting.description().ends_with('.'), "{}", setting.key);
+        assert!(!setting.allowed().is_empty(), "{}", setting.key);
+        assert!(
+            !VARIABLES.iter().any(|other| other.name == setting.variable()),
+            "{}",
+            setting.key
+        );
+    }
+}
+
+#[test]
+fn each_layer_wins_over_the_one_before() {
+    let machine = machine().file("max_workers = 2");
+    assert_eq!(machine.load().config.max_workers, 2);
+    let machine = machine.env("OMI_AGENT_MAX_WORKERS", "3");
+    assert_eq!(machine.load().config.max_workers, 3);
+    let machine = machine.env("MAINSPRING_MAX_WORKERS", "4");
+    assert_eq!(machine.load().config.max_workers, 4);
+    let machine = machine.flag("max_workers", "5");
+    assert_eq!(machine.load().config.max_workers, 5);
+    let machine = machine.flag("max_workers", "6");
+    assert_eq!(machine.load().config.max_workers, 6);
+}
+
+#[test]
+fn an_alias_counts_only_without_the_proper_name() {
+    let machine = machine()
+        .env("MAINSPRING_MAX_WORKERS", "4")
+        .env("OMI_AGENT_MAX_WORKERS", "many");
+    assert_eq!(machine.load().config.max_workers, 4);
+    let machine = Machine::new().env("OMI_AGENT_STATE_DIR", "/srv/state");
+    let resolved = machine.load();
+    assert_eq!(resolved.config.state_dir, PathBuf::from("/srv/state"));
+    assert_eq!(resolved.origins["state_dir"].to_string(), "OMI_AGENT_STATE_DIR");
+    let machine = Machine::new().env("OMI_AGENT_MAX_WORKERS", "many");
+    assert_eq!(
+        machine.problems(),
+        r#"max_workers = "many" (OMI_AGENT_MAX_WORKERS): must be a whole number from 1 to 1024"#
+    );
+}
+
+#[test]
+fn every_layer_is_checked_even_where_it_is_overridden() {
+    let machine = machine()
+        .file("max_workers = 0")
+        .env("MAINSPRING_MAX_WORKERS", "x")
+        .flag("max_workers", "5");
+    assert_eq!(
+        machine.problems(),
+        "max_workers = 0 ($/work/mainspring.toml line 1): must be a whole number from 1 to 1024\n\
+         max_workers = \"x\" (MAINSPRING_MAX_WORKERS): must be a whole number from 1 to 1024"
+    );
+}
+
+#[test]
+fn all_of_the_file() {
+    let machine = machine().file(
+        r#"
+            state_dir = "state"
+            owner = "ada"
+            adapter = "acp-claude"
+            max_workers = 16
+            durability = "normal"
+            cancel_grace_ms = 1_000
+            wait_expiry_hours = 1
+            idle_unload_ms = 0
+            readers = 0x2
+            on_orphan = "retry"
+            log = "info,mainspring=debug"
+            retry = { base_ms = 1, max_ms = 2 }
+            limits.page = 7
+            [adapters.pi]
+            max_workers = 2
+            [adapters.acp-claude]
+        "#,
+    );
+    let Resolved { config, file, .. } = machine.load();
+    assert_eq!(file, Some(machine.path("work/mainspring.toml")));
+    assert_eq!(config.state_dir, machine.path("work/state"));
+    assert_eq!(
+        (
+            config.owner.as_str(),
+            config.adapter.as_str(),
+            config.log.as_str()
+        ),
+        ("ada", "acp-claude", "info,mainspring=debug")
+    );
+    assert_eq!((config.max_workers, config.readers), (16, 2));
+    assert_eq!(
+        (
+            config.cancel_grace_ms,
+            config.wait_expiry_hours,
+            config.idle_unload_ms
+        ),
+        (1000, 1, 0)
+    );
+    assert_eq!(
+        (config.durability, config.on_orphan),
+        (Durability::Normal, OnOrphan::Retry)
+    );
+    assert_eq!(
+        config.retry,
+        Retry {
+            base_ms: 1,
+            max_ms: 2
+        }
+    );
+    assert_eq!(config.limits.page, 7);
+    assert_eq!(config.adapters["pi"].max_workers, Some(2));
+}
+
+#[test]
+fn nested_keys_in_variables_and_flags() {
+    let machine = machine()
+        .env("MAINSPRING_LIMITS_PROMPT_BYTES", "1_000")
+        .env("MAINSPRING_ADAPTERS_ACP_CLAUDE_MAX_WORKERS", "3")
+        .flag("retry.base_ms", "7")
+        .flag("adapters.pi.max_workers", "1");
+    let config = machine.load().config;
+    assert_eq!(config.limits.prompt_bytes, 1000);
+    assert_eq!(config.retry.base_ms, 7);
+    assert_eq!(config.adapters["acp-claude"].max_workers, Some(3));
+    assert_eq!(config.adapters["pi"].max_workers, Some(1));
+}
+
+#[test]
+fn where_the_file_is_looked_for() {
+    let machine = machine().file_at("home/.config/mainspring/mainspring.toml", "owner = \"home\"");
+    assert_eq!(machine.load().config.owner, "home");
+    let xdg = machine.path("xdg").to_str().unwrap().to_owned();
+    let machine = machine.env("XDG_CONFIG_HOME", &xdg);
+    assert_eq!(
+        machine.load().config.owner,
+        "local",
+        "XDG_CONFIG_HOME replaces ~/.config"
+    );
+    let machine = machine.file_at("xdg/mainspring/mainspring.toml", "owner = \"xdg\"");
+    assert_eq!(machine.load().config.owner, "xdg");
+    let machine = machine.file("owner = \"cwd\"");
+    assert_eq!(machine.load().config.owner, "cwd");
+    let machine = machine
+        .file_at("home/own.toml", "owner = \"variable\"")
+        .env("MAINSPRING_CONFIG", "~/own.toml");
+    assert_eq!(machine.load().config.owner, "variable");
+    let mut machine = machine.file_at("work/flag.toml", "owner = \"flag\"");
+    machine.sources.file = Some("flag.toml".into());
+    assert_eq!(machine.load().config.owner, "flag");
+}
+
+#[test]
+fn a_named_file_must_exist() {
+    let mut machine = machine()
+        .file("owner = \"cwd\"")
+        .env("MAINSPRING_CONFIG", "none.toml");
+    assert_eq!(
+        machine.problems(),
+        "the configuration file $/work/none.toml (named by MAINSPRING_CONFIG) cannot be read: \
+         No such file or directory (os error 2); correct its path or make it readable"
+    );
+    machine.sources.file = Some("nor.toml".into());
+    assert!(machine.problems().contains("$/work/nor.toml (named by --config)"));
+    let machine = Machine::new().env("MAINSPRING_CONFIG", "");
+    assert_eq!(
+        machine.problems(),
+        r#"config = "" (MAINSPRING_CONFIG): must be a path that is not empty"#
+    );
+}
+
+#[test]
+fn a_file_that_lies_there_and_cannot_be_read_is_not_passed_over() {
+    let machine = machine();
+    fs::create_dir(machine.path("work/mainspring.toml")).unwrap();
+    assert!(
+        machine
+            .problems()
+            .starts_with("the configuration file $/work/mainspring.toml cannot be read: ")
+    );
+}
+
+#[test]
+fn where_the_state_is() {
+    let state = |machine: &Machine| machine.load().config.state_dir;
+    let machine = machine().env("XDG_STATE_HOME", "relative");
+    assert_eq!(
+        state(&machine),
+        machine.path("home/.local/state/mainspring"),
+        "a relative one is ignored"
+    );
+    let machine = machine.env("XDG_STATE_HOME", "/xdg");
+    assert_eq!(state(&machine), PathBuf::from("/xdg/mainspring"));
+    let machine = machine
+        .file_at("etc/m.toml", "state_dir = \"../state/.\"")
+        .env("MAINSPRING_CONFIG", "../etc/m.toml");
+    assert_eq!(
+        state(&machine),
+        machine.path("work/../etc/../state"),
+        "relative to the file"
+    );
+    let machine = machine.env("MAINSPRING_STATE_DIR", "./here/");
+    assert_eq!(
+        state(&machine),
+        machine.path("work/here"),
+        "relative to the current folder"
+    );
+    let machine = machine.flag("state_dir", "~/there");
+    assert_eq!(state(&machine), machine.path("home/there"));
+    let machine = machine.flag("state_dir", "~");
+    assert_eq!(state(&machine), machine.path("home"));
+}
+
+#[test]
+fn paths_that_are_refused() {
+    let refused = |value: &str| Machine::new().env("MAINSPRING_STATE_DIR", value).problems();
+    assert_eq!(
+        refused(""),
+        r#"state_dir = "" (MAINSPRING_STATE_DIR): must be a path that is not empty"#
+    );
+    assert!(refused("~ada/x").contains("without ~ada: only ~ alone is expanded"));
+    assert!(refused("a\0b").contains("without NUL"));
+    let machine = machine().file("state_dir = ''");
+    assert!(
+        machine
+            .problems()
+            .contains("mainspring.toml line 1): must be a path that is not empty")
+    );
+}
+
+#[test]
+fn without_a_home() {
+    let mut machine = machine();
+    machine.sources.home = None;
+    assert_eq!(
+        machine.problems(),
+        "no folder for state_dir: there is no HOME; set MAINSPRING_STATE_DIR"
+    );
+    let machine = machine.env("MAINSPRING_STATE_DIR", "~/x");
+    assert!(
+        machine
+            .problems()
+            .ends_with("must be a path without ~, since there is no HOME")
+    );
+    let machine = machine.env("MAINSPRING_STATE_DIR", "/x");
+    assert_eq!(machine.sources.variable("MAINSPRING_STATE_DIR"), Some("/x"));
+    assert!(
+        Config::load(&machine.sources).is_err(),
+        "the first value is checked too"
+    );
+    let mut machine = Machine::new().flag("state_dir", "/x");
+    machine.sources.home = None;
+    assert_eq!(machine.load().config.state_dir, PathBuf::from("/x"));
+}
+
+#[test]
+fn numbers_that_are_refused() {
+    let number = "must be a whole number from 1 to 1024";
+    for value in [
+        "0",
+        "1025",
+        "-1",
+        "8.0",
+        "true",
+        "[8]",
+        "{ a = 1 }",
+        "99999999999999999999",
+        "nan",
+    ] {
+        let machine = Machine::new().file(&format!("\nmax_workers = {value}"));
+        let expected = format!("max_workers = {value} ($/work/mainspring.toml line 2): {number}");
+        assert_eq!(machine.problems(), expected);
+    }
+    let machine = Machine::new().file("max_workers = \"8\"");
+    assert!(machine.problems().ends_with("from 1 to 1024, without quotes"));
+    for value in [
+        "",
+        " ",
+        "0",
+        "1025",
+        "-1",
+        "+1",
+        "8.0",
+        "eight",
+        "_8",
+        "8_",
+        "1__0",
+        "0x8",
+        "99999999999999999999",
+    ] {
+        let machine = Machine::new().flag("max_workers", value);
+        assert_eq!(
+            machine.problems(),
+            format!("max_workers = {value:?} (--max-workers): {number}")
+        );
+    }
+}
+
+#[test]
+fn words_and_texts_that_are_refused() {
+    let refused = |key: &str, value: &str| Machine::new().flag(key, value).problems();
+    assert_eq!(
+        refused("durability", "Full"),
+        r#"durability = "Full" (--durability): must be "full" or "normal""#
+    );
+    assert_eq!(
+        refused("on_orphan", ""),
+        r#"on_orphan = "" (--on-orphan): must be "leave" or "retry""#
+    );
+    for value in ["", "a\nb", &"x".repeat(513)] {
+        assert!(
+            refused("owner", value).ends_with("must be a text of 1 to 512 bytes without control characters")
+        );
+    }
+    for value in ["", "Pi", "1x", "a_b", "a--b", "a-", "-a", "a.b", "ä"] {
+        assert!(
+            refused("adapter", value).contains("must be 1 to 64 lower-case letters"),
+            "{value}"
+        );
+    }
+    let machine = Machine::new().file("owner = 5");
+    assert!(
+        machine
+            .problems()
+            .starts_with("owner = 5 ($/work/mainspring.toml line 1): must be a text")
+    );
+}
+
+#[test]
+fn a_log_filter_is_checked() {
+    for value in [
+        "warn",
+        "INFO",
+        "off",
+        "info,mainspring=debug,rusqlite=off",
+        "mainspring[span]=trace",
+        "hyper",
+    ] {
+        assert_eq!(Machine::new().flag("log", value).load().config.log, value);
+    }
+    for value in ["", " ", "mainspring=loud", "wran", "warning", "info,debgu"] {
+        let problems = Machine::new().flag("log", value).problems();
+        assert!(
+            problems.contains("must be a tracing filter such as \"warn\""),
+            "{value}: {problems}"
+        );
+    }
+}
+
+#[test]
+fn unknown_keys_suggest_the_near_one() {
+    let machine = machine().file(
+        "max_worker = 1\nprompt_bytes = 1\nzzz = 1\n\"limits.page\" = 1\n\
+         [limit]\npage = 1\n[limits]\npgae = 1\n[adapters.pi]\nmax_worker = 1\n",
+    );
+    let mut problems: Vec<_> = machine.problems().lines().map(str::to_owned).collect();
+    problems.sort();
+    assert_eq!(
+        problems,
+        [
+            "unknown setting `\"limits.page\"` ($/work/mainspring.toml line 4): did you mean limits.page?",
+            "unknown setting `adapters.pi.max_worker` ($/work/mainspring.toml line 10): did you mean adapters.NAME.max_workers?",
+            "unknown setting `limit` ($/work/mainspring.toml line 5): did you mean limits?",
+            "unknown setting `limits.pgae` ($/work/mainspring.toml line 8): did you mean limits.page?",
+            "unknown setting `max_worker` ($/work/mainspring.toml line 1): did you mean max_workers?",
+            "unknown setting `prompt_bytes` ($/work/mainspring.toml line 2): did you mean limits.prompt_bytes?",
+            "unknown setting `zzz` ($/work/mainspring.toml line 3): remove it; `mainspring config show` lists what there is",
+        ]
+    );
+    assert_eq!(
+        Machine::new().flag("max-workers", "1").problems(),
+        "unknown setting `max-workers` (--max-workers): did you mean max_workers?"
+    );
+}
+
+#[test]
+fn unknown_variables_suggest_the_near_one() {
+    let near = |name: &str| Machine::new().env(name, "1").problems();
+    assert_eq!(
+        near("MAINSPRING_MAX_WORKER"),
+        "unknown variable MAINSPRING_MAX_WORKER: did you mean MAINSPRING_MAX_WORKERS?"
+    );
+    assert!(near("MAINSPRING_PROMPT_BYTES").ends_with("did you mean MAINSPRING_LIMITS_PROMPT_BYTES?"));
+    assert!(near("MAINSPRING_CONFG").ends_with("did you mean MAINSPRING_CONFIG?"));
+    assert!(
+        near("MAINSPRING_ADAPTERS_PI_MAX_WORKER")
+            .ends_with("did you mean MAINSPRING_ADAPTERS_NAME_MAX_WORKERS?")
+    );
+    assert!(near("MAINSPRING_ADAPTERS__MAX_WORKERS").starts_with("unknown variable"));
+    assert!(near("MAINSPRING_ZZZ").ends_with("remove it; `mainspring config show` lists what there is"));
+    let others = machine()
+        .env("MAINSPRINGS", "1")
+        .env("OMI_AGENT_OTHER", "1")
+        .env("PATH", "/bin");
+    assert!(others.load().origins.is_empty());
+}
+
+#[test]
+fn tables_that_are_none_and_values_that_are_tables() {
+    let machine =
+        machine().file("limits = 5\nretry = []\n[max_workers]\na = 1\n[adapters]\npi = 3\nPi = {}\n");
+    let problems = machine.problems();
+    for expected in [
+        "limits = 5 ($/work/mainspring.toml line 1): must be a table: write [limits] and its keys below",
+        "retry = [] ($/work/mainspring.toml line 2): must be a table: write [retry] and its keys below",
+        "($/work/mainspring.toml line 3): must be a whole number from 1 to 1024",
+        "adapters.pi = 3 ($/work/mainspring.toml line 6): must be a table: write [adapters.pi] and its keys below",
+        "adapters = \"Pi\" ($/work/mainspring.toml line 7): must be [adapters.NAME], where NAME is 1 to 64",
+    ] {
+        assert!(problems.contains(expected), "{expected}\n{problems}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_toml() {
+    let problems = machine().file("owner = \"a\"\nmax_workers = = 3\n").problems();
+    assert!(
+        problems.starts_with("$/work/mainspring.toml line 2, column 15: not TOML: "),
+        "{problems}"
+    );
+    let problems = machine().file("owner = \"a\"\nowner = \"b\"\n").problems();
+    assert!(
+        problems.starts_with("$/work/mainspring.toml line 2, column 1: not TOML: duplicate key"),
+        "{problems}"
+    );
+}
+
+#[test]
+fn values_that_contradict_each_other() {
+    let machine = machine()
+        .file("[retry]\nbase_ms = 40_000")
+        .env("MAINSPRING_LIMITS_MESSAGE_BYTES", "5");
+    assert_eq!(
+        machine.problems(),
+        "retry.base_ms = 40000 ($/work/mainspring.toml line 2) is more than retry.max_ms = 30000 (default): \
+         lower the first or raise the second\n\
+         limits.prompt_bytes = 1048576 (default) is more than limits.message_bytes = 5 \
+         (MAINSPRING_LIMITS_MESSAGE_BYTES): lower the first or raise the second"
+    );
+}
+
+#[test]
+fn rows_say_every_value_and_its_origin() {
+    let machine = machine()
+        .file("\nowner = \"ada\"\n[adapters.pi]\nmax_workers = 2")
+        .flag("readers", "1");
+    let rows = machine.load().rows();
+    assert_eq!(rows.len(), SETTINGS.len() + 1);
+    let row = |key: &str| {
+        let row = rows.iter().find(|row| row.key == key).unwrap();
+        serde_json::to_string(row)
+            .unwrap()
+            .replace(machine.root.path().to_str().unwrap(), "$")
+    };
+    assert_eq!(
+        row("owner"),
+        r#"{"key":"owner","value":"ada","origin":{"from":"file","path":"$/work/mainspring.toml","line":2},"description":"Owner of the sessions that are made without naming one."}"#
+    );
+    assert_eq!(
+        row("readers"),
+        r#"{"key":"readers","value":1,"origin":{"from":"flag","name":"--readers"},"description":"Connections that read the database."}"#
+    );
+    assert_eq!(
+        row("adapters.pi.max_workers"),
+        r#"{"key":"adapters.pi.max_workers","value":2,"origin":{"from":"file","path":"$/work/mainspring.toml","line":4},"description":"Runs of this adapter that may be active at once."}"#
+    );
+    assert!(row("max_workers").contains(r#""value":8,"origin":{"from":"default"}"#));
+}
+
+#[test]
+fn only_variables_that_concern_us_leave_the_process_environment() {
+    let os = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    let all = [
+        (os(b"SECRET"), os(b"x")),
+        (os(b"\xff"), os(b"x")),
+        (os(b"PATH"), os(b"\xff")),
+        (os(b"MAINSPRING_OWNER"), os(b"ada")),
+        (os(b"OMI_AGENT_STATE_DIR"), os(b"/x")),
+        (os(b"XDG_STATE_HOME"), os(b"/y")),
+    ];
+    let kept = source::variables(all.into_iter()).unwrap();
+    let names: Vec<_> = kept.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["MAINSPRING_OWNER", "OMI_AGENT_STATE_DIR", "XDG_STATE_HOME"]
+    );
+    let error = source::variables([(os(b"MAINSPRING_STATE_DIR"), os(b"/\xff"))].into_iter()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "MAINSPRING_STATE_DIR is not valid UTF-8: give a value that is"
+    );
+}

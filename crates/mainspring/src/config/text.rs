@@ -1,0 +1,68 @@
+//! The layers whose values are text: variables and flags.
+
+use super::Entry;
+use super::error::Problem;
+use super::rule::Raw;
+use super::settings::{self, SETTINGS};
+use super::source::{Origin, Sources, VARIABLES};
+
+/// The values that variables give.
+pub(super) fn variables(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for (name, value) in &sources.env {
+        let Some(key) = key_of(name) else {
+            if name.starts_with("MAINSPRING_") && !VARIABLES.iter().any(|variable| variable.name == name) {
+                problems.push(Problem::unknown_variable(name));
+            }
+            continue;
+        };
+        // Whoever set the proper name may not even know of the alias: it counts, and is checked, only without it.
+        let proper = settings::variable(&key);
+        if *name == proper || sources.variable(&proper).is_none() {
+            entries.push(entry(
+                sources,
+                key,
+                value,
+                Origin::Environment { name: name.clone() },
+            ));
+        }
+    }
+    entries
+}
+
+/// The values that flags give.
+pub(super) fn flags(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for (key, value) in &sources.flags {
+        let origin = Origin::Flag {
+            name: settings::flag(key),
+        };
+        if settings::target(key).is_some() {
+            entries.push(entry(sources, key.clone(), value, origin));
+        } else {
+            problems.push(Problem::unknown_key(key.clone(), origin));
+        }
+    }
+    entries
+}
+
+/// The key of the setting that the variable `name` sets.
+fn key_of(name: &str) -> Option<String> {
+    let named = SETTINGS
+        .iter()
+        .find(|setting| setting.variable() == name || setting.alias() == Some(name));
+    match named {
+        Some(setting) => Some(setting.key.to_owned()),
+        None => settings::adapter_of_variable(name).map(|adapter| settings::adapter_key(&adapter)),
+    }
+}
+
+fn entry(sources: &Sources, key: String, value: &str, origin: Origin) -> Entry {
+    Entry {
+        key,
+        raw: Raw::Untyped(value.to_owned()),
+        shown: format!("{value:?}"),
+        folder: sources.cwd.clone(),
+        origin,
+    }
+}
