@@ -149,8 +149,14 @@ pub struct Tree {
 
 impl Tree {
     /// A tree, or the part of one that is needed, from its stored shape.
-    pub fn from_parts(lines: impl IntoIterator<Item = Line>, cursors: impl IntoIterator<Item = (Point, LineId)>) -> Self {
-        let mut tree = Self { cursors: cursors.into_iter().collect(), ..Self::default() };
+    pub fn from_parts(
+        lines: impl IntoIterator<Item = Line>,
+        cursors: impl IntoIterator<Item = (Point, LineId)>,
+    ) -> Self {
+        let mut tree = Self {
+            cursors: cursors.into_iter().collect(),
+            ..Self::default()
+        };
         lines.into_iter().for_each(|line| tree.put(line));
         tree
     }

@@ -32,8 +32,8 @@ mod draft;
 mod execute;
 mod recover;
 mod snapshot;
-pub(crate) use draft::{Hot, before};
 use draft::Draft;
+pub(crate) use draft::{Hot, before};
 
 /// The answer to a command.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -55,11 +55,22 @@ pub(crate) enum Command {
     /// Begin to read: from a position, or from a snapshot.
     Subscribe(Reply<(Snapshot, Position, Arc<Feed>)>),
     /// An adapter records.
-    Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
+    Record {
+        by: AttemptId,
+        records: Vec<Record>,
+        reply: Recording<()>,
+    },
     /// An adapter asks a person and waits.
-    Ask { by: AttemptId, ask: Ask, reply: Recording<Answer> },
+    Ask {
+        by: AttemptId,
+        ask: Ask,
+        reply: Recording<Answer>,
+    },
     /// An adapter reads where its path ends.
-    Head { by: AttemptId, reply: Recording<Option<Point>> },
+    Head {
+        by: AttemptId,
+        reply: Recording<Option<Point>>,
+    },
     /// An execution has returned, panicked or been aborted.
     Executed(AttemptId, Result<Executed, JoinError>),
     /// An adapter was told to stop.
@@ -143,8 +154,16 @@ impl Actor {
         stored: bool,
         channel: (mpsc::UnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
     ) -> Self {
-        let at = Position { cursor: loaded.cursor, pos: loaded.pos };
-        let feed = Feed::new(fence, at, shared.dirty.clone(), shared.options.limits.message_bytes);
+        let at = Position {
+            cursor: loaded.cursor,
+            pos: loaded.pos,
+        };
+        let feed = Feed::new(
+            fence,
+            at,
+            shared.dirty.clone(),
+            shared.options.limits.message_bytes,
+        );
         let hot = Hot {
             lines: loaded.lines.iter().map(|line| (line.id, *line)).collect(),
             effects: loaded.effects,
@@ -163,7 +182,13 @@ impl Actor {
             hot,
             stored,
             active: None,
-            queue: loaded.runs.iter().map(|(run, _)| run).filter(|run| run.state.holder().is_none()).cloned().collect(),
+            queue: loaded
+                .runs
+                .iter()
+                .map(|(run, _)| run)
+                .filter(|run| run.state.holder().is_none())
+                .cloned()
+                .collect(),
             latest: latest.map(|run| run.id),
             next_no: latest.map_or(0, |run| run.no) + 1,
             ordered: false,
@@ -250,11 +275,18 @@ impl Actor {
     /// Does what is due: kills, expires, tries again.
     async fn tick(&mut self) {
         let now = self.shared.clock.now();
-        if self.active.as_ref().and_then(|active| active.kill_at).is_some_and(|at| at <= now) {
+        if self
+            .active
+            .as_ref()
+            .and_then(|active| active.kill_at)
+            .is_some_and(|at| at <= now)
+        {
             self.kill();
         }
         let wait = self.active.as_ref().and_then(|active| active.run.state.wait());
-        if let Some(wait) = wait.filter(|wait| wait.answer.is_none() && wait.expires_at.is_some_and(|at| at <= now)) {
+        if let Some(wait) =
+            wait.filter(|wait| wait.answer.is_none() && wait.expires_at.is_some_and(|at| at <= now))
+        {
             let wait = wait.id;
             self.expire(wait).await;
         }
@@ -263,15 +295,29 @@ impl Actor {
 
     /// When something is due; far away if nothing is.
     fn deadline(&self) -> Time {
-        let idle = self.is_idle().then(|| self.idle_since.plus(self.shared.options.idle_unload));
-        let retry = self.queue.front().filter(|_| self.active.is_none()).and_then(|run| match run.state {
-            mainspring_core::RunState::Queued { retry_at } => retry_at.filter(|at| *at > self.shared.clock.now()),
-            _ => None,
-        });
+        let idle = self
+            .is_idle()
+            .then(|| self.idle_since.plus(self.shared.options.idle_unload));
+        let retry = self
+            .queue
+            .front()
+            .filter(|_| self.active.is_none())
+            .and_then(|run| match run.state {
+                mainspring_core::RunState::Queued { retry_at } => {
+                    retry_at.filter(|at| *at > self.shared.clock.now())
+                }
+                _ => None,
+            });
         let kill = self.active.as_ref().and_then(|active| active.kill_at);
         let expiry = self.active.as_ref().and_then(|active| active.run.state.wait());
-        let expiry = expiry.filter(|wait| wait.answer.is_none()).and_then(|wait| wait.expires_at);
-        [idle, retry, kill, expiry].into_iter().flatten().min().unwrap_or(Time(i64::MAX))
+        let expiry = expiry
+            .filter(|wait| wait.answer.is_none())
+            .and_then(|wait| wait.expires_at);
+        [idle, retry, kill, expiry]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(Time(i64::MAX))
     }
 
     /// Orders a permit if there is work that could run.
@@ -286,7 +332,9 @@ impl Actor {
                 (answered && active.permit.is_none()).then_some(&active.run.adapter)
             }
             (None, Some(run)) => match run.state {
-                mainspring_core::RunState::Queued { retry_at } if retry_at.is_none_or(|at| at <= now) => Some(&run.adapter),
+                mainspring_core::RunState::Queued { retry_at } if retry_at.is_none_or(|at| at <= now) => {
+                    Some(&run.adapter)
+                }
                 _ => None,
             },
             (None, None) => None,
@@ -294,12 +342,15 @@ impl Actor {
         let Some(adapter) = adapter.cloned() else { return };
         self.ordered = true;
         let tx = self.tx.clone();
-        self.shared.scheduler.enqueue(&self.hot.session.owner, &adapter, move |permit| {
-            tx.send(Command::Granted(permit)).map_err(|refused| match refused.0 {
-                Command::Granted(permit) => permit,
-                _ => unreachable!("what could not be sent comes back"),
-            })
-        });
+        self.shared
+            .scheduler
+            .enqueue(&self.hot.session.owner, &adapter, move |permit| {
+                tx.send(Command::Granted(permit))
+                    .map_err(|refused| match refused.0 {
+                        Command::Granted(permit) => permit,
+                        _ => unreachable!("what could not be sent comes back"),
+                    })
+            });
     }
 
     /// Keeps the kernel's count of work up to date.
@@ -309,7 +360,8 @@ impl Actor {
             queued: self.queue.len(),
             active: self.active.as_ref().is_some_and(|active| !waits(active)).into(),
         };
-        self.shared.work_changed(std::mem::replace(&mut self.counted, now), now);
+        self.shared
+            .work_changed(std::mem::replace(&mut self.counted, now), now);
     }
 
     fn is_idle(&self) -> bool {
@@ -326,7 +378,8 @@ impl Actor {
             self.idle_since = self.shared.clock.now();
             return false;
         }
-        self.shared.forget(self.fence.session, &self.tx, || self.rx.is_empty())
+        self.shared
+            .forget(self.fence.session, &self.tx, || self.rx.is_empty())
     }
 
     /// Hands on what arrived after the actor had decided to end.
@@ -353,7 +406,15 @@ impl Actor {
     /// A draft on the state as it is; `seal` when it completes what is being streamed.
     fn draft(&self, seal: bool) -> (Draft, Vec<OpenText>) {
         let (pos, text) = self.feed.hold(seal);
-        (Draft::new(self.shared.ids.clone(), self.shared.clock.now(), pos, self.hot.clone()), text)
+        (
+            Draft::new(
+                self.shared.ids.clone(),
+                self.shared.clock.now(),
+                pos,
+                self.hot.clone(),
+            ),
+            text,
+        )
     }
 
     /// Gives a draft up: what was held back flows again.
@@ -407,13 +468,22 @@ impl Actor {
     }
 
     /// Finds out what became of a commit whose outcome is not known, before anybody is told anything.
-    async fn look_up(&self, commit: &Commit, why: String) -> Result<Vec<mainspring_core::Cursor>, StoreError> {
+    async fn look_up(
+        &self,
+        commit: &Commit,
+        why: String,
+    ) -> Result<Vec<mainspring_core::Cursor>, StoreError> {
         let (at, _) = self.feed.now();
         let first = commit.events.first().map(|event| event.id);
         let mut pause = 50;
         loop {
             let limit = commit.events.len();
-            match self.shared.store.events_after(self.fence.session, None, at.cursor, limit).await {
+            match self
+                .shared
+                .store
+                .events_after(self.fence.session, None, at.cursor, limit)
+                .await
+            {
                 Ok(events) if first.is_some() && events.first().map(|event| event.id) == first => {
                     return Ok(events.iter().map(|event| event.cursor).collect());
                 }
@@ -447,9 +517,9 @@ impl Actor {
 
     async fn change_session(&mut self, command: mainspring_core::session::Command) -> Result<Session, Error> {
         let command = match command {
-            mainspring_core::session::Command::Delete { .. } => {
-                mainspring_core::session::Command::Delete { live: !self.is_idle() }
-            }
+            mainspring_core::session::Command::Delete { .. } => mainspring_core::session::Command::Delete {
+                live: !self.is_idle(),
+            },
             other => other,
         };
         let (mut draft, _) = self.draft(false);

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Answer, Attempt, AttemptId, Block, Failure, Fidelity, Message, Run, Session, Time, ToolOutcome, Usage, WaitRequest,
+    Answer, Attempt, AttemptId, Block, Failure, Fidelity, Message, Run, Session, Time, ToolOutcome, Usage,
+    WaitRequest,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -117,17 +118,25 @@ pub enum End {
 impl End {
     /// It did its work.
     pub fn succeeded() -> Executed {
-        Executed::Ended(Self::Succeeded { usage: Usage::default() })
+        Executed::Ended(Self::Succeeded {
+            usage: Usage::default(),
+        })
     }
 
     /// It stopped before its work was done.
     pub fn stopped() -> Executed {
-        Executed::Ended(Self::Stopped { usage: Usage::default() })
+        Executed::Ended(Self::Stopped {
+            usage: Usage::default(),
+        })
     }
 
     /// It went wrong.
     pub fn failed(error: Failure, retryable: bool) -> Executed {
-        Executed::Ended(Self::Failed { error, retryable, usage: Usage::default() })
+        Executed::Ended(Self::Failed {
+            error,
+            retryable,
+            usage: Usage::default(),
+        })
     }
 }
 
@@ -242,7 +251,11 @@ impl From<DeltaError> for HandleError {
     fn from(error: DeltaError) -> Self {
         match error {
             DeltaError::Revoked => Self::Revoked,
-            DeltaError::TooLarge(limit) => Self::Kernel(Error::TooLarge { what: "message", size: limit + 1, limit }),
+            DeltaError::TooLarge(limit) => Self::Kernel(Error::TooLarge {
+                what: "message",
+                size: limit + 1,
+                limit,
+            }),
         }
     }
 }

@@ -80,7 +80,11 @@ impl Segment {
 
     /// Its text from byte `from` of the stream to byte `to`. Both lie between two deltas, so on a character's edge.
     fn slice(&self, from: u64, to: u64) -> &str {
-        let offset = |pos: u64| usize::try_from(pos.saturating_sub(self.start)).unwrap_or(usize::MAX).min(self.text.len());
+        let offset = |pos: u64| {
+            usize::try_from(pos.saturating_sub(self.start))
+                .unwrap_or(usize::MAX)
+                .min(self.text.len())
+        };
         self.text.get(offset(from)..offset(to)).unwrap_or_default()
     }
 }
@@ -107,7 +111,12 @@ pub enum DeltaError {
 
 impl Feed {
     /// The feed of a session whose stream stands at `at`.
-    pub(crate) fn new(fence: Fence, at: Position, dirty: UnboundedSender<Arc<Feed>>, message_bytes: usize) -> Arc<Self> {
+    pub(crate) fn new(
+        fence: Fence,
+        at: Position,
+        dirty: UnboundedSender<Arc<Feed>>,
+        message_bytes: usize,
+    ) -> Arc<Self> {
         Arc::new(Self {
             session: fence.session,
             state: Mutex::new(State {
@@ -157,7 +166,12 @@ impl Feed {
         writer.bytes += text.len();
         match state.text.back_mut() {
             Some(last) if last.message == message && last.block == block => last.text.push_str(text),
-            _ => state.text.push_back(Segment { start: state.pos, message, block, text: text.to_owned() }),
+            _ => state.text.push_back(Segment {
+                start: state.pos,
+                message,
+                block,
+                text: text.to_owned(),
+            }),
         }
         state.pos += text.len() as u64;
         if !std::mem::replace(&mut state.is_dirty, true) {
@@ -176,7 +190,11 @@ impl Feed {
             return Err(DeltaError::Revoked);
         }
         state.thought_no += 1;
-        let thought = Thought { no: state.thought_no, attempt: by, text: text.into() };
+        let thought = Thought {
+            no: state.thought_no,
+            attempt: by,
+            text: text.into(),
+        };
         state.thoughts.push_back(thought);
         if state.thoughts.len() > THOUGHTS {
             state.thoughts.pop_front();
@@ -187,7 +205,11 @@ impl Feed {
 
     /// Gives `attempt` the right to stream; nobody if none.
     pub(crate) fn authorize(&self, attempt: Option<AttemptId>) {
-        self.state.lock().writer = attempt.map(|attempt| Writer { attempt, open: None, bytes: 0 });
+        self.state.lock().writer = attempt.map(|attempt| Writer {
+            attempt,
+            open: None,
+            bytes: 0,
+        });
     }
 
     /// Counts a late call of an attempt without authority.
@@ -222,7 +244,12 @@ impl Feed {
     pub(crate) fn unseal(&self) {
         let mut state = self.state.lock();
         let last = state.text.back().map(|segment| segment.message);
-        let bytes = state.text.iter().filter(|segment| Some(segment.message) == last).map(|s| s.text.len()).sum();
+        let bytes = state
+            .text
+            .iter()
+            .filter(|segment| Some(segment.message) == last)
+            .map(|s| s.text.len())
+            .sum();
         if let Some(writer) = state.writer.as_mut().filter(|writer| writer.open.is_none()) {
             writer.open = last;
             writer.bytes = bytes;
@@ -243,7 +270,11 @@ impl Feed {
             }
         }
         if let Some(completed) = completed {
-            while state.text.front().is_some_and(|segment| segment.start < completed) {
+            while state
+                .text
+                .front()
+                .is_some_and(|segment| segment.start < completed)
+            {
                 state.text.pop_front();
             }
             state.flushed = state.flushed.max(completed);
@@ -261,7 +292,12 @@ impl Feed {
     pub(crate) fn restore(&self, chunks: Vec<Chunk>) {
         let mut state = self.state.lock();
         for chunk in chunks {
-            state.text.push_back(Segment { start: chunk.pos, message: chunk.message, block: chunk.block, text: chunk.text });
+            state.text.push_back(Segment {
+                start: chunk.pos,
+                message: chunk.message,
+                block: chunk.block,
+                text: chunk.text,
+            });
         }
     }
 
@@ -271,7 +307,12 @@ impl Feed {
         let (from, to, fence) = (state.flushed, state.pos, state.fence);
         state.flushed = to;
         state.is_dirty = false;
-        let newer = state.text.iter().rev().take_while(|segment| segment.end() > from).count();
+        let newer = state
+            .text
+            .iter()
+            .rev()
+            .take_while(|segment| segment.end() > from)
+            .count();
         let segments = state.text.iter().skip(state.text.len() - newer);
         let chunk = |segment: &Segment| Chunk {
             fence,
@@ -280,7 +321,10 @@ impl Feed {
             block: segment.block,
             text: segment.slice(from, to).to_owned(),
         };
-        segments.map(chunk).filter(|chunk| !chunk.text.is_empty()).collect()
+        segments
+            .map(chunk)
+            .filter(|chunk| !chunk.text.is_empty())
+            .collect()
     }
 
     /// The flusher could not write the bytes from `from` on: they are not durable after all.
@@ -296,7 +340,13 @@ impl Feed {
     pub(crate) fn now(&self) -> (Position, Vec<OpenText>) {
         let state = self.state.lock();
         let pos = state.barrier.unwrap_or(state.pos);
-        (Position { cursor: state.cursor, pos }, open_texts(&state.text, pos))
+        (
+            Position {
+                cursor: state.cursor,
+                pos,
+            },
+            open_texts(&state.text, pos),
+        )
     }
 
     /// How many readers there are.
@@ -310,7 +360,10 @@ fn open_texts(text: &VecDeque<Segment>, until: u64) -> Vec<OpenText> {
     for segment in text.iter().filter(|segment| segment.start < until) {
         let slice = segment.slice(segment.start, until);
         if open.last().is_none_or(|last| last.message != segment.message) {
-            open.push(OpenText { message: segment.message, blocks: vec![] });
+            open.push(OpenText {
+                message: segment.message,
+                blocks: vec![],
+            });
         }
         let Some(last) = open.last_mut() else { continue };
         match last.blocks.iter_mut().find(|(block, _)| *block == segment.block) {

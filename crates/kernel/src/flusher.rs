@@ -13,7 +13,12 @@ use crate::tasks::Tasks;
 const TICK: u64 = 100;
 
 /// Writes the text of every feed that says it has some, until the kernel is gone.
-pub(crate) async fn flush(store: Arc<dyn Store>, clock: Clock, mut dirty: UnboundedReceiver<Arc<Feed>>, tasks: Tasks) {
+pub(crate) async fn flush(
+    store: Arc<dyn Store>,
+    clock: Clock,
+    mut dirty: UnboundedReceiver<Arc<Feed>>,
+    tasks: Tasks,
+) {
     let mut feeds = vec![];
     loop {
         let received = tokio::select! {

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{
-    AttemptId, EventId, LineId, MessageId, NodeId, RunId, SessionId, WaitId,
-};
+use mainspring_core::{AttemptId, EventId, LineId, MessageId, NodeId, RunId, SessionId, WaitId};
 use parking_lot::Mutex;
 
 /// Draws ids: at random, or from a seed so that a test can be played again.
@@ -14,14 +12,22 @@ pub struct Ids(Arc<Mutex<Source>>);
 #[derive(Debug)]
 enum Source {
     /// Random bytes are asked for in blocks: one system call for many ids.
-    System { block: Box<[u8; 1024]>, used: usize },
-    Seeded { state: u64 },
+    System {
+        block: Box<[u8; 1024]>,
+        used: usize,
+    },
+    Seeded {
+        state: u64,
+    },
 }
 
 impl Ids {
     /// Random ids.
     pub fn system() -> Self {
-        Self(Arc::new(Mutex::new(Source::System { block: Box::new([0; 1024]), used: 1024 })))
+        Self(Arc::new(Mutex::new(Source::System {
+            block: Box::new([0; 1024]),
+            used: 1024,
+        })))
     }
 
     /// The ids that `seed` leads to.
@@ -40,7 +46,9 @@ impl Ids {
                 bytes.copy_from_slice(&block[*used..*used + N]);
                 *used += N;
             }
-            Source::Seeded { state } => bytes.iter_mut().for_each(|byte| *byte = splitmix(state).to_le_bytes()[0]),
+            Source::Seeded { state } => bytes
+                .iter_mut()
+                .for_each(|byte| *byte = splitmix(state).to_le_bytes()[0]),
         }
         bytes
     }

@@ -25,7 +25,8 @@ mod runs;
 mod sessions;
 pub(crate) use requests::Accept;
 pub use requests::{
-    Accepted, Caller, CancelOutcome, MessageTree, NewSession, RunQuery, RunRequest, SessionQuery, SessionTarget, Snapshot, TreeNode,
+    Accepted, Caller, CancelOutcome, MessageTree, NewSession, RunQuery, RunRequest, SessionQuery,
+    SessionTarget, Snapshot, TreeNode,
 };
 pub use sessions::{ends_run, session_ref};
 
@@ -64,7 +65,10 @@ impl Default for Options {
             cancel_grace: 5_000,
             wait_expiry: 24 * 60 * 60 * 1_000,
             idle_unload: 30_000,
-            retry: Retry { base: 500, max: 30_000 },
+            retry: Retry {
+                base: 500,
+                max: 30_000,
+            },
             on_orphan: OnOrphan::Leave,
             execute: true,
         }
@@ -137,11 +141,18 @@ impl Kernel {
         clock: Clock,
         ids: Ids,
     ) -> Result<Self, Error> {
-        let adapters: BTreeMap<_, _> =
-            adapters.into_iter().map(|adapter| (adapter.capabilities().adapter, adapter)).collect();
+        let adapters: BTreeMap<_, _> = adapters
+            .into_iter()
+            .map(|adapter| (adapter.capabilities().adapter, adapter))
+            .collect();
         let (dirty, flushes) = mpsc::unbounded_channel();
         let tasks = Tasks::default();
-        tasks.spawn(crate::flusher::flush(store.clone(), clock.clone(), flushes, tasks.clone()));
+        tasks.spawn(crate::flusher::flush(
+            store.clone(),
+            clock.clone(),
+            flushes,
+            tasks.clone(),
+        ));
         let scheduler = Scheduler::new(options.max_workers, options.adapter_workers.clone());
         let node = ids.node();
         let shared = Arc::new_cyclic(|me| Shared {
@@ -170,7 +181,10 @@ impl Kernel {
             self.shared.purge(session);
         }
         let forget = self.shared.clock.now().0 - 24 * 60 * 60 * 1_000;
-        self.shared.store.requests_forget(mainspring_core::Time(forget)).await?;
+        self.shared
+            .store
+            .requests_forget(mainspring_core::Time(forget))
+            .await?;
         let mut loading = vec![];
         for session in unfinished.live {
             let (ready, loaded) = oneshot::channel();
@@ -185,7 +199,11 @@ impl Kernel {
 
     /// What the adapters can do.
     pub fn adapters(&self) -> Vec<Capabilities> {
-        self.shared.adapters.values().map(|adapter| adapter.capabilities()).collect()
+        self.shared
+            .adapters
+            .values()
+            .map(|adapter| adapter.capabilities())
+            .collect()
     }
 
     /// How much work there is now, and whenever that changes.
@@ -253,12 +271,16 @@ impl Shared {
         let (reply, answer) = oneshot::channel();
         self.dispatch(session, command(reply)).await;
         // Whoever drops a command unanswered is a session that is gone.
-        answer.await.unwrap_or_else(|_| Err(Error::not_found("session", session)))
+        answer
+            .await
+            .unwrap_or_else(|_| Err(Error::not_found("session", session)))
     }
 
     /// An actor for a new session, which its first commit creates.
     pub(crate) async fn birth(&self, session: mainspring_core::Session) -> Result<(), Error> {
-        let Some(me) = self.me.upgrade() else { return Err(Error::ShuttingDown) };
+        let Some(me) = self.me.upgrade() else {
+            return Err(Error::ShuttingDown);
+        };
         let id = session.id;
         let fence = self.store.lease_take(id, self.node).await?;
         let (tx, rx) = mpsc::unbounded_channel();
@@ -269,7 +291,11 @@ impl Shared {
     }
 
     /// Starts to load a session; commands wait in its channel. `ready` learns when it has taken up what was left.
-    fn load(&self, session: SessionId, ready: Option<oneshot::Sender<Result<(), Error>>>) -> mpsc::UnboundedSender<Command> {
+    fn load(
+        &self,
+        session: SessionId,
+        ready: Option<oneshot::Sender<Result<(), Error>>>,
+    ) -> mpsc::UnboundedSender<Command> {
         let mut actors = self.actors.lock();
         if let Some(actor) = actors.get(&session) {
             if let Some(ready) = ready {
@@ -282,7 +308,8 @@ impl Shared {
         drop(actors);
         if let Some(me) = self.me.upgrade() {
             let tx = tx.clone();
-            self.tasks.spawn(Box::pin(async move { me.wake(session, (tx, rx), ready).await }));
+            self.tasks
+                .spawn(Box::pin(async move { me.wake(session, (tx, rx), ready).await }));
         }
         tx
     }
@@ -310,7 +337,11 @@ impl Shared {
                 return;
             }
         };
-        let lost = loaded.runs.iter().find(|(run, _)| run.state.holder().is_some()).cloned();
+        let lost = loaded
+            .runs
+            .iter()
+            .find(|(run, _)| run.state.holder().is_some())
+            .cloned();
         let mut actor = Actor::new(self, fence, loaded, true, channel);
         let recovered = match lost {
             Some((run, Some(attempt))) => Box::pin(actor.recover(run, attempt)).await,
@@ -331,7 +362,9 @@ impl Shared {
         leaves: impl FnOnce() -> bool,
     ) -> bool {
         let mut actors = self.actors.lock();
-        let same = actors.get(&session).is_some_and(|known| known.same_channel(actor));
+        let same = actors
+            .get(&session)
+            .is_some_and(|known| known.same_channel(actor));
         let gone = same && leaves();
         if gone {
             actors.remove(&session);

@@ -61,8 +61,16 @@ impl Drop for Permit {
 impl Scheduler {
     /// A scheduler of `total` permits, at most `caps` of them for an adapter.
     pub(crate) fn new(total: usize, caps: impl IntoIterator<Item = (String, usize)>) -> Self {
-        let adapters = caps.into_iter().map(|(name, cap)| (name, Slots { cap, used: 0 })).collect();
-        Self(Arc::new(Mutex::new(State { free: total, adapters, turns: VecDeque::new(), tickets: HashMap::new() })))
+        let adapters = caps
+            .into_iter()
+            .map(|(name, cap)| (name, Slots { cap, used: 0 }))
+            .collect();
+        Self(Arc::new(Mutex::new(State {
+            free: total,
+            adapters,
+            turns: VecDeque::new(),
+            tickets: HashMap::new(),
+        })))
     }
 
     /// A permit, if one is free. Nobody is overtaken: whoever waits while a permit is free waits for another adapter.
@@ -82,13 +90,21 @@ impl Scheduler {
             state.turns.push_back(owner.to_owned());
         }
         let tickets = state.tickets.entry(owner.to_owned()).or_default();
-        tickets.0.entry(adapter.to_owned()).or_default().push_back(Ticket(Box::new(deliver)));
+        tickets
+            .0
+            .entry(adapter.to_owned())
+            .or_default()
+            .push_back(Ticket(Box::new(deliver)));
         drop(state);
         self.grant();
     }
 
     fn permit(&self, adapter: &str) -> Permit {
-        Permit { scheduler: self.clone(), adapter: adapter.to_owned(), live: true }
+        Permit {
+            scheduler: self.clone(),
+            adapter: adapter.to_owned(),
+            live: true,
+        }
     }
 
     fn release(&self, adapter: &str) {
@@ -98,7 +114,9 @@ impl Scheduler {
 
     fn grant(&self) {
         loop {
-            let Some((adapter, ticket)) = self.0.lock().next() else { return };
+            let Some((adapter, ticket)) = self.0.lock().next() else {
+                return;
+            };
             // Delivered without the lock: it may wake an actor that asks for the next permit at once.
             if let Err(mut refused) = ticket.0(self.permit(&adapter)) {
                 refused.live = false;
@@ -110,7 +128,11 @@ impl Scheduler {
 
 impl State {
     fn has_room(&self, adapter: &str) -> bool {
-        self.free > 0 && self.adapters.get(adapter).is_none_or(|slots| slots.used < slots.cap)
+        self.free > 0
+            && self
+                .adapters
+                .get(adapter)
+                .is_none_or(|slots| slots.used < slots.cap)
     }
 
     fn take(&mut self, adapter: &str) -> bool {
@@ -135,7 +157,13 @@ impl State {
     fn next(&mut self) -> Option<(String, Ticket)> {
         for turn in 0..self.turns.len() {
             let owner = self.turns[turn].clone();
-            let ready = self.tickets.get(&owner)?.0.keys().find(|adapter| self.has_room(adapter)).cloned();
+            let ready = self
+                .tickets
+                .get(&owner)?
+                .0
+                .keys()
+                .find(|adapter| self.has_room(adapter))
+                .cloned();
             let Some(adapter) = ready else { continue };
             self.turns.remove(turn);
             let tickets = self.tickets.get_mut(&owner)?;

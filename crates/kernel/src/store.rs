@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Artifact, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId, ExternalRef, Grant, LegacyAlias,
-    Line, LineId, Message, MessageId, NodeId, Point, Range, Run, RunId, RunStatus, Session, SessionId, SessionStatus,
-    Time,
+    Artifact, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId, ExternalRef, Grant,
+    LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Range, Run, RunId, RunStatus, Session,
+    SessionId, SessionStatus, Time,
 };
 use serde_json::Value;
 
@@ -55,7 +55,12 @@ pub trait Store: Send + Sync + 'static {
     async fn run_get(&self, run: RunId) -> Result<Option<Run>, StoreError>;
 
     /// The run that `owner` asked for under this name.
-    async fn run_by_request(&self, owner: &str, client: &str, request: &str) -> Result<Option<Run>, StoreError>;
+    async fn run_by_request(
+        &self,
+        owner: &str,
+        client: &str,
+        request: &str,
+    ) -> Result<Option<Run>, StoreError>;
 
     /// Runs of one owner, the newest first.
     async fn run_page(&self, page: &RunPage) -> Result<Vec<Run>, StoreError>;
@@ -64,7 +69,12 @@ pub trait Store: Send + Sync + 'static {
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError>;
 
     /// What was answered to a request, if it is remembered.
-    async fn request_get(&self, owner: &str, operation: &str, key: &str) -> Result<Option<Request>, StoreError>;
+    async fn request_get(
+        &self,
+        owner: &str,
+        operation: &str,
+        key: &str,
+    ) -> Result<Option<Request>, StoreError>;
 
     /// Events of a session after `after`, in order; those of `run` alone if it is given.
     async fn events_after(
@@ -76,7 +86,12 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<Event>, StoreError>;
 
     /// The last `limit` messages of the path to `tip` that lie above depth `before`, root first.
-    async fn path(&self, tip: Point, before: Option<u32>, limit: usize) -> Result<Vec<PlacedMessage>, StoreError>;
+    async fn path(
+        &self,
+        tip: Point,
+        before: Option<u32>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError>;
 
     /// One message that `session` made, with its line.
     async fn message_get(

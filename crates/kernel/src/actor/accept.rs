@@ -19,11 +19,18 @@ impl Actor {
         let (base, again) = self.base(accept.place).await?;
         let policy = self.stage(&accept)?;
         let superseded: Vec<Run> = match policy {
-            Policy::Replace | Policy::Interrupt => self.queue.iter().filter(|run| run.attempts == 0).cloned().collect(),
+            Policy::Replace | Policy::Interrupt => self
+                .queue
+                .iter()
+                .filter(|run| run.attempts == 0)
+                .cloned()
+                .collect(),
             _ => vec![],
         };
         let idle = self.is_idle() && self.shared.options.execute;
-        let permit = idle.then(|| self.shared.scheduler.try_acquire(&accept.adapter)).flatten();
+        let permit = idle
+            .then(|| self.shared.scheduler.try_acquire(&accept.adapter))
+            .flatten();
         let (run, prompt) = self.run_of(&accept, again, permit.is_some());
 
         let (mut draft, _) = self.draft(false);
@@ -52,7 +59,9 @@ impl Actor {
         }
         if permit.is_some() {
             let own = run_prompts(&accept, &prompt).then(|| (prompt.clone(), false));
-            let started = draft.start(self.shared.node, base, own).and_then(|()| self.open(&mut draft, &accept.adapter));
+            let started = draft
+                .start(self.shared.node, base, own)
+                .and_then(|()| self.open(&mut draft, &accept.adapter));
             if let Err(refusal) = started {
                 self.give_up();
                 return Err(refusal.into());
@@ -72,11 +81,19 @@ impl Actor {
                 return Err(error.into());
             }
         };
-        let Some(run) = run else { return Err(Error::Invalid("the run was lost".into())) };
+        let Some(run) = run else {
+            return Err(Error::Invalid("the run was lost".into()));
+        };
         self.latest = Some(run.id);
         self.next_no = run.no + 1;
         let (position, _) = self.feed.now();
-        let accepted = Accepted { session: self.hot.session.clone(), run: run.clone(), policy, position, replayed: false };
+        let accepted = Accepted {
+            session: self.hot.session.clone(),
+            run: run.clone(),
+            policy,
+            position,
+            replayed: false,
+        };
         match attempt {
             Some(attempt) => self.launch(run, attempt, permit, prompt, None),
             None => {
@@ -90,18 +107,29 @@ impl Actor {
     /// What the policy makes of a busy session: the policy that takes effect, or a refusal.
     fn stage(&self, accept: &Accept) -> Result<Policy, Error> {
         let limits = &self.shared.options.limits;
-        let Some(status) = self.busy() else { return Ok(accept.policy) };
+        let Some(status) = self.busy() else {
+            return Ok(accept.policy);
+        };
         if accept.place.is_branch() || accept.policy == Policy::Reject {
             return Err(Error::Busy { status });
         }
         if accept.policy == Policy::Steer {
-            return Err(Error::Unsupported { adapter: accept.adapter.clone(), what: "take a prompt while it works" });
+            return Err(Error::Unsupported {
+                adapter: accept.adapter.clone(),
+                what: "take a prompt while it works",
+            });
         }
         if self.queue.len() >= limits.queue_per_session && accept.policy == Policy::Enqueue {
-            return Err(Error::Overloaded { what: "the session's queue", limit: limits.queue_per_session });
+            return Err(Error::Overloaded {
+                what: "the session's queue",
+                limit: limits.queue_per_session,
+            });
         }
         if self.shared.queue_len() >= limits.queue_total {
-            return Err(Error::Overloaded { what: "the queue", limit: limits.queue_total });
+            return Err(Error::Overloaded {
+                what: "the queue",
+                limit: limits.queue_total,
+            });
         }
         Ok(accept.policy)
     }
@@ -116,7 +144,11 @@ impl Actor {
             Place::Regenerate { message_id } => (message_id, Role::User),
             Place::Edit { message_id } => (message_id, Role::Assistant),
         };
-        let found = self.shared.store.message_get(self.fence.session, message_id).await?;
+        let found = self
+            .shared
+            .store
+            .message_get(self.fence.session, message_id)
+            .await?;
         let not_found = || Error::not_found("message", message_id);
         let (placed, _) = found.ok_or_else(not_found)?;
         match (placed.message.role, role) {
@@ -137,7 +169,11 @@ impl Actor {
                 session: self.fence.session,
                 run: Some(accept.run),
                 role: Role::User,
-                status: if starts { MessageStatus::Completed } else { MessageStatus::NotStarted },
+                status: if starts {
+                    MessageStatus::Completed
+                } else {
+                    MessageStatus::NotStarted
+                },
                 content: accept.prompt.clone(),
                 usage: None,
                 created_at: now,

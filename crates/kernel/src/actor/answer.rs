@@ -12,7 +12,9 @@ impl Actor {
     /// An adapter asks and holds its execution.
     pub(super) async fn ask(&mut self, by: AttemptId, ask: Ask, reply: Recording<Answer>) {
         match self.authority(by) {
-            Some(active) if active.run.state.status() == RunStatus::Running => self.wait(by, ask, Some(reply)).await,
+            Some(active) if active.run.state.status() == RunStatus::Running => {
+                self.wait(by, ask, Some(reply)).await
+            }
             Some(_) | None => {
                 let _ = reply.send(Err(HandleError::Revoked));
             }
@@ -31,7 +33,9 @@ impl Actor {
             resume: ask.resume,
             answer: None,
         };
-        let Some(mut draft) = self.active_draft() else { return };
+        let Some(mut draft) = self.active_draft() else {
+            return;
+        };
         // What was streamed before the question stays open: it is completed with the attempt's next message.
         let asked = match draft.command(RunCommand::Wait { by, wait }) {
             Ok(()) => self.take_over(draft).await.map_err(Error::from),
@@ -70,23 +74,35 @@ impl Actor {
             let status = self.run_known(run).await?.state.status();
             return Err(mainspring_core::Refusal::NotWaiting { wait, status }.into());
         }
-        let Some(mut draft) = self.active_draft() else { return Err(Error::not_found("run", run)) };
+        let Some(mut draft) = self.active_draft() else {
+            return Err(Error::not_found("run", run));
+        };
         if let Err(refusal) = draft.command(RunCommand::Answer { wait, answer }) {
             self.give_up();
             return Err(refusal.into());
         }
         self.take_over(draft).await?;
-        self.active.as_ref().map(|active| active.run.clone()).ok_or_else(|| Error::not_found("run", run))
+        self.active
+            .as_ref()
+            .map(|active| active.run.clone())
+            .ok_or_else(|| Error::not_found("run", run))
     }
 
     /// A worker is free for the run that was answered.
     pub(super) async fn resume(&mut self, permit: Permit) {
         let Some(active) = &self.active else { return };
         let by = active.attempt.id;
-        let Some((answer, resume)) = active.run.state.wait().and_then(|w| Some((w.answer.clone()?, w.resume.clone()))) else {
+        let Some((answer, resume)) = active
+            .run
+            .state
+            .wait()
+            .and_then(|w| Some((w.answer.clone()?, w.resume.clone())))
+        else {
             return;
         };
-        let Some(mut draft) = self.active_draft() else { return };
+        let Some(mut draft) = self.active_draft() else {
+            return;
+        };
         if let Err(refusal) = draft.command(RunCommand::Resume { by }) {
             self.give_up();
             tracing::error!(%refusal, "an answered run could not go on");
@@ -96,7 +112,9 @@ impl Actor {
             tracing::warn!(%error, "an answered run could not go on yet");
             return;
         }
-        let Some(mut active) = self.active.take() else { return };
+        let Some(mut active) = self.active.take() else {
+            return;
+        };
         match active.held.take() {
             Some(held) => {
                 active.permit = Some(permit);
@@ -105,7 +123,13 @@ impl Actor {
             }
             None => {
                 let answered = Answered { answer, resume };
-                self.launch(active.run, active.attempt, Some(permit), active.prompt, Some(answered));
+                self.launch(
+                    active.run,
+                    active.attempt,
+                    Some(permit),
+                    active.prompt,
+                    Some(answered),
+                );
             }
         }
     }
@@ -114,7 +138,9 @@ impl Actor {
     pub(super) async fn expire(&mut self, wait: WaitId) {
         let (draft, text) = self.draft(true);
         let Some(active) = &self.active else { return };
-        let mut draft = draft.with_run(active.run.clone(), Some(active.attempt.clone())).with_text(text);
+        let mut draft = draft
+            .with_run(active.run.clone(), Some(active.attempt.clone()))
+            .with_text(text);
         if draft.command(RunCommand::Expire { wait }).is_err() {
             self.give_up();
             return;
@@ -123,7 +149,9 @@ impl Actor {
         let task = active.task.clone();
         match self.conclude(draft).await {
             // The execution that held the wait has lost its authority.
-            Ok(()) => task.into_iter().for_each(|task| self.put_down(&run, attempt, task)),
+            Ok(()) => task
+                .into_iter()
+                .for_each(|task| self.put_down(&run, attempt, task)),
             Err(error) => {
                 tracing::warn!(%error, "an expired wait could not be recorded yet");
                 let clock = self.shared.clock.clone();

@@ -1,7 +1,9 @@
 //! Cancellation: requested, dispatched, acknowledged, stopped; each recorded before the next.
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
-use mainspring_core::{Attempt, AttemptId, CancelReason, Failure, Proof, Refusal, Run, RunId, RunStatus, Usage};
+use mainspring_core::{
+    Attempt, AttemptId, CancelReason, Failure, Proof, Refusal, Run, RunId, RunStatus, Usage,
+};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
@@ -14,7 +16,9 @@ impl Actor {
     pub(super) async fn cancel(&mut self, run: RunId, reply: Reply<CancelOutcome>) {
         match &mut self.active {
             Some(active) if active.run.id == run => match active.run.state.status() {
-                RunStatus::Cancelling if active.attempt.cancellation.dispatched_at.is_none() => active.cancelling.push(reply),
+                RunStatus::Cancelling if active.attempt.cancellation.dispatched_at.is_none() => {
+                    active.cancelling.push(reply)
+                }
                 RunStatus::Cancelling => {
                     let _ = reply.send(Ok(outcome(&active.run, Some(&active.attempt))));
                 }
@@ -55,13 +59,18 @@ impl Actor {
         // Nothing executes while the store alone holds a wait: then the run ends here.
         let (by, adapter) = (active.attempt.id, active.run.adapter.clone());
         let (draft, text) = self.draft(active.task.is_none());
-        let mut draft = draft.with_run(active.run.clone(), Some(active.attempt.clone())).with_text(text);
+        let mut draft = draft
+            .with_run(active.run.clone(), Some(active.attempt.clone()))
+            .with_text(text);
         if let Err(refusal) = draft.command(RunCommand::Cancel { reason }) {
             self.give_up();
             let _ = reply.map(|reply| reply.send(Err(refusal.into())));
             return;
         }
-        let ends = draft.run.as_ref().is_some_and(|run| run.state.status().is_ended());
+        let ends = draft
+            .run
+            .as_ref()
+            .is_some_and(|run| run.state.status().is_ended());
         if ends {
             if let (Some(active), Some(reply)) = (&mut self.active, reply) {
                 active.cancelling.push(reply);
@@ -86,7 +95,10 @@ impl Actor {
         let (tx, clock) = (self.tx.clone(), self.shared.clock.clone());
         let adapter = self.shared.adapters.get(&adapter).cloned();
         self.shared.tasks.spawn(async move {
-            let nothing = Dispatch { dispatched: false, acknowledged: false };
+            let nothing = Dispatch {
+                dispatched: false,
+                acknowledged: false,
+            };
             let dispatch = match adapter {
                 Some(adapter) => tokio::select! {
                     dispatch = adapter.cancel(by) => dispatch,
@@ -99,20 +111,40 @@ impl Actor {
     }
 
     fn refuse_cancelling(&mut self, error: &Error) {
-        for reply in self.active.as_mut().map(|active| std::mem::take(&mut active.cancelling)).unwrap_or_default() {
+        for reply in self
+            .active
+            .as_mut()
+            .map(|active| std::mem::take(&mut active.cancelling))
+            .unwrap_or_default()
+        {
             let _ = reply.send(Err(error.clone()));
         }
     }
 
     /// The adapter was told to stop.
     pub(super) async fn dispatched(&mut self, by: AttemptId, dispatch: Dispatch) {
-        let holds = self.active.as_ref().is_some_and(|active| active.run.state.holder() == Some(by));
+        let holds = self
+            .active
+            .as_ref()
+            .is_some_and(|active| active.run.state.holder() == Some(by));
         if !holds {
             return;
         }
-        let Some(mut draft) = self.active_draft() else { return };
-        let Dispatch { dispatched, acknowledged } = dispatch;
-        if draft.command(RunCommand::Dispatched { by, dispatched, acknowledged }).is_err() {
+        let Some(mut draft) = self.active_draft() else {
+            return;
+        };
+        let Dispatch {
+            dispatched,
+            acknowledged,
+        } = dispatch;
+        if draft
+            .command(RunCommand::Dispatched {
+                by,
+                dispatched,
+                acknowledged,
+            })
+            .is_err()
+        {
             self.give_up();
             return;
         }
@@ -156,7 +188,10 @@ impl Actor {
     }
 
     pub(super) async fn killed(&mut self, by: AttemptId, death: Death) {
-        let holds = self.active.as_ref().is_some_and(|active| active.run.state.holder() == Some(by));
+        let holds = self
+            .active
+            .as_ref()
+            .is_some_and(|active| active.run.state.holder() == Some(by));
         if !holds {
             return;
         }
@@ -164,7 +199,10 @@ impl Actor {
             Death::Proven => Outcome::Stopped { proof: Proof::Killed },
             Death::Unproven => Outcome::Failed {
                 status: RunStatus::Orphaned,
-                error: Failure::new("cancel_unproven", "it was told to stop, but whether it has is not known"),
+                error: Failure::new(
+                    "cancel_unproven",
+                    "it was told to stop, but whether it has is not known",
+                ),
                 retryable: false,
                 retry_at: None,
             },
@@ -179,14 +217,21 @@ impl Actor {
                 tracing::warn!(%error, run = %run.id, "a superseded prompt could not be cancelled");
             }
         }
-        if interrupt && self.active.as_ref().is_some_and(|active| active.run.state.status() != RunStatus::Cancelling) {
+        if interrupt
+            && self
+                .active
+                .as_ref()
+                .is_some_and(|active| active.run.state.status() != RunStatus::Cancelling)
+        {
             self.cancel_active(CancelReason::Superseded, None).await;
         }
     }
 
     pub(super) async fn shut_down(&mut self, done: oneshot::Sender<()>) {
         self.shutdown = Some(done);
-        let stops = |active: &super::Active| active.task.is_some() && active.run.state.status() != RunStatus::Cancelling;
+        let stops = |active: &super::Active| {
+            active.task.is_some() && active.run.state.status() != RunStatus::Cancelling
+        };
         if self.active.as_ref().is_some_and(stops) {
             self.cancel_active(CancelReason::Shutdown, None).await;
         }

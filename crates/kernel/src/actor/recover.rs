@@ -15,7 +15,10 @@ impl Actor {
         let by = attempt.id;
         if let Some(tip) = run.pen.and_then(before) {
             let path = self.shared.store.path(tip, None, 1).await?;
-            let last = path.last().map(|placed| &placed.message).filter(|message| message.run == Some(run.id));
+            let last = path
+                .last()
+                .map(|placed| &placed.message)
+                .filter(|message| message.run == Some(run.id));
             self.hot.unanswered = last.map(|message| message.unanswered()).unwrap_or_default();
             self.hot.last_role = last.map(|message| message.role);
         }
@@ -36,7 +39,10 @@ impl Actor {
             return Ok(());
         }
         let retry = self.shared.options.on_orphan == OnOrphan::Retry
-            && self.active.as_ref().is_some_and(|active| active.run.attempts < self.shared.options.limits.attempts);
+            && self
+                .active
+                .as_ref()
+                .is_some_and(|active| active.run.attempts < self.shared.options.limits.attempts);
         let outcome = Outcome::Failed {
             status: RunStatus::Orphaned,
             error: Failure::new("executor_lost", "the process that executed it has ended"),
@@ -50,7 +56,9 @@ impl Actor {
     /// A run of this session, from memory or from the store.
     pub(super) async fn run_known(&self, run: RunId) -> Result<Run, Error> {
         let found = self.shared.store.run_get(run).await?;
-        found.filter(|run| run.session == self.fence.session).ok_or_else(|| Error::not_found("run", run))
+        found
+            .filter(|run| run.session == self.fence.session)
+            .ok_or_else(|| Error::not_found("run", run))
     }
 
     /// Tries an ended run again, beneath the last message that was not part of its failure.
@@ -68,7 +76,9 @@ impl Actor {
         };
         let failed = |placed: &&crate::store::PlacedMessage| {
             let message = &placed.message;
-            message.run == Some(id) && message.role == Role::Assistant && message.status == MessageStatus::Failed
+            message.run == Some(id)
+                && message.role == Role::Assistant
+                && message.status == MessageStatus::Failed
         };
         let base = match path.last().filter(failed) {
             Some(_) => path.len().checked_sub(2).and_then(|at| path.get(at)),
@@ -80,7 +90,10 @@ impl Actor {
             self.give_up();
             return Err(refusal.into());
         }
-        draft.reopen(base.and_then(|placed| placed.point), base.map(|placed| placed.message.id));
+        draft.reopen(
+            base.and_then(|placed| placed.point),
+            base.map(|placed| placed.message.id),
+        );
         let (run, _) = self.commit(draft).await?;
         let run = run.ok_or_else(|| Error::not_found("run", id))?;
         self.queue.push_front(run.clone());

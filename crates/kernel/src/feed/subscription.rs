@@ -73,7 +73,13 @@ impl Subscription {
     pub(crate) fn new(feed: Arc<Feed>, store: Arc<dyn Store>, at: Position) -> Self {
         feed.readers.fetch_add(1, Ordering::Relaxed);
         let thought = feed.state.lock().thought_no;
-        Self { feed, store, at, backlog: VecDeque::new(), thought }
+        Self {
+            feed,
+            store,
+            at,
+            backlog: VecDeque::new(),
+            thought,
+        }
     }
 
     /// The resume point: hand it to a later subscription and nothing is missed or seen twice.
@@ -91,7 +97,10 @@ impl Subscription {
                 Step::Wait => notified.await,
                 Step::End => return None,
                 Step::Load => {
-                    let page = self.store.events_after(self.feed.session, None, self.at.cursor, PAGE).await;
+                    let page = self
+                        .store
+                        .events_after(self.feed.session, None, self.at.cursor, PAGE)
+                        .await;
                     match page {
                         Ok(events) if events.is_empty() => {
                             // Everything up to the floor was deleted with its session: nothing more will come.
@@ -108,7 +117,11 @@ impl Subscription {
     fn step(&mut self) -> Step {
         let feed = self.feed.clone();
         let state = feed.state.lock();
-        while self.backlog.front().is_some_and(|event| event.cursor <= self.at.cursor) {
+        while self
+            .backlog
+            .front()
+            .is_some_and(|event| event.cursor <= self.at.cursor)
+        {
             self.backlog.pop_front();
         }
         let event = match self.backlog.front() {
@@ -146,7 +159,12 @@ impl Subscription {
         let from = segment.start.max(self.at.pos);
         self.at.pos = segment.end().min(limit);
         let text = segment.slice(from, self.at.pos).to_owned();
-        (!text.is_empty()).then(|| Delta { message: segment.message, block: segment.block, text, position: self.at })
+        (!text.is_empty()).then(|| Delta {
+            message: segment.message,
+            block: segment.block,
+            text,
+            position: self.at,
+        })
     }
 }
 

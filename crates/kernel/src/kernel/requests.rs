@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Block, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
-    RunStatus, Session, SessionId, SessionStatus, Time,
+    Block, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy, Position, RequestName, Run,
+    RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -84,7 +84,10 @@ impl RunRequest {
     /// A prompt of plain text for the session of this key.
     pub fn text(key: impl Into<String>, text: impl Into<String>) -> Self {
         Self {
-            session: SessionTarget { key: Some(key.into()), ..SessionTarget::default() },
+            session: SessionTarget {
+                key: Some(key.into()),
+                ..SessionTarget::default()
+            },
             prompt: vec![Block::text(text)],
             ..Self::default()
         }
