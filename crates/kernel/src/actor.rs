@@ -11,8 +11,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use mainspring_core::run::Outcome;
 use mainspring_core::{
-    Answer, Attempt, AttemptId, Event, Message, Point, Position, Run, RunId, RunStatus, Session, Time, WaitId,
+    Answer, Attempt, AttemptId, Event, Message, Point, Position, Proof, Run, RunId, RunStatus, Session, Time, WaitId,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinError};
@@ -142,7 +143,8 @@ struct Active {
     cancelling: Vec<Reply<CancelOutcome>>,
     /// When an attempt that was told to stop is killed.
     kill_at: Option<Time>,
-    killing: bool,
+    /// Set once the execution is given up: how the attempt ends when nothing acts for it any more.
+    killing: Option<Outcome>,
 }
 
 impl Actor {
@@ -281,14 +283,10 @@ impl Actor {
             .and_then(|active| active.kill_at)
             .is_some_and(|at| at <= now)
         {
-            self.kill();
+            self.kill(Outcome::Stopped { proof: Proof::Killed });
         }
-        let wait = self.active.as_ref().and_then(|active| active.run.state.wait());
-        if let Some(wait) =
-            wait.filter(|wait| wait.answer.is_none() && wait.expires_at.is_some_and(|at| at <= now))
-        {
-            let wait = wait.id;
-            self.expire(wait).await;
+        if self.expiry().is_some_and(|at| at <= now) {
+            self.expire().await;
         }
         self.pump();
     }
@@ -309,15 +307,17 @@ impl Actor {
                 _ => None,
             });
         let kill = self.active.as_ref().and_then(|active| active.kill_at);
-        let expiry = self.active.as_ref().and_then(|active| active.run.state.wait());
-        let expiry = expiry
-            .filter(|wait| wait.answer.is_none())
-            .and_then(|wait| wait.expires_at);
-        [idle, retry, kill, expiry]
+        [idle, retry, kill, self.expiry()]
             .into_iter()
             .flatten()
             .min()
             .unwrap_or(Time(i64::MAX))
+    }
+
+    /// When the open question of the active run expires.
+    fn expiry(&self) -> Option<Time> {
+        let active = self.active.as_ref().filter(|active| active.killing.is_none())?;
+        active.run.state.wait().filter(|wait| wait.answer.is_none())?.expires_at
     }
 
     /// Orders a permit if there is work that could run.
@@ -329,7 +329,7 @@ impl Actor {
         let adapter = match (&self.active, self.queue.front()) {
             (Some(active), _) => {
                 let answered = active.run.state.wait().is_some_and(|wait| wait.answer.is_some());
-                (answered && active.permit.is_none()).then_some(&active.run.adapter)
+                (answered && active.permit.is_none() && active.killing.is_none()).then_some(&active.run.adapter)
             }
             (None, Some(run)) => match run.state {
                 mainspring_core::RunState::Queued { retry_at } if retry_at.is_none_or(|at| at <= now) => {

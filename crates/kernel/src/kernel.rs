@@ -51,6 +51,8 @@ pub struct Options {
     pub retry: Retry,
     /// What becomes of a run whose process ended.
     pub on_orphan: OnOrphan,
+    /// The name of this process; a fresh one if not given.
+    pub node: Option<NodeId>,
     /// False for a kernel that only reads and changes records: queued runs stay queued.
     pub execute: bool,
 }
@@ -70,6 +72,7 @@ impl Default for Options {
                 max: 30_000,
             },
             on_orphan: OnOrphan::Leave,
+            node: None,
             execute: true,
         }
     }
@@ -154,7 +157,7 @@ impl Kernel {
             tasks.clone(),
         ));
         let scheduler = Scheduler::new(options.max_workers, options.adapter_workers.clone());
-        let node = ids.node();
+        let node = options.node.unwrap_or_else(|| ids.node());
         let shared = Arc::new_cyclic(|me| Shared {
             store,
             adapters,

@@ -1,7 +1,7 @@
 //! Waiting: a run asks a person, gives its worker back, and goes on once it is answered and a worker is free.
 
-use mainspring_core::run::Command as RunCommand;
-use mainspring_core::{Answer, AttemptId, Run, RunId, RunStatus, Wait, WaitId};
+use mainspring_core::run::{Command as RunCommand, Outcome};
+use mainspring_core::{Answer, AttemptId, Failure, Refusal, Run, RunId, RunStatus, Usage, Wait, WaitId};
 
 use super::{Actor, Draft};
 use crate::adapter::{Answered, Ask, HandleError, Recording};
@@ -56,23 +56,23 @@ impl Actor {
                 let _ = reply.send(Err(HandleError::Kernel(error)));
             }
             (Err(error), None) => {
-                let error = mainspring_core::Failure::new("unavailable", error.to_string());
-                let outcome = mainspring_core::run::Outcome::Failed {
+                let error = Failure::new("unavailable", error.to_string());
+                let outcome = Outcome::Failed {
                     status: RunStatus::Failed,
                     error,
                     retryable: true,
                     retry_at: None,
                 };
-                self.finish(by, outcome, mainspring_core::Usage::default()).await;
+                self.finish(by, outcome, Usage::default()).await;
             }
         }
     }
 
     pub(super) async fn answer(&mut self, run: RunId, wait: WaitId, answer: Answer) -> Result<Run, Error> {
-        let active = self.active.as_ref().filter(|active| active.run.id == run);
+        let active = self.active.as_ref().filter(|active| active.run.id == run && active.killing.is_none());
         if active.is_none() {
             let status = self.run_known(run).await?.state.status();
-            return Err(mainspring_core::Refusal::NotWaiting { wait, status }.into());
+            return Err(Refusal::NotWaiting { wait, status }.into());
         }
         let Some(mut draft) = self.active_draft() else {
             return Err(Error::not_found("run", run));
@@ -134,28 +134,21 @@ impl Actor {
         }
     }
 
-    /// Nobody answered in time.
-    pub(super) async fn expire(&mut self, wait: WaitId) {
-        let (draft, text) = self.draft(true);
-        let Some(active) = &self.active else { return };
-        let mut draft = draft
-            .with_run(active.run.clone(), Some(active.attempt.clone()))
-            .with_text(text);
-        if draft.command(RunCommand::Expire { wait }).is_err() {
-            self.give_up();
-            return;
-        }
-        let (run, attempt) = (active.run.adapter.clone(), active.attempt.id);
-        let task = active.task.clone();
-        match self.conclude(draft).await {
-            // The execution that held the wait has lost its authority.
-            Ok(()) => task
-                .into_iter()
-                .for_each(|task| self.put_down(&run, attempt, task)),
-            Err(error) => {
-                tracing::warn!(%error, "an expired wait could not be recorded yet");
-                let clock = self.shared.clock.clone();
-                clock.sleep_until(clock.now().plus(1_000)).await;
+    /// Nobody answered in time. An execution that holds the wait is stopped before the run ends.
+    pub(super) async fn expire(&mut self) {
+        let Some(active) = &mut self.active else { return };
+        let outcome = Outcome::Failed {
+            status: RunStatus::TimedOut,
+            error: Failure::new("wait_expired", "nobody answered in time"),
+            retryable: true,
+            retry_at: None,
+        };
+        match active.task {
+            Some(_) if active.killing.is_none() => self.kill(outcome),
+            Some(_) => {}
+            None => {
+                let by = active.attempt.id;
+                self.finish(by, outcome, Usage::default()).await;
             }
         }
     }

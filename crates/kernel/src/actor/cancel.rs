@@ -5,7 +5,6 @@ use mainspring_core::{
     Attempt, AttemptId, CancelReason, Failure, Proof, Refusal, Run, RunId, RunStatus, Usage,
 };
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 
 use super::{Actor, Command, Reply, before};
 use crate::adapter::{Death, Dispatch, HandleError};
@@ -159,11 +158,11 @@ impl Actor {
         }
     }
 
-    /// The grace period is over: the execution is given up and whatever acts for it is killed.
-    pub(super) fn kill(&mut self) {
+    /// Gives the execution up: it is dropped, then whatever acts for it is killed, then the attempt ends as `outcome`.
+    pub(super) fn kill(&mut self, outcome: Outcome) {
         let Some(active) = &mut self.active else { return };
         active.kill_at = None;
-        active.killing = true;
+        active.killing = Some(outcome);
         if let Some(task) = &active.task {
             task.abort();
         }
@@ -181,12 +180,6 @@ impl Actor {
         });
     }
 
-    /// Ends an execution that has lost its authority.
-    pub(super) fn put_down(&self, adapter: &str, by: AttemptId, task: AbortHandle) {
-        task.abort();
-        self.bury(adapter, by);
-    }
-
     pub(super) async fn killed(&mut self, by: AttemptId, death: Death) {
         let holds = self
             .active
@@ -195,9 +188,11 @@ impl Actor {
         if !holds {
             return;
         }
-        let outcome = match death {
-            Death::Proven => Outcome::Stopped { proof: Proof::Killed },
-            Death::Unproven => Outcome::Failed {
+        let wanted = self.active.as_mut().and_then(|active| active.killing.take());
+        let outcome = match (death, wanted) {
+            (Death::Proven, Some(outcome)) => outcome,
+            (Death::Proven, None) => Outcome::Stopped { proof: Proof::Killed },
+            (Death::Unproven, _) => Outcome::Failed {
                 status: RunStatus::Orphaned,
                 error: Failure::new(
                     "cancel_unproven",

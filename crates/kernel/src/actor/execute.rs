@@ -150,7 +150,7 @@ impl Actor {
             held: None,
             cancelling: vec![],
             kill_at: None,
-            killing: false,
+            killing: None,
         });
     }
 
@@ -210,7 +210,7 @@ impl Actor {
     pub(super) async fn executed(&mut self, by: AttemptId, executed: Result<Executed, JoinError>) {
         let Some(active) = self.authority(by) else { return };
         active.task = None;
-        if active.killing {
+        if active.killing.is_some() {
             let adapter = active.run.adapter.clone();
             self.bury(&adapter, by);
             return;

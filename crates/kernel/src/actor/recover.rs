@@ -33,7 +33,7 @@ impl Actor {
             held: None,
             cancelling: vec![],
             kill_at: None,
-            killing: false,
+            killing: None,
         });
         if survives {
             return Ok(());

@@ -1,0 +1,5 @@
+//! What drives agent runtimes beneath the kernel.
+
+pub mod script;
+
+pub use script::ScriptAdapter;

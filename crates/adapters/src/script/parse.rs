@@ -1,0 +1,268 @@
+//! The script language: one command per line, or several on one line with `;` between them.
+
+use mainspring_core::{Cost, Usage};
+use serde_json::Value;
+
+/// One command of a script.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// `say TEXT`: streams TEXT word by word. A line that is no command is said back.
+    Say(String),
+    /// `stream N [every D] [TEXT]`: streams TEXT (or the number) N times, one every D.
+    Stream {
+        /// How often.
+        count: u64,
+        /// How far apart, in milliseconds.
+        every: u64,
+        /// What; the number if empty.
+        text: String,
+    },
+    /// `think TEXT`: shows a thought.
+    Think(String),
+    /// `progress TEXT`: reports progress.
+    Progress(String),
+    /// `usage IN OUT [USD]`: reports tokens and cost.
+    Usage(Usage),
+    /// `sleep D`: waits.
+    Sleep(u64),
+    /// `tool NAME [JSON]`: calls a tool.
+    Tool {
+        /// Which.
+        name: String,
+        /// Its arguments.
+        input: Value,
+    },
+    /// `ask QUESTION`: waits for an input.
+    Ask(String),
+    /// `approve QUESTION`: waits for an approval.
+    Approve(String),
+    /// `fail [once|retry] [MESSAGE]`: fails; `once` only in the first attempt, `retry` in every one.
+    Fail {
+        /// Only the first attempt.
+        once: bool,
+        /// It may be tried again.
+        retry: bool,
+        /// Why.
+        message: String,
+    },
+    /// `crash [once]`: panics.
+    Crash {
+        /// Only the first attempt.
+        once: bool,
+    },
+    /// `hang`: does nothing until it is cancelled.
+    Hang,
+    /// `ignore-cancel`: from here on does not listen to cancellations.
+    IgnoreCancel,
+}
+
+/// Why a script cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{line:?}: {reason}")]
+pub struct BadScript {
+    line: String,
+    reason: &'static str,
+}
+
+/// Reads a script.
+pub fn parse(text: &str) -> Result<Vec<Command>, BadScript> {
+    split(text)
+        .iter()
+        .map(|line| line.trim())
+        .filter(|line| !line.is_empty())
+        .map(command)
+        .collect()
+}
+
+/// Splits at line ends and at `;`, which `\;` stands for literally.
+fn split(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut chars = text.chars().peekable();
+    while let Some(char) = chars.next() {
+        match (char, chars.peek()) {
+            ('\\', Some(';')) => lines
+                .last_mut()
+                .into_iter()
+                .for_each(|line| line.extend(chars.next())),
+            (';' | '\n', _) => lines.push(String::new()),
+            _ => lines.last_mut().into_iter().for_each(|line| line.push(char)),
+        }
+    }
+    lines
+}
+
+fn command(line: &str) -> Result<Command, BadScript> {
+    let bad = |reason| {
+        Err(BadScript {
+            line: line.chars().take(80).collect(),
+            reason,
+        })
+    };
+    let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let rest = rest.trim();
+    let needs = |make: fn(String) -> Command| match rest {
+        "" => bad("needs a text"),
+        text => Ok(make(text.to_owned())),
+    };
+    match word {
+        "say" => needs(Command::Say),
+        "think" => needs(Command::Think),
+        "progress" => needs(Command::Progress),
+        "ask" => needs(Command::Ask),
+        "approve" => needs(Command::Approve),
+        "stream" => stream(rest)
+            .ok_or(())
+            .or_else(|()| bad("expected: stream N [every D] [TEXT], for example: stream 10 every 50ms")),
+        "sleep" => duration(rest)
+            .map(Command::Sleep)
+            .ok_or(())
+            .or_else(|()| bad("expected a duration such as 50ms, 2s or 1m")),
+        "usage" => usage(rest)
+            .map(Command::Usage)
+            .ok_or(())
+            .or_else(|()| bad("expected: usage INPUT OUTPUT [USD]")),
+        "tool" => {
+            let (name, input) = rest.split_once(char::is_whitespace).unwrap_or((rest, "{}"));
+            match (name, serde_json::from_str(input)) {
+                ("", _) => bad("expected: tool NAME [JSON]"),
+                (name, Ok(input)) => Ok(Command::Tool {
+                    name: name.to_owned(),
+                    input,
+                }),
+                (_, Err(_)) => bad("the tool's arguments are not valid JSON"),
+            }
+        }
+        "fail" => {
+            let (first, others) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+            let (once, retry) = (first == "once", first == "retry");
+            let message = if once || retry { others.trim() } else { rest };
+            let message = if message.is_empty() {
+                "the script said fail"
+            } else {
+                message
+            };
+            Ok(Command::Fail {
+                once,
+                retry,
+                message: message.to_owned(),
+            })
+        }
+        "crash" if matches!(rest, "" | "once") => Ok(Command::Crash { once: rest == "once" }),
+        "hang" if rest.is_empty() => Ok(Command::Hang),
+        "ignore-cancel" if rest.is_empty() => Ok(Command::IgnoreCancel),
+        _ => Ok(Command::Say(format!("You said: {line}"))),
+    }
+}
+
+fn stream(rest: &str) -> Option<Command> {
+    let mut words = rest.splitn(2, char::is_whitespace);
+    let count = words.next()?.parse().ok()?;
+    let rest = words.next().unwrap_or("").trim_start();
+    let (every, text) = match rest.strip_prefix("every ") {
+        Some(rest) => {
+            let (every, text) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+            (duration(every)?, text)
+        }
+        None => (0, rest),
+    };
+    Some(Command::Stream {
+        count,
+        every,
+        text: text.to_owned(),
+    })
+}
+
+/// A duration in milliseconds: `50ms`, `2s`, `1m`.
+fn duration(text: &str) -> Option<u64> {
+    let unit = text.find(|char: char| !char.is_ascii_digit())?;
+    let (number, unit) = text.split_at(unit);
+    let factor = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+fn usage(rest: &str) -> Option<Usage> {
+    let mut words = rest.split_whitespace();
+    let (input_tokens, output_tokens) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let cost = words.next().map_or(Some(0.0), |usd| usd.parse::<f64>().ok())?;
+    Some(Usage {
+        input_tokens,
+        output_tokens,
+        cost: Cost::from(cost),
+        ..Usage::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_read() {
+        let script = parse(
+            "say hello there; think hm\nstream 3 every 50ms tick; stream 2; sleep 2s; tool add {\"a\":1,\"b\":2}; tool echo\n\
+             ask How old?; approve Delete it?; fail once no luck; fail; crash once; hang; ignore-cancel; usage 3 4 0.5; progress half",
+        )
+        .unwrap();
+        insta::assert_snapshot!(script.iter().map(|command| format!("{command:?}\n")).collect::<String>(), @r#"
+        Say("hello there")
+        Think("hm")
+        Stream { count: 3, every: 50, text: "tick" }
+        Stream { count: 2, every: 0, text: "" }
+        Sleep(2000)
+        Tool { name: "add", input: Object {"a": Number(1), "b": Number(2)} }
+        Tool { name: "echo", input: Object {} }
+        Ask("How old?")
+        Approve("Delete it?")
+        Fail { once: true, retry: false, message: "no luck" }
+        Fail { once: false, retry: false, message: "the script said fail" }
+        Crash { once: true }
+        Hang
+        IgnoreCancel
+        Usage(Usage { input_tokens: 3, output_tokens: 4, cache_read_tokens: 0, cache_write_tokens: 0, cost: Cost(500000000) })
+        Progress("half")
+        "#);
+    }
+
+    #[test]
+    fn what_is_no_command_is_said_back() {
+        assert_eq!(
+            parse("What is 2+2?").unwrap(),
+            [Command::Say("You said: What is 2+2?".into())]
+        );
+        assert_eq!(
+            parse("hang on a moment").unwrap(),
+            [Command::Say("You said: hang on a moment".into())]
+        );
+        assert_eq!(parse(r"say a\; b").unwrap(), [Command::Say("a; b".into())]);
+        assert_eq!(parse(" ;\n; ").unwrap(), []);
+    }
+
+    #[test]
+    fn a_bad_command_is_named() {
+        let errors: String = [
+            "say",
+            "stream x",
+            "sleep 5",
+            "tool",
+            "tool add {",
+            "usage 1",
+            "sleep 99999999999999999999s",
+        ]
+        .map(|line| format!("{}\n", parse(line).unwrap_err()))
+        .concat();
+        insta::assert_snapshot!(errors, @r#"
+        "say": needs a text
+        "stream x": expected: stream N [every D] [TEXT], for example: stream 10 every 50ms
+        "sleep 5": expected a duration such as 50ms, 2s or 1m
+        "tool": expected: tool NAME [JSON]
+        "tool add {": the tool's arguments are not valid JSON
+        "usage 1": expected: usage INPUT OUTPUT [USD]
+        "sleep 99999999999999999999s": expected a duration such as 50ms, 2s or 1m
+        "#);
+    }
+}

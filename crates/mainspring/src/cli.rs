@@ -1,0 +1,179 @@
+//! The command line: `mainspring NOUN VERB`, human by default, JSON with `--json`.
+//!
+//! Exit codes: 0 done; 1 the run failed, timed out or was orphaned; 2 the request makes no sense; 3 there is no such
+//! thing; 4 refused in this state; 5 not possible now, try later; 6 the state directory belongs to another process;
+//! 7 the run waits for an answer; 130 cancelled.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use mainspring_kernel::kernel::Caller;
+
+use crate::config::{Config, Resolved, Sources};
+use crate::node::Node;
+
+mod config;
+mod demo;
+mod doctor;
+mod fail;
+mod output;
+mod prompt;
+mod run;
+mod session;
+mod tree;
+mod watch;
+
+use fail::{Exit, Fail};
+use output::Output;
+
+/// Durable sessions for AI agents: accepts work exactly once, streams it, survives kill -9.
+#[derive(Parser)]
+#[command(name = "mainspring", version, propagate_version = true, max_term_width = 100, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 the run failed, 2 bad request, 3 not found, 4 refused in this state, \
+5 not possible now, 6 the state directory belongs to another process, 7 the run waits for an answer, 130 cancelled.";
+
+#[derive(Args)]
+struct Global {
+    /// The folder everything is kept in
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Settings")]
+    state_dir: Option<String>,
+    /// The configuration file [default: ./mainspring.toml, then the user's]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Settings")]
+    config: Option<PathBuf>,
+    /// Whose sessions these are
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Settings")]
+    owner: Option<String>,
+    /// How many runs are executed at once
+    #[arg(long, global = true, value_name = "N", help_heading = "Settings")]
+    max_workers: Option<String>,
+    /// What survives a loss of power: full or normal
+    #[arg(long, global = true, value_name = "LEVEL", help_heading = "Settings")]
+    durability: Option<String>,
+    /// What is logged to standard error, for example debug
+    #[arg(long, global = true, value_name = "FILTER", help_heading = "Settings")]
+    log: Option<String>,
+    /// Machine-readable output: JSON, one object per line where there are many
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show what mainspring does, in a temporary folder, without any configuration
+    Demo(demo::Demo),
+    /// Send a prompt and stream the answer
+    Prompt(prompt::Prompt),
+    /// List, show and change sessions
+    #[command(subcommand)]
+    Session(session::Session),
+    /// List, show, cancel, retry and answer runs
+    #[command(subcommand)]
+    Run(run::Run),
+    /// Show the configuration
+    #[command(subcommand)]
+    Config(config::Config),
+    /// Check the state directory, the database, versions and limits
+    Doctor(doctor::Doctor),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let output = Output::new(cli.global.json);
+    let outcome = match start(cli, &output) {
+        Ok(exit) => exit,
+        Err(fail) => {
+            output.fail(&fail);
+            fail.exit
+        }
+    };
+    ExitCode::from(outcome as u8)
+}
+
+fn start(cli: Cli, output: &Output) -> Result<Exit, Fail> {
+    if let Command::Completions { shell } = cli.command {
+        let mut script = vec![];
+        clap_complete::generate(shell, &mut Cli::command(), "mainspring", &mut script);
+        output.raw(&script)?;
+        return Ok(Exit::Done);
+    }
+    let resolved = load(&cli.global)?;
+    log(&resolved.config);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let context = Context { resolved, output };
+    let exit = runtime.block_on(context.execute(cli.command));
+    // What still reads from a terminal must not keep the process.
+    runtime.shutdown_background();
+    exit
+}
+
+fn load(global: &Global) -> Result<Resolved, Fail> {
+    let flags = [
+        ("state_dir", &global.state_dir),
+        ("owner", &global.owner),
+        ("max_workers", &global.max_workers),
+        ("durability", &global.durability),
+        ("log", &global.log),
+    ];
+    let flags = flags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
+    let mut sources = Sources::from_process(flags.collect())?;
+    sources.file = global.config.clone();
+    Ok(Config::load(&sources)?)
+}
+
+fn log(config: &Config) {
+    let filter = tracing_subscriber::EnvFilter::new(&config.log);
+    // A second subscriber in one process is a test's doing; the first one stays.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+/// What every command works with.
+struct Context<'a> {
+    resolved: Resolved,
+    output: &'a Output,
+}
+
+impl Context<'_> {
+    async fn execute(&self, command: Command) -> Result<Exit, Fail> {
+        match command {
+            Command::Demo(demo) => Box::pin(demo.execute(self)).await,
+            Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
+            Command::Session(session) => session.execute(self).await,
+            Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::Config(config) => config.execute(self),
+            Command::Doctor(doctor) => doctor.execute(self).await,
+            Command::Completions { .. } => Ok(Exit::Done),
+        }
+    }
+
+    fn config(&self) -> &Config {
+        &self.resolved.config
+    }
+
+    fn caller(&self) -> Caller {
+        Caller::new(&self.config().owner)
+    }
+
+    /// A node that executes.
+    async fn node(&self) -> Result<Node, Fail> {
+        Ok(Node::open(self.config()).await?)
+    }
+
+    /// A node that only reads and changes records.
+    async fn records(&self) -> Result<Node, Fail> {
+        Ok(Node::open_records(self.config()).await?)
+    }
+}

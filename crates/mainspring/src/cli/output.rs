@@ -1,0 +1,133 @@
+//! Output: results on standard output, everything else on standard error, colour only on a terminal.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+
+use anstyle::{AnsiColor, Style};
+use comfy_table::{ContentArrangement, Table, presets};
+use mainspring_core::{RunStatus, Time};
+use serde::Serialize;
+
+use super::fail::Fail;
+
+pub(super) const DIM: Style = Style::new().dimmed();
+pub(super) const BOLD: Style = Style::new().bold();
+pub(super) const RED: Style = AnsiColor::Red.on_default();
+pub(super) const GREEN: Style = AnsiColor::Green.on_default();
+pub(super) const YELLOW: Style = AnsiColor::Yellow.on_default();
+pub(super) const CYAN: Style = AnsiColor::Cyan.on_default();
+
+/// Where and how a command prints.
+pub(super) struct Output {
+    pub(super) json: bool,
+}
+
+impl Output {
+    pub(super) fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// True when a person sits at the terminal.
+    pub(super) fn is_interactive(&self) -> bool {
+        !self.json && io::stdin().is_terminal() && io::stderr().is_terminal()
+    }
+
+    /// A line of the result.
+    pub(super) fn line(&self, line: impl Display) -> io::Result<()> {
+        tolerate(writeln!(anstream::stdout(), "{line}"))
+    }
+
+    /// Part of a line of the result, shown at once.
+    pub(super) fn part(&self, text: &str) -> io::Result<()> {
+        let mut out = anstream::stdout();
+        tolerate(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+    }
+
+    /// Bytes of the result, as they are.
+    pub(super) fn raw(&self, bytes: &[u8]) -> io::Result<()> {
+        tolerate(io::stdout().write_all(bytes))
+    }
+
+    /// One JSON object on a line.
+    pub(super) fn object(&self, value: &impl Serialize) -> io::Result<()> {
+        let json = serde_json::to_string(value)?;
+        tolerate(writeln!(io::stdout(), "{json}"))
+    }
+
+    /// Something for the person, beside the result.
+    pub(super) fn note(&self, note: impl Display) -> io::Result<()> {
+        tolerate(writeln!(anstream::stderr(), "{note}"))
+    }
+
+    /// Rows under headings.
+    pub(super) fn table(&self, headings: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(headings.iter().map(|heading| heading.to_uppercase()));
+        for row in rows {
+            table.add_row(row);
+        }
+        let text = table.to_string();
+        for (at, line) in text.lines().enumerate() {
+            let line = line.trim_end().strip_prefix(' ').unwrap_or(line.trim_end());
+            if at == 0 { self.line(format_args!("{DIM}{line}{DIM:#}"))? } else { self.line(line)? }
+        }
+        Ok(())
+    }
+
+    /// Why the command could not be carried out.
+    pub(super) fn fail(&self, fail: &Fail) {
+        // With nowhere to say it, the exit code still does.
+        let _ = match self.json {
+            true => writeln!(io::stderr(), "{}", fail.json()),
+            false => writeln!(anstream::stderr(), "{RED}error[{}]{RED:#}: {}", fail.code, fail.message),
+        };
+    }
+}
+
+/// A reader that has gone away, such as `head`, is not our failure.
+fn tolerate(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// A status in its colour.
+pub(super) fn status(status: RunStatus) -> String {
+    let style = match status {
+        RunStatus::Succeeded => GREEN,
+        RunStatus::Failed | RunStatus::TimedOut | RunStatus::Orphaned => RED,
+        RunStatus::Cancelled | RunStatus::Cancelling => DIM,
+        RunStatus::WaitingInput | RunStatus::WaitingApproval => YELLOW,
+        RunStatus::Queued | RunStatus::Starting | RunStatus::Running => CYAN,
+    };
+    format!("{style}{status}{style:#}")
+}
+
+/// A moment in the local time zone.
+pub(super) fn moment(time: Time) -> String {
+    match jiff::Timestamp::from_millisecond(time.0) {
+        Ok(moment) => moment.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        Err(_) => time.0.to_string(),
+    }
+}
+
+/// A stretch of time, short.
+pub(super) fn span(millis: u64) -> String {
+    match millis {
+        0..1_000 => format!("{millis} ms"),
+        1_000..60_000 => format!("{:.1} s", millis as f64 / 1_000.0),
+        _ => format!("{} min {} s", millis / 60_000, millis / 1_000 % 60),
+    }
+}
+
+/// The first line of a text, cut to `most` characters.
+pub(super) fn excerpt(text: &str, most: usize) -> String {
+    let line = text.trim().lines().next().unwrap_or_default();
+    match line.char_indices().nth(most) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None if text.trim().lines().nth(1).is_some() => format!("{line} …"),
+        None => line.to_owned(),
+    }
+}

@@ -1,0 +1,190 @@
+//! `mainspring prompt`
+
+use std::io::{IsTerminal, Read};
+
+use clap::{Args, ValueEnum};
+use mainspring_core::{Block, MessageId, Mode, Place, Policy, RequestName, RunOptions, SessionId};
+use mainspring_kernel::kernel::{NewSession, RunRequest, SessionTarget};
+
+use super::fail::{Exit, Fail};
+use super::output::DIM;
+use super::watch::watch;
+use super::Context;
+
+/// Send a prompt and stream the answer
+#[derive(Args)]
+#[command(after_help = "Without a text, the prompt is read from standard input. The built-in script agent follows its \
+prompt as a script, for example: say hello; tool add {\"a\":1,\"b\":2}; ask How are you?")]
+pub(super) struct Prompt {
+    /// The prompt
+    text: Vec<String>,
+    /// The session: a key of your choice (made if it is new) or a ses_… id [default: a new session]
+    #[arg(long, short, value_name = "KEY|ID")]
+    session: Option<String>,
+    /// A title for a new session
+    #[arg(long)]
+    title: Option<String>,
+    /// The agent runtime [default: the session's]
+    #[arg(long, value_name = "NAME")]
+    adapter: Option<String>,
+    /// Whether the agent may act or only answer
+    #[arg(long, value_enum, default_value = "act")]
+    mode: CliMode,
+    /// Instructions for the agent
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// The model
+    #[arg(long)]
+    model: Option<String>,
+    /// The folder the agent works in
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<String>,
+    /// What to do if the session is busy
+    #[arg(long, value_enum, default_value = "enqueue")]
+    policy: CliPolicy,
+    /// Answer this user message again, as a branch
+    #[arg(long, value_name = "MSG", conflicts_with_all = ["after", "root", "text"])]
+    regenerate: Option<MessageId>,
+    /// Continue after this assistant message, as a branch
+    #[arg(long, value_name = "MSG", conflicts_with = "root")]
+    after: Option<MessageId>,
+    /// Begin a new conversation within the session
+    #[arg(long)]
+    root: bool,
+    /// Your name for this request: sent again, it gives the same run
+    #[arg(long, value_name = "NAME")]
+    request_id: Option<String>,
+    /// Your own name; request ids are yours alone
+    #[arg(long, value_name = "NAME", default_value = "cli")]
+    client_id: String,
+    /// A key under which the same request gives the same run for 24 hours
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum CliMode {
+    Ask,
+    Act,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum CliPolicy {
+    Enqueue,
+    Steer,
+    Replace,
+    Interrupt,
+    Reject,
+}
+
+impl Prompt {
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
+        let request = self.request()?;
+        let node = context.node().await?;
+        let kernel = node.kernel();
+        let accepted = kernel.run_create(&context.caller(), request).await;
+        let accepted = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                node.close().await;
+                return Err(error.into());
+            }
+        };
+        if !context.output.json {
+            let session = accepted.session.key.clone().unwrap_or_else(|| accepted.session.id.to_string());
+            let again = if accepted.replayed { " (sent before: the same run)" } else { "" };
+            context.output.note(format_args!("{DIM}· session {session}, {}{again}{DIM:#}", accepted.run.id))?;
+        }
+        let from = if accepted.replayed { mainspring_core::Position::START } else { accepted.position };
+        let exit = match accepted.run.state.status() {
+            // Nothing more will come of a run that has ended: show what it said.
+            status if accepted.replayed && status.is_ended() => {
+                replay(context, kernel, &accepted.run).await.map(|()| super::watch::exit_of(status))
+            }
+            _ => watch(context, kernel, accepted.session.id, accepted.run.id, from).await,
+        };
+        // Work that an earlier process had accepted was started with this one; it is not left half done.
+        kernel.drain().await;
+        node.close().await;
+        exit
+    }
+
+    fn request(self) -> Result<RunRequest, Fail> {
+        let place = match (self.regenerate, self.after, self.root) {
+            (Some(message_id), ..) => Place::Regenerate { message_id },
+            (_, Some(message_id), _) => Place::Edit { message_id },
+            (_, _, true) => Place::Root,
+            _ => Place::Tip,
+        };
+        let text = match self.text.join(" ") {
+            text if text.is_empty() && self.regenerate.is_none() => standard_input()?,
+            text => text,
+        };
+        let (id, key) = match self.session {
+            Some(name) if name.starts_with("ses_") => {
+                let id = name.parse::<SessionId>().map_err(|bad| Fail::bad_request(bad.to_string()))?;
+                (Some(id), None)
+            }
+            key => (None, key),
+        };
+        Ok(RunRequest {
+            session: SessionTarget {
+                id,
+                key,
+                new: NewSession { title: self.title, surface_kind: Some("cli".into()), ..NewSession::default() },
+                ..SessionTarget::default()
+            },
+            prompt: if self.regenerate.is_some() { vec![] } else { vec![Block::text(text)] },
+            adapter: self.adapter,
+            mode: match self.mode {
+                CliMode::Ask => Mode::Ask,
+                CliMode::Act => Mode::Act,
+            },
+            options: RunOptions { system_prompt: self.system, model: self.model, model_profile: None, cwd: self.cwd },
+            place,
+            policy: match self.policy {
+                CliPolicy::Enqueue => Policy::Enqueue,
+                CliPolicy::Steer => Policy::Steer,
+                CliPolicy::Replace => Policy::Replace,
+                CliPolicy::Interrupt => Policy::Interrupt,
+                CliPolicy::Reject => Policy::Reject,
+            },
+            name: RequestName {
+                client_id: self.request_id.is_some().then_some(self.client_id),
+                request_id: self.request_id,
+                idempotency_key: self.idempotency_key,
+            },
+        })
+    }
+}
+
+/// Shows a run that has ended: its events as JSON, or its last message.
+async fn replay(
+    context: &Context<'_>,
+    kernel: &mainspring_kernel::Kernel,
+    run: &mainspring_core::Run,
+) -> Result<(), Fail> {
+    let events = super::run::all_events(context, kernel, run.id).await?;
+    for event in events {
+        match &event.body {
+            _ if context.output.json => context.output.object(&event)?,
+            mainspring_core::Body::MessageCompleted { message, .. } if Some(message.id) == run.final_message => {
+                context.output.part(&message.text())?;
+            }
+            _ => {}
+        }
+    }
+    if !context.output.json {
+        context.output.note(format_args!("{DIM}·{DIM:#} {}", super::output::status(run.state.status())))?;
+    }
+    Ok(())
+}
+
+fn standard_input() -> Result<String, Fail> {
+    if std::io::stdin().is_terminal() {
+        return Err(Fail::bad_request("no prompt: give it as an argument, or through standard input"));
+    }
+    let mut text = vec![];
+    std::io::stdin().read_to_end(&mut text)?;
+    String::from_utf8(text).map_err(|_| Fail::bad_request("the prompt on standard input is not UTF-8"))
+}

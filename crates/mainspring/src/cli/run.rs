@@ -1,0 +1,224 @@
+//! `mainspring run`
+
+use clap::Subcommand;
+use mainspring_core::{Answer, Approval, Cursor, Event, Position, RunId, RunStatus};
+use mainspring_kernel::kernel::{Kernel, RunQuery, session_ref};
+use serde_json::{Value, json};
+
+use super::fail::{Exit, Fail};
+use super::output::{self, BOLD, DIM, moment, span};
+use super::watch::watch;
+use super::Context;
+
+/// List, show, cancel, retry and answer runs
+#[derive(Subcommand)]
+pub(super) enum Run {
+    /// List runs, the newest first
+    List {
+        /// Only those of this session
+        #[arg(long, short, value_name = "KEY|ID")]
+        session: Option<String>,
+        /// Only those in this status
+        #[arg(long, value_parser = parse_status)]
+        status: Option<RunStatus>,
+        /// How many
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: usize,
+    },
+    /// Show a run and its attempts
+    Show {
+        /// The run
+        run: RunId,
+    },
+    /// Stop a run
+    Cancel {
+        /// The run
+        run: RunId,
+    },
+    /// Try a failed, timed-out or orphaned run again
+    Retry {
+        /// The run
+        run: RunId,
+    },
+    /// Answer a run that waits
+    Answer {
+        /// The run
+        run: RunId,
+        /// The answer
+        #[arg(required_unless_present_any = ["allow", "deny"], conflicts_with_all = ["allow", "deny"])]
+        text: Option<String>,
+        /// Approve
+        #[arg(long, conflicts_with = "deny")]
+        allow: bool,
+        /// Refuse
+        #[arg(long)]
+        deny: bool,
+    },
+    /// Replay the events of a run
+    Events {
+        /// The run
+        run: RunId,
+        /// Only those after this cursor
+        #[arg(long, value_name = "CURSOR", default_value_t = 0)]
+        after: u64,
+    },
+}
+
+fn parse_status(name: &str) -> Result<RunStatus, String> {
+    RunStatus::from_name(name).ok_or_else(|| {
+        "one of queued, starting, running, waiting_input, waiting_approval, cancelling, succeeded, failed, cancelled, \
+         timed_out, orphaned"
+            .into()
+    })
+}
+
+impl Run {
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
+        let executes = matches!(self, Self::Retry { .. } | Self::Answer { .. });
+        let node = if executes { context.node().await? } else { context.records().await? };
+        let outcome = self.carry_out(context, node.kernel()).await;
+        if executes {
+            node.kernel().drain().await;
+        }
+        node.close().await;
+        outcome
+    }
+
+    async fn carry_out(self, context: &Context<'_>, kernel: &Kernel) -> Result<Exit, Fail> {
+        let (caller, output) = (context.caller(), context.output);
+        match self {
+            Self::List { session, status, limit } => {
+                let session = match session {
+                    Some(name) => Some(kernel.session_get(&caller, &session_ref(&name)?).await?.id),
+                    None => None,
+                };
+                let query = RunQuery { session, status, limit: Some(limit), before: None };
+                list(context, &kernel.run_list(&caller, query).await?)?;
+            }
+            Self::Show { run } => show(context, kernel, run).await?,
+            Self::Cancel { run } => {
+                let outcome = kernel.run_cancel(&caller, run).await?;
+                match output.json {
+                    true => output.object(&outcome)?,
+                    false => output.line(format_args!("{} {run}", output::status(outcome.status)))?,
+                }
+            }
+            Self::Retry { run } => {
+                let now = position(kernel, context, run).await?;
+                let retried = kernel.run_retry(&caller, run).await?;
+                return watch(context, kernel, retried.session, run, now).await;
+            }
+            Self::Answer { run, text, allow, deny: _ } => {
+                let waiting = kernel.run_get(&caller, run).await?;
+                let Some(wait) = waiting.state.wait().map(|wait| wait.id) else {
+                    let status = waiting.state.status();
+                    let fail = Fail::bad_request(format!("{run} is {status} and waits for nothing"));
+                    return Err(Fail { exit: Exit::Refused, code: "not_waiting", ..fail });
+                };
+                let answer = match text {
+                    Some(text) => Answer::Input { input: Value::String(text) },
+                    None if allow => Answer::Approval { decision: Approval::Allowed },
+                    None => Answer::Approval { decision: Approval::Denied },
+                };
+                let now = position(kernel, context, run).await?;
+                kernel.run_answer(&caller, run, wait, answer).await?;
+                return watch(context, kernel, waiting.session, run, now).await;
+            }
+            Self::Events { run, after } => events(context, kernel, run, Cursor(after)).await?,
+        }
+        Ok(Exit::Done)
+    }
+}
+
+/// Where the stream of the run's session stands.
+async fn position(kernel: &Kernel, context: &Context<'_>, run: RunId) -> Result<Position, Fail> {
+    let session = kernel.run_get(&context.caller(), run).await?.session;
+    let by = mainspring_kernel::store::SessionRef::Id(session);
+    Ok(kernel.session_subscribe(&context.caller(), &by, None).await?.0.position)
+}
+
+fn list(context: &Context<'_>, runs: &[mainspring_core::Run]) -> Result<(), Fail> {
+    if context.output.json {
+        return Ok(runs.iter().try_for_each(|run| context.output.object(run))?);
+    }
+    if runs.is_empty() {
+        return Ok(context.output.note("no runs")?);
+    }
+    let rows = runs.iter().map(|run| {
+        let error = run.state.error().map(|error| error.code.clone()).unwrap_or_default();
+        vec![run.id.to_string(), output::status(run.state.status()), run.attempts.to_string(), moment(run.created_at), took(run), error]
+    });
+    Ok(context.output.table(&["run", "status", "attempts", "accepted", "took", "error"], rows.collect())?)
+}
+
+fn took(run: &mainspring_core::Run) -> String {
+    run.completed_at.map(|end| span(end.since(run.created_at))).unwrap_or_default()
+}
+
+async fn show(context: &Context<'_>, kernel: &Kernel, run: RunId) -> Result<(), Fail> {
+    let (caller, output) = (context.caller(), context.output);
+    let run = kernel.run_get(&caller, run).await?;
+    let attempts = kernel.run_attempts(&caller, run.id).await?;
+    if output.json {
+        let mut json = serde_json::to_value(&run).unwrap_or_default();
+        json["attemptList"] = json!(attempts);
+        return Ok(output.object(&json)?);
+    }
+    output.line(format_args!("{BOLD}{}{BOLD:#} {}", run.id, output::status(run.state.status())))?;
+    if let Some(error) = run.state.error() {
+        output.line(format_args!("error     {} ({})", error.message, error.code))?;
+    }
+    if let Some(wait) = run.state.wait() {
+        output.line(format_args!("waits     {} ({})", wait.question, wait.request))?;
+    }
+    output.line(format_args!("session   {} (run {} of it)", run.session, run.no))?;
+    output.line(format_args!("adapter   {}, mode {}", run.adapter, run.mode))?;
+    output.line(format_args!("accepted  {}  {}", moment(run.created_at), took(&run)))?;
+    if let Some(request) = &run.request.request_id {
+        output.line(format_args!("request   {request}"))?;
+    }
+    if !run.usage.is_zero() {
+        let usage = &run.usage;
+        output.line(format_args!("usage     {} in, {} out, ${:.6}", usage.input_tokens, usage.output_tokens, usage.cost.usd()))?;
+    }
+    for attempt in attempts {
+        let error = attempt.error.map(|error| format!(": {} ({})", error.message, error.code)).unwrap_or_default();
+        let took = attempt.completed_at.map(|end| span(end.since(attempt.created_at))).unwrap_or_default();
+        output.line(format_args!("attempt {} {}{error} {DIM}{took} {}{DIM:#}", attempt.no, output::status(attempt.status), attempt.id))?;
+        let stages = attempt.cancellation;
+        for (stage, at) in [("requested", stages.requested_at), ("dispatched", stages.dispatched_at), ("acknowledged", stages.acknowledged_at)] {
+            if let Some(at) = at {
+                output.line(format_args!("  cancellation {stage} {}", moment(at)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn events(context: &Context<'_>, kernel: &Kernel, run: RunId, after: Cursor) -> Result<(), Fail> {
+    let events = all_events(context, kernel, run).await?;
+    for event in events.into_iter().filter(|event| event.cursor > after) {
+        if context.output.json {
+            context.output.object(&event)?;
+            continue;
+        }
+        let payload = serde_json::to_value(&event.body).map(|json| json["payload"].to_string()).unwrap_or_default();
+        let payload = output::excerpt(&payload, 100);
+        let kind = event.body.kind();
+        context.output.line(format_args!("{DIM}{:>6} {}{DIM:#} {kind:<28} {payload}", event.cursor.0, moment(event.at)))?;
+    }
+    Ok(())
+}
+
+/// Every event of a run.
+pub(super) async fn all_events(context: &Context<'_>, kernel: &Kernel, run: RunId) -> Result<Vec<Event>, Fail> {
+    let mut events: Vec<Event> = vec![];
+    loop {
+        let after = events.last().map_or(Cursor::START, |event| event.cursor);
+        let page = kernel.run_events(&context.caller(), run, after, Some(context.config().limits.page)).await?;
+        if page.is_empty() {
+            return Ok(events);
+        }
+        events.extend(page);
+    }
+}

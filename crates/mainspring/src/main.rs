@@ -1,0 +1,5 @@
+//! The `mainspring` binary: everything is in the library.
+
+fn main() -> std::process::ExitCode {
+    mainspring::cli::main()
+}

@@ -1,0 +1,118 @@
+//! The node: one running mainspring. Store, adapters and kernel meet here and nowhere else.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mainspring_adapters::ScriptAdapter;
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::ids::Ids;
+use mainspring_kernel::kernel::{Kernel, OnOrphan, Options, Retry};
+use mainspring_store::{Durability, OpenError, SqliteOptions, SqliteStore, StateDir, StateDirError};
+
+use crate::config::{self, Config};
+
+/// The database within the state directory.
+pub(crate) const DATABASE: &str = "mainspring.sqlite3";
+
+/// One running mainspring: it owns its state directory until it is closed.
+pub struct Node {
+    kernel: Kernel,
+    store: Arc<SqliteStore>,
+    // Given up last: while the store is open, the folder is ours.
+    dir: StateDir,
+}
+
+/// Why a node could not be opened. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The state directory cannot be had.
+    #[error(transparent)]
+    StateDir(#[from] StateDirError),
+    /// The database cannot be opened.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// What an earlier process left could not be taken up.
+    #[error("{} cannot be taken up: {source}", path.display())]
+    Kernel {
+        /// The database.
+        path: PathBuf,
+        /// Why.
+        source: mainspring_kernel::Error,
+    },
+}
+
+impl Node {
+    /// Opens the state directory, takes up what an earlier process left, and accepts work.
+    pub async fn open(config: &Config) -> Result<Self, NodeError> {
+        Self::start(config, true).await
+    }
+
+    /// Like [`Node::open`], but executes nothing: queued runs stay queued. For reading and changing records.
+    pub async fn open_records(config: &Config) -> Result<Self, NodeError> {
+        Self::start(config, false).await
+    }
+
+    async fn start(config: &Config, execute: bool) -> Result<Self, NodeError> {
+        let (clock, ids) = (Clock::system(), Ids::system());
+        let node = ids.node();
+        let dir = StateDir::open(&config.state_dir, clock.now(), node)?;
+        let path = database(&config.state_dir);
+        let durability = match config.durability {
+            config::Durability::Full => Durability::Full,
+            config::Durability::Normal => Durability::Normal,
+        };
+        let options = SqliteOptions { durability, readers: config.readers };
+        let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
+        let options = Options { node: Some(node), execute, ..options_of(config) };
+        let kernel = Kernel::start(store.clone(), vec![Arc::new(ScriptAdapter)], options, clock, ids).await;
+        let kernel = kernel.map_err(|source| NodeError::Kernel { path, source })?;
+        Ok(Self { kernel, store, dir })
+    }
+
+    /// What does the work.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    pub(crate) fn store(&self) -> &SqliteStore {
+        &self.store
+    }
+
+    /// Stops what executes, records it, and gives the state directory back.
+    pub async fn close(self) {
+        self.kernel.shutdown().await;
+        let Self { kernel, store, dir } = self;
+        // The last of these joins the writer thread; it has little left to do.
+        drop(kernel);
+        drop(store);
+        drop(dir);
+    }
+}
+
+/// Where the database of a state directory is.
+pub(crate) fn database(state_dir: &Path) -> PathBuf {
+    state_dir.join(DATABASE)
+}
+
+fn options_of(config: &Config) -> Options {
+    Options {
+        limits: config.limits.clone(),
+        adapter: config.adapter.clone(),
+        max_workers: config.max_workers,
+        adapter_workers: config
+            .adapters
+            .iter()
+            .filter_map(|(name, adapter)| Some((name.clone(), adapter.max_workers?)))
+            .collect(),
+        cancel_grace: config.cancel_grace_ms,
+        wait_expiry: config.wait_expiry_hours * 60 * 60 * 1_000,
+        idle_unload: config.idle_unload_ms,
+        retry: Retry { base: config.retry.base_ms, max: config.retry.max_ms },
+        on_orphan: match config.on_orphan {
+            config::OnOrphan::Leave => OnOrphan::Leave,
+            config::OnOrphan::Retry => OnOrphan::Retry,
+        },
+        node: None,
+        execute: true,
+    }
+}
