@@ -1,0 +1,243 @@
+//! The reference store: everything in memory, simple enough to be seen to be right.
+//!
+//! A commit is applied to a copy of the whole state, the copy is checked, and takes the original's place. Slow on
+//! purpose: the durable stores are compared with it, and tests of the kernel use it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use mainspring_core::{
+    Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session, SessionId, Time,
+};
+use mainspring_kernel::store::{
+    Chunk, Commit, Fence, Loaded, PlacedMessage, Request, Row, RunPage, SessionPage, SessionRef, Store,
+    StoreError, TreeShape, Unfinished,
+};
+use parking_lot::Mutex;
+
+use self::state::State;
+use crate::Fault;
+
+mod apply;
+mod check;
+mod purge;
+mod read;
+mod state;
+
+/// A store that forgets everything when it is dropped.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    state: State,
+    leases: HashMap<SessionId, Lease>,
+    fault: Option<Fault>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Lease {
+    epoch: u64,
+    /// Streamed text before this position is in messages: a chunk that comes late is dropped.
+    dropped: u64,
+}
+
+impl MemoryStore {
+    /// Makes something go wrong with the next commit.
+    #[doc(hidden)]
+    pub fn fault(&self, fault: Fault) {
+        self.inner.lock().fault = Some(fault);
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&State) -> T) -> Result<T, StoreError> {
+        Ok(read(&self.inner.lock().state))
+    }
+}
+
+impl Inner {
+    fn is_current(&self, fence: Fence) -> bool {
+        self.leases
+            .get(&fence.session)
+            .is_some_and(|lease| lease.epoch == fence.epoch)
+    }
+
+    fn commit(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
+        // As with a group of commits: a fault strikes whatever comes next, even what would have been refused.
+        let fault = self.fault.take();
+        if fault == Some(Fault::CommitFails) {
+            return Err(StoreError::Unavailable(Fault::CommitFails.message()));
+        }
+        let result = self.commit_try(commit);
+        if fault == Some(Fault::OutcomeUnknown) {
+            return Err(StoreError::Unavailable(Fault::OutcomeUnknown.message()));
+        }
+        result
+    }
+
+    fn commit_try(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
+        if !self.is_current(commit.fence) {
+            return Err(StoreError::Fenced);
+        }
+        let mut next = self.state.clone();
+        let cursors = next.apply(commit)?;
+        next.check()?;
+        self.state = next;
+        for row in &commit.rows {
+            if let (Row::ChunksDrop(before), Some(lease)) = (row, self.leases.get_mut(&commit.fence.session))
+            {
+                lease.dropped = lease.dropped.max(*before);
+            }
+        }
+        Ok(cursors)
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn commit(&self, commit: Arc<Commit>) -> Result<Vec<Cursor>, StoreError> {
+        self.inner.lock().commit(&commit)
+    }
+
+    async fn chunks_write(&self, chunks: Vec<Chunk>) -> Result<(), StoreError> {
+        let mut inner = self.inner.lock();
+        for chunk in chunks {
+            let lease = inner
+                .leases
+                .get(&chunk.fence.session)
+                .copied()
+                .unwrap_or_default();
+            if inner.is_current(chunk.fence) && chunk.pos >= lease.dropped {
+                inner
+                    .state
+                    .chunks
+                    .entry((chunk.fence.session, chunk.pos))
+                    .or_insert(chunk);
+            }
+        }
+        Ok(())
+    }
+
+    async fn lease_take(&self, session: SessionId, _node: NodeId) -> Result<Fence, StoreError> {
+        let mut inner = self.inner.lock();
+        let lease = inner.leases.entry(session).or_default();
+        *lease = Lease {
+            epoch: lease.epoch + 1,
+            dropped: 0,
+        };
+        Ok(Fence {
+            session,
+            epoch: lease.epoch,
+        })
+    }
+
+    async fn session_purge(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.inner.lock().state.purge(session);
+        Ok(false)
+    }
+
+    async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
+        self.inner
+            .lock()
+            .state
+            .requests
+            .retain(|_, request| request.at >= before);
+        Ok(())
+    }
+
+    async fn unfinished(&self) -> Result<Unfinished, StoreError> {
+        self.read(State::unfinished)
+    }
+
+    async fn session_load(&self, session: SessionId) -> Result<Option<Loaded>, StoreError> {
+        let inner = self.inner.lock();
+        let epoch = inner.leases.get(&session).map_or(0, |lease| lease.epoch);
+        Ok(inner.state.session_load(Fence { session, epoch }))
+    }
+
+    async fn session_find(&self, owner: &str, by: &SessionRef) -> Result<Option<Session>, StoreError> {
+        self.read(|state| state.session_find(owner, by))
+    }
+
+    async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
+        self.read(|state| state.session_page(page))
+    }
+
+    async fn run_get(&self, run: RunId) -> Result<Option<Run>, StoreError> {
+        self.read(|state| state.runs.get(&run).cloned())
+    }
+
+    async fn run_by_request(
+        &self,
+        owner: &str,
+        client: &str,
+        request: &str,
+    ) -> Result<Option<Run>, StoreError> {
+        self.read(|state| state.run_by_request(owner, client, request))
+    }
+
+    async fn run_page(&self, page: &RunPage) -> Result<Vec<Run>, StoreError> {
+        self.read(|state| state.run_page(page))
+    }
+
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
+        self.read(|state| {
+            state
+                .attempts
+                .range((run, 0)..=(run, u32::MAX))
+                .map(|(_, attempt)| attempt.clone())
+                .collect()
+        })
+    }
+
+    async fn request_get(
+        &self,
+        owner: &str,
+        operation: &str,
+        key: &str,
+    ) -> Result<Option<Request>, StoreError> {
+        self.read(|state| {
+            state
+                .requests
+                .get(&(owner.into(), operation.into(), key.into()))
+                .cloned()
+        })
+    }
+
+    async fn events_after(
+        &self,
+        session: SessionId,
+        run: Option<RunId>,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<Vec<Event>, StoreError> {
+        self.read(|state| state.events_after(session, run, after, limit))?
+    }
+
+    async fn path(
+        &self,
+        tip: Point,
+        before: Option<u32>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError> {
+        self.read(|state| state.path(tip, before, limit))?
+    }
+
+    async fn message_get(
+        &self,
+        session: SessionId,
+        message: MessageId,
+    ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
+        self.read(|state| state.message_get(session, message))
+    }
+
+    async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError> {
+        self.read(|state| state.tree(session))
+    }
+
+    async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError> {
+        self.read(|state| state.line_messages(range))
+    }
+}

@@ -1,0 +1,189 @@
+//! A commit, applied.
+
+use std::sync::Arc;
+
+use mainspring_core::{
+    Artifact, Attempt, Binding, Cursor, Delegation, Event, Grant, Line, Message, MessageId, MessageStatus,
+    Point, Run, Session, SessionId,
+};
+use mainspring_kernel::store::{
+    Commit, Effect, InboxItem, NewEvent, PlacedMessage, Request, Row, StoreError, Unique,
+};
+
+use super::state::State;
+
+/// How long a request is remembered.
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+impl State {
+    /// Applies all of `commit`; on an error this state is worthless.
+    pub(super) fn apply(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
+        let session = commit.fence.session;
+        for row in &commit.rows {
+            self.row_apply(session, row)?;
+        }
+        // Last, since an item may be for a session that this commit makes.
+        for row in &commit.rows {
+            if let Row::Inbox(to, item) = row {
+                self.inbox_apply(*to, item);
+            }
+        }
+        let events = commit.events.iter().map(|event| self.event_apply(session, event));
+        Ok(events.collect())
+    }
+
+    fn row_apply(&mut self, session: SessionId, row: &Row) -> Result<(), StoreError> {
+        match row {
+            Row::Session(image) => drop(self.sessions.insert(image.id, Session::clone(image))),
+            Row::Run(image) => self.run_apply(image),
+            Row::Attempt(image) => {
+                let key = (image.run, image.no);
+                if self
+                    .attempts
+                    .get(&key)
+                    .is_some_and(|attempt| attempt.id != image.id)
+                {
+                    return Err(StoreError::Conflict(Unique::Other));
+                }
+                self.attempts.insert(key, Attempt::clone(image));
+            }
+            Row::Message(message, point) => {
+                let message = PlacedMessage {
+                    message: Arc::clone(message),
+                    point: *point,
+                };
+                self.messages.insert(message.message.id, message);
+            }
+            Row::MessagePlace(message, point) => self.message_place(session, *message, *point)?,
+            Row::Line(line) => self.line_apply(session, *line),
+            Row::Cursor(at, Some(to)) => drop(self.cursors.insert((session, *at), *to)),
+            Row::Cursor(at, None) => drop(self.cursors.remove(&(session, *at))),
+            Row::ChunksDrop(before) => self.chunks.retain(|(of, pos), _| *of != session || pos >= before),
+            Row::Effect(effect) => self.effect_apply(session, effect),
+            Row::EffectEnd(run, id) => {
+                self.effects
+                    .retain(|(of, effect)| *of != session || effect.run != *run || effect.tool_use_id != *id);
+            }
+            Row::Request(request) => self.request_apply(request)?,
+            Row::Inbox(..) => {}
+            Row::InboxTaken(id) => self.inbox.retain(|(of, item)| *of != session || item.id != *id),
+            Row::Binding(image) => drop(self.bindings.insert(image.id, Binding::clone(image))),
+            Row::Grant(image) => drop(self.grants.insert(image.id, Grant::clone(image))),
+            Row::Artifact(image) => drop(self.artifacts.insert(image.id, Artifact::clone(image))),
+            Row::Delegation(image) => drop(self.delegations.insert(image.id, Delegation::clone(image))),
+        }
+        Ok(())
+    }
+
+    fn run_apply(&mut self, image: &Run) {
+        let mut run = image.clone();
+        if let Some(known) = self.runs.get(&run.id) {
+            let known = known.clone();
+            run = Run {
+                session: known.session,
+                owner: known.owner,
+                no: known.no,
+                parent: known.parent,
+                request: known.request,
+                fingerprint: known.fingerprint,
+                mode: known.mode,
+                prompt: known.prompt,
+                options: known.options,
+                place: known.place,
+                created_at: known.created_at,
+                ..run
+            };
+        }
+        self.runs.insert(run.id, run);
+    }
+
+    fn message_place(&mut self, session: SessionId, id: MessageId, point: Point) -> Result<(), StoreError> {
+        let known = self
+            .messages
+            .get_mut(&id)
+            .filter(|known| known.message.session == session);
+        let known = known.ok_or(StoreError::Conflict(Unique::Other))?;
+        known.point = Some(point);
+        known.message = Arc::new(Message {
+            status: MessageStatus::Completed,
+            ..Message::clone(&known.message)
+        });
+        Ok(())
+    }
+
+    fn line_apply(&mut self, session: SessionId, line: Line) {
+        match self.lines.iter_mut().find(|(_, known)| known.id == line.id) {
+            Some((_, known)) => *known = line,
+            None => self.lines.push((session, line)),
+        }
+    }
+
+    fn effect_apply(&mut self, session: SessionId, effect: &Effect) {
+        let same = |(of, known): &&mut (SessionId, Effect)| {
+            *of == session && known.run == effect.run && known.tool_use_id == effect.tool_use_id
+        };
+        match self.effects.iter_mut().find(same) {
+            Some((_, known)) => known.name.clone_from(&effect.name),
+            None => self.effects.push((session, effect.clone())),
+        }
+    }
+
+    fn request_apply(&mut self, request: &Request) -> Result<(), StoreError> {
+        let key = (
+            request.owner.clone(),
+            request.operation.clone(),
+            request.key.clone(),
+        );
+        if self
+            .requests
+            .get(&key)
+            .is_some_and(|known| known.at.plus(DAY_MS) >= request.at)
+        {
+            return Err(StoreError::Conflict(Unique::RequestKey));
+        }
+        self.requests.insert(key, request.clone());
+        Ok(())
+    }
+
+    fn inbox_apply(&mut self, to: SessionId, item: &InboxItem) {
+        if self.session(to).is_none() {
+            return;
+        }
+        match self
+            .inbox
+            .iter_mut()
+            .find(|(of, known)| *of == to && known.id == item.id)
+        {
+            Some((_, known)) => *known = item.clone(),
+            None => self.inbox.push((to, item.clone())),
+        }
+    }
+
+    fn event_apply(&mut self, session: SessionId, event: &NewEvent) -> Cursor {
+        self.seq += 1;
+        let cursor = Cursor(self.seq);
+        let NewEvent {
+            id,
+            pos,
+            run,
+            attempt,
+            at,
+            body,
+        } = event.clone();
+        self.events.insert(
+            self.seq,
+            Event {
+                id,
+                cursor,
+                pos,
+                session,
+                run,
+                attempt,
+                request: None,
+                at,
+                body,
+            },
+        );
+        cursor
+    }
+}

@@ -1,0 +1,272 @@
+//! Reads, by looking at everything.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use mainspring_core::{
+    Attempt, Body, Cursor, Event, Line, LineId, MessageId, Point, Range, Run, RunId, Session, SessionId,
+    SessionStatus,
+};
+use mainspring_kernel::store::{
+    Chunk, Fence, Loaded, PlacedMessage, RunPage, SessionPage, SessionRef, StoreError, TreeShape, Unfinished,
+};
+
+use super::state::State;
+
+impl State {
+    pub(super) fn unfinished(&self) -> Unfinished {
+        let live = self
+            .runs
+            .values()
+            .filter(|run| !run.state.status().is_ended())
+            .map(|run| run.session);
+        let deleted = self
+            .sessions
+            .values()
+            .filter(|session| session.status == SessionStatus::Deleted);
+        let mut live: Vec<SessionId> = live.collect::<HashSet<_>>().into_iter().collect();
+        live.sort();
+        Unfinished {
+            live,
+            deleted: deleted.map(|session| session.id).collect(),
+        }
+    }
+
+    pub(super) fn session_load(&self, fence: Fence) -> Option<Loaded> {
+        let session = self.session(fence.session)?.clone();
+        let mut runs: Vec<(Run, Option<Attempt>)> = self
+            .runs
+            .values()
+            .filter(|run| run.session == session.id && !run.state.status().is_ended())
+            .map(|run| (run.clone(), self.attempt_latest(run.id)))
+            .collect();
+        runs.sort_by_key(|(run, _)| run.no);
+        let mine = self
+            .chunks
+            .values()
+            .filter(|chunk| chunk.fence.session == session.id);
+        let chunks: Vec<Chunk> = mine
+            .map(|chunk| Chunk {
+                fence,
+                ..chunk.clone()
+            })
+            .collect();
+        let last = self.events.values().rfind(|event| event.session == session.id);
+        let chunk_end = chunks
+            .last()
+            .map_or(0, |chunk| chunk.pos + chunk.text.len() as u64);
+        let points = session
+            .tip
+            .into_iter()
+            .chain(runs.iter().filter_map(|(run, _)| run.head));
+        let mut seen = HashSet::new();
+        Some(Loaded {
+            latest: self.run_latest(session.id),
+            lines: points
+                .filter(|point| seen.insert(point.line))
+                .filter_map(|point| self.line(point.line).copied())
+                .collect(),
+            effects: self
+                .effects
+                .iter()
+                .filter(|(of, _)| *of == session.id)
+                .map(|(_, effect)| effect.clone())
+                .collect(),
+            inbox: self
+                .inbox
+                .iter()
+                .filter(|(of, _)| *of == session.id)
+                .map(|(_, item)| item.clone())
+                .collect(),
+            cursor: last.map_or(Cursor::START, |event| event.cursor),
+            pos: last.map_or(0, |event| event.pos).max(chunk_end),
+            session,
+            runs,
+            chunks,
+        })
+    }
+
+    fn attempt_latest(&self, run: RunId) -> Option<Attempt> {
+        self.attempts
+            .range((run, 0)..=(run, u32::MAX))
+            .next_back()
+            .map(|(_, attempt)| attempt.clone())
+    }
+
+    fn run_latest(&self, session: SessionId) -> Option<Run> {
+        self.runs
+            .values()
+            .filter(|run| run.session == session)
+            .max_by_key(|run| run.no)
+            .cloned()
+    }
+
+    pub(super) fn session_find(&self, owner: &str, by: &SessionRef) -> Option<Session> {
+        let named = |session: &Session| match by {
+            SessionRef::Id(id) => session.id == *id,
+            SessionRef::Key(key) => session.key.as_ref() == Some(key),
+            SessionRef::External(external) => session.external_ref.as_ref() == Some(external),
+            SessionRef::Legacy(alias) => session.legacy_alias.as_ref() == Some(alias),
+        };
+        let found = self.sessions.values().find(|session| {
+            session.owner == owner && session.status != SessionStatus::Deleted && named(session)
+        });
+        found.cloned()
+    }
+
+    pub(super) fn session_page(&self, page: &SessionPage) -> Vec<(Session, Option<Run>)> {
+        let place = |session: &Session| (session.last_activity_at, session.id);
+        let wanted = |session: &&Session| {
+            session.owner == page.owner
+                && session.status != SessionStatus::Deleted
+                && page.status.is_none_or(|status| session.status == status)
+                && page
+                    .surface_kind
+                    .as_ref()
+                    .is_none_or(|kind| session.surface_kind == *kind)
+                && page.before.is_none_or(|before| place(session) < before)
+        };
+        let mut found: Vec<&Session> = self.sessions.values().filter(wanted).collect();
+        found.sort_by_key(|session| std::cmp::Reverse(place(session)));
+        found
+            .into_iter()
+            .take(page.limit)
+            .map(|session| (session.clone(), self.run_latest(session.id)))
+            .collect()
+    }
+
+    pub(super) fn run_by_request(&self, owner: &str, client: &str, request: &str) -> Option<Run> {
+        let named = |run: &&Run| {
+            run.owner == owner
+                && run.request.client_id.as_deref() == Some(client)
+                && run.request.request_id.as_deref() == Some(request)
+        };
+        self.runs.values().find(named).cloned()
+    }
+
+    pub(super) fn run_page(&self, page: &RunPage) -> Vec<Run> {
+        let place = |run: &Run| (run.created_at, run.id);
+        let wanted = |run: &&Run| {
+            run.owner == page.owner
+                && self.session(run.session).is_some()
+                && page.session.is_none_or(|session| run.session == session)
+                && page.status.is_none_or(|status| run.state.status() == status)
+                && page.before.is_none_or(|before| place(run) < before)
+        };
+        let mut found: Vec<&Run> = self.runs.values().filter(wanted).collect();
+        found.sort_by_key(|run| std::cmp::Reverse(place(run)));
+        found.into_iter().take(page.limit).cloned().collect()
+    }
+
+    pub(super) fn events_after(
+        &self,
+        session: SessionId,
+        run: Option<RunId>,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<Vec<Event>, StoreError> {
+        let wanted = |event: &&Event| {
+            event.session == session && event.cursor > after && (run.is_none() || event.run == run)
+        };
+        self.events
+            .values()
+            .filter(wanted)
+            .take(limit)
+            .map(|event| self.hydrate(event))
+            .collect()
+    }
+
+    /// The text of a message has one home: an event shows what is there.
+    fn hydrate(&self, event: &Event) -> Result<Event, StoreError> {
+        let mut event = event.clone();
+        if let Some(run) = event.run.and_then(|run| self.runs.get(&run)) {
+            event.request.clone_from(&run.request.request_id);
+        }
+        if let Body::MessageCompleted { message, .. } = &mut event.body {
+            let known = self.messages.get(&message.id);
+            let missing = || StoreError::Corrupt(format!("{} was completed and is not there", message.id));
+            *message = Arc::clone(&known.ok_or_else(missing)?.message);
+        }
+        Ok(event)
+    }
+
+    pub(super) fn path(
+        &self,
+        tip: Point,
+        before: Option<u32>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError> {
+        let parent_of = |id: LineId| match self.line(id) {
+            Some(line) => Ok(line.parent),
+            None => Err(StoreError::Corrupt(format!("line {} is not there", id.0))),
+        };
+        let ranges = mainspring_core::tree::ranges(Some(tip), parent_of)?;
+        let mut path: Vec<PlacedMessage> = ranges
+            .into_iter()
+            .flat_map(|range| self.line_messages(range))
+            .collect();
+        path.retain(|message| {
+            message
+                .point
+                .zip(before)
+                .is_none_or(|(point, before)| point.pos < before)
+        });
+        Ok(path.split_off(path.len().saturating_sub(limit)))
+    }
+
+    pub(super) fn message_get(
+        &self,
+        session: SessionId,
+        id: MessageId,
+    ) -> Option<(PlacedMessage, Option<Line>)> {
+        let found = self
+            .messages
+            .get(&id)
+            .filter(|found| found.message.session == session)?;
+        Some((
+            found.clone(),
+            found.point.and_then(|point| self.line(point.line).copied()),
+        ))
+    }
+
+    pub(super) fn tree(&self, session: SessionId) -> TreeShape {
+        let own = self
+            .lines
+            .iter()
+            .filter(|(of, _)| *of == session)
+            .map(|(_, line)| line.id);
+        let tip = self
+            .sessions
+            .get(&session)
+            .and_then(|session| session.tip)
+            .map(|tip| tip.line);
+        let mut ids = HashSet::new();
+        for mut id in own.chain(tip).map(Some) {
+            while let Some(line) = id.filter(|id| ids.insert(*id)).and_then(|id| self.line(id)) {
+                id = line.parent.map(|parent| parent.line);
+            }
+        }
+        let cursors = self.cursors.iter().filter(|((of, _), _)| *of == session);
+        TreeShape {
+            lines: self
+                .lines
+                .iter()
+                .map(|(_, line)| *line)
+                .filter(|line| ids.contains(&line.id))
+                .collect(),
+            cursors: cursors.map(|((_, at), to)| (*at, *to)).collect(),
+        }
+    }
+
+    pub(super) fn line_messages(&self, range: Range) -> Vec<PlacedMessage> {
+        let wanted = |point: Point| point.line == range.line && (range.from..=range.to).contains(&point.pos);
+        let mut found: Vec<PlacedMessage> = self
+            .messages
+            .values()
+            .filter(|message| message.point.is_some_and(wanted))
+            .cloned()
+            .collect();
+        found.sort_by_key(|message| message.point);
+        found
+    }
+}

@@ -1,0 +1,323 @@
+//! The durable store: one SQLite file, one writer thread, a few readers.
+//!
+//! ```text
+//! tasks ──commits──▶ queue ──▶ writer thread ──▶ one write connection ──▶ WAL
+//!       ──reads────▶ readers (threads, read-only connections) ◀──────────┘
+//! ```
+//!
+//! Invariant: a commit is answered after its transaction, and a read that begins after the answer sees it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use async_trait::async_trait;
+use mainspring_core::{
+    Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session, SessionId, Time,
+};
+use mainspring_kernel::store::{
+    Chunk, Commit, Fence, Loaded, PlacedMessage, Request, RunPage, SessionPage, SessionRef, Store,
+    StoreError, TreeShape, Unfinished,
+};
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use self::apply::Prepared;
+use self::columns::int;
+use self::readers::Readers;
+use self::writer::{Answer, ChunkJob, Job, Shared, Writer};
+use crate::Fault;
+
+mod apply;
+mod check;
+mod columns;
+mod error;
+mod migrate;
+mod open;
+mod purge;
+mod queue;
+mod read;
+mod readers;
+mod state;
+mod write;
+mod write_records;
+mod writer;
+
+pub use self::check::SqliteCheck;
+pub use self::migrate::SCHEMA_VERSION;
+pub use self::open::OpenError;
+
+/// How the file is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SqliteOptions {
+    /// What survives a loss of power.
+    pub durability: Durability,
+    /// How many reads may run at once.
+    pub readers: usize,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self {
+            durability: Durability::Full,
+            readers: 4,
+        }
+    }
+}
+
+/// What survives a loss of power. A crash of the process loses nothing either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Everything that was acknowledged.
+    #[default]
+    Full,
+    /// A consistent store, perhaps without its last moments.
+    Normal,
+}
+
+/// A store in one SQLite file.
+///
+/// The caller owns the state directory, so that no other process writes the file. Dropping the store finishes
+/// what is queued and leaves one tidy file.
+#[derive(Debug)]
+pub struct SqliteStore {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    /// Gone before the writer, so that the last checkpoint has the file to itself.
+    readers: Option<Readers>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl SqliteStore {
+    /// Opens the database at `path`, making it if there is none. A file that is refused is left as it was.
+    pub fn open(path: &Path, options: SqliteOptions, now: Time) -> Result<Self, OpenError> {
+        let connection = open::open_writer(path, &options, now)?;
+        let (boot, seq) = boot(&connection).map_err(|error| open::failed(path, error))?;
+        let readers = (0..options.readers.max(1))
+            .map(|_| open::open_reader(path))
+            .collect::<Result<_, _>>()?;
+        let io = |error: std::io::Error| OpenError::Io {
+            path: path.into(),
+            source: error.into(),
+        };
+        let readers = Some(Readers::start(readers).map_err(io)?);
+        let shared = Arc::<Shared>::default();
+        let writer = Writer {
+            shared: Arc::clone(&shared),
+            connection,
+            boot,
+            seq,
+        };
+        let thread = std::thread::Builder::new().name("store-writer".into());
+        let writer = Some(thread.spawn(move || writer.run()).map_err(io)?);
+        Ok(Self {
+            path: path.into(),
+            shared,
+            readers,
+            writer,
+        })
+    }
+
+    /// The health of the database, for `doctor`; `thorough` reads every page.
+    pub async fn check(&self, thorough: bool) -> Result<SqliteCheck, StoreError> {
+        let file_bytes = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
+        self.read(move |connection| {
+            check::check(connection, thorough, file_bytes).map_err(|error| error::of_read(&error))
+        })
+        .await
+    }
+
+    /// Finishes what is queued and closes the file. Dropping does the same.
+    pub fn close(self) {
+        drop(self);
+    }
+
+    /// Makes something go wrong with the next group of commits.
+    #[doc(hidden)]
+    pub fn fault(&self, fault: Fault) {
+        *self.shared.fault.lock() = Some(fault);
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match &self.readers {
+            Some(readers) => readers.read(read).await,
+            None => Err(closed()),
+        }
+    }
+
+    async fn ask<T>(&self, job: impl FnOnce(Answer<T>) -> Job) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.shared.queue.push_urgent(job(answer)).map_err(|_| closed())?;
+        answered.await.unwrap_or_else(|_| Err(closed()))
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.readers = None;
+        self.shared.queue.close();
+        if let Some(writer) = self.writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the writer thread panicked");
+        }
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::Unavailable("the store is closed".into())
+}
+
+/// Counts this start, and finds the last cursor that was ever given out.
+fn boot(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
+    let boot = connection.query_row(
+        "INSERT INTO meta VALUES ('boot', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value",
+        [],
+        |row| row.get::<_, i64>(0),
+    )?;
+    let seq = connection.query_row(
+        "SELECT max(coalesce((SELECT value FROM meta WHERE name = 'event_seq'), ?1),
+                    coalesce((SELECT max(event_seq) FROM events), ?1))",
+        [int(0)],
+        |row| row.get::<_, i64>(0),
+    )?;
+    Ok((boot.cast_unsigned(), seq.cast_unsigned()))
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn commit(&self, commit: Arc<Commit>) -> Result<Vec<Cursor>, StoreError> {
+        let prepared = Prepared::of(commit)?;
+        self.ask(|answer| Job::Commit(prepared, answer)).await
+    }
+
+    async fn chunks_write(&self, chunks: Vec<Chunk>) -> Result<(), StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.shared
+            .queue
+            .push_lazy(ChunkJob { chunks, answer })
+            .map_err(|_| closed())?;
+        answered.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    async fn lease_take(&self, session: SessionId, _node: NodeId) -> Result<Fence, StoreError> {
+        self.ask(|answer| Job::Lease(session, answer)).await
+    }
+
+    async fn session_purge(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.ask(|answer| Job::Purge(session, answer)).await
+    }
+
+    async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
+        while self.ask(|answer| Job::Forget(before, answer)).await? {}
+        Ok(())
+    }
+
+    async fn unfinished(&self) -> Result<Unfinished, StoreError> {
+        self.read(read::sessions::unfinished).await
+    }
+
+    async fn session_load(&self, session: SessionId) -> Result<Option<Loaded>, StoreError> {
+        let epoch = self
+            .shared
+            .leases
+            .lock()
+            .get(&session)
+            .map_or(0, |lease| lease.epoch);
+        self.read(move |connection| read::sessions::session_load(connection, session, epoch))
+            .await
+    }
+
+    async fn session_find(&self, owner: &str, by: &SessionRef) -> Result<Option<Session>, StoreError> {
+        let (owner, by) = (owner.to_owned(), by.clone());
+        self.read(move |connection| read::sessions::session_find(connection, &owner, &by))
+            .await
+    }
+
+    async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
+        let page = page.clone();
+        self.read(move |connection| read::sessions::session_page(connection, &page))
+            .await
+    }
+
+    async fn run_get(&self, run: RunId) -> Result<Option<Run>, StoreError> {
+        self.read(move |connection| read::runs::run_get(connection, run))
+            .await
+    }
+
+    async fn run_by_request(
+        &self,
+        owner: &str,
+        client: &str,
+        request: &str,
+    ) -> Result<Option<Run>, StoreError> {
+        let (owner, client, request) = (owner.to_owned(), client.to_owned(), request.to_owned());
+        self.read(move |connection| read::runs::run_by_request(connection, &owner, &client, &request))
+            .await
+    }
+
+    async fn run_page(&self, page: &RunPage) -> Result<Vec<Run>, StoreError> {
+        let page = page.clone();
+        self.read(move |connection| read::runs::run_page(connection, &page))
+            .await
+    }
+
+    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
+        self.read(move |connection| read::runs::attempts(connection, run))
+            .await
+    }
+
+    async fn request_get(
+        &self,
+        owner: &str,
+        operation: &str,
+        key: &str,
+    ) -> Result<Option<Request>, StoreError> {
+        let (owner, operation, key) = (owner.to_owned(), operation.to_owned(), key.to_owned());
+        self.read(move |connection| read::runs::request_get(connection, &owner, &operation, &key))
+            .await
+    }
+
+    async fn events_after(
+        &self,
+        session: SessionId,
+        run: Option<RunId>,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<Vec<Event>, StoreError> {
+        self.read(move |connection| read::events::events_after(connection, session, run, after, limit))
+            .await
+    }
+
+    async fn path(
+        &self,
+        tip: Point,
+        before: Option<u32>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError> {
+        self.read(move |connection| read::tree::path(connection, tip, before, limit))
+            .await
+    }
+
+    async fn message_get(
+        &self,
+        session: SessionId,
+        message: MessageId,
+    ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
+        self.read(move |connection| read::tree::message_get(connection, session, message))
+            .await
+    }
+
+    async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError> {
+        self.read(move |connection| read::tree::tree(connection, session))
+            .await
+    }
+
+    async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError> {
+        self.read(move |connection| read::tree::line_messages(connection, range))
+            .await
+    }
+}

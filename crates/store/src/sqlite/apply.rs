@@ -1,0 +1,185 @@
+//! A commit, written: its rows and its events.
+//!
+//! The rows of a commit have no order among themselves: what ends is written before what begins, and what is
+//! referred to before what refers to it, so that the unique indexes see no state that the commit does not have.
+
+use std::sync::Arc;
+
+use mainspring_core::{BindingStatus, Body, Cursor, RunStatus, SessionStatus};
+use mainspring_kernel::store::{Commit, NewEvent, Row, StoreError};
+use rusqlite::{Connection, params};
+
+use super::columns::{Id, blob, int};
+use super::write::{
+    Written, attempt_write, cursor_write, effect_write, inbox_write, line_write, message_place,
+    message_write, request_write, run_write,
+};
+use super::write_records::{artifact_write, binding_write, delegation_write, grant_write, session_write};
+
+/// A commit with its texts ready, so that the writer thread does not spend its time on JSON.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) commit: Arc<Commit>,
+    /// For each row to write, in the order of writing: its index, and its content if it is a message.
+    rows: Vec<(usize, String)>,
+    /// The payload of each event.
+    payloads: Vec<String>,
+}
+
+impl Prepared {
+    pub(super) fn of(commit: Arc<Commit>) -> Result<Self, StoreError> {
+        let mut rows = Vec::with_capacity(commit.rows.len());
+        for (index, row) in commit.rows.iter().enumerate() {
+            if commit.rows[index + 1..].iter().any(|later| replaces(later, row)) {
+                continue;
+            }
+            let content = match row {
+                Row::Message(message, _) => {
+                    serde_json::to_string(&message.content).map_err(|error| unfit(&error))?
+                }
+                _ => String::new(),
+            };
+            rows.push((index, content));
+        }
+        rows.sort_by_key(|(index, _)| rank(&commit.rows[*index]));
+        let payloads = commit
+            .events
+            .iter()
+            .map(|event| payload(&event.body))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            commit,
+            rows,
+            payloads,
+        })
+    }
+
+    /// Writes everything. `seq` is the last cursor that was given out, and is moved on.
+    pub(super) fn write(&self, connection: &Connection, seq: &mut u64) -> Result<Vec<Cursor>, StoreError> {
+        for (index, content) in &self.rows {
+            self.row_write(connection, &self.commit.rows[*index], content, *seq)?;
+        }
+        let mut cursors = Vec::with_capacity(self.payloads.len());
+        for (event, payload) in self.commit.events.iter().zip(&self.payloads) {
+            *seq += 1;
+            self.event_write(connection, event, payload, *seq)?;
+            cursors.push(Cursor(*seq));
+        }
+        Ok(cursors)
+    }
+
+    fn row_write(&self, connection: &Connection, row: &Row, content: &str, seq: u64) -> Written {
+        let session = self.commit.fence.session;
+        match row {
+            Row::Session(session) => session_write(connection, session),
+            Row::Run(run) => run_write(connection, run, seq),
+            Row::Attempt(attempt) => attempt_write(connection, attempt),
+            Row::Message(message, at) => message_write(connection, message, *at, content),
+            Row::MessagePlace(message, at) => message_place(connection, session, *message, *at),
+            Row::Line(line) => line_write(connection, session, line),
+            Row::Cursor(at, to) => cursor_write(connection, session, *at, *to),
+            Row::ChunksDrop(before) => {
+                connection
+                    .prepare_cached("DELETE FROM chunks WHERE session_id = ?1 AND pos < ?2")?
+                    .execute(params![session.bytes(), int(*before)])?;
+                Ok(())
+            }
+            Row::Effect(effect) => effect_write(connection, session, effect),
+            Row::EffectEnd(run, tool_use_id) => {
+                connection
+                    .prepare_cached(
+                        "DELETE FROM effects WHERE session_id = ?1 AND run_id = ?2 AND tool_use_id = ?3",
+                    )?
+                    .execute(params![session.bytes(), run.bytes(), tool_use_id])?;
+                Ok(())
+            }
+            Row::Request(request) => request_write(connection, request),
+            Row::Inbox(to, item) => inbox_write(connection, *to, item),
+            Row::InboxTaken(item) => {
+                connection
+                    .prepare_cached("DELETE FROM inbox WHERE session_id = ?1 AND event_id = ?2")?
+                    .execute(params![session.bytes(), item.bytes()])?;
+                Ok(())
+            }
+            Row::Binding(binding) => binding_write(connection, binding),
+            Row::Grant(grant) => grant_write(connection, grant),
+            Row::Artifact(artifact) => artifact_write(connection, artifact),
+            Row::Delegation(delegation) => delegation_write(connection, delegation),
+        }
+    }
+
+    fn event_write(&self, connection: &Connection, event: &NewEvent, payload: &str, seq: u64) -> Written {
+        let message = match &event.body {
+            Body::MessageCompleted { message, .. } => Some(message.id),
+            _ => None,
+        };
+        connection
+            .prepare_cached(
+                "INSERT INTO events (event_seq, event_id, session_id, run_id, attempt_id, message_id, type, pos,
+                   created_at_ms, payload)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            )?
+            .execute(params![
+                int(seq),
+                event.id.bytes(),
+                self.commit.fence.session.bytes(),
+                blob(event.run),
+                blob(event.attempt),
+                blob(message),
+                event.body.kind(),
+                int(event.pos),
+                event.at.0,
+                payload,
+            ])?;
+        Ok(())
+    }
+}
+
+/// The payload of a body as JSON; a completed message's without the message, which is stored in its own row.
+fn payload(body: &Body) -> Result<String, StoreError> {
+    if let Body::MessageCompleted { parent_id, .. } = body {
+        return Ok(parent_id.map_or_else(|| "{}".into(), |parent| format!(r#"{{"parentId":"{parent}"}}"#)));
+    }
+    let mut text = serde_json::to_string(body).map_err(|error| unfit(&error))?;
+    let head = r#"{"type":"","payload":"#.len() + body.kind().len();
+    text.pop();
+    text.drain(..head);
+    Ok(text)
+}
+
+fn unfit(error: &serde_json::Error) -> StoreError {
+    StoreError::Corrupt(format!("this cannot be written as JSON: {error}"))
+}
+
+/// True when `later` is an image of the same thing as `row`.
+fn replaces(later: &Row, row: &Row) -> bool {
+    match (later, row) {
+        (Row::Session(a), Row::Session(b)) => a.id == b.id,
+        (Row::Run(a), Row::Run(b)) => a.id == b.id,
+        (Row::Attempt(a), Row::Attempt(b)) => a.id == b.id,
+        (Row::Line(a), Row::Line(b)) => a.id == b.id,
+        (Row::Binding(a), Row::Binding(b)) => a.id == b.id,
+        (Row::Delegation(a), Row::Delegation(b)) => a.id == b.id,
+        _ => false,
+    }
+}
+
+fn rank(row: &Row) -> u8 {
+    match row {
+        // First, so that a request made again is known as that, whatever else it would collide with.
+        Row::Request(_) => 0,
+        Row::Session(session) => 1 + u8::from(session.status != SessionStatus::Deleted),
+        Row::Line(_) => 3,
+        Row::Message(..) => 4,
+        Row::MessagePlace(..) => 5,
+        Row::Run(run) => 6 + u8::from(is_active(run.state.status())),
+        Row::Attempt(attempt) => 8 + u8::from(!attempt.status.is_ended()),
+        Row::Binding(binding) => 10 + u8::from(binding.status == BindingStatus::Active),
+        Row::Effect(_) => 12,
+        _ => 13,
+    }
+}
+
+fn is_active(status: RunStatus) -> bool {
+    status != RunStatus::Queued && !status.is_ended()
+}

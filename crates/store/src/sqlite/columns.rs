@@ -1,0 +1,171 @@
+//! Columns: how the words of `core` stand in a row.
+//!
+//! Ids are their 16 bytes, names their stable text. Numbers without a sign keep their bits, so that the largest
+//! reads back as it was.
+
+use mainspring_core::{
+    ArtifactId, AttemptId, BindingId, Cost, DelegationId, EventId, Failure, GrantId, LineId, MessageId,
+    NodeId, Point, RunId, SessionId, Time, Usage,
+};
+use rusqlite::types::{FromSql, Type};
+use rusqlite::{Error, Result, Row};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// An id that is stored as 16 bytes.
+pub(super) trait Id: Copy {
+    fn bytes(self) -> [u8; 16];
+    fn of(bytes: [u8; 16]) -> Self;
+}
+
+macro_rules! ids {
+    ($($id:ident)*) => {$(
+        impl Id for $id {
+            fn bytes(self) -> [u8; 16] {
+                *self.as_bytes()
+            }
+            fn of(bytes: [u8; 16]) -> Self {
+                Self::from_bytes(bytes)
+            }
+        }
+    )*};
+}
+ids!(SessionId RunId AttemptId EventId BindingId ArtifactId DelegationId GrantId MessageId NodeId);
+
+/// The bytes of an id that may be missing.
+pub(super) fn blob<T: Id>(id: Option<T>) -> Option<[u8; 16]> {
+    id.map(T::bytes)
+}
+
+/// A moment that may be missing.
+pub(super) fn ms(time: Option<Time>) -> Option<i64> {
+    time.map(|time| time.0)
+}
+
+/// The bits of a number without a sign.
+pub(super) const fn int(number: u64) -> i64 {
+    number.cast_signed()
+}
+
+/// A point as its two columns.
+pub(super) fn point(point: Option<Point>) -> (Option<i64>, Option<u32>) {
+    (point.map(|point| point.line.0), point.map(|point| point.pos))
+}
+
+/// A failure as its two columns.
+pub(super) fn failure(failure: Option<&Failure>) -> (Option<&str>, Option<&str>) {
+    (
+        failure.map(|failure| failure.code.as_str()),
+        failure.map(|failure| failure.message.as_str()),
+    )
+}
+
+/// JSON for a column.
+pub(super) fn json<T: Serialize>(value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| Error::ToSqlConversionFailure(error.into()))
+}
+
+/// The columns of a row, read from left to right.
+pub(super) struct Columns<'row> {
+    row: &'row Row<'row>,
+    next: usize,
+}
+
+impl<'row> Columns<'row> {
+    pub(super) fn of(row: &'row Row<'row>) -> Self {
+        Self { row, next: 0 }
+    }
+
+    pub(super) fn get<T: FromSql>(&mut self) -> Result<T> {
+        self.next += 1;
+        self.row.get(self.next - 1)
+    }
+
+    /// The next column, which stays the next.
+    pub(super) fn peek<T: FromSql>(&self) -> Result<T> {
+        self.row.get(self.next)
+    }
+
+    pub(super) fn text(&mut self) -> Result<&'row str> {
+        let at = self.next;
+        self.next += 1;
+        self.row
+            .get_ref(at)?
+            .as_str()
+            .map_err(|error| Error::FromSqlConversionFailure(at, Type::Text, error.into()))
+    }
+
+    pub(super) fn maybe_text(&mut self) -> Result<Option<&'row str>> {
+        let at = self.next;
+        self.next += 1;
+        let value = self.row.get_ref(at)?.as_str_or_null();
+        value.map_err(|error| Error::FromSqlConversionFailure(at, Type::Text, error.into()))
+    }
+
+    pub(super) fn id<T: Id>(&mut self) -> Result<T> {
+        self.get().map(T::of)
+    }
+
+    pub(super) fn maybe_id<T: Id>(&mut self) -> Result<Option<T>> {
+        Ok(self.get::<Option<[u8; 16]>>()?.map(T::of))
+    }
+
+    pub(super) fn time(&mut self) -> Result<Time> {
+        self.get().map(Time)
+    }
+
+    pub(super) fn maybe_time(&mut self) -> Result<Option<Time>> {
+        Ok(self.get::<Option<i64>>()?.map(Time))
+    }
+
+    pub(super) fn number(&mut self) -> Result<u64> {
+        Ok(self.get::<i64>()?.cast_unsigned())
+    }
+
+    pub(super) fn name<T>(&mut self, from_name: impl FnOnce(&str) -> Option<T>) -> Result<T> {
+        let name = self.text()?;
+        from_name(name).ok_or_else(|| self.nonsense(format!("{name:?} is not a known name")))
+    }
+
+    pub(super) fn json<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let text = self.text()?;
+        serde_json::from_str(text).map_err(|error| self.nonsense(error))
+    }
+
+    pub(super) fn maybe_json<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        let Some(text) = self.maybe_text()? else {
+            return Ok(None);
+        };
+        serde_json::from_str(text)
+            .map(Some)
+            .map_err(|error| self.nonsense(error))
+    }
+
+    pub(super) fn point(&mut self) -> Result<Option<Point>> {
+        let (line, pos) = (self.get::<Option<i64>>()?, self.get::<Option<u32>>()?);
+        Ok(line.zip(pos).map(|(line, pos)| Point {
+            line: LineId(line),
+            pos,
+        }))
+    }
+
+    pub(super) fn failure(&mut self) -> Result<Option<Failure>> {
+        let (code, message) = (self.get::<Option<String>>()?, self.get::<Option<String>>()?);
+        Ok(code.zip(message).map(|(code, message)| Failure { code, message }))
+    }
+
+    pub(super) fn usage(&mut self) -> Result<Usage> {
+        Ok(Usage {
+            input_tokens: self.number()?,
+            output_tokens: self.number()?,
+            cache_read_tokens: self.number()?,
+            cache_write_tokens: self.number()?,
+            cost: Cost(self.number()?),
+        })
+    }
+
+    /// The error for the column that was read last.
+    pub(super) fn nonsense(&self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error::FromSqlConversionFailure(self.next.saturating_sub(1), Type::Text, error.into())
+    }
+}

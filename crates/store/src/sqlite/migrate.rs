@@ -1,0 +1,44 @@
+//! Migrations: numbered SQL files, applied once each and in order. Forward only.
+
+use mainspring_core::Time;
+use rusqlite::{Connection, OptionalExtension};
+
+/// `migrations/NNNN_name.sql`, in order; a migration that was released is never edited.
+const MIGRATIONS: &[(u32, &str)] = &[
+    (1, include_str!("../../migrations/0001_tables.sql")),
+    (2, include_str!("../../migrations/0002_views.sql")),
+];
+
+/// The version this program writes.
+pub const SCHEMA_VERSION: u32 = MIGRATIONS[MIGRATIONS.len() - 1].0;
+
+/// Brings the database to [`SCHEMA_VERSION`]: all that is missing in one transaction, or nothing.
+pub(super) fn migrate(connection: &mut Connection, now: Time) -> rusqlite::Result<()> {
+    if version(connection)? == SCHEMA_VERSION {
+        return Ok(());
+    }
+    let transaction = connection.transaction()?;
+    transaction.execute_batch(
+        "CREATE TABLE IF NOT EXISTS schema_migrations (version INTEGER PRIMARY KEY, applied_at_ms INTEGER NOT NULL) STRICT",
+    )?;
+    let done = version(&transaction)?;
+    for (version, sql) in MIGRATIONS.iter().filter(|(version, _)| *version > done) {
+        transaction.execute_batch(sql)?;
+        transaction.execute("INSERT INTO schema_migrations VALUES (?1, ?2)", (version, now.0))?;
+    }
+    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+    transaction.commit()
+}
+
+/// The last migration that was applied; 0 for a database without tables.
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
+    let table = "SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'";
+    if connection.query_row(table, [], |_| Ok(())).optional()?.is_none() {
+        return Ok(0);
+    }
+    connection.query_row(
+        "SELECT coalesce(max(version), 0) FROM schema_migrations",
+        [],
+        |row| row.get(0),
+    )
+}

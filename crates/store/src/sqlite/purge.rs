@@ -1,0 +1,136 @@
+//! Removal in small steps, so that the writer is never away for long.
+//!
+//! Events go first and text last. A line that a fork still reads outlives its session; the purge of the last fork
+//! that reads it takes it along.
+
+use mainspring_core::{SessionId, Time};
+use rusqlite::{Connection, OptionalExtension, Result, params};
+
+use super::columns::{Id, int};
+
+/// Rows that one step removes.
+const STEP: i64 = 1000;
+
+/// What belongs to one session alone.
+const OWNED: [&str; 9] = [
+    "DELETE FROM events WHERE event_seq IN (SELECT event_seq FROM events WHERE session_id = ?1 LIMIT ?2)",
+    "DELETE FROM chunks WHERE (session_id, pos) IN (SELECT session_id, pos FROM chunks WHERE session_id = ?1 LIMIT ?2)",
+    "DELETE FROM effects WHERE id IN (SELECT id FROM effects WHERE session_id = ?1 LIMIT ?2)",
+    "DELETE FROM inbox WHERE id IN (SELECT id FROM inbox WHERE session_id = ?1 LIMIT ?2)",
+    "DELETE FROM cursors WHERE (session_id, line, pos) IN
+       (SELECT session_id, line, pos FROM cursors WHERE session_id = ?1 LIMIT ?2)",
+    "DELETE FROM artifacts WHERE artifact_id IN (SELECT artifact_id FROM artifacts WHERE session_id = ?1 LIMIT ?2)",
+    "DELETE FROM grants WHERE grant_id IN (SELECT grant_id FROM grants WHERE session_id = ?1 LIMIT ?2)",
+    "DELETE FROM adapter_bindings WHERE binding_id IN
+       (SELECT binding_id FROM adapter_bindings WHERE session_id = ?1 LIMIT ?2)",
+    "DELETE FROM delegations WHERE delegation_id IN
+       (SELECT delegation_id FROM delegations WHERE parent_session_id = ?1 LIMIT ?2)",
+];
+
+/// Removes up to [`STEP`] rows of a deleted session; true while there is more.
+pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u64) -> Result<bool> {
+    let deleted = "SELECT 1 FROM sessions WHERE session_id = ?1 AND status = 'deleted'";
+    if !connection.prepare_cached(deleted)?.exists([session.bytes()])? {
+        return Ok(false);
+    }
+    // The events that carry the highest cursors may be about to go: no cursor is given out twice.
+    connection
+        .prepare_cached(
+            "INSERT INTO meta VALUES ('event_seq', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
+        )?
+        .execute([int(seq)])?;
+    let mut left = STEP;
+    for sql in OWNED {
+        left -= step(connection, sql, session, left)?;
+        if left == 0 {
+            return Ok(true);
+        }
+    }
+    // Attempts go with their run.
+    let runs = "DELETE FROM runs WHERE run_id IN (SELECT run_id FROM runs WHERE session_id = ?1 LIMIT ?2)";
+    left -= step(connection, runs, session, left)?;
+    let unplaced = "DELETE FROM messages WHERE id IN
+                      (SELECT id FROM messages WHERE session_id = ?1 AND line IS NULL LIMIT ?2)";
+    left -= step(connection, unplaced, session, left)?;
+    if left == 0 || lines_purge(connection, session, left)? {
+        return Ok(true);
+    }
+    connection
+        .prepare_cached("DELETE FROM sessions WHERE session_id = ?1")?
+        .execute([session.bytes()])?;
+    Ok(false)
+}
+
+/// Forgets up to [`STEP`] requests made before `before`; true while there are more.
+pub(super) fn requests_forget(connection: &Connection, before: Time) -> Result<bool> {
+    let forgotten = connection
+        .prepare_cached(
+            "DELETE FROM requests WHERE (owner_id, operation, key) IN
+               (SELECT owner_id, operation, key FROM requests WHERE created_at_ms < ?1 LIMIT ?2)",
+        )?
+        .execute(params![before.0, STEP])?;
+    Ok(forgotten as i64 == STEP)
+}
+
+fn step(connection: &Connection, sql: &str, session: SessionId, left: i64) -> Result<i64> {
+    Ok(connection
+        .prepare_cached(sql)?
+        .execute(params![session.bytes(), left])? as i64)
+}
+
+/// Removes lines that nobody reads, leaves first; true when it ran out of `left`.
+fn lines_purge(connection: &Connection, session: SessionId, mut left: i64) -> Result<bool> {
+    // A fork without a line of its own stands on another session's.
+    adopt(
+        connection,
+        session,
+        "SELECT tip_line FROM sessions WHERE session_id = ?1",
+        session.bytes(),
+    )?;
+    loop {
+        let unread = connection
+            .prepare_cached(
+                "SELECT line FROM lines AS l WHERE session_id = ?1
+                   AND NOT EXISTS (SELECT 1 FROM lines AS c WHERE c.parent_line = l.line)
+                   AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.tip_line = l.line AND s.session_id <> ?1)
+                 LIMIT 1",
+            )?
+            .query_row([session.bytes()], |row| row.get::<_, i64>(0))
+            .optional()?;
+        let Some(line) = unread else { return Ok(false) };
+        left -= connection
+            .prepare_cached(
+                "DELETE FROM messages WHERE id IN (SELECT id FROM messages WHERE line = ?1 LIMIT ?2)",
+            )?
+            .execute(params![line, left])? as i64;
+        if left == 0 {
+            return Ok(true);
+        }
+        adopt(
+            connection,
+            session,
+            "SELECT parent_line FROM lines WHERE line = ?1",
+            line,
+        )?;
+        connection
+            .prepare_cached("DELETE FROM lines WHERE line = ?1")?
+            .execute([line])?;
+        left -= 1;
+        if left == 0 {
+            return Ok(true);
+        }
+    }
+}
+
+/// Makes the line that `which` selects this session's own if its session is gone, so that it can go as well.
+fn adopt(connection: &Connection, session: SessionId, which: &str, key: impl rusqlite::ToSql) -> Result<()> {
+    let sql = format!(
+        "UPDATE lines SET session_id = ?1 WHERE line = ({})
+           AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = lines.session_id)",
+        which.replace("?1", "?2"),
+    );
+    connection
+        .prepare_cached(&sql)?
+        .execute(params![session.bytes(), key])?;
+    Ok(())
+}

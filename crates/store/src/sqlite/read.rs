@@ -1,0 +1,233 @@
+//! Rows, read: each kind of thing from its columns.
+
+use std::sync::Arc;
+
+use mainspring_core::{
+    Attempt, Cancellation, ExternalRef, LegacyAlias, Line, LineId, Message, MessageStatus, Mode, RequestName,
+    Role, Run, RunStatus, Session, SessionStatus, Usage,
+};
+use mainspring_kernel::store::{PlacedMessage, Request, StoreError};
+use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
+
+use super::columns::Columns;
+use super::error::of_read;
+use super::state::state_read;
+
+pub(super) mod events;
+pub(super) mod runs;
+pub(super) mod sessions;
+pub(super) mod tree;
+
+macro_rules! session_columns {
+    () => {
+        "session_id, owner_id, key, title, status, surface_kind, external_ref_kind, external_ref_id, \
+         legacy_client_scope, legacy_session_key, agent_definition_id, default_adapter_id, default_cwd, model_profile, \
+         metadata_json, tip_line, tip_pos, tip_message_id, version, created_at_ms, updated_at_ms, last_activity_at_ms"
+    };
+}
+macro_rules! run_columns {
+    () => {
+        "run_id, session_id, owner_id, run_no, parent_run_id, client_id, request_id, idempotency_key, fingerprint, \
+         adapter_id, mode, prompt_message_id, options, place, head_line, head_pos, status, active_attempt_id, \
+         retry_at_ms, wait, reason, error_code, error_message, attempts, last_attempt_id, final_message_id, \
+         input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, created_at_ms, started_at_ms, \
+         completed_at_ms, updated_at_ms"
+    };
+}
+macro_rules! attempt_columns {
+    () => {
+        "attempt_id, run_id, attempt_no, status, adapter_id, node_id, binding_id, resume_from_attempt_id, error_code, \
+         error_message, retryable, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, \
+         cancellation_requested_at_ms, cancellation_dispatched_at_ms, cancellation_acknowledged_at_ms, created_at_ms, \
+         started_at_ms, completed_at_ms"
+    };
+}
+macro_rules! message_columns {
+    () => {
+        "message_id, session_id, run_id, role, status, line, pos, content, created_at_ms, input_tokens, \
+         output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos"
+    };
+}
+macro_rules! line_columns {
+    () => {
+        "line, parent_line, parent_pos, end_pos, abandoned"
+    };
+}
+macro_rules! request_columns {
+    () => {
+        "owner_id, operation, key, fingerprint, answer, created_at_ms"
+    };
+}
+use {attempt_columns, line_columns, message_columns, request_columns, run_columns, session_columns};
+
+/// The one row of `sql`, if there is one.
+fn one<T>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl FnOnce(&mut Columns<'_>) -> Result<T>,
+) -> Result<Option<T>, StoreError> {
+    let found = connection.prepare_cached(sql).and_then(|mut statement| {
+        statement
+            .query_row(params, |row| read(&mut Columns::of(row)))
+            .optional()
+    });
+    found.map_err(|error| of_read(&error))
+}
+
+/// The rows of `sql`.
+fn all<T>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl Fn(&mut Columns<'_>) -> Result<T>,
+) -> Result<Vec<T>, StoreError> {
+    let found = connection.prepare_cached(sql).and_then(|mut statement| {
+        statement
+            .query_map(params, |row: &Row<'_>| read(&mut Columns::of(row)))?
+            .collect::<Result<_>>()
+    });
+    found.map_err(|error| of_read(&error))
+}
+
+/// A limit that SQL understands.
+fn limit(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+fn session(columns: &mut Columns<'_>) -> Result<Session> {
+    Ok(Session {
+        id: columns.id()?,
+        owner: columns.get()?,
+        key: columns.get()?,
+        title: columns.get()?,
+        status: columns.name(SessionStatus::from_name)?,
+        surface_kind: columns.get()?,
+        external_ref: {
+            let (kind, id) = (columns.get::<Option<_>>()?, columns.get::<Option<_>>()?);
+            kind.zip(id).map(|(kind, id)| ExternalRef { kind, id })
+        },
+        legacy_alias: {
+            let (scope, key) = (columns.get::<Option<_>>()?, columns.get::<Option<_>>()?);
+            scope.zip(key).map(|(scope, key)| LegacyAlias { scope, key })
+        },
+        agent_definition: columns.get()?,
+        adapter: columns.get()?,
+        cwd: columns.get()?,
+        model_profile: columns.get()?,
+        metadata: columns.json()?,
+        tip: columns.point()?,
+        tip_message: columns.maybe_id()?,
+        version: columns.number()?,
+        created_at: columns.time()?,
+        updated_at: columns.time()?,
+        last_activity_at: columns.time()?,
+    })
+}
+
+fn run(columns: &mut Columns<'_>) -> Result<Run> {
+    Ok(Run {
+        id: columns.id()?,
+        session: columns.id()?,
+        owner: columns.get()?,
+        no: columns.get()?,
+        parent: columns.maybe_id()?,
+        request: RequestName {
+            client_id: columns.get()?,
+            request_id: columns.get()?,
+            idempotency_key: columns.get()?,
+        },
+        fingerprint: columns.get()?,
+        adapter: columns.get()?,
+        mode: columns.name(Mode::from_name)?,
+        prompt: columns.maybe_id()?,
+        options: columns.maybe_json()?.unwrap_or_default(),
+        place: columns.maybe_json()?.unwrap_or_default(),
+        head: columns.point()?,
+        state: state_read(columns)?,
+        attempts: columns.get()?,
+        last_attempt: columns.maybe_id()?,
+        final_message: columns.maybe_id()?,
+        usage: columns.usage()?,
+        created_at: columns.time()?,
+        started_at: columns.maybe_time()?,
+        completed_at: columns.maybe_time()?,
+        updated_at: columns.time()?,
+    })
+}
+
+fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
+    Ok(Attempt {
+        id: columns.id()?,
+        run: columns.id()?,
+        no: columns.get()?,
+        status: columns.name(RunStatus::from_name)?,
+        adapter: columns.get()?,
+        node: columns.id()?,
+        binding: columns.maybe_id()?,
+        resume_from: columns.maybe_id()?,
+        error: columns.failure()?,
+        retryable: columns.get()?,
+        usage: columns.usage()?,
+        cancellation: Cancellation {
+            requested_at: columns.maybe_time()?,
+            dispatched_at: columns.maybe_time()?,
+            acknowledged_at: columns.maybe_time()?,
+        },
+        created_at: columns.time()?,
+        started_at: columns.maybe_time()?,
+        completed_at: columns.maybe_time()?,
+    })
+}
+
+fn message(columns: &mut Columns<'_>) -> Result<PlacedMessage> {
+    let (id, session, run) = (columns.id()?, columns.id()?, columns.maybe_id()?);
+    let (role, status) = (
+        columns.name(Role::from_name)?,
+        columns.name(MessageStatus::from_name)?,
+    );
+    let point = columns.point()?;
+    let (content, created_at) = (columns.json()?, columns.time()?);
+    let usage = usage_maybe(columns)?;
+    Ok(PlacedMessage {
+        message: Arc::new(Message {
+            id,
+            session,
+            run,
+            role,
+            status,
+            content,
+            usage,
+            created_at,
+        }),
+        point,
+    })
+}
+
+fn usage_maybe(columns: &mut Columns<'_>) -> Result<Option<Usage>> {
+    if columns.peek::<Option<i64>>()?.is_none() {
+        Ok(None)
+    } else {
+        columns.usage().map(Some)
+    }
+}
+
+fn line(columns: &mut Columns<'_>) -> Result<Line> {
+    Ok(Line {
+        id: LineId(columns.get()?),
+        parent: columns.point()?,
+        end: columns.get()?,
+        abandoned: columns.get()?,
+    })
+}
+
+fn request(columns: &mut Columns<'_>) -> Result<Request> {
+    Ok(Request {
+        owner: columns.get()?,
+        operation: columns.get()?,
+        key: columns.get()?,
+        fingerprint: columns.get()?,
+        answer: columns.get()?,
+        at: columns.time()?,
+    })
+}

@@ -1,0 +1,145 @@
+//! Reads of events: the stored payload becomes a body again, and a completed message is joined to its event.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mainspring_core::{Body, Cursor, Event, Message, MessageId, RunId, SessionId};
+use mainspring_kernel::store::StoreError;
+use rusqlite::{Connection, params};
+use serde_json::Value;
+
+use super::super::columns::{Columns, Id, blob, int};
+use super::super::error::of_read;
+use super::{limit, message, message_columns, one};
+
+pub(in super::super) fn events_after(
+    connection: &Connection,
+    session: SessionId,
+    run: Option<RunId>,
+    after: Cursor,
+    many: usize,
+) -> Result<Vec<Event>, StoreError> {
+    macro_rules! events {
+        ($of:literal) => {
+            concat!(
+                "SELECT event_seq, event_id, run_id, attempt_id, pos, created_at_ms, message_id, type, payload \
+                 FROM events WHERE session_id = ?1 AND event_seq > ",
+                $of,
+                " ORDER BY event_seq LIMIT ?4"
+            )
+        };
+    }
+    let sql = match run {
+        None => events!("?2 AND ?3 IS NULL"),
+        Some(_) => {
+            events!("max(?2, coalesce((SELECT created_seq FROM runs WHERE run_id = ?3), 0)) AND run_id = ?3")
+        }
+    };
+    let after = int(after.0.min(i64::MAX.cast_unsigned()));
+    let mut reader = Reader {
+        connection,
+        session,
+        names: HashMap::new(),
+        text: String::new(),
+    };
+    let mut statement = connection.prepare_cached(sql).map_err(|error| of_read(&error))?;
+    let params = params![session.bytes(), after, blob(run), limit(many)];
+    let mut rows = statement.query(params).map_err(|error| of_read(&error))?;
+    let mut events = vec![];
+    while let Some(row) = rows.next().map_err(|error| of_read(&error))? {
+        events.push(reader.event(&mut Columns::of(row))?);
+    }
+    Ok(events)
+}
+
+/// Reads the events of one page.
+struct Reader<'a> {
+    connection: &'a Connection,
+    session: SessionId,
+    /// What callers named the runs of this page: many events, few runs.
+    names: HashMap<RunId, Option<String>>,
+    text: String,
+}
+
+impl Reader<'_> {
+    fn event(&mut self, columns: &mut Columns<'_>) -> Result<Event, StoreError> {
+        let mut event = Self::envelope(columns, self.session).map_err(|error| of_read(&error))?;
+        if let Some(run) = event.run {
+            event.request = self.name(run)?;
+        }
+        let message = columns.maybe_id().map_err(|error| of_read(&error))?;
+        let (kind, payload) = columns
+            .text()
+            .and_then(|kind| Ok((kind, columns.text()?)))
+            .map_err(|error| of_read(&error))?;
+        event.body = match message {
+            None => self.body(kind, payload)?,
+            Some(id) => Body::MessageCompleted {
+                message: self.message(id)?,
+                parent_id: parent(payload)?,
+            },
+        };
+        Ok(event)
+    }
+
+    fn envelope(columns: &mut Columns<'_>, session: SessionId) -> rusqlite::Result<Event> {
+        Ok(Event {
+            cursor: Cursor(columns.number()?),
+            id: columns.id()?,
+            session,
+            run: columns.maybe_id()?,
+            attempt: columns.maybe_id()?,
+            pos: columns.number()?,
+            at: columns.time()?,
+            request: None,
+            body: Body::RunRunning {},
+        })
+    }
+
+    fn body(&mut self, kind: &str, payload: &str) -> Result<Body, StoreError> {
+        self.text.clear();
+        for part in [r#"{"type":""#, kind, r#"","payload":"#, payload, "}"] {
+            self.text.push_str(part);
+        }
+        serde_json::from_str(&self.text)
+            .map_err(|error| StoreError::Corrupt(format!("a stored {kind} event: {error}")))
+    }
+
+    fn name(&mut self, run: RunId) -> Result<Option<String>, StoreError> {
+        if let Some(name) = self.names.get(&run) {
+            return Ok(name.clone());
+        }
+        let sql = "SELECT request_id FROM runs WHERE run_id = ?1";
+        let name = one(self.connection, sql, [run.bytes()], |columns| {
+            columns.get::<Option<String>>()
+        })?
+        .flatten();
+        self.names.insert(run, name.clone());
+        Ok(name)
+    }
+
+    fn message(&self, id: MessageId) -> Result<Arc<Message>, StoreError> {
+        let sql = concat!(
+            "SELECT ",
+            message_columns!(),
+            " FROM messages WHERE message_id = ?1"
+        );
+        let found = one(self.connection, sql, [id.bytes()], message)?;
+        found
+            .map(|found| found.message)
+            .ok_or_else(|| StoreError::Corrupt(format!("{id} was completed and is not there")))
+    }
+}
+
+fn parent(payload: &str) -> Result<Option<MessageId>, StoreError> {
+    if payload == "{}" {
+        return Ok(None);
+    }
+    let payload: Value =
+        serde_json::from_str(payload).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+    let parent = payload["parentId"]
+        .as_str()
+        .map(str::parse::<MessageId>)
+        .transpose();
+    parent.map_err(|error| StoreError::Corrupt(error.to_string()))
+}

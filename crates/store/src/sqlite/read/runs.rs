@@ -1,0 +1,92 @@
+//! Reads of runs, attempts and requests.
+
+use mainspring_core::{Attempt, Run, RunId};
+use mainspring_kernel::store::{Request, RunPage, StoreError};
+use rusqlite::{Connection, params};
+
+use super::super::columns::{Id, blob};
+use super::{all, attempt, attempt_columns, limit, one, request, request_columns, run, run_columns};
+
+pub(in super::super) fn run_get(connection: &Connection, id: RunId) -> Result<Option<Run>, StoreError> {
+    let sql = concat!("SELECT ", run_columns!(), " FROM runs WHERE run_id = ?1");
+    one(connection, sql, [id.bytes()], run)
+}
+
+pub(in super::super) fn run_by_request(
+    connection: &Connection,
+    owner: &str,
+    client: &str,
+    request: &str,
+) -> Result<Option<Run>, StoreError> {
+    let sql = concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM runs WHERE owner_id = ?1 AND client_id = ?2 AND request_id = ?3 \
+            AND client_id IS NOT NULL AND request_id IS NOT NULL"
+    );
+    one(connection, sql, [owner, client, request], run)
+}
+
+/// Two statements, since each has the index that fits it.
+pub(in super::super) fn run_page(connection: &Connection, page: &RunPage) -> Result<Vec<Run>, StoreError> {
+    macro_rules! page {
+        ($by:literal) => {
+            concat!(
+                "SELECT ",
+                run_columns!(),
+                " FROM runs AS r WHERE owner_id = ?1",
+                $by,
+                " AND (?3 IS NULL OR status = ?3) AND (created_at_ms, run_id) < (?4, ?5) \
+                   AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = r.session_id AND s.status = 'deleted') \
+                 ORDER BY created_at_ms DESC, run_id DESC LIMIT ?6"
+            )
+        };
+    }
+    let sql = if page.session.is_some() {
+        page!(" AND session_id = ?2")
+    } else {
+        page!(" AND ?2 IS NULL")
+    };
+    let status = page.status.map(|status| status.name());
+    let (time, id) = page
+        .before
+        .map_or((i64::MAX, None), |(time, id)| (time.0, Some(id)));
+    // The empty blob lies before every id, and nothing is as late as the end of time.
+    let id = blob(id).map_or_else(Vec::new, Vec::from);
+    all(
+        connection,
+        sql,
+        params![
+            page.owner,
+            blob(page.session),
+            status,
+            time,
+            id,
+            limit(page.limit)
+        ],
+        run,
+    )
+}
+
+pub(in super::super) fn attempts(connection: &Connection, run: RunId) -> Result<Vec<Attempt>, StoreError> {
+    let sql = concat!(
+        "SELECT ",
+        attempt_columns!(),
+        " FROM run_attempts WHERE run_id = ?1 ORDER BY attempt_no"
+    );
+    all(connection, sql, [run.bytes()], attempt)
+}
+
+pub(in super::super) fn request_get(
+    connection: &Connection,
+    owner: &str,
+    operation: &str,
+    key: &str,
+) -> Result<Option<Request>, StoreError> {
+    let sql = concat!(
+        "SELECT ",
+        request_columns!(),
+        " FROM requests WHERE owner_id = ?1 AND operation = ?2 AND key = ?3"
+    );
+    one(connection, sql, [owner, operation, key], request)
+}

@@ -1,0 +1,222 @@
+//! Reads of sessions: what an actor needs, what a name finds, what a start has to look at.
+
+use std::collections::HashSet;
+
+use mainspring_core::{Attempt, Cursor, Line, LineId, Run, Session, SessionId, Time};
+use mainspring_kernel::store::{
+    Chunk, Effect, Fence, InboxItem, Loaded, SessionPage, SessionRef, StoreError, Unfinished,
+};
+use rusqlite::{Connection, params};
+
+use super::super::columns::{Id, blob};
+use super::{
+    all, attempt, attempt_columns, limit, line, line_columns, one, run, run_columns, session, session_columns,
+};
+
+pub(in super::super) fn unfinished(connection: &Connection) -> Result<Unfinished, StoreError> {
+    let live = "SELECT DISTINCT session_id FROM runs
+                WHERE status NOT IN ('succeeded', 'failed', 'cancelled', 'timed_out', 'orphaned') ORDER BY session_id";
+    let deleted = "SELECT session_id FROM sessions WHERE status = 'deleted' ORDER BY session_id";
+    Ok(Unfinished {
+        live: all(connection, live, [], |columns| columns.id())?,
+        deleted: all(connection, deleted, [], |columns| columns.id())?,
+    })
+}
+
+/// `epoch` is the one in force for the session, to be put on its chunks.
+pub(in super::super) fn session_load(
+    connection: &Connection,
+    id: SessionId,
+    epoch: u64,
+) -> Result<Option<Loaded>, StoreError> {
+    let sql = concat!(
+        "SELECT ",
+        session_columns!(),
+        " FROM sessions WHERE session_id = ?1 AND status <> 'deleted'"
+    );
+    let Some(session) = one(connection, sql, [id.bytes()], session)? else {
+        return Ok(None);
+    };
+    let runs = runs_live(connection, id)?;
+    let chunks = chunks(connection, Fence { session: id, epoch })?;
+    let (cursor, event_pos) = last_event(connection, id)?;
+    let chunk_end = chunks
+        .last()
+        .map_or(0, |chunk: &Chunk| chunk.pos + chunk.text.len() as u64);
+    Ok(Some(Loaded {
+        latest: run_latest(connection, id)?,
+        lines: lines_of(connection, &session, &runs)?,
+        effects: effects(connection, id)?,
+        inbox: inbox(connection, id)?,
+        pos: event_pos.max(chunk_end),
+        session,
+        runs,
+        chunks,
+        cursor,
+    }))
+}
+
+fn runs_live(connection: &Connection, id: SessionId) -> Result<Vec<(Run, Option<Attempt>)>, StoreError> {
+    let sql = concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM runs WHERE session_id = ?1 \
+            AND status NOT IN ('succeeded', 'failed', 'cancelled', 'timed_out', 'orphaned') ORDER BY run_no"
+    );
+    let latest = concat!(
+        "SELECT ",
+        attempt_columns!(),
+        " FROM run_attempts WHERE run_id = ?1 ORDER BY attempt_no DESC LIMIT 1"
+    );
+    let runs = all(connection, sql, [id.bytes()], run)?;
+    runs.into_iter()
+        .map(|run| {
+            let attempt = one(connection, latest, [run.id.bytes()], attempt)?;
+            Ok((run, attempt))
+        })
+        .collect()
+}
+
+fn run_latest(connection: &Connection, id: SessionId) -> Result<Option<Run>, StoreError> {
+    let sql = concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM runs WHERE session_id = ?1 ORDER BY run_no DESC LIMIT 1"
+    );
+    one(connection, sql, [id.bytes()], run)
+}
+
+fn lines_of(
+    connection: &Connection,
+    session: &Session,
+    runs: &[(Run, Option<Attempt>)],
+) -> Result<Vec<Line>, StoreError> {
+    let sql = concat!("SELECT ", line_columns!(), " FROM lines WHERE line = ?1");
+    let points = session
+        .tip
+        .into_iter()
+        .chain(runs.iter().filter_map(|(run, _)| run.head));
+    let mut seen = HashSet::<LineId>::new();
+    let mut lines = vec![];
+    for point in points.filter(|point| seen.insert(point.line)) {
+        lines.extend(one(connection, sql, [point.line.0], line)?);
+    }
+    Ok(lines)
+}
+
+fn chunks(connection: &Connection, fence: Fence) -> Result<Vec<Chunk>, StoreError> {
+    let sql = "SELECT pos, message_id, block, text FROM chunks WHERE session_id = ?1 ORDER BY pos";
+    all(connection, sql, [fence.session.bytes()], |columns| {
+        Ok(Chunk {
+            fence,
+            pos: columns.number()?,
+            message: columns.id()?,
+            block: columns.get()?,
+            text: columns.get()?,
+        })
+    })
+}
+
+fn effects(connection: &Connection, id: SessionId) -> Result<Vec<Effect>, StoreError> {
+    let sql = "SELECT run_id, tool_use_id, name FROM effects WHERE session_id = ?1 ORDER BY id";
+    all(connection, sql, [id.bytes()], |columns| {
+        Ok(Effect {
+            run: columns.id()?,
+            tool_use_id: columns.get()?,
+            name: columns.get()?,
+        })
+    })
+}
+
+fn inbox(connection: &Connection, id: SessionId) -> Result<Vec<InboxItem>, StoreError> {
+    let sql = "SELECT event_id, created_at_ms, item FROM inbox WHERE session_id = ?1 ORDER BY id";
+    all(connection, sql, [id.bytes()], |columns| {
+        Ok(InboxItem {
+            id: columns.id()?,
+            at: columns.time()?,
+            item: columns.json()?,
+        })
+    })
+}
+
+fn last_event(connection: &Connection, id: SessionId) -> Result<(Cursor, u64), StoreError> {
+    let sql = "SELECT event_seq, pos FROM events WHERE session_id = ?1 ORDER BY event_seq DESC LIMIT 1";
+    let last = one(connection, sql, [id.bytes()], |columns| {
+        Ok((Cursor(columns.number()?), columns.number()?))
+    })?;
+    Ok(last.unwrap_or_default())
+}
+
+pub(in super::super) fn session_find(
+    connection: &Connection,
+    owner: &str,
+    by: &SessionRef,
+) -> Result<Option<Session>, StoreError> {
+    macro_rules! find {
+        ($by:literal) => {
+            concat!(
+                "SELECT ",
+                session_columns!(),
+                " FROM sessions WHERE owner_id = ?1 AND status <> 'deleted' AND ",
+                $by
+            )
+        };
+    }
+    match by {
+        SessionRef::Id(id) => one(
+            connection,
+            find!("session_id = ?2"),
+            params![owner, id.bytes()],
+            session,
+        ),
+        SessionRef::Key(key) => one(
+            connection,
+            find!("key = ?2 AND key IS NOT NULL"),
+            [owner, key],
+            session,
+        ),
+        SessionRef::External(external) => {
+            let sql =
+                find!("external_ref_kind = ?2 AND external_ref_id = ?3 AND external_ref_kind IS NOT NULL");
+            one(connection, sql, [owner, &external.kind, &external.id], session)
+        }
+        SessionRef::Legacy(alias) => {
+            let sql = find!(
+                "legacy_client_scope = ?2 AND legacy_session_key = ?3 AND legacy_client_scope IS NOT NULL"
+            );
+            one(connection, sql, [owner, &alias.scope, &alias.key], session)
+        }
+    }
+}
+
+pub(in super::super) fn session_page(
+    connection: &Connection,
+    page: &SessionPage,
+) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
+    let sql = concat!(
+        "SELECT ",
+        session_columns!(),
+        " FROM sessions WHERE owner_id = ?1 AND status <> 'deleted' AND (?2 IS NULL OR status = ?2) \
+            AND (?3 IS NULL OR surface_kind = ?3) AND (last_activity_at_ms, session_id) < (?4, ?5) \
+          ORDER BY last_activity_at_ms DESC, session_id DESC LIMIT ?6"
+    );
+    let status = page.status.map(|status| status.name());
+    let (Time(time), id) = page
+        .before
+        .map_or((Time(i64::MAX), None), |(time, id)| (time, Some(id)));
+    // The empty blob lies before every id, and nothing is as late as the end of time.
+    let id = blob(id).map_or_else(Vec::new, Vec::from);
+    let found = all(
+        connection,
+        sql,
+        params![page.owner, status, page.surface_kind, time, id, limit(page.limit)],
+        session,
+    )?;
+    found
+        .into_iter()
+        .map(|session| {
+            let latest = run_latest(connection, session.id)?;
+            Ok((session, latest))
+        })
+        .collect()
+}

@@ -1,0 +1,109 @@
+//! Readers: a few threads, each with its own read-only connection.
+//!
+//! Threads of our own rather than the runtime's blocking pool: the connection and its prepared statements stay
+//! where they are, and a point read costs one wake there and one back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use mainspring_kernel::store::StoreError;
+use parking_lot::{Condvar, Mutex};
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::error;
+
+type Job = Box<dyn FnOnce(&Connection) + Send>;
+
+/// The pool. Dropping it waits for the reads that are under way.
+#[derive(Debug)]
+pub(super) struct Readers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    inner: Mutex<Inner>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    jobs: VecDeque<Job>,
+    closed: bool,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl Readers {
+    /// Starts one thread per connection.
+    pub(super) fn start(connections: Vec<Connection>) -> std::io::Result<Self> {
+        let mut readers = Self {
+            shared: Arc::default(),
+            threads: vec![],
+        };
+        for connection in connections {
+            let shared = Arc::clone(&readers.shared);
+            let thread = std::thread::Builder::new().name("store-reader".into());
+            readers
+                .threads
+                .push(thread.spawn(move || shared.serve(&connection))?);
+        }
+        Ok(readers)
+    }
+
+    /// Runs `read` in one read transaction, so that all of it sees the same moment.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let job: Job = Box::new(move |connection| {
+            let result = connection
+                .unchecked_transaction()
+                .map_err(|failure| error::of_read(&failure))
+                .and_then(|transaction| read(&transaction));
+            // Whoever asked may have gone away.
+            let _ = answer.send(result);
+        });
+        self.shared.inner.lock().jobs.push_back(job);
+        self.shared.filled.notify_one();
+        answered
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Unavailable("the reader stopped".into())))
+    }
+}
+
+impl Shared {
+    fn serve(&self, connection: &Connection) {
+        loop {
+            let mut inner = self.inner.lock();
+            let job = loop {
+                match inner.jobs.pop_front() {
+                    Some(job) => break job,
+                    None if inner.closed => return,
+                    None => self.filled.wait(&mut inner),
+                }
+            };
+            drop(inner);
+            job(connection);
+        }
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.shared.inner.lock().closed = true;
+        self.shared.filled.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic of a reader was reported to whoever waited for it.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! A run's state as columns, and back.
+
+use mainspring_core::{
+    AttemptId, CancelReason, Failure, RunState, RunStatus, Time, Wait, WaitId, WaitRequest,
+};
+use rusqlite::Result;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::columns::{Columns, json};
+
+/// The columns of `runs` that hold its state, from `status` to `error_message`.
+#[derive(Debug, Default)]
+pub(super) struct StateColumns<'run> {
+    pub(super) attempt: Option<AttemptId>,
+    pub(super) retry_at: Option<Time>,
+    pub(super) wait: Option<String>,
+    pub(super) reason: Option<String>,
+    pub(super) error: Option<&'run Failure>,
+}
+
+/// A wait as it is stored: with what its public form leaves out.
+#[derive(Serialize, Deserialize)]
+struct StoredWait {
+    id: WaitId,
+    request: WaitRequest,
+    question: String,
+    expires_at: Option<Time>,
+    held: bool,
+    resume: Value,
+}
+
+impl<'run> StateColumns<'run> {
+    pub(super) fn of(state: &'run RunState) -> Result<Self> {
+        let mut columns = Self {
+            attempt: state.holder(),
+            ..Self::default()
+        };
+        match state {
+            RunState::Queued { retry_at } => columns.retry_at = *retry_at,
+            RunState::WaitingInput { wait, .. } | RunState::WaitingApproval { wait, .. } => {
+                columns.wait = Some(json(&StoredWait {
+                    id: wait.id,
+                    request: wait.request,
+                    question: wait.question.clone(),
+                    expires_at: wait.expires_at,
+                    held: wait.held,
+                    resume: wait.resume.clone(),
+                })?);
+            }
+            RunState::Cancelling { reason, .. } | RunState::Cancelled { reason } => {
+                columns.reason = Some(json(reason)?)
+            }
+            RunState::Failed { error } | RunState::TimedOut { error } | RunState::Orphaned { error } => {
+                columns.error = Some(error);
+            }
+            RunState::Starting { .. } | RunState::Running { .. } | RunState::Succeeded {} => {}
+        }
+        Ok(columns)
+    }
+}
+
+/// Reads the state from `status, active_attempt_id, retry_at_ms, wait, reason, error_code, error_message`.
+pub(super) fn state_read(columns: &mut Columns<'_>) -> Result<RunState> {
+    let status = columns.name(RunStatus::from_name)?;
+    let (attempt, retry_at) = (columns.maybe_id()?, columns.maybe_time()?);
+    let wait = columns.maybe_json::<StoredWait>()?.map(|wait| Wait {
+        id: wait.id,
+        request: wait.request,
+        question: wait.question,
+        expires_at: wait.expires_at,
+        held: wait.held,
+        resume: wait.resume,
+    });
+    let (reason, error) = (columns.maybe_json::<CancelReason>()?, columns.failure()?);
+    let state = match status {
+        RunStatus::Queued => Some(RunState::Queued { retry_at }),
+        RunStatus::Starting => attempt.map(|attempt| RunState::Starting { attempt }),
+        RunStatus::Running => attempt.map(|attempt| RunState::Running { attempt }),
+        RunStatus::WaitingInput => attempt
+            .zip(wait)
+            .map(|(attempt, wait)| RunState::WaitingInput { attempt, wait }),
+        RunStatus::WaitingApproval => attempt
+            .zip(wait)
+            .map(|(attempt, wait)| RunState::WaitingApproval { attempt, wait }),
+        RunStatus::Cancelling => attempt
+            .zip(reason)
+            .map(|(attempt, reason)| RunState::Cancelling { attempt, reason }),
+        RunStatus::Succeeded => Some(RunState::Succeeded {}),
+        RunStatus::Failed => error.map(|error| RunState::Failed { error }),
+        RunStatus::Cancelled => reason.map(|reason| RunState::Cancelled { reason }),
+        RunStatus::TimedOut => error.map(|error| RunState::TimedOut { error }),
+        RunStatus::Orphaned => error.map(|error| RunState::Orphaned { error }),
+    };
+    state.ok_or_else(|| columns.nonsense(format!("a {status} run lacks what is true of it")))
+}

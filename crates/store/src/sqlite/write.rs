@@ -1,0 +1,324 @@
+//! One row of a commit, written.
+//!
+//! What has an id is inserted, or replaced where it exists; a statement touches only the indexes whose columns
+//! change, since SQLite rewrites an index entry whether its value changed or not.
+
+use mainspring_core::{Attempt, Line, LineId, Message, MessageId, Point, Run, SessionId, Usage};
+use mainspring_kernel::store::{Effect, InboxItem, Request, StoreError, Unique};
+use rusqlite::{Connection, Result, params};
+
+use super::columns::{Id, blob, failure, int, json, ms, point};
+use super::state::StateColumns;
+
+/// How long a request is remembered.
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// A write that met a rule, or failed.
+pub(super) enum WriteError {
+    /// What SQLite said.
+    Sqlite(rusqlite::Error),
+    /// Something must be unique, or must exist.
+    Conflict(Unique),
+}
+
+impl From<rusqlite::Error> for WriteError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+impl From<WriteError> for StoreError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Sqlite(error) => super::error::of_write(&error),
+            WriteError::Conflict(unique) => Self::Conflict(unique),
+        }
+    }
+}
+
+pub(super) type Written = Result<(), WriteError>;
+
+fn usage(usage: &Usage) -> [i64; 5] {
+    [
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_tokens,
+        usage.cost.0,
+    ]
+    .map(int)
+}
+
+pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> Written {
+    let state = StateColumns::of(&run.state)?;
+    let (error_code, error_message) = failure(state.error);
+    let (head_line, head_pos) = point(run.head);
+    let [input, output, cache_read, cache_write, cost] = usage(&run.usage);
+    let options = (run.options != Default::default())
+        .then(|| json(&run.options))
+        .transpose()?;
+    let place = run.place.is_branch().then(|| json(&run.place)).transpose()?;
+    connection
+        .prepare_cached(
+            "INSERT INTO runs (run_id, session_id, owner_id, run_no, parent_run_id, client_id, request_id, idempotency_key,
+               fingerprint, adapter_id, mode, prompt_message_id, options, place, created_seq, created_at_ms,
+               status, active_attempt_id, retry_at_ms, wait, reason, error_code, error_message, head_line, head_pos,
+               attempts, last_attempt_id, final_message_id, input_tokens, output_tokens, cache_read_tokens,
+               cache_write_tokens, cost_nanos, started_at_ms, completed_at_ms, updated_at_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
+               ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36)
+             ON CONFLICT (run_id) DO UPDATE SET
+               adapter_id = ?10, status = ?17, active_attempt_id = ?18, retry_at_ms = ?19, wait = ?20, reason = ?21, error_code = ?22,
+               error_message = ?23, head_line = ?24, head_pos = ?25, attempts = ?26, last_attempt_id = ?27,
+               final_message_id = ?28, input_tokens = ?29, output_tokens = ?30, cache_read_tokens = ?31,
+               cache_write_tokens = ?32, cost_nanos = ?33, started_at_ms = ?34, completed_at_ms = ?35,
+               updated_at_ms = ?36",
+        )?
+        .execute(params![
+            run.id.bytes(),
+            run.session.bytes(),
+            run.owner,
+            run.no,
+            blob(run.parent),
+            run.request.client_id,
+            run.request.request_id,
+            run.request.idempotency_key,
+            run.fingerprint,
+            run.adapter,
+            run.mode.name(),
+            blob(run.prompt),
+            options,
+            place,
+            int(seq),
+            run.created_at.0,
+            run.state.status().name(),
+            blob(state.attempt),
+            ms(state.retry_at),
+            state.wait,
+            state.reason,
+            error_code,
+            error_message,
+            head_line,
+            head_pos,
+            run.attempts,
+            blob(run.last_attempt),
+            blob(run.final_message),
+            input,
+            output,
+            cache_read,
+            cache_write,
+            cost,
+            ms(run.started_at),
+            ms(run.completed_at),
+            run.updated_at.0,
+        ])?;
+    Ok(())
+}
+
+pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> Written {
+    let (error_code, error_message) = failure(attempt.error.as_ref());
+    let [input, output, cache_read, cache_write, cost] = usage(&attempt.usage);
+    let written = connection
+        .prepare_cached(
+            "INSERT INTO run_attempts (run_id, attempt_no, attempt_id, status, adapter_id, node_id, binding_id,
+               resume_from_attempt_id, error_code, error_message, retryable, input_tokens, output_tokens,
+               cache_read_tokens, cache_write_tokens, cost_nanos, cancellation_requested_at_ms,
+               cancellation_dispatched_at_ms, cancellation_acknowledged_at_ms, created_at_ms, started_at_ms,
+               completed_at_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)
+             ON CONFLICT (run_id, attempt_no) DO UPDATE SET
+               status = ?4, adapter_id = ?5, node_id = ?6, binding_id = ?7, resume_from_attempt_id = ?8, error_code = ?9,
+               error_message = ?10, retryable = ?11, input_tokens = ?12, output_tokens = ?13, cache_read_tokens = ?14,
+               cache_write_tokens = ?15, cost_nanos = ?16, cancellation_requested_at_ms = ?17,
+               cancellation_dispatched_at_ms = ?18, cancellation_acknowledged_at_ms = ?19, created_at_ms = ?20,
+               started_at_ms = ?21, completed_at_ms = ?22
+             WHERE attempt_id = ?3",
+        )?
+        .execute(params![
+            attempt.run.bytes(),
+            attempt.no,
+            attempt.id.bytes(),
+            attempt.status.name(),
+            attempt.adapter,
+            attempt.node.bytes(),
+            blob(attempt.binding),
+            blob(attempt.resume_from),
+            error_code,
+            error_message,
+            attempt.retryable,
+            input,
+            output,
+            cache_read,
+            cache_write,
+            cost,
+            ms(attempt.cancellation.requested_at),
+            ms(attempt.cancellation.dispatched_at),
+            ms(attempt.cancellation.acknowledged_at),
+            attempt.created_at.0,
+            ms(attempt.started_at),
+            ms(attempt.completed_at),
+        ])?;
+    // Another attempt has this number already.
+    if written == 0 {
+        Err(WriteError::Conflict(Unique::Other))
+    } else {
+        Ok(())
+    }
+}
+
+pub(super) fn message_write(
+    connection: &Connection,
+    message: &Message,
+    at: Option<Point>,
+    content: &str,
+) -> Written {
+    let (line, pos) = point(at);
+    let used = message.usage.as_ref().map(usage);
+    let used = |column: usize| used.map(|used| used[column]);
+    connection
+        .prepare_cached(
+            "INSERT INTO messages (message_id, session_id, run_id, role, status, line, pos, input_tokens, output_tokens,
+               cache_read_tokens, cache_write_tokens, cost_nanos, created_at_ms, content)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+             ON CONFLICT (message_id) DO UPDATE SET
+               session_id = ?2, run_id = ?3, role = ?4, status = ?5, line = ?6, pos = ?7, input_tokens = ?8,
+               output_tokens = ?9, cache_read_tokens = ?10, cache_write_tokens = ?11, cost_nanos = ?12,
+               created_at_ms = ?13, content = ?14",
+        )?
+        .execute(params![
+            message.id.bytes(),
+            message.session.bytes(),
+            blob(message.run),
+            message.role.name(),
+            message.status.name(),
+            line,
+            pos,
+            used(0),
+            used(1),
+            used(2),
+            used(3),
+            used(4),
+            message.created_at.0,
+            content,
+        ])?;
+    Ok(())
+}
+
+pub(super) fn message_place(
+    connection: &Connection,
+    session: SessionId,
+    message: MessageId,
+    at: Point,
+) -> Written {
+    let placed = connection
+        .prepare_cached(
+            "UPDATE messages SET line = ?3, pos = ?4, status = 'completed' WHERE message_id = ?1 AND session_id = ?2",
+        )?
+        .execute(params![message.bytes(), session.bytes(), at.line.0, at.pos])?;
+    if placed == 0 {
+        Err(WriteError::Conflict(Unique::Other))
+    } else {
+        Ok(())
+    }
+}
+
+pub(super) fn line_write(connection: &Connection, session: SessionId, line: &Line) -> Written {
+    let (parent_line, parent_pos) = point(line.parent);
+    let mut extend = connection.prepare_cached(
+        "UPDATE lines SET end_pos = ?2, abandoned = ?3 WHERE line = ?1 AND parent_line IS ?4 AND parent_pos IS ?5",
+    )?;
+    if extend.execute(params![
+        line.id.0,
+        line.end,
+        line.abandoned,
+        parent_line,
+        parent_pos
+    ])? > 0
+    {
+        return Ok(());
+    }
+    connection
+        .prepare_cached(
+            "INSERT INTO lines (line, session_id, parent_line, parent_pos, end_pos, abandoned)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+             ON CONFLICT (line) DO UPDATE SET parent_line = ?3, parent_pos = ?4, end_pos = ?5, abandoned = ?6",
+        )?
+        .execute(params![line.id.0, session.bytes(), parent_line, parent_pos, line.end, line.abandoned])?;
+    Ok(())
+}
+
+pub(super) fn cursor_write(
+    connection: &Connection,
+    session: SessionId,
+    at: Point,
+    to: Option<LineId>,
+) -> Written {
+    match to {
+        Some(to) => connection
+            .prepare_cached(
+                "INSERT INTO cursors (session_id, line, pos, to_line) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT (session_id, line, pos) DO UPDATE SET to_line = ?4",
+            )?
+            .execute(params![session.bytes(), at.line.0, at.pos, to.0])?,
+        None => connection
+            .prepare_cached("DELETE FROM cursors WHERE session_id = ?1 AND line = ?2 AND pos = ?3")?
+            .execute(params![session.bytes(), at.line.0, at.pos])?,
+    };
+    Ok(())
+}
+
+pub(super) fn effect_write(connection: &Connection, session: SessionId, effect: &Effect) -> Written {
+    connection
+        .prepare_cached(
+            "INSERT INTO effects (session_id, run_id, tool_use_id, name) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (session_id, run_id, tool_use_id) DO UPDATE SET name = ?4",
+        )?
+        .execute(params![
+            session.bytes(),
+            effect.run.bytes(),
+            effect.tool_use_id,
+            effect.name
+        ])?;
+    Ok(())
+}
+
+pub(super) fn request_write(connection: &Connection, request: &Request) -> Written {
+    let written = connection
+        .prepare_cached(
+            "INSERT INTO requests (owner_id, operation, key, fingerprint, answer, created_at_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+             ON CONFLICT (owner_id, operation, key) DO UPDATE SET fingerprint = ?4, answer = ?5, created_at_ms = ?6
+             WHERE created_at_ms < ?7",
+        )?
+        .execute(params![
+            request.owner,
+            request.operation,
+            request.key,
+            request.fingerprint,
+            request.answer,
+            request.at.0,
+            request.at.0.saturating_sub(DAY_MS),
+        ])?;
+    if written == 0 {
+        Err(WriteError::Conflict(Unique::RequestKey))
+    } else {
+        Ok(())
+    }
+}
+
+/// Nobody reads the inbox of a session that is gone or deleted: what is left there is dropped.
+pub(super) fn inbox_write(connection: &Connection, session: SessionId, item: &InboxItem) -> Written {
+    connection
+        .prepare_cached(
+            "INSERT INTO inbox (session_id, event_id, created_at_ms, item)
+             SELECT ?1, ?2, ?3, ?4 FROM sessions WHERE session_id = ?1 AND status <> 'deleted'
+             ON CONFLICT (session_id, event_id) DO UPDATE SET created_at_ms = ?3, item = ?4",
+        )?
+        .execute(params![
+            session.bytes(),
+            item.id.bytes(),
+            item.at.0,
+            json(&item.item)?
+        ])?;
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! Sessions and records without a machine, written.
+
+use mainspring_core::{Artifact, Binding, Delegation, Grant, Session};
+use rusqlite::{Connection, params};
+
+use super::columns::{Id, blob, int, json, ms, point};
+use super::write::Written;
+
+pub(super) fn session_write(connection: &Connection, session: &Session) -> Written {
+    let (tip_line, tip_pos) = point(session.tip);
+    let (external, legacy) = (session.external_ref.as_ref(), session.legacy_alias.as_ref());
+    let columns = params![
+        session.id.bytes(),
+        session.owner,
+        session.agent_definition,
+        session.key,
+        session.title,
+        session.status.name(),
+        session.surface_kind,
+        external.map(|external| &external.kind),
+        external.map(|external| &external.id),
+        legacy.map(|legacy| &legacy.scope),
+        legacy.map(|legacy| &legacy.key),
+        session.adapter,
+        session.cwd,
+        session.model_profile,
+        json(&session.metadata)?,
+        tip_line,
+        tip_pos,
+        blob(session.tip_message),
+        int(session.version),
+        session.created_at.0,
+        session.updated_at.0,
+        session.last_activity_at.0,
+    ];
+    // A turn changes no name, status or line of a session, so it leaves all indexes alone but the one by activity.
+    let mut turn = connection.prepare_cached(
+        "UPDATE sessions SET
+           agent_definition_id = ?3, title = ?5, surface_kind = ?7, default_adapter_id = ?12, default_cwd = ?13,
+           model_profile = ?14, metadata_json = ?15, tip_pos = ?17, tip_message_id = ?18, version = ?19,
+           created_at_ms = ?20, updated_at_ms = ?21, last_activity_at_ms = ?22
+         WHERE session_id = ?1 AND owner_id = ?2 AND key IS ?4 AND status = ?6 AND external_ref_kind IS ?8
+           AND external_ref_id IS ?9 AND legacy_client_scope IS ?10 AND legacy_session_key IS ?11 AND tip_line IS ?16",
+    )?;
+    if turn.execute(columns)? > 0 {
+        return Ok(());
+    }
+    connection
+        .prepare_cached(
+            "INSERT INTO sessions (session_id, owner_id, agent_definition_id, key, title, status, surface_kind,
+               external_ref_kind, external_ref_id, legacy_client_scope, legacy_session_key, default_adapter_id,
+               default_cwd, model_profile, metadata_json, tip_line, tip_pos, tip_message_id, version, created_at_ms,
+               updated_at_ms, last_activity_at_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)
+             ON CONFLICT (session_id) DO UPDATE SET
+               owner_id = ?2, agent_definition_id = ?3, key = ?4, title = ?5, status = ?6, surface_kind = ?7,
+               external_ref_kind = ?8, external_ref_id = ?9, legacy_client_scope = ?10, legacy_session_key = ?11,
+               default_adapter_id = ?12, default_cwd = ?13, model_profile = ?14, metadata_json = ?15, tip_line = ?16,
+               tip_pos = ?17, tip_message_id = ?18, version = ?19, created_at_ms = ?20, updated_at_ms = ?21,
+               last_activity_at_ms = ?22",
+        )?
+        .execute(columns)?;
+    Ok(())
+}
+
+pub(super) fn binding_write(connection: &Connection, binding: &Binding) -> Written {
+    connection
+        .prepare_cached(
+            "INSERT INTO adapter_bindings (binding_id, session_id, adapter_id, binding_generation,
+               adapter_native_session_id, resume_fidelity, status, boot_node_id, stands_at_message_id, cwd,
+               system_prompt_hash, created_at_ms, updated_at_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+             ON CONFLICT (binding_id) DO UPDATE SET
+               adapter_native_session_id = ?5, resume_fidelity = ?6, status = ?7, boot_node_id = ?8,
+               stands_at_message_id = ?9, cwd = ?10, system_prompt_hash = ?11, created_at_ms = ?12, updated_at_ms = ?13",
+        )?
+        .execute(params![
+            binding.id.bytes(),
+            binding.session.bytes(),
+            binding.adapter,
+            binding.generation,
+            binding.native,
+            binding.fidelity.name(),
+            binding.status.name(),
+            binding.boot.bytes(),
+            blob(binding.stands_at),
+            binding.cwd,
+            binding.system_prompt_hash,
+            binding.created_at.0,
+            binding.updated_at.0,
+        ])?;
+    Ok(())
+}
+
+pub(super) fn grant_write(connection: &Connection, grant: &Grant) -> Written {
+    connection
+        .prepare_cached(
+            "INSERT INTO grants (grant_id, session_id, run_id, capability, operation, resource_pattern, effect, source,
+               created_at_ms, expires_at_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+             ON CONFLICT (grant_id) DO UPDATE SET
+               run_id = ?3, capability = ?4, operation = ?5, resource_pattern = ?6, effect = ?7, source = ?8,
+               created_at_ms = ?9, expires_at_ms = ?10",
+        )?
+        .execute(params![
+            grant.id.bytes(),
+            grant.session.bytes(),
+            blob(grant.run),
+            grant.capability,
+            grant.operation,
+            grant.resource_pattern,
+            grant.effect.name(),
+            grant.source.name(),
+            grant.created_at.0,
+            ms(grant.expires_at),
+        ])?;
+    Ok(())
+}
+
+pub(super) fn artifact_write(connection: &Connection, artifact: &Artifact) -> Written {
+    connection
+        .prepare_cached(
+            "INSERT INTO artifacts (artifact_id, session_id, run_id, attempt_id, kind, role, uri, display_name, mime_type,
+               content_hash, size_bytes, created_at_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+             ON CONFLICT (artifact_id) DO UPDATE SET
+               run_id = ?3, attempt_id = ?4, kind = ?5, role = ?6, uri = ?7, display_name = ?8, mime_type = ?9,
+               content_hash = ?10, size_bytes = ?11, created_at_ms = ?12",
+        )?
+        .execute(params![
+            artifact.id.bytes(),
+            artifact.session.bytes(),
+            blob(artifact.run),
+            blob(artifact.attempt),
+            artifact.kind,
+            artifact.role.name(),
+            artifact.uri,
+            artifact.name,
+            artifact.mime_type,
+            artifact.content_hash,
+            artifact.size_bytes.map(int),
+            artifact.created_at.0,
+        ])?;
+    Ok(())
+}
+
+pub(super) fn delegation_write(connection: &Connection, delegation: &Delegation) -> Written {
+    connection
+        .prepare_cached(
+            "INSERT INTO delegations (delegation_id, parent_session_id, parent_run_id, child_session_id, child_run_id,
+               mode, status, objective, result_artifact_id, created_at_ms, completed_at_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+             ON CONFLICT (delegation_id) DO UPDATE SET
+               mode = ?6, status = ?7, objective = ?8, result_artifact_id = ?9, created_at_ms = ?10,
+               completed_at_ms = ?11",
+        )?
+        .execute(params![
+            delegation.id.bytes(),
+            delegation.parent_session.bytes(),
+            delegation.parent_run.bytes(),
+            delegation.child_session.bytes(),
+            delegation.child_run.bytes(),
+            delegation.mode.name(),
+            delegation.status.name(),
+            delegation.objective,
+            blob(delegation.result),
+            delegation.created_at.0,
+            ms(delegation.completed_at),
+        ])?;
+    Ok(())
+}

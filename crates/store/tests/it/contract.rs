@@ -1,0 +1,449 @@
+//! Commits: all or nothing, in order, by whoever holds the lease.
+
+use std::sync::Arc;
+
+use mainspring_core::*;
+use mainspring_kernel::store::{Commit, Row, StoreError, Unique};
+use mainspring_store::Fault;
+use serde_json::json;
+
+use crate::fixtures::*;
+
+#[tokio::test]
+async fn a_commit_is_visible_when_it_returns() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = lease(store, 1).await;
+        let cursors = commit(
+            store,
+            fence,
+            vec![row_session(session(1))],
+            vec![progress(1), progress(2)],
+        )
+        .await
+        .unwrap();
+        let events = events(store, 1).await;
+        assert_eq!(
+            events.iter().map(|event| event.cursor).collect::<Vec<_>>(),
+            cursors,
+            "{name}"
+        );
+        assert_eq!(events[1].body, progress(2).body, "{name}");
+        assert_eq!(
+            store.session_load(session_id(1)).await.unwrap().unwrap().session,
+            session(1),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_conflict_changes_nothing() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        let running = RunState::Running {
+            attempt: attempt_id(1),
+        };
+        let rows = vec![
+            row_session(Session {
+                title: Some("changed".into()),
+                ..session(1)
+            }),
+            row_run(run(1, 1, 1, running.clone())),
+            row_run(run(2, 1, 2, running)),
+        ];
+        let error = commit(store, fence, rows, vec![progress(1)]).await.unwrap_err();
+        assert_eq!(
+            error,
+            StoreError::Conflict(Unique::Other),
+            "{name}: two active runs in one session"
+        );
+        assert_eq!(events(store, 1).await, [], "{name}");
+        assert_eq!(store.run_get(run_id(1)).await.unwrap(), None, "{name}");
+        assert_eq!(
+            store.session_load(session_id(1)).await.unwrap().unwrap().session,
+            session(1),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_fenced_commit_changes_nothing() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let old = session_made(store, 1).await;
+        let new = lease(store, 1).await;
+        assert!(new.epoch > old.epoch, "{name}");
+        let error = commit(store, old, vec![], vec![progress(1)]).await.unwrap_err();
+        assert_eq!(error, StoreError::Fenced, "{name}");
+        assert_eq!(events(store, 1).await, [], "{name}");
+        commit(store, new, vec![], vec![progress(1)]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_nobody_has_taken_cannot_be_written() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let mut fence = session_made(store, 1).await;
+        fence.session = session_id(2);
+        let error = commit(store, fence, vec![row_session(session(2))], vec![])
+            .await
+            .unwrap_err();
+        assert_eq!(error, StoreError::Fenced, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_rows_of_a_commit_may_come_in_any_order() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = lease(store, 1).await;
+        let running = |n| RunState::Running {
+            attempt: attempt_id(n),
+        };
+        let mut rows = vec![
+            row_message(message(2, 1, "hi"), Some(point(5, 0))),
+            Row::Line(line(5, None, 1)),
+            row_attempt(attempt(1, 1, 1, RunStatus::Running)),
+            row_run(run(1, 1, 1, running(1))),
+            row_session(session(1)),
+        ];
+        commit(store, fence, rows.clone(), vec![]).await.unwrap();
+        // The next run and attempt begin before the last ones end, on paper.
+        rows = vec![
+            row_run(run(2, 1, 2, running(3))),
+            row_run(run(1, 1, 1, RunState::Succeeded {})),
+            row_attempt(attempt(2, 1, 2, RunStatus::Succeeded)),
+            row_attempt(attempt(1, 1, 1, RunStatus::Succeeded)),
+        ];
+        commit(store, fence, rows, vec![]).await.unwrap();
+        assert_eq!(store.attempts(run_id(1)).await.unwrap().len(), 2, "{name}");
+        assert_eq!(store.unfinished().await.unwrap().live, [session_id(1)], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_last_image_of_a_thing_in_a_commit_counts() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        let rows = vec![
+            row_run(run(
+                1,
+                1,
+                1,
+                RunState::Running {
+                    attempt: attempt_id(1),
+                },
+            )),
+            row_run(run(1, 1, 1, RunState::Succeeded {})),
+        ];
+        commit(store, fence, rows, vec![]).await.unwrap();
+        assert_eq!(
+            store.run_get(run_id(1)).await.unwrap().unwrap().state,
+            RunState::Succeeded {},
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn cursors_grow_across_sessions() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let (one, two) = (session_made(store, 1).await, session_made(store, 2).await);
+        let mut all = vec![];
+        for n in 0..10 {
+            let fence = if n % 3 == 0 { one } else { two };
+            all.extend(
+                commit(store, fence, vec![], vec![progress(n), progress(n + 100)])
+                    .await
+                    .unwrap(),
+            );
+        }
+        assert!(all.is_sorted_by(|a, b| a < b), "{name}: {all:?}");
+        assert!(all[0] > Cursor::START, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_commit_is_not_there() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        subject.fault(Fault::CommitFails);
+        let error = commit(store, fence, vec![], vec![progress(1)]).await.unwrap_err();
+        assert!(matches!(error, StoreError::Unavailable(_)), "{name}");
+        assert_eq!(events(store, 1).await, [], "{name}");
+        commit(store, fence, vec![], vec![progress(2)]).await.unwrap();
+        assert_eq!(events(store, 1).await.len(), 1, "{name}: the fault strikes once");
+    }
+}
+
+#[tokio::test]
+async fn a_commit_of_unknown_outcome_may_be_there() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        subject.fault(Fault::OutcomeUnknown);
+        let error = commit(store, fence, vec![], vec![progress(1)]).await.unwrap_err();
+        assert!(matches!(error, StoreError::Unavailable(_)), "{name}");
+        assert_eq!(events(store, 1).await.len(), 1, "{name}");
+    }
+}
+
+fn every_state() -> Vec<RunState> {
+    let attempt = attempt_id(1);
+    let wait = |request, held: bool| Wait {
+        id: wait_id(1),
+        request,
+        question: "which \"one\"?".into(),
+        expires_at: held.then_some(NOW),
+        held,
+        resume: json!({"call": ["t1", null, 1.5]}),
+    };
+    let error = || Failure::new("timeout", "took too long");
+    vec![
+        RunState::Queued { retry_at: None },
+        RunState::Queued { retry_at: Some(NOW) },
+        RunState::Starting { attempt },
+        RunState::Running { attempt },
+        RunState::WaitingInput {
+            attempt,
+            wait: wait(WaitRequest::Input, true),
+        },
+        RunState::WaitingApproval {
+            attempt,
+            wait: wait(WaitRequest::Approval, false),
+        },
+        RunState::Cancelling {
+            attempt,
+            reason: CancelReason::Superseded,
+        },
+        RunState::Succeeded {},
+        RunState::Failed { error: error() },
+        RunState::Cancelled {
+            reason: CancelReason::Parent,
+        },
+        RunState::TimedOut { error: error() },
+        RunState::Orphaned { error: error() },
+    ]
+}
+
+#[tokio::test]
+async fn every_state_of_a_run_reads_back_as_written() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        for state in every_state() {
+            commit(store, fence, vec![row_run(run(1, 1, 1, state.clone()))], vec![])
+                .await
+                .unwrap();
+            assert_eq!(
+                store.run_get(run_id(1)).await.unwrap().unwrap().state,
+                state,
+                "{name}"
+            );
+        }
+    }
+}
+
+fn full_run() -> Run {
+    let usage = Usage {
+        input_tokens: u64::MAX,
+        output_tokens: 1,
+        cost: Cost(123_456_789_012),
+        ..Usage::default()
+    };
+    Run {
+        parent: Some(run_id(9)),
+        request: RequestName {
+            client_id: Some("desk".into()),
+            request_id: Some("r1".into()),
+            idempotency_key: Some("k".into()),
+        },
+        mode: Mode::Ask,
+        prompt: Some(message_id(2)),
+        options: RunOptions {
+            system_prompt: Some("be kind".into()),
+            cwd: Some("/tmp".into()),
+            ..RunOptions::default()
+        },
+        place: Place::Edit {
+            message_id: message_id(3),
+        },
+        head: Some(point(i64::MAX, u32::MAX)),
+        attempts: 2,
+        last_attempt: Some(attempt_id(2)),
+        final_message: Some(message_id(4)),
+        usage,
+        started_at: Some(NOW),
+        completed_at: Some(Time(-1)),
+        ..run(1, 1, 1, queued())
+    }
+}
+
+#[tokio::test]
+async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
+    let full_attempt = Attempt {
+        binding: Some(binding_id(1)),
+        resume_from: Some(attempt_id(1)),
+        error: Some(Failure::new("lost", "gone")),
+        retryable: true,
+        usage: full_run().usage,
+        cancellation: Cancellation {
+            requested_at: Some(NOW),
+            dispatched_at: Some(NOW.plus(1)),
+            acknowledged_at: Some(NOW.plus(2)),
+        },
+        started_at: Some(NOW),
+        completed_at: Some(NOW),
+        ..attempt(2, 1, 2, RunStatus::Orphaned)
+    };
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        let attempts = [attempt(1, 1, 1, RunStatus::Failed), full_attempt.clone()];
+        let rows = vec![
+            row_run(full_run()),
+            row_attempt(attempts[1].clone()),
+            row_attempt(attempts[0].clone()),
+        ];
+        commit(store, fence, rows, vec![]).await.unwrap();
+        assert_eq!(
+            store.run_get(run_id(1)).await.unwrap(),
+            Some(full_run()),
+            "{name}"
+        );
+        assert_eq!(store.attempts(run_id(1)).await.unwrap(), attempts, "{name}");
+        let loaded = store.session_load(session_id(1)).await.unwrap().unwrap();
+        assert_eq!(loaded.runs, [(full_run(), Some(full_attempt.clone()))], "{name}");
+        assert_eq!(loaded.latest, Some(full_run()), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_run_was_asked_never_changes() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        commit(store, fence, vec![row_run(full_run())], vec![])
+            .await
+            .unwrap();
+        let changed = Run {
+            owner: "eve".into(),
+            request: RequestName::default(),
+            fingerprint: [0; 16],
+            place: Place::Root,
+            state: RunState::Succeeded {},
+            ..full_run()
+        };
+        commit(store, fence, vec![row_run(changed)], vec![])
+            .await
+            .unwrap();
+        let kept = Run {
+            state: RunState::Succeeded {},
+            ..full_run()
+        };
+        assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(kept), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_reads_back_as_written() {
+    let full = Session {
+        key: Some("k".into()),
+        external_ref: Some(ExternalRef {
+            kind: "task".into(),
+            id: "7".into(),
+        }),
+        legacy_alias: Some(LegacyAlias {
+            scope: "desk".into(),
+            key: "main".into(),
+        }),
+        cwd: Some("/home".into()),
+        model_profile: Some("fast".into()),
+        metadata: json!({"a": [1, "two", null], "b": {"c": 1.5}}),
+        tip: Some(point(4, 2)),
+        tip_message: Some(message_id(3)),
+        version: u64::MAX,
+        status: SessionStatus::Archived,
+        ..session(1)
+    };
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        commit(store, fence, vec![row_session(full.clone())], vec![])
+            .await
+            .unwrap();
+        assert_eq!(
+            store.session_load(session_id(1)).await.unwrap().unwrap().session,
+            full,
+            "{name}"
+        );
+        let moved = Session {
+            tip: Some(point(4, 3)),
+            title: None,
+            version: 5,
+            ..full.clone()
+        };
+        commit(store, fence, vec![row_session(moved.clone())], vec![])
+            .await
+            .unwrap();
+        assert_eq!(
+            store.session_load(session_id(1)).await.unwrap().unwrap().session,
+            moved,
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn one_conflict_does_not_hurt_its_group() {
+    for (name, subject) in every_store() {
+        let store = Arc::clone(&subject.store);
+        let mut fences = vec![];
+        for n in 0..20 {
+            fences.push(session_made(&*store, n).await);
+        }
+        let commits = fences.iter().map(|fence| {
+            let taken = Session {
+                key: Some("same".into()),
+                ..session(u64::from(fence.session.as_bytes()[15]))
+            };
+            let rows = vec![row_session(taken)];
+            let commit = Commit {
+                fence: *fence,
+                events: vec![progress(1)],
+                rows,
+            };
+            let store = Arc::clone(&store);
+            async move { store.commit(Arc::new(commit)).await }
+        });
+        let mut answers = vec![];
+        // All are queued before the first is awaited.
+        let mut tasks = tokio::task::JoinSet::new();
+        for commit in commits {
+            tasks.spawn(commit);
+        }
+        while let Some(answer) = tasks.join_next().await {
+            answers.push(answer.unwrap());
+        }
+        let won = answers.iter().filter(|answer| answer.is_ok()).count();
+        assert_eq!(won, 1, "{name}");
+        let conflict = Err(StoreError::Conflict(Unique::SessionName));
+        assert_eq!(
+            answers.iter().filter(|answer| **answer == conflict).count(),
+            19,
+            "{name}"
+        );
+        let mut stored = 0;
+        for n in 0..20 {
+            stored += events(&*store, n).await.len();
+        }
+        assert_eq!(stored, 1, "{name}");
+    }
+}

@@ -1,0 +1,256 @@
+//! Stores to test, and small worlds to put into them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mainspring_core::*;
+use mainspring_kernel::store::{Commit, Fence, NewEvent, Row, Store, StoreError};
+use mainspring_store::{Fault, MemoryStore, SqliteOptions, SqliteStore};
+use serde_json::json;
+use tempfile::TempDir;
+
+pub(crate) const OWNER: &str = "ada";
+pub(crate) const NOW: Time = Time(1_800_000_000_000);
+pub(crate) const EVERYTHING: usize = 1_000_000;
+
+/// A store under test, and the folder it lives in.
+pub(crate) struct Subject {
+    pub(crate) store: Arc<dyn Store>,
+    fault: Box<dyn Fn(Fault)>,
+    _folder: Option<TempDir>,
+}
+
+impl Subject {
+    pub(crate) fn fault(&self, fault: Fault) {
+        (self.fault)(fault);
+    }
+}
+
+pub(crate) fn sqlite_open(folder: &Path) -> SqliteStore {
+    SqliteStore::open(&folder.join("test.sqlite3"), SqliteOptions::default(), NOW).unwrap()
+}
+
+/// Every store, fresh.
+pub(crate) fn every_store() -> Vec<(&'static str, Subject)> {
+    let folder = tempfile::tempdir().unwrap();
+    let sqlite = Arc::new(sqlite_open(folder.path()));
+    let memory = Arc::new(MemoryStore::default());
+    let (sqlite_fault, memory_fault) = (Arc::clone(&sqlite), Arc::clone(&memory));
+    vec![
+        (
+            "memory",
+            Subject {
+                store: memory,
+                fault: Box::new(move |fault| memory_fault.fault(fault)),
+                _folder: None,
+            },
+        ),
+        (
+            "sqlite",
+            Subject {
+                store: sqlite,
+                fault: Box::new(move |fault| sqlite_fault.fault(fault)),
+                _folder: Some(folder),
+            },
+        ),
+    ]
+}
+
+fn bytes(n: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[8..].copy_from_slice(&n.to_be_bytes());
+    bytes
+}
+
+macro_rules! make_id {
+    ($($make:ident => $id:ident),* $(,)?) => {
+        $(pub(crate) fn $make(n: u64) -> $id {
+            $id::from_random(bytes(n))
+        })*
+    };
+}
+make_id! {
+    session_id => SessionId, run_id => RunId, attempt_id => AttemptId, event_id => EventId, message_id => MessageId,
+    node_id => NodeId, wait_id => WaitId, binding_id => BindingId, grant_id => GrantId, artifact_id => ArtifactId,
+    delegation_id => DelegationId,
+}
+
+pub(crate) fn session(n: u64) -> Session {
+    Session {
+        id: session_id(n),
+        owner: OWNER.into(),
+        key: None,
+        title: Some(format!("session {n}")),
+        status: SessionStatus::Open,
+        surface_kind: "chat".into(),
+        external_ref: None,
+        legacy_alias: None,
+        agent_definition: "generalist@1".into(),
+        adapter: "native".into(),
+        cwd: None,
+        model_profile: None,
+        metadata: json!({}),
+        tip: None,
+        tip_message: None,
+        version: 1,
+        created_at: NOW,
+        updated_at: NOW,
+        last_activity_at: NOW.plus(n),
+    }
+}
+
+/// Run `n`, number `no` of session `of`.
+pub(crate) fn run(n: u64, of: u64, no: u32, state: RunState) -> Run {
+    Run {
+        id: run_id(n),
+        session: session_id(of),
+        owner: OWNER.into(),
+        no,
+        parent: None,
+        request: RequestName::default(),
+        fingerprint: [7; 16],
+        adapter: "native".into(),
+        mode: Mode::Act,
+        prompt: None,
+        options: RunOptions::default(),
+        place: Place::Tip,
+        head: None,
+        state,
+        attempts: 0,
+        last_attempt: None,
+        final_message: None,
+        usage: Usage::default(),
+        created_at: NOW.plus(n),
+        started_at: None,
+        completed_at: None,
+        updated_at: NOW.plus(n),
+    }
+}
+
+pub(crate) fn queued() -> RunState {
+    RunState::Queued { retry_at: None }
+}
+
+pub(crate) fn attempt(n: u64, run: u64, no: u32, status: RunStatus) -> Attempt {
+    Attempt {
+        id: attempt_id(n),
+        run: run_id(run),
+        no,
+        status,
+        adapter: "native".into(),
+        node: node_id(1),
+        binding: None,
+        resume_from: None,
+        error: None,
+        retryable: false,
+        usage: Usage::default(),
+        cancellation: Cancellation::default(),
+        created_at: NOW,
+        started_at: None,
+        completed_at: None,
+    }
+}
+
+pub(crate) fn message(n: u64, of: u64, text: &str) -> Message {
+    Message {
+        id: message_id(n),
+        session: session_id(of),
+        run: None,
+        role: if n.is_multiple_of(2) {
+            Role::User
+        } else {
+            Role::Assistant
+        },
+        status: MessageStatus::Completed,
+        content: vec![Block::text(text)],
+        usage: None,
+        created_at: NOW,
+    }
+}
+
+pub(crate) fn point(line: i64, pos: u32) -> Point {
+    Point {
+        line: LineId(line),
+        pos,
+    }
+}
+
+pub(crate) fn line(id: i64, parent: Option<Point>, messages: u32) -> Line {
+    let mut line = Line::open(LineId(id), parent);
+    line.end += messages;
+    line
+}
+
+pub(crate) fn event(n: u64, body: Body) -> NewEvent {
+    NewEvent {
+        id: event_id(n),
+        pos: 0,
+        run: None,
+        attempt: None,
+        at: NOW.plus(n),
+        body,
+    }
+}
+
+pub(crate) fn progress(n: u64) -> NewEvent {
+    event(
+        n,
+        Body::ProgressUpdated {
+            text: format!("step {n}"),
+        },
+    )
+}
+
+/// The right to write session `n`.
+pub(crate) async fn lease(store: &dyn Store, n: u64) -> Fence {
+    store.lease_take(session_id(n), node_id(1)).await.unwrap()
+}
+
+pub(crate) async fn commit(
+    store: &dyn Store,
+    fence: Fence,
+    rows: Vec<Row>,
+    events: Vec<NewEvent>,
+) -> Result<Vec<Cursor>, StoreError> {
+    store.commit(Arc::new(Commit { fence, events, rows })).await
+}
+
+/// A stored session `n`, and the right to write it.
+pub(crate) async fn session_made(store: &dyn Store, n: u64) -> Fence {
+    let fence = lease(store, n).await;
+    commit(store, fence, vec![Row::Session(Box::new(session(n)))], vec![])
+        .await
+        .unwrap();
+    fence
+}
+
+pub(crate) async fn session_deleted(store: &dyn Store, fence: Fence) {
+    let mut session = store.session_load(fence.session).await.unwrap().unwrap().session;
+    session.status = SessionStatus::Deleted;
+    commit(store, fence, vec![Row::Session(Box::new(session))], vec![])
+        .await
+        .unwrap();
+}
+
+pub(crate) async fn events(store: &dyn Store, n: u64) -> Vec<Event> {
+    store
+        .events_after(session_id(n), None, Cursor::START, EVERYTHING)
+        .await
+        .unwrap()
+}
+
+pub(crate) fn row_session(session: Session) -> Row {
+    Row::Session(Box::new(session))
+}
+
+pub(crate) fn row_run(run: Run) -> Row {
+    Row::Run(Box::new(run))
+}
+
+pub(crate) fn row_attempt(attempt: Attempt) -> Row {
+    Row::Attempt(Box::new(attempt))
+}
+
+pub(crate) fn row_message(message: Message, point: Option<Point>) -> Row {
+    Row::Message(Arc::new(message), point)
+}
