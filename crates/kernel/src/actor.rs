@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
 use mainspring_core::{
-    Answer, Attempt, AttemptId, Event, Message, Point, Position, Proof, Run, RunId, RunStatus, Session, Time, WaitId,
+    Answer, Attempt, AttemptId, Event, Message, Point, Position, Proof, Run, RunId, RunStatus, Session, Time,
+    WaitId,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinError};
@@ -317,7 +318,12 @@ impl Actor {
     /// When the open question of the active run expires.
     fn expiry(&self) -> Option<Time> {
         let active = self.active.as_ref().filter(|active| active.killing.is_none())?;
-        active.run.state.wait().filter(|wait| wait.answer.is_none())?.expires_at
+        active
+            .run
+            .state
+            .wait()
+            .filter(|wait| wait.answer.is_none())?
+            .expires_at
     }
 
     /// Orders a permit if there is work that could run.
@@ -329,7 +335,8 @@ impl Actor {
         let adapter = match (&self.active, self.queue.front()) {
             (Some(active), _) => {
                 let answered = active.run.state.wait().is_some_and(|wait| wait.answer.is_some());
-                (answered && active.permit.is_none() && active.killing.is_none()).then_some(&active.run.adapter)
+                (answered && active.permit.is_none() && active.killing.is_none())
+                    .then_some(&active.run.adapter)
             }
             (None, Some(run)) => match run.state {
                 mainspring_core::RunState::Queued { retry_at } if retry_at.is_none_or(|at| at <= now) => {

@@ -100,8 +100,8 @@ pub trait Store: Send + Sync + 'static {
         message: MessageId,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
 
-    /// The shape of the path to `tip`: its lines, root first, and the cursors on them.
-    async fn path_shape(&self, tip: Point) -> Result<TreeShape, StoreError>;
+    /// The shape of `session`'s path to `tip`: its lines, root first, and the cursors on them.
+    async fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError>;
 
     /// The shape of a session's tree: its lines and cursors.
     async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError>;

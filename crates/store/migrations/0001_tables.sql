@@ -77,8 +77,8 @@ CREATE TABLE runs (
   reason TEXT,
   error_code TEXT,
   error_message TEXT,
-  head_line INTEGER,
-  head_pos INTEGER,
+  pen_line INTEGER,
+  pen_pos INTEGER,
   attempts INTEGER NOT NULL,
   last_attempt_id BLOB,
   final_message_id BLOB,
@@ -90,7 +90,7 @@ CREATE TABLE runs (
   started_at_ms INTEGER,
   completed_at_ms INTEGER,
   updated_at_ms INTEGER NOT NULL,
-  CHECK ((head_line IS NULL) = (head_pos IS NULL))
+  CHECK ((pen_line IS NULL) = (pen_pos IS NULL))
 ) STRICT;
 
 -- Acceptance is exactly-once. An idempotency key is kept in requests, for 24 hours, and not here for ever.

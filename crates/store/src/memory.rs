@@ -233,6 +233,10 @@ impl Store for MemoryStore {
         self.read(|state| state.message_get(session, message))
     }
 
+    async fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError> {
+        self.read(|state| state.path_shape(session, tip))?
+    }
+
     async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError> {
         self.read(|state| state.tree(session))
     }

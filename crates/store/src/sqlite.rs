@@ -311,6 +311,11 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError> {
+        self.read(move |connection| read::tree::path_shape(connection, session, tip))
+            .await
+    }
+
     async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError> {
         self.read(move |connection| read::tree::tree(connection, session))
             .await

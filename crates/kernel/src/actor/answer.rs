@@ -69,7 +69,10 @@ impl Actor {
     }
 
     pub(super) async fn answer(&mut self, run: RunId, wait: WaitId, answer: Answer) -> Result<Run, Error> {
-        let active = self.active.as_ref().filter(|active| active.run.id == run && active.killing.is_none());
+        let active = self
+            .active
+            .as_ref()
+            .filter(|active| active.run.id == run && active.killing.is_none());
         if active.is_none() {
             let status = self.run_known(run).await?.state.status();
             return Err(Refusal::NotWaiting { wait, status }.into());

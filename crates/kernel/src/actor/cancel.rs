@@ -38,7 +38,7 @@ impl Actor {
         };
         let queued = self.queue[at].clone();
         let shape = match (queued.place.is_branch(), queued.pen.and_then(before)) {
-            (true, Some(tip)) => Some(self.shared.store.path_shape(tip).await?),
+            (true, Some(tip)) => Some(self.shared.store.path_shape(self.fence.session, tip).await?),
             _ => None,
         };
         let (draft, _) = self.draft(false);

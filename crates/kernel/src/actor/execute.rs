@@ -285,7 +285,7 @@ impl Actor {
         let Some(active) = &self.active else { return Ok(()) };
         let (run, attempt) = (active.run.clone(), active.attempt.clone());
         let shape = match (run.place.is_branch(), run.pen.and_then(before)) {
-            (true, Some(tip)) => Some(self.shared.store.path_shape(tip).await?),
+            (true, Some(tip)) => Some(self.shared.store.path_shape(self.fence.session, tip).await?),
             _ => None,
         };
         let (draft, text) = self.draft(true);

@@ -58,7 +58,7 @@ impl State {
         let points = session
             .tip
             .into_iter()
-            .chain(runs.iter().filter_map(|(run, _)| run.head));
+            .chain(runs.iter().filter_map(|(run, _)| run.pen));
         let mut seen = HashSet::new();
         Some(Loaded {
             latest: self.run_latest(session.id),
@@ -256,6 +256,25 @@ impl State {
                 .collect(),
             cursors: cursors.map(|((_, at), to)| (*at, *to)).collect(),
         }
+    }
+
+    pub(super) fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError> {
+        let mut shape = TreeShape::default();
+        let mut next = Some(tip.line);
+        while let Some(id) = next {
+            let line = self.line(id).copied();
+            let line = line.ok_or_else(|| StoreError::Corrupt(format!("line {} is not there", id.0)))?;
+            let cursors = self
+                .cursors
+                .iter()
+                .filter(|((of, at), _)| *of == session && at.line == id);
+            shape.cursors.extend(cursors.map(|((_, at), to)| (*at, *to)));
+            shape.lines.push(line);
+            next = line.parent.map(|parent| parent.line);
+        }
+        shape.lines.reverse();
+        shape.cursors.sort();
+        Ok(shape)
     }
 
     pub(super) fn line_messages(&self, range: Range) -> Vec<PlacedMessage> {

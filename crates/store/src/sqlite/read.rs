@@ -28,7 +28,7 @@ macro_rules! session_columns {
 macro_rules! run_columns {
     () => {
         "run_id, session_id, owner_id, run_no, parent_run_id, client_id, request_id, idempotency_key, fingerprint, \
-         adapter_id, mode, prompt_message_id, options, place, head_line, head_pos, status, active_attempt_id, \
+         adapter_id, mode, prompt_message_id, options, place, pen_line, pen_pos, status, active_attempt_id, \
          retry_at_ms, wait, reason, error_code, error_message, attempts, last_attempt_id, final_message_id, \
          input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, created_at_ms, started_at_ms, \
          completed_at_ms, updated_at_ms"
@@ -143,7 +143,7 @@ fn run(columns: &mut Columns<'_>) -> Result<Run> {
         prompt: columns.maybe_id()?,
         options: columns.maybe_json()?.unwrap_or_default(),
         place: columns.maybe_json()?.unwrap_or_default(),
-        head: columns.point()?,
+        pen: columns.point()?,
         state: state_read(columns)?,
         attempts: columns.get()?,
         last_attempt: columns.maybe_id()?,

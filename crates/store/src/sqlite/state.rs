@@ -1,7 +1,7 @@
 //! A run's state as columns, and back.
 
 use mainspring_core::{
-    AttemptId, CancelReason, Failure, RunState, RunStatus, Time, Wait, WaitId, WaitRequest,
+    Answer, AttemptId, CancelReason, Failure, RunState, RunStatus, Time, Wait, WaitId, WaitRequest,
 };
 use rusqlite::Result;
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,8 @@ struct StoredWait {
     expires_at: Option<Time>,
     held: bool,
     resume: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    answer: Option<Answer>,
 }
 
 impl<'run> StateColumns<'run> {
@@ -46,6 +48,7 @@ impl<'run> StateColumns<'run> {
                     expires_at: wait.expires_at,
                     held: wait.held,
                     resume: wait.resume.clone(),
+                    answer: wait.answer.clone(),
                 })?);
             }
             RunState::Cancelling { reason, .. } | RunState::Cancelled { reason } => {
@@ -71,6 +74,7 @@ pub(super) fn state_read(columns: &mut Columns<'_>) -> Result<RunState> {
         expires_at: wait.expires_at,
         held: wait.held,
         resume: wait.resume,
+        answer: wait.answer,
     });
     let (reason, error) = (columns.maybe_json::<CancelReason>()?, columns.failure()?);
     let state = match status {

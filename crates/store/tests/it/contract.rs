@@ -204,6 +204,7 @@ fn every_state() -> Vec<RunState> {
         expires_at: held.then_some(NOW),
         held,
         resume: json!({"call": ["t1", null, 1.5]}),
+        answer: held.then(|| mainspring_core::Answer::Input { input: serde_json::json!("yes") }),
     };
     let error = || Failure::new("timeout", "took too long");
     vec![
@@ -275,7 +276,7 @@ fn full_run() -> Run {
         place: Place::Edit {
             message_id: message_id(3),
         },
-        head: Some(point(i64::MAX, u32::MAX)),
+        pen: Some(point(i64::MAX, u32::MAX)),
         attempts: 2,
         last_attempt: Some(attempt_id(2)),
         final_message: Some(message_id(4)),

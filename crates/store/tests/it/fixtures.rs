@@ -114,7 +114,7 @@ pub(crate) fn run(n: u64, of: u64, no: u32, state: RunState) -> Run {
         prompt: None,
         options: RunOptions::default(),
         place: Place::Tip,
-        head: None,
+        pen: None,
         state,
         attempts: 0,
         last_attempt: None,

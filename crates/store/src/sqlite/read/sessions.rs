@@ -95,7 +95,7 @@ fn lines_of(
     let points = session
         .tip
         .into_iter()
-        .chain(runs.iter().filter_map(|(run, _)| run.head));
+        .chain(runs.iter().filter_map(|(run, _)| run.pen));
     let mut seen = HashSet::<LineId>::new();
     let mut lines = vec![];
     for point in points.filter(|point| seen.insert(point.line)) {

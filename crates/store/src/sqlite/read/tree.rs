@@ -78,21 +78,37 @@ pub(in super::super) fn tree(connection: &Connection, session: SessionId) -> Res
     let cursors = "SELECT line, pos, to_line FROM cursors WHERE session_id = ?1 ORDER BY line, pos";
     Ok(TreeShape {
         lines: all(connection, lines, [session.bytes()], line)?,
-        cursors: all(
-            connection,
-            cursors,
-            [session.bytes()],
-            |columns: &mut Columns<'_>| {
-                Ok((
-                    Point {
-                        line: LineId(columns.get()?),
-                        pos: columns.get()?,
-                    },
-                    LineId(columns.get()?),
-                ))
-            },
-        )?,
+        cursors: all(connection, cursors, [session.bytes()], cursor)?,
     })
+}
+
+pub(in super::super) fn path_shape(
+    connection: &Connection,
+    session: SessionId,
+    tip: Point,
+) -> Result<TreeShape, StoreError> {
+    let sql = "SELECT line, pos, to_line FROM cursors WHERE session_id = ?1 AND line = ?2 ORDER BY pos";
+    let mut shape = TreeShape::default();
+    let mut next = Some(tip.line);
+    while let Some(id) = next {
+        let line = line_known(connection, id)?;
+        shape
+            .cursors
+            .extend(all(connection, sql, params![session.bytes(), id.0], cursor)?);
+        shape.lines.push(line);
+        next = line.parent.map(|parent| parent.line);
+    }
+    shape.lines.reverse();
+    shape.cursors.sort();
+    Ok(shape)
+}
+
+fn cursor(columns: &mut Columns<'_>) -> rusqlite::Result<(Point, LineId)> {
+    let at = Point {
+        line: LineId(columns.get()?),
+        pos: columns.get()?,
+    };
+    Ok((at, LineId(columns.get()?)))
 }
 
 pub(in super::super) fn line_messages(
