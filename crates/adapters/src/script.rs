@@ -156,7 +156,7 @@ impl Player {
         for no in 1..=count {
             match text {
                 "" => self.attempt.delta(0, &format!("{no} "))?,
-                text => self.attempt.delta(0, text)?,
+                text => self.attempt.delta(0, &format!("{text} "))?,
             }
             match every {
                 0 if no % 256 == 0 => tokio::task::yield_now().await,

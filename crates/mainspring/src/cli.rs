@@ -128,7 +128,9 @@ fn load(global: &Global) -> Result<Resolved, Fail> {
         ("durability", &global.durability),
         ("log", &global.log),
     ];
-    let flags = flags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
+    let flags = flags
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
     let mut sources = Sources::from_process(flags.collect())?;
     sources.file = global.config.clone();
     Ok(Config::load(&sources)?)
@@ -137,7 +139,10 @@ fn load(global: &Global) -> Result<Resolved, Fail> {
 fn log(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::new(&config.log);
     // A second subscriber in one process is a test's doing; the first one stays.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .try_init();
 }
 
 /// What every command works with.

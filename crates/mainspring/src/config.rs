@@ -55,6 +55,14 @@ pub struct Row {
 }
 
 impl Config {
+    /// The defaults, with everything kept in `state_dir`: for programs that embed mainspring.
+    pub fn with_state_dir(state_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            state_dir: state_dir.into(),
+            ..Self::defaults()
+        }
+    }
+
     /// Reads every layer of `sources`, or says everything that is wrong with them.
     pub fn load(sources: &Sources) -> Result<Resolved, ConfigError> {
         let mut problems = Vec::new();

@@ -32,7 +32,12 @@ pub(super) struct Fail {
 
 impl Fail {
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
-        Self { exit: Exit::BadRequest, code: "invalid_request", message: message.into(), retryable: false }
+        Self {
+            exit: Exit::BadRequest,
+            code: "invalid_request",
+            message: message.into(),
+            retryable: false,
+        }
     }
 
     pub(super) fn json(&self) -> Value {
@@ -44,38 +49,65 @@ impl From<Error> for Fail {
     fn from(error: Error) -> Self {
         let exit = match &error {
             Error::NotFound { .. } => Exit::NotFound,
-            Error::Invalid(_) | Error::TooLarge { .. } | Error::UnknownAdapter { .. } | Error::Unsupported { .. } => Exit::BadRequest,
+            Error::Invalid(_)
+            | Error::TooLarge { .. }
+            | Error::UnknownAdapter { .. }
+            | Error::Unsupported { .. } => Exit::BadRequest,
             Error::NotUserMessage(_) | Error::NotAssistantMessage(_) => Exit::BadRequest,
             Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => Exit::Refused,
             Error::NotLatest(_) | Error::Refused(_) => Exit::Refused,
-            Error::Overloaded { .. } | Error::ShuttingDown | Error::Unavailable(_) | Error::Corrupt(_) => Exit::NotNow,
+            Error::Overloaded { .. } | Error::ShuttingDown | Error::Unavailable(_) | Error::Corrupt(_) => {
+                Exit::NotNow
+            }
         };
-        Self { exit, code: error.code(), message: error.to_string(), retryable: error.is_retryable() }
+        Self {
+            exit,
+            code: error.code(),
+            message: error.to_string(),
+            retryable: error.is_retryable(),
+        }
     }
 }
 
 impl From<NodeError> for Fail {
     fn from(error: NodeError) -> Self {
         let (exit, code) = match &error {
-            NodeError::StateDir(mainspring_store::StateDirError::Busy { .. }) => (Exit::Owned, "state_dir_owned"),
+            NodeError::StateDir(mainspring_store::StateDirError::Busy { .. }) => {
+                (Exit::Owned, "state_dir_owned")
+            }
             NodeError::StateDir(_) => (Exit::NotNow, "state_dir_unusable"),
             NodeError::Store(_) => (Exit::NotNow, "store_unusable"),
             NodeError::Kernel { source, .. } => (Exit::NotNow, source.code()),
         };
         let message = chain(&error);
-        Self { exit, code, message, retryable: exit == Exit::Owned }
+        Self {
+            exit,
+            code,
+            message,
+            retryable: exit == Exit::Owned,
+        }
     }
 }
 
 impl From<ConfigError> for Fail {
     fn from(error: ConfigError) -> Self {
-        Self { exit: Exit::BadRequest, code: "invalid_config", message: error.to_string(), retryable: false }
+        Self {
+            exit: Exit::BadRequest,
+            code: "invalid_config",
+            message: error.to_string(),
+            retryable: false,
+        }
     }
 }
 
 impl From<std::io::Error> for Fail {
     fn from(error: std::io::Error) -> Self {
-        Self { exit: Exit::NotNow, code: "io", message: error.to_string(), retryable: false }
+        Self {
+            exit: Exit::NotNow,
+            code: "io",
+            message: error.to_string(),
+            retryable: false,
+        }
     }
 }
 

@@ -6,15 +6,17 @@ use clap::{Args, ValueEnum};
 use mainspring_core::{Block, MessageId, Mode, Place, Policy, RequestName, RunOptions, SessionId};
 use mainspring_kernel::kernel::{NewSession, RunRequest, SessionTarget};
 
+use super::Context;
 use super::fail::{Exit, Fail};
 use super::output::DIM;
 use super::watch::watch;
-use super::Context;
 
 /// Send a prompt and stream the answer
 #[derive(Args)]
-#[command(after_help = "Without a text, the prompt is read from standard input. The built-in script agent follows its \
-prompt as a script, for example: say hello; tool add {\"a\":1,\"b\":2}; ask How are you?")]
+#[command(
+    after_help = "Without a text, the prompt is read from standard input. The built-in script agent follows its \
+prompt as a script, for example: say hello; tool add {\"a\":1,\"b\":2}; ask How are you?"
+)]
 pub(super) struct Prompt {
     /// The prompt
     text: Vec<String>,
@@ -91,16 +93,31 @@ impl Prompt {
             }
         };
         if !context.output.json {
-            let session = accepted.session.key.clone().unwrap_or_else(|| accepted.session.id.to_string());
-            let again = if accepted.replayed { " (sent before: the same run)" } else { "" };
-            context.output.note(format_args!("{DIM}· session {session}, {}{again}{DIM:#}", accepted.run.id))?;
+            let session = accepted
+                .session
+                .key
+                .clone()
+                .unwrap_or_else(|| accepted.session.id.to_string());
+            let again = if accepted.replayed {
+                " (sent before: the same run)"
+            } else {
+                ""
+            };
+            context.output.note(format_args!(
+                "{DIM}· session {session}, {}{again}{DIM:#}",
+                accepted.run.id
+            ))?;
         }
-        let from = if accepted.replayed { mainspring_core::Position::START } else { accepted.position };
+        let from = if accepted.replayed {
+            mainspring_core::Position::START
+        } else {
+            accepted.position
+        };
         let exit = match accepted.run.state.status() {
             // Nothing more will come of a run that has ended: show what it said.
-            status if accepted.replayed && status.is_ended() => {
-                replay(context, kernel, &accepted.run).await.map(|()| super::watch::exit_of(status))
-            }
+            status if accepted.replayed && status.is_ended() => replay(context, kernel, &accepted.run)
+                .await
+                .map(|()| super::watch::exit_of(status)),
             _ => watch(context, kernel, accepted.session.id, accepted.run.id, from).await,
         };
         // Work that an earlier process had accepted was started with this one; it is not left half done.
@@ -122,7 +139,9 @@ impl Prompt {
         };
         let (id, key) = match self.session {
             Some(name) if name.starts_with("ses_") => {
-                let id = name.parse::<SessionId>().map_err(|bad| Fail::bad_request(bad.to_string()))?;
+                let id = name
+                    .parse::<SessionId>()
+                    .map_err(|bad| Fail::bad_request(bad.to_string()))?;
                 (Some(id), None)
             }
             key => (None, key),
@@ -131,16 +150,29 @@ impl Prompt {
             session: SessionTarget {
                 id,
                 key,
-                new: NewSession { title: self.title, surface_kind: Some("cli".into()), ..NewSession::default() },
+                new: NewSession {
+                    title: self.title,
+                    surface_kind: Some("cli".into()),
+                    ..NewSession::default()
+                },
                 ..SessionTarget::default()
             },
-            prompt: if self.regenerate.is_some() { vec![] } else { vec![Block::text(text)] },
+            prompt: if self.regenerate.is_some() {
+                vec![]
+            } else {
+                vec![Block::text(text)]
+            },
             adapter: self.adapter,
             mode: match self.mode {
                 CliMode::Ask => Mode::Ask,
                 CliMode::Act => Mode::Act,
             },
-            options: RunOptions { system_prompt: self.system, model: self.model, model_profile: None, cwd: self.cwd },
+            options: RunOptions {
+                system_prompt: self.system,
+                model: self.model,
+                model_profile: None,
+                cwd: self.cwd,
+            },
             place,
             policy: match self.policy {
                 CliPolicy::Enqueue => Policy::Enqueue,
@@ -168,21 +200,28 @@ async fn replay(
     for event in events {
         match &event.body {
             _ if context.output.json => context.output.object(&event)?,
-            mainspring_core::Body::MessageCompleted { message, .. } if Some(message.id) == run.final_message => {
+            mainspring_core::Body::MessageCompleted { message, .. }
+                if Some(message.id) == run.final_message =>
+            {
                 context.output.part(&message.text())?;
             }
             _ => {}
         }
     }
     if !context.output.json {
-        context.output.note(format_args!("{DIM}·{DIM:#} {}", super::output::status(run.state.status())))?;
+        context.output.note(format_args!(
+            "{DIM}·{DIM:#} {}",
+            super::output::status(run.state.status())
+        ))?;
     }
     Ok(())
 }
 
 fn standard_input() -> Result<String, Fail> {
     if std::io::stdin().is_terminal() {
-        return Err(Fail::bad_request("no prompt: give it as an argument, or through standard input"));
+        return Err(Fail::bad_request(
+            "no prompt: give it as an argument, or through standard input",
+        ));
     }
     let mut text = vec![];
     std::io::stdin().read_to_end(&mut text)?;

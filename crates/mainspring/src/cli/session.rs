@@ -71,7 +71,10 @@ impl Session {
         let (caller, output) = (context.caller(), context.output);
         let changed = |session: mainspring_core::Session, what: &str| match output.json {
             true => output.object(&session),
-            false => output.line(format_args!("{what} {}", session.key.as_deref().unwrap_or(&session.id.to_string()))),
+            false => output.line(format_args!(
+                "{what} {}",
+                session.key.as_deref().unwrap_or(&session.id.to_string())
+            )),
         };
         match self {
             Self::List { limit, archived } => list(context, kernel, limit, archived).await?,
@@ -84,20 +87,39 @@ impl Session {
                 }
             }
             Self::Rename { session, title } => {
-                let session = kernel.session_rename(&caller, &session_ref(&session)?, Some(title)).await?;
+                let session = kernel
+                    .session_rename(&caller, &session_ref(&session)?, Some(title))
+                    .await?;
                 changed(session, "renamed")?;
             }
-            Self::Archive { session } => changed(kernel.session_archive(&caller, &session_ref(&session)?).await?, "archived")?,
-            Self::Reopen { session } => changed(kernel.session_reopen(&caller, &session_ref(&session)?).await?, "reopened")?,
-            Self::Delete { session } => changed(kernel.session_delete(&caller, &session_ref(&session)?).await?, "deleted")?,
+            Self::Archive { session } => changed(
+                kernel.session_archive(&caller, &session_ref(&session)?).await?,
+                "archived",
+            )?,
+            Self::Reopen { session } => changed(
+                kernel.session_reopen(&caller, &session_ref(&session)?).await?,
+                "reopened",
+            )?,
+            Self::Delete { session } => changed(
+                kernel.session_delete(&caller, &session_ref(&session)?).await?,
+                "deleted",
+            )?,
         }
         Ok(())
     }
 }
 
 async fn list(context: &Context<'_>, kernel: &Kernel, limit: usize, archived: bool) -> Result<(), Fail> {
-    let status = if archived { SessionStatus::Archived } else { SessionStatus::Open };
-    let query = SessionQuery { status: Some(status), limit: Some(limit), ..SessionQuery::default() };
+    let status = if archived {
+        SessionStatus::Archived
+    } else {
+        SessionStatus::Open
+    };
+    let query = SessionQuery {
+        status: Some(status),
+        limit: Some(limit),
+        ..SessionQuery::default()
+    };
     let sessions = kernel.session_list(&context.caller(), query).await?;
     if context.output.json {
         for (session, latest) in &sessions {
@@ -108,15 +130,28 @@ async fn list(context: &Context<'_>, kernel: &Kernel, limit: usize, archived: bo
         return Ok(());
     }
     if sessions.is_empty() {
-        context.output.note("no sessions yet; begin one with: mainspring prompt --session NAME TEXT")?;
+        context
+            .output
+            .note("no sessions yet; begin one with: mainspring prompt --session NAME TEXT")?;
         return Ok(());
     }
     let rows = sessions.into_iter().map(|(session, latest)| {
-        let status = latest.as_ref().map_or_else(|| "-".into(), |run| output::status(run.state.status()));
+        let status = latest
+            .as_ref()
+            .map_or_else(|| "-".into(), |run| output::status(run.state.status()));
         let name = session.key.clone().unwrap_or_else(|| session.id.to_string());
-        vec![name, session.title.unwrap_or_default(), latest.map_or(0, |run| run.no).to_string(), status, moment(session.last_activity_at)]
+        vec![
+            name,
+            session.title.unwrap_or_default(),
+            latest.map_or(0, |run| run.no).to_string(),
+            status,
+            moment(session.last_activity_at),
+        ]
     });
-    context.output.table(&["session", "title", "runs", "latest run", "last activity"], rows.collect())?;
+    context.output.table(
+        &["session", "title", "runs", "latest run", "last activity"],
+        rows.collect(),
+    )?;
     Ok(())
 }
 
@@ -133,17 +168,37 @@ async fn show(context: &Context<'_>, kernel: &Kernel, by: &SessionRef, limit: us
         json["position"] = json!(snapshot.position);
         return Ok(output.object(&json)?);
     }
-    output.line(format_args!("{BOLD}{}{BOLD:#}", session.title.as_deref().or(session.key.as_deref()).unwrap_or("untitled")))?;
-    output.line(format_args!("{DIM}{}  {}  adapter {}  since {}{DIM:#}", session.id, session.status.name(), session.adapter, moment(session.created_at)))?;
+    output.line(format_args!(
+        "{BOLD}{}{BOLD:#}",
+        session
+            .title
+            .as_deref()
+            .or(session.key.as_deref())
+            .unwrap_or("untitled")
+    ))?;
+    output.line(format_args!(
+        "{DIM}{}  {}  adapter {}  since {}{DIM:#}",
+        session.id,
+        session.status.name(),
+        session.adapter,
+        moment(session.created_at)
+    ))?;
     for run in snapshot.active.iter().chain(&snapshot.queued) {
         output.line(format_args!("{} {}", output::status(run.state.status()), run.id))?;
-        if let Some(wait) = run.state.wait().filter(|_| run.state.status() != RunStatus::Running) {
+        if let Some(wait) = run
+            .state
+            .wait()
+            .filter(|_| run.state.status() != RunStatus::Running)
+        {
             output.line(format_args!("  {}", wait.question))?;
         }
     }
     for message in messages {
         output.line("")?;
-        output.line(format_args!("{BOLD}{}{BOLD:#} {DIM}{} {}{DIM:#}", message.role, message.id, message.status))?;
+        output.line(format_args!(
+            "{BOLD}{}{BOLD:#} {DIM}{} {}{DIM:#}",
+            message.role, message.id, message.status
+        ))?;
         for line in tree::blocks(&message.content) {
             output.line(line)?;
         }

@@ -32,7 +32,12 @@ pub(super) fn draw(tree: &MessageTree) -> Vec<String> {
         lines.push(format!("{lead}{}", line(node)));
         let indent = match deeper {
             "" => lead.clone(),
-            deeper => format!("{}{deeper}", lead.strip_suffix("└─ ").or(lead.strip_suffix("├─ ")).unwrap_or(&lead)),
+            deeper => format!(
+                "{}{deeper}",
+                lead.strip_suffix("└─ ")
+                    .or(lead.strip_suffix("├─ "))
+                    .unwrap_or(&lead)
+            ),
         };
         push(&mut stack, Some(node.message.id), &indent);
     }
@@ -55,7 +60,11 @@ fn line(node: &TreeNode) -> String {
         (status, false) => format!(" {RED}{status}{RED:#}"),
     };
     let style = if node.active { BOLD } else { DIM };
-    format!("{style}{mark} {who}{style:#} {} {DIM}{}{DIM:#}{status}", excerpt(&text, 60), node.message.id)
+    format!(
+        "{style}{mark} {who}{style:#} {} {DIM}{}{DIM:#}{status}",
+        excerpt(&text, 60),
+        node.message.id
+    )
 }
 
 /// The blocks of a message, a line or more each.
@@ -63,10 +72,18 @@ pub(super) fn blocks(content: &[Block]) -> Vec<String> {
     let shown = |block: &Block| match block {
         Block::Text { text } => text.trim_end().to_owned(),
         Block::Thinking {} => "(thought)".into(),
-        Block::Attachment { name, mime_type, .. } => format!("[{} {mime_type}]", name.as_deref().unwrap_or("attachment")),
+        Block::Attachment { name, mime_type, .. } => {
+            format!("[{} {mime_type}]", name.as_deref().unwrap_or("attachment"))
+        }
         Block::ToolUse { name, input, .. } => format!("→ {name} {input}"),
-        Block::ToolResult { content, is_error, .. } => {
-            format!("{} {}", if *is_error { "← error:" } else { "←" }, blocks(content).join(" "))
+        Block::ToolResult {
+            content, is_error, ..
+        } => {
+            format!(
+                "{} {}",
+                if *is_error { "← error:" } else { "←" },
+                blocks(content).join(" ")
+            )
         }
         Block::Error { message, .. } => format!("({message})"),
     };
@@ -93,7 +110,13 @@ mod tests {
             usage: None,
             created_at: Time(0),
         };
-        TreeNode { message: Arc::new(message), parent_id: parent.map(of), depth: 0, active, abandoned: false }
+        TreeNode {
+            message: Arc::new(message),
+            parent_id: parent.map(of),
+            depth: 0,
+            active,
+            abandoned: false,
+        }
     }
 
     #[test]

@@ -2,16 +2,18 @@
 
 use std::collections::HashSet;
 
-use mainspring_core::{Answer, Approval, Block, Body, MessageId, Position, RunId, RunState, RunStatus, SessionId};
+use mainspring_core::{
+    Answer, Approval, Block, Body, MessageId, Position, RunId, RunState, RunStatus, SessionId,
+};
 use mainspring_kernel::feed::{Delta, Item};
 use mainspring_kernel::kernel::Kernel;
 use mainspring_kernel::store::SessionRef;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
+use super::Context;
 use super::fail::{Exit, Fail};
 use super::output::{self, DIM, RED, YELLOW};
-use super::Context;
 
 /// Follows `run` from `from` until it ends, waits for an answer that cannot be had here, or is cancelled by Ctrl-C.
 pub(super) async fn watch(
@@ -22,8 +24,15 @@ pub(super) async fn watch(
     from: Position,
 ) -> Result<Exit, Fail> {
     let caller = context.caller();
-    let (_, mut events) = kernel.session_subscribe(&caller, &SessionRef::Id(session), Some(from)).await?;
-    let mut screen = Screen { context, run, streamed: HashSet::new(), mid_line: false };
+    let (_, mut events) = kernel
+        .session_subscribe(&caller, &SessionRef::Id(session), Some(from))
+        .await?;
+    let mut screen = Screen {
+        context,
+        run,
+        streamed: HashSet::new(),
+        mid_line: false,
+    };
     let mut interrupted = false;
     loop {
         let item = tokio::select! {
@@ -38,7 +47,9 @@ pub(super) async fn watch(
                 continue;
             }
         };
-        let Some(item) = item.transpose()? else { return Ok(Exit::NotNow) };
+        let Some(item) = item.transpose()? else {
+            return Ok(Exit::NotNow);
+        };
         if !screen.show(&item)? {
             continue;
         }
@@ -73,8 +84,10 @@ impl Screen<'_, '_> {
             }
             _ => return Ok(false),
         };
-        let stops = matches!(event.body, Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. })
-            || mainspring_kernel::kernel::ends_run(&event.body);
+        let stops = matches!(
+            event.body,
+            Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. }
+        ) || mainspring_kernel::kernel::ends_run(&event.body);
         if self.context.output.json {
             self.context.output.object(&**event)?;
         } else {
@@ -86,7 +99,11 @@ impl Screen<'_, '_> {
     fn delta(&mut self, delta: &Delta) -> Result<(), Fail> {
         self.streamed.insert(delta.message);
         if self.context.output.json {
-            let body = Body::MessageDelta { message_id: delta.message, block: delta.block, text: delta.text.clone() };
+            let body = Body::MessageDelta {
+                message_id: delta.message,
+                block: delta.block,
+                text: delta.text.clone(),
+            };
             self.context.output.object(&live(&body, delta.position))?;
             return Ok(());
         }
@@ -111,9 +128,14 @@ impl Screen<'_, '_> {
                 self.end_line()?;
             }
             Body::ToolStarted { name, .. } => output.note(format_args!("{DIM}· tool {name}{DIM:#}"))?,
-            Body::ToolCompleted { name, .. } => output.note(format_args!("{DIM}· tool {name} done{DIM:#}"))?,
+            Body::ToolCompleted { name, .. } => {
+                output.note(format_args!("{DIM}· tool {name} done{DIM:#}"))?
+            }
             Body::ToolFailed { name, error, .. } => {
-                output.note(format_args!("{RED}· tool {name} failed{RED:#}: {}", error.message))?;
+                output.note(format_args!(
+                    "{RED}· tool {name} failed{RED:#}: {}",
+                    error.message
+                ))?;
             }
             Body::ProgressUpdated { text } => output.note(format_args!("{DIM}· {text}{DIM:#}"))?,
             Body::AttemptCreated { attempt_no, .. } if *attempt_no > 1 => {
@@ -121,7 +143,10 @@ impl Screen<'_, '_> {
             }
             Body::AttemptFailed { error, .. } => {
                 self.end_line()?;
-                output.note(format_args!("{RED}· attempt failed{RED:#}: {} ({})", error.message, error.code))?;
+                output.note(format_args!(
+                    "{RED}· attempt failed{RED:#}: {} ({})",
+                    error.message, error.code
+                ))?;
             }
             Body::RunQueued { policy: Some(_), .. } if !self.mid_line => {}
             _ => {}
@@ -144,12 +169,19 @@ impl Screen<'_, '_> {
             if !output.is_interactive() {
                 if !output.json {
                     output.note(format_args!("{YELLOW}waiting{YELLOW:#}: {}", wait.question))?;
-                    output.note(format_args!("answer with: mainspring run answer {} TEXT (or --allow, --deny)", self.run))?;
+                    output.note(format_args!(
+                        "answer with: mainspring run answer {} TEXT (or --allow, --deny)",
+                        self.run
+                    ))?;
                 }
                 return Ok(Some(Exit::Waiting));
             }
-            let Some(answer) = ask(self.context, wait).await? else { return Ok(Some(Exit::Waiting)) };
-            kernel.run_answer(&self.context.caller(), self.run, wait.id, answer).await?;
+            let Some(answer) = ask(self.context, wait).await? else {
+                return Ok(Some(Exit::Waiting));
+            };
+            kernel
+                .run_answer(&self.context.caller(), self.run, wait.id, answer)
+                .await?;
             return Ok(None);
         }
         let status = state.status();
@@ -158,8 +190,15 @@ impl Screen<'_, '_> {
         }
         if !output.json {
             self.end_line()?;
-            let why = state.error().map(|error| format!(": {} ({})", error.message, error.code)).unwrap_or_default();
-            output.note(format_args!("{DIM}·{DIM:#} {}{why} {DIM}{}{DIM:#}", output::status(status), self.run))?;
+            let why = state
+                .error()
+                .map(|error| format!(": {} ({})", error.message, error.code))
+                .unwrap_or_default();
+            output.note(format_args!(
+                "{DIM}·{DIM:#} {}{why} {DIM}{}{DIM:#}",
+                output::status(status),
+                self.run
+            ))?;
         }
         Ok(Some(exit_of(status)))
     }
@@ -183,13 +222,25 @@ async fn ask(context: &Context<'_>, wait: &mainspring_core::Wait) -> Result<Opti
             mainspring_core::WaitRequest::Approval => "allow? [y/n]",
         };
         context.output.part(&format!("{hint}> "))?;
-        let Some(line) = lines.next_line().await? else { return Ok(None) };
+        let Some(line) = lines.next_line().await? else {
+            return Ok(None);
+        };
         match (wait.request, line.trim()) {
             (mainspring_core::WaitRequest::Input, text) => {
-                return Ok(Some(Answer::Input { input: Value::String(text.to_owned()) }));
+                return Ok(Some(Answer::Input {
+                    input: Value::String(text.to_owned()),
+                }));
             }
-            (_, "y" | "yes") => return Ok(Some(Answer::Approval { decision: Approval::Allowed })),
-            (_, "n" | "no") => return Ok(Some(Answer::Approval { decision: Approval::Denied })),
+            (_, "y" | "yes") => {
+                return Ok(Some(Answer::Approval {
+                    decision: Approval::Allowed,
+                }));
+            }
+            (_, "n" | "no") => {
+                return Ok(Some(Answer::Approval {
+                    decision: Approval::Denied,
+                }));
+            }
             _ => {}
         }
     }

@@ -204,7 +204,9 @@ fn every_state() -> Vec<RunState> {
         expires_at: held.then_some(NOW),
         held,
         resume: json!({"call": ["t1", null, 1.5]}),
-        answer: held.then(|| mainspring_core::Answer::Input { input: serde_json::json!("yes") }),
+        answer: held.then(|| mainspring_core::Answer::Input {
+            input: serde_json::json!("yes"),
+        }),
     };
     let error = || Failure::new("timeout", "took too long");
     vec![

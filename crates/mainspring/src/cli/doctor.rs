@@ -1,0 +1,183 @@
+//! `mainspring doctor`
+
+use clap::Args;
+use mainspring_store::{SCHEMA_VERSION, StateDir};
+use serde::Serialize;
+
+use super::Context;
+use super::fail::{Exit, Fail};
+use super::output::{DIM, GREEN, RED, YELLOW, moment};
+use crate::node::{Node, database};
+
+/// Check the state directory, the database, versions and limits
+#[derive(Args)]
+pub(super) struct Doctor {
+    /// Compare every index with its table: reads the whole database
+    #[arg(long)]
+    thorough: bool,
+}
+
+#[derive(Serialize)]
+struct Finding {
+    health: Health,
+    what: &'static str,
+    found: String,
+}
+
+#[derive(Serialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum Health {
+    Ok,
+    Note,
+    Bad,
+}
+
+impl Doctor {
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
+        let findings = self.examine(context).await;
+        let sick = findings.iter().any(|finding| finding.health == Health::Bad);
+        if context.output.json {
+            findings
+                .iter()
+                .try_for_each(|finding| context.output.object(finding))?;
+        } else {
+            for Finding { health, what, found } in &findings {
+                let mark = match health {
+                    Health::Ok => format!("{GREEN}ok  {GREEN:#}"),
+                    Health::Note => format!("{YELLOW}note{YELLOW:#}"),
+                    Health::Bad => format!("{RED}bad {RED:#}"),
+                };
+                context.output.line(format_args!("{mark} {what:<16} {found}"))?;
+            }
+            let verdict = if sick {
+                format!("{RED}something is wrong{RED:#}")
+            } else {
+                format!("{DIM}all is well{DIM:#}")
+            };
+            context.output.line(verdict)?;
+        }
+        Ok(if sick { Exit::NotNow } else { Exit::Done })
+    }
+
+    async fn examine(&self, context: &Context<'_>) -> Vec<Finding> {
+        let mut findings = vec![];
+        let mut add = |health, what, found: String| findings.push(Finding { health, what, found });
+        let config = context.config();
+        add(Health::Ok, "mainspring", env!("CARGO_PKG_VERSION").into());
+        add(
+            Health::Ok,
+            "configuration",
+            context
+                .resolved
+                .file
+                .as_ref()
+                .map_or("defaults, no file".into(), |file| file.display().to_string()),
+        );
+        let dir = config.state_dir.display();
+        match StateDir::peek(&config.state_dir) {
+            Err(error) => {
+                add(Health::Bad, "state directory", error.to_string());
+                return findings;
+            }
+            Ok(Some(owner)) => {
+                let since = moment(owner.since);
+                add(
+                    Health::Note,
+                    "state directory",
+                    format!("{dir}, in use by process {} since {since}", owner.pid),
+                );
+                add(
+                    Health::Note,
+                    "database",
+                    "not looked at while another process owns it".into(),
+                );
+                return findings;
+            }
+            Ok(None) if !database(&config.state_dir).exists() => {
+                add(
+                    Health::Note,
+                    "state directory",
+                    format!("{dir} is empty; the first prompt sets it up"),
+                );
+                return findings;
+            }
+            Ok(None) => add(Health::Ok, "state directory", format!("{dir}, free")),
+        }
+        let node = match Node::open_records(config).await {
+            Ok(node) => node,
+            Err(error) => {
+                add(Health::Bad, "database", Fail::from(error).message);
+                return findings;
+            }
+        };
+        match node.store().check(self.thorough).await {
+            Err(error) => add(Health::Bad, "database", error.to_string()),
+            Ok(check) => {
+                let mib = check.file_bytes as f64 / f64::from(1 << 20);
+                add(
+                    Health::Ok,
+                    "database",
+                    format!("{}, {mib:.1} MiB", database(&config.state_dir).display()),
+                );
+                add(
+                    Health::Ok,
+                    "sqlite",
+                    format!(
+                        "{}, journal {}, durability {}",
+                        check.sqlite_version,
+                        check.journal_mode,
+                        durability(config)
+                    ),
+                );
+                add(
+                    Health::Ok,
+                    "schema",
+                    format!("{} of {SCHEMA_VERSION}", check.schema_version),
+                );
+                match check.problems.is_empty() {
+                    true => add(Health::Ok, "integrity", "nothing wrong".into()),
+                    false => check
+                        .problems
+                        .into_iter()
+                        .take(10)
+                        .for_each(|problem| add(Health::Bad, "integrity", problem)),
+                }
+                add(
+                    Health::Ok,
+                    "stored",
+                    format!(
+                        "{} sessions, {} runs, {} events",
+                        check.sessions, check.runs, check.events
+                    ),
+                );
+            }
+        }
+        let adapters: Vec<String> = node
+            .kernel()
+            .adapters()
+            .into_iter()
+            .map(|adapter| adapter.adapter)
+            .collect();
+        let known = adapters.contains(&config.adapter);
+        let found = format!("{} (default {})", adapters.join(", "), config.adapter);
+        add(if known { Health::Ok } else { Health::Bad }, "adapters", found);
+        let limits = &config.limits;
+        add(
+            Health::Ok,
+            "limits",
+            format!(
+                "{} workers, prompts of {} bytes, {} queued per session, {} in all",
+                config.max_workers, limits.prompt_bytes, limits.queue_per_session, limits.queue_total
+            ),
+        );
+        node.close().await;
+        findings
+    }
+}
+
+fn durability(config: &crate::config::Config) -> &'static str {
+    match config.durability {
+        crate::config::Durability::Full => "full",
+        crate::config::Durability::Normal => "normal",
+    }
+}
