@@ -233,15 +233,14 @@ impl Actor {
     }
 }
 
-/// What a cancellation answers. Once a run has ended there is nothing left to acknowledge but the end itself.
+/// What a cancellation answers.
 pub(super) fn outcome(run: &Run, attempt: Option<&Attempt>) -> CancelOutcome {
     let stages = attempt.map(|attempt| attempt.cancellation).unwrap_or_default();
-    let ended = run.state.status().is_ended() && run.attempts > 0;
     CancelOutcome {
         accepted: true,
         run_id: run.id,
         attempt_id: run.last_attempt,
-        dispatch_attempted: stages.dispatched_at.is_some() || ended,
+        dispatch_attempted: stages.dispatched_at.is_some(),
         adapter_acknowledged: stages.acknowledged_at.is_some(),
         status: run.state.status(),
     }

@@ -296,6 +296,23 @@ impl Actor {
         if !usage.is_zero() {
             draft.emit(Body::UsageUpdated { usage });
         }
+        let untold = draft
+            .attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.cancellation.dispatched_at.is_none());
+        if untold
+            && draft
+                .run
+                .as_ref()
+                .is_some_and(|run| run.state.status() == RunStatus::Cancelling)
+        {
+            // It stopped at the kernel's own signal, before its adapter had answered.
+            draft.command(RunCommand::Dispatched {
+                by,
+                dispatched: true,
+                acknowledged: false,
+            })?;
+        }
         if let Err(refusal) = draft.command(RunCommand::Finish { by, outcome }) {
             self.give_up();
             tracing::error!(%refusal, "an attempt ended in a way its run does not allow");
@@ -306,7 +323,7 @@ impl Actor {
 
     /// Commits a draft in which the active run ends or goes back to the queue, and lets go of what it held.
     pub(super) async fn conclude(&mut self, draft: Draft) -> Result<(), Error> {
-        let (run, _) = self.commit(draft).await?;
+        let (run, attempt) = self.commit(draft).await?;
         self.feed.authorize(None);
         let active = self.active.take();
         if let Some(run) = run {
@@ -314,7 +331,7 @@ impl Actor {
                 self.queue.push_front(run.clone());
             }
             for reply in active.into_iter().flat_map(|active| active.cancelling) {
-                let _ = reply.send(Ok(super::cancel::outcome(&run, None)));
+                let _ = reply.send(Ok(super::cancel::outcome(&run, attempt.as_ref())));
             }
         }
         Ok(())

@@ -151,6 +151,7 @@ impl Stage<'_> {
             ..NewSession::default()
         };
         let accepted = kernel.run_create(&self.caller, request).await?;
+        self.line(story, &format!("{DIM}accepted{DIM:#}"))?;
         self.follow(
             kernel,
             story,
