@@ -128,6 +128,19 @@ fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Resu
     ))
 }
 
+/// What is in force, not what was asked for.
+pub(super) fn pragmas(connection: &Connection) -> rusqlite::Result<Vec<(&'static str, i64)>> {
+    let names = [
+        "synchronous",
+        "foreign_keys",
+        "busy_timeout",
+        "wal_autocheckpoint",
+        "journal_size_limit",
+    ];
+    let value = |name| connection.pragma_query_value(None, name, |row| row.get(0));
+    names.into_iter().map(|name| Ok((name, value(name)?))).collect()
+}
+
 /// Tells whether there is a database, and refuses what is not ours or not whole. Changes nothing.
 fn inspect(path: &Path) -> Result<bool, OpenError> {
     let metadata = match fs::metadata(path) {
