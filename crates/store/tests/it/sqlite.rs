@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mainspring_core::*;
-use mainspring_kernel::store::{Commit, Row, Store, StoreError};
+use mainspring_kernel::store::{NewEvent, Row, Store, StoreError};
 use mainspring_store::{Durability, Fault, SCHEMA_VERSION, SqliteOptions, SqliteStore};
 use rusqlite::{Connection, OpenFlags};
 
@@ -102,8 +102,8 @@ async fn the_pragmas_are_in_force() {
     }
 }
 
-#[tokio::test]
-async fn a_group_that_cannot_be_committed_fails_as_a_whole() {
+/// One group of eight commits that meets `fault`: their answers, and how many of them are stored.
+async fn group_meets(fault: Fault, text: &str) -> (Vec<Result<Vec<Cursor>, StoreError>>, usize) {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(sqlite_open(folder.path()));
     let mut fences = vec![];
@@ -113,28 +113,58 @@ async fn a_group_that_cannot_be_committed_fails_as_a_whole() {
     // While the writer is held, all of these queue up and become one group.
     let held = store.hold();
     let mut tasks = tokio::task::JoinSet::new();
-    for fence in fences {
+    for (fence, n) in fences.iter().copied().zip(0..) {
         let store = Arc::clone(&store);
-        tasks.spawn(async move {
-            let commit = Commit {
-                fence,
-                events: vec![progress(1)],
-                rows: vec![],
-            };
-            store.commit(Arc::new(commit)).await
-        });
+        let rows = vec![row_message(message(n, n, text), None)];
+        tasks.spawn(async move { commit(&*store, fence, rows, vec![progress(1)]).await });
     }
     while store.queued() < 8 {
         tokio::task::yield_now().await;
     }
-    store.fault(Fault::CommitFails);
+    store.fault(fault);
     drop(held);
-    while let Some(answer) = tasks.join_next().await {
-        assert!(matches!(answer.unwrap(), Err(StoreError::Unavailable(_))));
-    }
+    let answers = tasks.join_all().await;
+    let mut stored = 0;
     for n in 0..8 {
-        assert_eq!(events(&*store, n).await, []);
+        stored += events(&*store, n).await.len();
+        assert_eq!(
+            store
+                .message_get(session_id(n), message_id(n))
+                .await
+                .unwrap()
+                .is_some(),
+            stored > 0
+        );
     }
+    commit(&*store, fences[0], vec![], vec![progress(2)])
+        .await
+        .unwrap();
+    assert_eq!(store.check(true).await.unwrap().problems, Vec::<String>::new());
+    (answers, stored)
+}
+
+fn is_unavailable(answer: &Result<Vec<Cursor>, StoreError>) -> bool {
+    matches!(answer, Err(StoreError::Unavailable(_)))
+}
+
+#[tokio::test]
+async fn a_group_that_cannot_be_committed_fails_as_a_whole() {
+    let (answers, stored) = group_meets(Fault::CommitFails, "hi").await;
+    assert!(
+        answers.len() == 8 && answers.iter().all(is_unavailable),
+        "{answers:?}"
+    );
+    assert_eq!(stored, 0);
+}
+
+#[tokio::test]
+async fn a_group_that_fills_the_disk_fails_as_a_whole() {
+    let (answers, stored) = group_meets(Fault::DiskFull, &"hello ".repeat(2000)).await;
+    assert!(
+        answers.len() == 8 && answers.iter().all(is_unavailable),
+        "{answers:?}"
+    );
+    assert_eq!(stored, 0);
 }
 
 #[tokio::test]
@@ -270,10 +300,10 @@ async fn a_text_turn_costs_at_most_four_kilobytes() {
 }
 
 /// The two commits of a text turn: accepted to running, last message to succeeded.
-fn turn(n: u64) -> [(Vec<Row>, Vec<mainspring_kernel::store::NewEvent>); 2] {
+fn turn(n: u64) -> [(Vec<Row>, Vec<NewEvent>); 2] {
     let (no, pos) = (u32::try_from(n + 1).unwrap(), u32::try_from(2 * n).unwrap());
     let (asked, answered) = (2 * n, 2 * n + 1);
-    let of = |id: u64, body| mainspring_kernel::store::NewEvent {
+    let of = |id: u64, body| NewEvent {
         run: Some(run_id(n)),
         attempt: Some(attempt_id(n)),
         ..event(8 * n + id, body)
@@ -369,4 +399,42 @@ fn turn(n: u64) -> [(Vec<Row>, Vec<mainspring_kernel::store::NewEvent>); 2] {
             ],
         ),
     ]
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_called_corrupt() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = session_made(&store, 1).await;
+    commit(&store, fence, vec![row_run(run(1, 1, 1, queued()))], vec![])
+        .await
+        .unwrap();
+    store.close();
+    let meddler = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    meddler.execute("UPDATE runs SET status = 'failed'", []).unwrap();
+    drop(meddler);
+    let store = sqlite_open(folder.path());
+    let error = store.run_get(run_id(1)).await.unwrap_err();
+    assert!(
+        matches!(&error, StoreError::Corrupt(text) if text.contains("failed run")),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_was_queued_is_written_before_the_store_closes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = session_made(&store, 1).await;
+    let held = store.hold();
+    let mut asked = Box::pin(commit(&store, fence, vec![], vec![progress(1)]));
+    // Polled once, it is queued.
+    assert!(
+        std::future::poll_fn(|context| std::task::Poll::Ready(asked.as_mut().poll(context).is_pending()))
+            .await
+    );
+    drop(asked);
+    drop(held);
+    store.close();
+    assert_eq!(events(&sqlite_open(folder.path()), 1).await.len(), 1);
 }
