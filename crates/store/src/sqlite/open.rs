@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use mainspring_core::Time;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::migrate::{self, SCHEMA_VERSION};
@@ -111,7 +112,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
 }
 
 fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    statements_keep(connection)?;
     let synchronous = match options.durability {
         Durability::Full => "FULL",
         Durability::Normal => "NORMAL",
@@ -126,6 +127,16 @@ fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Resu
          PRAGMA temp_store = MEMORY;
          PRAGMA cache_size = -16384;"
     ))
+}
+
+/// A statement is compiled once, and stays as it was compiled.
+fn statements_keep(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    // Otherwise the planner looks at bound values where a partial index might fit, and compiles the statement anew
+    // whenever another value is bound: most of the cost of a commit.
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+        .map(drop)
 }
 
 /// What is in force, not what was asked for.
