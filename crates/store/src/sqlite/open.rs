@@ -102,7 +102,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = || {
         let connection = Connection::open_with_flags(path, flags)?;
-        connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        statements_keep(&connection)?;
         connection.execute_batch(
             "PRAGMA query_only = ON; PRAGMA busy_timeout = 5000; PRAGMA temp_store = MEMORY",
         )?;
@@ -367,5 +367,35 @@ pub(super) fn failed(path: &Path, error: rusqlite::Error) -> OpenError {
             path,
             source: error.into(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_connection_keeps_its_statements() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.sqlite3");
+        let writer = open_writer(&path, &SqliteOptions::default(), Time(0)).unwrap();
+        for connection in [&writer, &open_reader(&path).unwrap()] {
+            assert!(
+                connection
+                    .db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG)
+                    .unwrap()
+            );
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_called_that() {
+        let full =
+            rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL), None);
+        let error = failed(Path::new("a.sqlite3"), full);
+        assert_eq!(
+            error.to_string(),
+            "no space left for a.sqlite3: free some and start again"
+        );
     }
 }
