@@ -67,8 +67,8 @@ impl Inner {
     fn commit(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
         // As with a group of commits: a fault strikes whatever comes next, even what would have been refused.
         let fault = self.fault.take();
-        if fault == Some(Fault::CommitFails) {
-            return Err(StoreError::Unavailable(Fault::CommitFails.message()));
+        if let Some(fault @ (Fault::CommitFails | Fault::DiskFull)) = fault {
+            return Err(StoreError::Unavailable(fault.message()));
         }
         let result = self.commit_try(commit);
         if fault == Some(Fault::OutcomeUnknown) {
