@@ -363,9 +363,16 @@ impl Actor {
     /// Keeps the kernel's count of work up to date.
     fn count(&mut self) {
         let waits = |active: &Active| active.run.state.wait().is_some_and(|wait| wait.answer.is_none());
-        let now = Work {
-            queued: self.queue.len(),
-            active: self.active.as_ref().is_some_and(|active| !waits(active)).into(),
+        let now = match &self.active {
+            Some(active) if waits(active) => Work {
+                blocked: self.queue.len(),
+                ..Work::default()
+            },
+            active => Work {
+                queued: self.queue.len(),
+                active: active.is_some().into(),
+                blocked: 0,
+            },
         };
         self.shared
             .work_changed(std::mem::replace(&mut self.counted, now), now);

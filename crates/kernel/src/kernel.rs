@@ -104,11 +104,13 @@ pub enum OnOrphan {
     Retry,
 }
 
-/// How much work there is: waiting runs apart.
+/// How much work there is. Runs that wait for a person are not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Work {
     /// Runs that wait their turn.
     pub queued: usize,
+    /// Runs that wait their turn behind one that waits for a person.
+    pub blocked: usize,
     /// Runs that are being executed.
     pub active: usize,
 }
@@ -219,10 +221,13 @@ impl Kernel {
         self.shared.actors.lock().len()
     }
 
-    /// Returns once nothing is queued or executing; waiting runs keep waiting.
+    /// Returns once nothing executes or could; what waits for a person, or behind that, keeps waiting.
     pub async fn drain(&self) {
         // The sender lives as long as this kernel.
-        let _ = self.work().wait_for(|work| *work == Work::default()).await;
+        let _ = self
+            .work()
+            .wait_for(|work| work.queued == 0 && work.active == 0)
+            .await;
     }
 
     /// Stops: accepts nothing more, stops what executes, and returns when everything is recorded. Queued and waiting
@@ -397,12 +402,14 @@ impl Shared {
         if before != now {
             self.work.send_modify(|work| {
                 work.queued = work.queued + now.queued - before.queued;
+                work.blocked = work.blocked + now.blocked - before.blocked;
                 work.active = work.active + now.active - before.active;
             });
         }
     }
 
     pub(crate) fn queue_len(&self) -> usize {
-        self.work.borrow().queued
+        let work = self.work.borrow();
+        work.queued + work.blocked
     }
 }

@@ -143,6 +143,12 @@ fn log(config: &Config) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .try_init();
+    // A panic of an adapter is recorded as the failure of its attempt; here it is a line of the log.
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let what = panic.payload_as_str().unwrap_or("unknown");
+        tracing::error!(place, what, "a task panicked");
+    }));
 }
 
 /// What every command works with.
