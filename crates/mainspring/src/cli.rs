@@ -4,6 +4,7 @@
 //! thing; 4 refused in this state; 5 not possible now, try later; 6 the state directory belongs to another process;
 //! 7 the run waits for an answer; 130 cancelled.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -139,10 +140,10 @@ fn load(global: &Global) -> Result<Resolved, Fail> {
 fn log(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::new(&config.log);
     // A second subscriber in one process is a test's doing; the first one stays.
-    let _ = tracing_subscriber::fmt()
+    let fmt = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .try_init();
+        .with_ansi(std::io::stderr().is_terminal());
+    let _ = fmt.with_writer(std::io::stderr).try_init();
     // A panic of an adapter is recorded as the failure of its attempt; here it is a line of the log.
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();

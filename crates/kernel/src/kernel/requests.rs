@@ -104,7 +104,7 @@ pub struct Accepted {
     pub run: Run,
     /// The policy that took effect.
     pub policy: Policy,
-    /// Where the session's stream stood when it was accepted.
+    /// Where the session's stream stood before: whoever subscribes from here sees all of the run.
     pub position: Position,
     /// True when the run existed already: this request was sent before.
     pub replayed: bool,

@@ -1,0 +1,4 @@
+//! mainspring from outside: its binary, its files, its death.
+
+mod cli;
+mod kill;
