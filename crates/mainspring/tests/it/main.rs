@@ -1,4 +1,5 @@
 //! mainspring from outside: its binary, its files, its death.
 
 mod cli;
+mod docs;
 mod kill;
