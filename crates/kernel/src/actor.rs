@@ -235,19 +235,26 @@ impl Actor {
         match command {
             Command::Accept(accept, reply) => {
                 let outcome = self.accept(*accept).await;
+                // A session that was to be made with this run was not made.
+                self.over |= !self.stored;
+                // Counted before it is told: whoever was told and then waits for idleness waits for this run too.
+                self.count();
                 let _ = reply.send(outcome);
             }
             Command::Create(reply) => {
                 let outcome = self.create().await;
+                self.over |= !self.stored;
                 let _ = reply.send(outcome);
             }
             Command::Cancel(run, reply) => self.cancel(run, reply).await,
             Command::Retry(run, reply) => {
                 let outcome = self.retry(run).await;
+                self.count();
                 let _ = reply.send(outcome);
             }
             Command::Answer(run, wait, answer, reply) => {
                 let outcome = self.answer(run, wait, answer).await;
+                self.count();
                 let _ = reply.send(outcome);
             }
             Command::Session(command, reply) => {
@@ -361,7 +368,7 @@ impl Actor {
     }
 
     /// Keeps the kernel's count of work up to date.
-    fn count(&mut self) {
+    pub(crate) fn count(&mut self) {
         let waits = |active: &Active| active.run.state.wait().is_some_and(|wait| wait.answer.is_none());
         let now = Work {
             queued: self.queue.len(),
@@ -514,10 +521,7 @@ impl Actor {
         draft.emit(created(&self.hot.session));
         match self.commit(draft).await {
             Ok(_) => Ok(Ok(self.hot.session.clone())),
-            Err(conflict @ StoreError::Conflict(_)) => {
-                self.over = true;
-                Ok(Err(conflict))
-            }
+            Err(conflict @ StoreError::Conflict(_)) => Ok(Err(conflict)),
             Err(error) => Err(error.into()),
         }
     }

@@ -353,6 +353,8 @@ impl Shared {
         if let Err(error) = &recovered {
             tracing::error!(%error, %session, "what an earlier process left could not be taken up");
         }
+        // Counted before anybody is told that the kernel has started.
+        actor.count();
         ready.map(|ready| ready.send(recovered));
         actor.serve().await;
     }
