@@ -123,6 +123,8 @@ pub(crate) struct Actor {
     next_no: u32,
     /// True while a permit is on order.
     ordered: bool,
+    /// Until when no permit is ordered, because what it was for could not be started; and the pause after that.
+    stalled: Option<(Time, u64)>,
     idle_since: Time,
     counted: Work,
     /// Set when another writer has taken over or the session is deleted: the actor ends.
@@ -195,6 +197,7 @@ impl Actor {
             latest: latest.map(|run| run.id),
             next_no: latest.map_or(0, |run| run.no) + 1,
             ordered: false,
+            stalled: None,
             idle_since,
             counted: Work::default(),
             over: false,
@@ -301,9 +304,9 @@ impl Actor {
 
     /// When something is due; far away if nothing is.
     fn deadline(&self) -> Time {
-        let idle = self
-            .is_idle()
-            .then(|| self.idle_since.plus(self.shared.options.idle_unload));
+        // With a permit on order it cannot leave, so it waits for the permit, not for the time.
+        let idle =
+            (self.is_idle() && !self.ordered).then(|| self.idle_since.plus(self.shared.options.idle_unload));
         let retry = self
             .queue
             .front()
@@ -315,7 +318,11 @@ impl Actor {
                 _ => None,
             });
         let kill = self.active.as_ref().and_then(|active| active.kill_at);
-        [idle, retry, kill, self.expiry()]
+        let stalled = self
+            .stalled
+            .map(|(until, _)| until)
+            .filter(|until| !self.ordered && *until > self.shared.clock.now());
+        [idle, retry, kill, stalled, self.expiry()]
             .into_iter()
             .flatten()
             .min()
@@ -339,6 +346,9 @@ impl Actor {
             return;
         }
         let now = self.shared.clock.now();
+        if self.stalled.is_some_and(|(until, _)| until > now) {
+            return;
+        }
         let adapter = match (&self.active, self.queue.front()) {
             (Some(active), _) => {
                 let answered = active.run.state.wait().is_some_and(|wait| wait.answer.is_some());
@@ -365,6 +375,12 @@ impl Actor {
                         _ => unreachable!("what could not be sent comes back"),
                     })
             });
+    }
+
+    /// What a permit was for could not be started: it is tried again after a pause, not at once and for ever.
+    fn stall(&mut self) {
+        let pause = self.stalled.map_or(50, |(_, pause)| (pause * 2).min(5_000));
+        self.stalled = Some((self.shared.clock.now().plus(pause), pause));
     }
 
     /// Keeps the kernel's count of work up to date.

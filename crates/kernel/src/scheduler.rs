@@ -50,6 +50,13 @@ pub(crate) struct Permit {
     live: bool,
 }
 
+impl Permit {
+    /// True when it was given for this adapter.
+    pub(crate) fn is_for(&self, adapter: &str) -> bool {
+        self.adapter == adapter
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
         if std::mem::take(&mut self.live) {

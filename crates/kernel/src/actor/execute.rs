@@ -23,15 +23,24 @@ impl Actor {
         if self.shared.tasks.is_stopping() {
             return;
         }
-        if self.active.is_some() {
-            self.resume(permit).await;
-            return;
-        }
-        let Some(run) = self.queue.front().cloned() else {
+        let next = match &self.active {
+            Some(active) => Some(&active.run),
+            None => self.queue.front(),
+        };
+        // What the permit was ordered for may be gone; what is next may need one of another adapter.
+        let Some(run) = next.filter(|run| permit.is_for(&run.adapter)).cloned() else {
             return;
         };
-        if let Err(error) = self.begin(run, permit).await {
-            tracing::warn!(%error, session = %self.fence.session, "a queued run could not be started");
+        let started = match self.active {
+            Some(_) => self.resume(permit).await,
+            None => self.begin(run, permit).await,
+        };
+        match started {
+            Ok(()) => self.stalled = None,
+            Err(error) => {
+                tracing::warn!(%error, session = %self.fence.session, "a run could not be started or go on");
+                self.stall();
+            }
         }
     }
 
