@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
 use crate::error::Error;
-use crate::feed::{Feed, OpenText};
+use crate::feed::{Feed, OpenText, Subscription};
 use crate::kernel::{Accept, Accepted, CancelOutcome, Shared, Snapshot, Work};
 use crate::scheduler::Permit;
 use crate::store::{Commit, Fence, Loaded, StoreError};
@@ -54,8 +54,8 @@ pub(crate) enum Command {
     Answer(RunId, WaitId, Answer, Reply<Run>),
     /// Change the session itself.
     Session(mainspring_core::session::Command, Reply<Session>),
-    /// Begin to read: from a position, or from a snapshot.
-    Subscribe(Reply<(Snapshot, Position, Arc<Feed>)>),
+    /// Begin to read, from a snapshot.
+    Subscribe(Reply<(Snapshot, Subscription)>),
     /// An adapter records.
     Record {
         by: AttemptId,
@@ -86,6 +86,16 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// True for what a caller asks; false for what comes of an attempt of this very actor.
+    fn is_call(&self) -> bool {
+        match self {
+            Self::Accept(..) | Self::Create(_) | Self::Cancel(..) | Self::Retry(..) => true,
+            Self::Answer(..) | Self::Session(..) | Self::Subscribe(_) => true,
+            Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => false,
+            Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
+        }
+    }
+
     /// Answers a command that nobody will carry out.
     pub(crate) fn refuse(self, error: &Error) {
         let error = error.clone();
@@ -144,6 +154,8 @@ struct Active {
     held: Option<Recording<Answer>>,
     /// Who wants to know how the cancellation was dispatched.
     cancelling: Vec<Reply<CancelOutcome>>,
+    /// True while it is told to stop and what came of that is not recorded.
+    telling: bool,
     /// When an attempt that was told to stop is killed.
     kill_at: Option<Time>,
     /// Set once the execution is given up: how the attempt ends when nothing acts for it any more.
@@ -223,7 +235,9 @@ impl Actor {
                 None => Box::pin(self.tick()).await,
             }
             self.count();
-            if self.shutdown.is_some() && self.active.as_ref().is_none_or(|active| active.task.is_none()) {
+            // What is being killed has not ended yet, though its execution is gone.
+            let acts = |active: &Active| active.task.is_some() || active.killing.is_some();
+            if self.shutdown.is_some() && !self.active.as_ref().is_some_and(acts) {
                 self.over = true;
             }
             if self.over || (self.is_idle() && self.leave()) {
@@ -420,13 +434,17 @@ impl Actor {
         self.feed.authorize(None);
         if self.over {
             self.feed.close();
-            if let Some(task) = self.active.as_ref().and_then(|active| active.task.as_ref()) {
-                task.abort();
+            if let Some(active) = self.active.as_ref().filter(|active| active.task.is_some()) {
+                // Nobody records what comes of it any more, but nothing goes on acting either.
+                active.task.iter().for_each(AbortHandle::abort);
+                self.bury(&active.run.adapter, active.attempt.id);
             }
         }
         while let Some(command) = self.rx.recv().await {
-            // A deleted session stays gone; an idle one is loaded again.
-            self.shared.dispatch(self.fence.session, command).await;
+            // A deleted session stays gone; an idle one is loaded again. What came from an attempt was for this actor.
+            if command.is_call() {
+                self.shared.dispatch(self.fence.session, command);
+            }
         }
         if let Some(done) = self.shutdown {
             let _ = done.send(());

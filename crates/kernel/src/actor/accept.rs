@@ -18,15 +18,17 @@ impl Actor {
         }
         let (base, again) = self.base(accept.place).await?;
         let policy = self.stage(&accept)?;
-        let superseded: Vec<Run> = match policy {
-            Policy::Replace | Policy::Interrupt => self
-                .queue
-                .iter()
-                .filter(|run| run.attempts == 0)
-                .cloned()
-                .collect(),
-            _ => vec![],
-        };
+        // To replace leaves alone what has begun, to interrupt does not, even if it pauses before it is tried again.
+        let superseded: Vec<Run> = self
+            .queue
+            .iter()
+            .filter(|run| match policy {
+                Policy::Replace => run.attempts == 0,
+                Policy::Interrupt => true,
+                Policy::Enqueue | Policy::Steer | Policy::Reject => false,
+            })
+            .cloned()
+            .collect();
         let idle = self.is_idle() && self.shared.options.execute;
         let permit = idle
             .then(|| self.shared.scheduler.try_acquire(&accept.adapter))
