@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
 use crate::error::Error;
-use crate::feed::{Feed, OpenText};
+use crate::feed::{Feed, OpenText, Subscription};
 use crate::kernel::{Accept, Accepted, CancelOutcome, Shared, Snapshot, Work};
 use crate::scheduler::Permit;
 use crate::store::{Commit, Fence, Loaded, StoreError};
@@ -54,8 +54,8 @@ pub(crate) enum Command {
     Answer(RunId, WaitId, Answer, Reply<Run>),
     /// Change the session itself.
     Session(mainspring_core::session::Command, Reply<Session>),
-    /// Begin to read: from a position, or from a snapshot.
-    Subscribe(Reply<(Snapshot, Position, Arc<Feed>)>),
+    /// Begin to read, from a snapshot.
+    Subscribe(Reply<(Snapshot, Subscription)>),
     /// An adapter records.
     Record {
         by: AttemptId,
@@ -86,6 +86,16 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// True for what a caller asks; false for what comes of an attempt of this very actor.
+    fn is_call(&self) -> bool {
+        match self {
+            Self::Accept(..) | Self::Create(_) | Self::Cancel(..) | Self::Retry(..) => true,
+            Self::Answer(..) | Self::Session(..) | Self::Subscribe(_) => true,
+            Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => false,
+            Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
+        }
+    }
+
     /// Answers a command that nobody will carry out.
     pub(crate) fn refuse(self, error: &Error) {
         let error = error.clone();
@@ -123,6 +133,8 @@ pub(crate) struct Actor {
     next_no: u32,
     /// True while a permit is on order.
     ordered: bool,
+    /// Until when no permit is ordered, because what it was for could not be started; and the pause after that.
+    stalled: Option<(Time, u64)>,
     idle_since: Time,
     counted: Work,
     /// Set when another writer has taken over or the session is deleted: the actor ends.
@@ -142,6 +154,8 @@ struct Active {
     held: Option<Recording<Answer>>,
     /// Who wants to know how the cancellation was dispatched.
     cancelling: Vec<Reply<CancelOutcome>>,
+    /// True while it is told to stop and what came of that is not recorded.
+    telling: bool,
     /// When an attempt that was told to stop is killed.
     kill_at: Option<Time>,
     /// Set once the execution is given up: how the attempt ends when nothing acts for it any more.
@@ -195,6 +209,7 @@ impl Actor {
             latest: latest.map(|run| run.id),
             next_no: latest.map_or(0, |run| run.no) + 1,
             ordered: false,
+            stalled: None,
             idle_since,
             counted: Work::default(),
             over: false,
@@ -220,7 +235,9 @@ impl Actor {
                 None => Box::pin(self.tick()).await,
             }
             self.count();
-            if self.shutdown.is_some() && self.active.as_ref().is_none_or(|active| active.task.is_none()) {
+            // What is being killed has not ended yet, though its execution is gone.
+            let acts = |active: &Active| active.task.is_some() || active.killing.is_some();
+            if self.shutdown.is_some() && !self.active.as_ref().is_some_and(acts) {
                 self.over = true;
             }
             if self.over || (self.is_idle() && self.leave()) {
@@ -235,19 +252,26 @@ impl Actor {
         match command {
             Command::Accept(accept, reply) => {
                 let outcome = self.accept(*accept).await;
+                // A session that was to be made with this run was not made.
+                self.over |= !self.stored;
+                // Counted before it is told: whoever was told and then waits for idleness waits for this run too.
+                self.count();
                 let _ = reply.send(outcome);
             }
             Command::Create(reply) => {
                 let outcome = self.create().await;
+                self.over |= !self.stored;
                 let _ = reply.send(outcome);
             }
             Command::Cancel(run, reply) => self.cancel(run, reply).await,
             Command::Retry(run, reply) => {
                 let outcome = self.retry(run).await;
+                self.count();
                 let _ = reply.send(outcome);
             }
             Command::Answer(run, wait, answer, reply) => {
                 let outcome = self.answer(run, wait, answer).await;
+                self.count();
                 let _ = reply.send(outcome);
             }
             Command::Session(command, reply) => {
@@ -294,9 +318,9 @@ impl Actor {
 
     /// When something is due; far away if nothing is.
     fn deadline(&self) -> Time {
-        let idle = self
-            .is_idle()
-            .then(|| self.idle_since.plus(self.shared.options.idle_unload));
+        // With a permit on order it cannot leave, so it waits for the permit, not for the time.
+        let idle =
+            (self.is_idle() && !self.ordered).then(|| self.idle_since.plus(self.shared.options.idle_unload));
         let retry = self
             .queue
             .front()
@@ -308,7 +332,11 @@ impl Actor {
                 _ => None,
             });
         let kill = self.active.as_ref().and_then(|active| active.kill_at);
-        [idle, retry, kill, self.expiry()]
+        let stalled = self
+            .stalled
+            .map(|(until, _)| until)
+            .filter(|until| !self.ordered && *until > self.shared.clock.now());
+        [idle, retry, kill, stalled, self.expiry()]
             .into_iter()
             .flatten()
             .min()
@@ -332,6 +360,9 @@ impl Actor {
             return;
         }
         let now = self.shared.clock.now();
+        if self.stalled.is_some_and(|(until, _)| until > now) {
+            return;
+        }
         let adapter = match (&self.active, self.queue.front()) {
             (Some(active), _) => {
                 let answered = active.run.state.wait().is_some_and(|wait| wait.answer.is_some());
@@ -360,8 +391,14 @@ impl Actor {
             });
     }
 
+    /// What a permit was for could not be started: it is tried again after a pause, not at once and for ever.
+    fn stall(&mut self) {
+        let pause = self.stalled.map_or(50, |(_, pause)| (pause * 2).min(5_000));
+        self.stalled = Some((self.shared.clock.now().plus(pause), pause));
+    }
+
     /// Keeps the kernel's count of work up to date.
-    fn count(&mut self) {
+    pub(crate) fn count(&mut self) {
         let waits = |active: &Active| active.run.state.wait().is_some_and(|wait| wait.answer.is_none());
         let now = match &self.active {
             Some(active) if waits(active) => Work {
@@ -404,13 +441,17 @@ impl Actor {
         self.feed.authorize(None);
         if self.over {
             self.feed.close();
-            if let Some(task) = self.active.as_ref().and_then(|active| active.task.as_ref()) {
-                task.abort();
+            if let Some(active) = self.active.as_ref().filter(|active| active.task.is_some()) {
+                // Nobody records what comes of it any more, but nothing goes on acting either.
+                active.task.iter().for_each(AbortHandle::abort);
+                self.bury(&active.run.adapter, active.attempt.id);
             }
         }
         while let Some(command) = self.rx.recv().await {
-            // A deleted session stays gone; an idle one is loaded again.
-            self.shared.dispatch(self.fence.session, command).await;
+            // A deleted session stays gone; an idle one is loaded again. What came from an attempt was for this actor.
+            if command.is_call() {
+                self.shared.dispatch(self.fence.session, command);
+            }
         }
         if let Some(done) = self.shutdown {
             let _ = done.send(());
@@ -521,10 +562,7 @@ impl Actor {
         draft.emit(created(&self.hot.session));
         match self.commit(draft).await {
             Ok(_) => Ok(Ok(self.hot.session.clone())),
-            Err(conflict @ StoreError::Conflict(_)) => {
-                self.over = true;
-                Ok(Err(conflict))
-            }
+            Err(conflict @ StoreError::Conflict(_)) => Ok(Err(conflict)),
             Err(error) => Err(error.into()),
         }
     }

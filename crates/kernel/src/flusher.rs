@@ -22,13 +22,18 @@ pub(crate) async fn flush(
     let mut feeds = vec![];
     loop {
         let received = tokio::select! {
+            biased;
             received = dirty.recv_many(&mut feeds, usize::MAX) => received,
             () = tasks.stopping() => 0,
         };
         if received == 0 {
             return;
         }
-        clock.sleep_until(clock.now().plus(TICK)).await;
+        // A process that stops writes what there is at once: a run that waits keeps the text it has streamed.
+        tokio::select! {
+            () = clock.sleep_until(clock.now().plus(TICK)) => {}
+            () = tasks.stopping() => {}
+        }
         while let Ok(feed) = dirty.try_recv() {
             feeds.push(feed);
         }
@@ -45,6 +50,9 @@ pub(crate) async fn flush(
             tracing::warn!(%error, "streamed text could not be written; trying again");
             for (pos, feed) in starts {
                 feed.reflush(pos);
+            }
+            if tasks.is_stopping() {
+                return;
             }
         }
     }

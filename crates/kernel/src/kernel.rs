@@ -251,13 +251,12 @@ impl Kernel {
 
 impl Shared {
     /// Passes `command` to the session's actor, loading it if it is not in memory.
-    pub(crate) async fn dispatch(&self, session: SessionId, command: Command) {
+    pub(crate) fn dispatch(&self, session: SessionId, command: Command) {
         let mut command = command;
         loop {
-            let actor = self.actors.lock().get(&session).cloned();
-            let actor = match actor {
-                Some(actor) => actor,
-                None => self.load(session, None),
+            let Some(actor) = self.load(session, None) else {
+                command.refuse(&Error::ShuttingDown);
+                return;
             };
             match actor.send(command) {
                 Ok(()) => return,
@@ -277,7 +276,7 @@ impl Shared {
         command: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Command,
     ) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        self.dispatch(session, command(reply)).await;
+        self.dispatch(session, command(reply));
         // Whoever drops a command unanswered is a session that is gone.
         answer
             .await
@@ -293,23 +292,32 @@ impl Shared {
         let fence = self.store.lease_take(id, self.node).await?;
         let (tx, rx) = mpsc::unbounded_channel();
         let actor = Actor::new(me, fence, crate::actor::unborn(session), false, (tx.clone(), rx));
-        self.actors.lock().insert(id, tx);
+        let mut actors = self.actors.lock();
+        if self.tasks.is_stopping() {
+            return Err(Error::ShuttingDown);
+        }
+        actors.insert(id, tx);
+        drop(actors);
         self.tasks.spawn(actor.serve());
         Ok(())
     }
 
-    /// Starts to load a session; commands wait in its channel. `ready` learns when it has taken up what was left.
+    /// The session's actor. One that is not in memory starts to load, and commands wait in its channel; `ready` learns
+    /// when it has taken up what was left. None once the process stops: whoever came now would not be told to stop.
     fn load(
         &self,
         session: SessionId,
         ready: Option<oneshot::Sender<Result<(), Error>>>,
-    ) -> mpsc::UnboundedSender<Command> {
+    ) -> Option<mpsc::UnboundedSender<Command>> {
         let mut actors = self.actors.lock();
         if let Some(actor) = actors.get(&session) {
             if let Some(ready) = ready {
                 let _ = ready.send(Ok(()));
             }
-            return actor.clone();
+            return Some(actor.clone());
+        }
+        if self.tasks.is_stopping() {
+            return None;
         }
         let (tx, rx) = mpsc::unbounded_channel();
         actors.insert(session, tx.clone());
@@ -319,7 +327,7 @@ impl Shared {
             self.tasks
                 .spawn(Box::pin(async move { me.wake(session, (tx, rx), ready).await }));
         }
-        tx
+        Some(tx)
     }
 
     async fn wake(
@@ -358,6 +366,8 @@ impl Shared {
         if let Err(error) = &recovered {
             tracing::error!(%error, %session, "what an earlier process left could not be taken up");
         }
+        // Counted before anybody is told that the kernel has started.
+        actor.count();
         ready.map(|ready| ready.send(recovered));
         actor.serve().await;
     }

@@ -19,6 +19,8 @@ struct State {
     /// Owners with tickets, in the order of their turn.
     turns: VecDeque<String>,
     tickets: HashMap<String, Tickets>,
+    /// How many tickets there have been.
+    drawn: u64,
 }
 
 #[derive(Debug)]
@@ -34,7 +36,8 @@ struct Tickets(BTreeMap<String, VecDeque<Ticket>>);
 /// What is called with the permit; false when nobody wants it any more.
 type Deliver = Box<dyn FnOnce(Permit) -> Result<(), Permit> + Send>;
 
-struct Ticket(Deliver);
+/// A place in the order, and whom to call.
+struct Ticket(u64, Deliver);
 
 impl std::fmt::Debug for Ticket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -48,6 +51,13 @@ pub(crate) struct Permit {
     scheduler: Scheduler,
     adapter: String,
     live: bool,
+}
+
+impl Permit {
+    /// True when it was given for this adapter.
+    pub(crate) fn is_for(&self, adapter: &str) -> bool {
+        self.adapter == adapter
+    }
 }
 
 impl Drop for Permit {
@@ -70,6 +80,7 @@ impl Scheduler {
             adapters,
             turns: VecDeque::new(),
             tickets: HashMap::new(),
+            drawn: 0,
         })))
     }
 
@@ -89,12 +100,10 @@ impl Scheduler {
         if !state.tickets.contains_key(owner) {
             state.turns.push_back(owner.to_owned());
         }
+        state.drawn += 1;
+        let ticket = Ticket(state.drawn, Box::new(deliver));
         let tickets = state.tickets.entry(owner.to_owned()).or_default();
-        tickets
-            .0
-            .entry(adapter.to_owned())
-            .or_default()
-            .push_back(Ticket(Box::new(deliver)));
+        tickets.0.entry(adapter.to_owned()).or_default().push_back(ticket);
         drop(state);
         self.grant();
     }
@@ -118,7 +127,7 @@ impl Scheduler {
                 return;
             };
             // Delivered without the lock: it may wake an actor that asks for the next permit at once.
-            if let Err(mut refused) = ticket.0(self.permit(&adapter)) {
+            if let Err(mut refused) = ticket.1(self.permit(&adapter)) {
                 refused.live = false;
                 self.0.lock().give_back(&adapter);
             }
@@ -161,9 +170,10 @@ impl State {
                 .tickets
                 .get(&owner)?
                 .0
-                .keys()
-                .find(|adapter| self.has_room(adapter))
-                .cloned();
+                .iter()
+                .filter(|(adapter, _)| self.has_room(adapter))
+                .min_by_key(|(_, queue)| queue.front().map(|ticket| ticket.0))
+                .map(|(adapter, _)| adapter.clone());
             let Some(adapter) = ready else { continue };
             self.turns.remove(turn);
             let tickets = self.tickets.get_mut(&owner)?;
@@ -231,6 +241,19 @@ mod tests {
         assert!(log.lock().is_empty());
         drop(held);
         assert_eq!(finish_one(&log), "x1");
+    }
+
+    #[test]
+    fn an_owner_is_served_in_the_order_it_asked_whatever_the_adapter() {
+        let scheduler = Scheduler::new(1, []);
+        let log = Log::default();
+        let held = scheduler.try_acquire("x").unwrap();
+        for (adapter, name) in [("z", "1"), ("a", "2"), ("z", "3"), ("a", "4")] {
+            enqueue(&scheduler, &log, "a", adapter, name);
+        }
+        drop(held);
+        let order: Vec<String> = (0..4).map(|_| finish_one(&log)).collect();
+        assert_eq!(order, ["1", "2", "3", "4"]);
     }
 
     #[test]

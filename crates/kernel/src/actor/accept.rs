@@ -18,19 +18,24 @@ impl Actor {
         }
         let (base, again) = self.base(accept.place).await?;
         let policy = self.stage(&accept)?;
-        let superseded: Vec<Run> = match policy {
-            Policy::Replace | Policy::Interrupt => self
-                .queue
-                .iter()
-                .filter(|run| run.attempts == 0)
-                .cloned()
-                .collect(),
-            _ => vec![],
-        };
+        // To replace leaves alone what has begun, to interrupt does not, even if it pauses before it is tried again.
+        let superseded: Vec<Run> = self
+            .queue
+            .iter()
+            .filter(|run| match policy {
+                Policy::Replace => run.attempts == 0,
+                Policy::Interrupt => true,
+                Policy::Enqueue | Policy::Steer | Policy::Reject => false,
+            })
+            .cloned()
+            .collect();
         let idle = self.is_idle() && self.shared.options.execute;
         let permit = idle
             .then(|| self.shared.scheduler.try_acquire(&accept.adapter))
             .flatten();
+        if permit.is_none() {
+            self.check_room()?;
+        }
         let (run, prompt) = self.run_of(&accept, again, permit.is_some());
 
         let (position, _) = self.feed.now();
@@ -39,7 +44,10 @@ impl Actor {
             draft.emit(created(&self.hot.session));
         }
         if self.hot.session.status != SessionStatus::Open {
-            draft.session_command(session::Command::Reopen)?;
+            if let Err(refusal) = draft.session_command(session::Command::Reopen) {
+                self.give_up();
+                return Err(refusal.into());
+            }
         }
         draft.run = Some(run);
         draft.emit(Body::RunQueued {
@@ -72,15 +80,8 @@ impl Actor {
         }
         let (run, attempt) = match self.commit(draft).await {
             Ok(committed) => committed,
-            Err(conflict @ StoreError::Conflict(_)) => {
-                // A session that was to be made with this run was not made.
-                self.over = !self.stored;
-                return Ok(Err(conflict));
-            }
-            Err(error) => {
-                self.over = !self.stored;
-                return Err(error.into());
-            }
+            Err(conflict @ StoreError::Conflict(_)) => return Ok(Err(conflict)),
+            Err(error) => return Err(error.into()),
         };
         let Some(run) = run else {
             return Err(Error::Invalid("the run was lost".into()));
@@ -125,13 +126,19 @@ impl Actor {
                 limit: limits.queue_per_session,
             });
         }
-        if self.shared.queue_len() >= limits.queue_total {
-            return Err(Error::Overloaded {
-                what: "the queue",
-                limit: limits.queue_total,
-            });
-        }
         Ok(accept.policy)
+    }
+
+    /// Whether one more run may wait. A session that is idle waits too, when no worker is free.
+    fn check_room(&self) -> Result<(), Error> {
+        let limit = self.shared.options.limits.queue_total;
+        if self.shared.queue_len() < limit {
+            return Ok(());
+        }
+        Err(Error::Overloaded {
+            what: "the queue",
+            limit,
+        })
     }
 
     /// The point beneath which the run writes.

@@ -92,8 +92,8 @@ impl Actor {
     }
 
     /// A worker is free for the run that was answered.
-    pub(super) async fn resume(&mut self, permit: Permit) {
-        let Some(active) = &self.active else { return };
+    pub(super) async fn resume(&mut self, permit: Permit) -> Result<(), Error> {
+        let Some(active) = &self.active else { return Ok(()) };
         let by = active.attempt.id;
         let Some((answer, resume)) = active
             .run
@@ -101,22 +101,18 @@ impl Actor {
             .wait()
             .and_then(|w| Some((w.answer.clone()?, w.resume.clone())))
         else {
-            return;
+            return Ok(());
         };
         let Some(mut draft) = self.active_draft() else {
-            return;
+            return Ok(());
         };
         if let Err(refusal) = draft.command(RunCommand::Resume { by }) {
             self.give_up();
-            tracing::error!(%refusal, "an answered run could not go on");
-            return;
+            return Err(refusal.into());
         }
-        if let Err(error) = self.take_over(draft).await {
-            tracing::warn!(%error, "an answered run could not go on yet");
-            return;
-        }
+        self.take_over(draft).await?;
         let Some(mut active) = self.active.take() else {
-            return;
+            return Ok(());
         };
         match active.held.take() {
             Some(held) => {
@@ -135,6 +131,7 @@ impl Actor {
                 );
             }
         }
+        Ok(())
     }
 
     /// Nobody answered in time. An execution that holds the wait is stopped before the run ends.

@@ -15,9 +15,7 @@ impl Actor {
     pub(super) async fn cancel(&mut self, run: RunId, reply: Reply<CancelOutcome>) {
         match &mut self.active {
             Some(active) if active.run.id == run => match active.run.state.status() {
-                RunStatus::Cancelling if active.attempt.cancellation.dispatched_at.is_none() => {
-                    active.cancelling.push(reply)
-                }
+                RunStatus::Cancelling if active.telling => active.cancelling.push(reply),
                 RunStatus::Cancelling => {
                     let _ = reply.send(Ok(outcome(&active.run, Some(&active.attempt))));
                 }
@@ -85,6 +83,7 @@ impl Actor {
         }
         let Some(active) = &mut self.active else { return };
         active.cancelling.extend(reply);
+        active.telling = true;
         active.cancel.cancel();
         if let Some(held) = active.held.take() {
             let _ = held.send(Err(HandleError::Revoked));
@@ -152,6 +151,7 @@ impl Actor {
             return;
         }
         let Some(active) = &mut self.active else { return };
+        active.telling = false;
         let outcome = outcome(&active.run, Some(&active.attempt));
         for reply in std::mem::take(&mut active.cancelling) {
             let _ = reply.send(Ok(outcome.clone()));
@@ -168,12 +168,24 @@ impl Actor {
         }
     }
 
-    /// The execution that was given up is gone; its adapter ends what is left of it.
+    /// The execution that was given up is gone; its adapter ends what is left of it. An adapter that does not say in
+    /// time that it has, or fails at it, has proven nothing.
     pub(super) fn bury(&self, adapter: &str, by: AttemptId) {
-        let (tx, adapter) = (self.tx.clone(), self.shared.adapters.get(adapter).cloned());
+        let (tx, clock) = (self.tx.clone(), self.shared.clock.clone());
+        let until = clock.now().plus(self.shared.options.cancel_grace);
+        let killing = self.shared.adapters.get(adapter).cloned().map(|adapter| {
+            let kill = async move { adapter.kill(by).await };
+            self.shared.tasks.spawn(kill)
+        });
         self.shared.tasks.spawn(async move {
-            let death = match adapter {
-                Some(adapter) => adapter.kill(by).await,
+            let death = match killing {
+                Some(mut killing) => tokio::select! {
+                    death = &mut killing => death.unwrap_or(Death::Unproven),
+                    () = clock.sleep_until(until) => {
+                        killing.abort();
+                        Death::Unproven
+                    }
+                },
                 None => Death::Proven,
             };
             let _ = tx.send(Command::Killed(by, death));

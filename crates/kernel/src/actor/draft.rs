@@ -290,11 +290,13 @@ impl Draft {
             usage: run.usage,
         };
         if run.place.is_branch() && status != MessageStatus::Completed {
-            if let Some(line) = self.hot.lines.get(&pen.line).copied() {
-                self.line_put(Line {
+            // Nothing is written there any more, so it need not stay in memory.
+            if let Some(line) = self.hot.lines.remove(&pen.line) {
+                let abandoned = Line {
                     abandoned: true,
                     ..line
-                });
+                };
+                self.lines_changed.insert(line.id, abandoned);
             }
         } else {
             close.tip = run.final_message;

@@ -23,15 +23,24 @@ impl Actor {
         if self.shared.tasks.is_stopping() {
             return;
         }
-        if self.active.is_some() {
-            self.resume(permit).await;
-            return;
-        }
-        let Some(run) = self.queue.front().cloned() else {
+        let next = match &self.active {
+            Some(active) => Some(&active.run),
+            None => self.queue.front(),
+        };
+        // What the permit was ordered for may be gone; what is next may need one of another adapter.
+        let Some(run) = next.filter(|run| permit.is_for(&run.adapter)).cloned() else {
             return;
         };
-        if let Err(error) = self.begin(run, permit).await {
-            tracing::warn!(%error, session = %self.fence.session, "a queued run could not be started");
+        let started = match self.active {
+            Some(_) => self.resume(permit).await,
+            None => self.begin(run, permit).await,
+        };
+        match started {
+            Ok(()) => self.stalled = None,
+            Err(error) => {
+                tracing::warn!(%error, session = %self.fence.session, "a run could not be started or go on");
+                self.stall();
+            }
         }
     }
 
@@ -149,6 +158,7 @@ impl Actor {
             prompt,
             held: None,
             cancelling: vec![],
+            telling: false,
             kill_at: None,
             killing: None,
         });
@@ -229,6 +239,13 @@ impl Actor {
                 );
                 (self.failed(error, true), usage)
             }
+            Ok(Executed::Ended(End::Succeeded { usage })) if active.run.state.wait().is_some() => {
+                let error = Failure::new(
+                    "wait_abandoned",
+                    "the adapter ended without the answer it asked for",
+                );
+                (self.failed(error, false), usage)
+            }
             Ok(Executed::Ended(End::Succeeded { usage })) => (Outcome::Succeeded, usage),
             Ok(Executed::Ended(End::Stopped { usage })) => (Outcome::Stopped { proof: Proof::Ended }, usage),
             Ok(Executed::Ended(End::Failed {
@@ -283,7 +300,7 @@ impl Actor {
 
     async fn try_finish(&mut self, by: AttemptId, outcome: Outcome, usage: Usage) -> Result<(), Error> {
         let Some(active) = &self.active else { return Ok(()) };
-        let (run, attempt) = (active.run.clone(), active.attempt.clone());
+        let (run, attempt, telling) = (active.run.clone(), active.attempt.clone(), active.telling);
         let shape = match (run.place.is_branch(), run.pen.and_then(before)) {
             (true, Some(tip)) => Some(self.shared.store.path_shape(self.fence.session, tip).await?),
             _ => None,
@@ -296,24 +313,25 @@ impl Actor {
         if !usage.is_zero() {
             draft.emit(Body::UsageUpdated { usage });
         }
-        let untold = draft
-            .attempt
-            .as_ref()
-            .is_some_and(|attempt| attempt.cancellation.dispatched_at.is_none());
-        if untold
-            && draft
-                .run
-                .as_ref()
-                .is_some_and(|run| run.state.status() == RunStatus::Cancelling)
-        {
-            // It stopped at the kernel's own signal, before its adapter had answered.
-            draft.command(RunCommand::Dispatched {
+        let killed = matches!(
+            outcome,
+            Outcome::Stopped { proof: Proof::Killed }
+                | Outcome::Failed {
+                    status: RunStatus::Orphaned,
+                    ..
+                }
+        );
+        let told = match telling {
+            true => draft.command(RunCommand::Dispatched {
                 by,
-                dispatched: true,
+                // What ended by itself did so at the kernel's own signal, before its adapter had answered.
+                dispatched: !killed,
                 acknowledged: false,
-            })?;
-        }
-        if let Err(refusal) = draft.command(RunCommand::Finish { by, outcome }) {
+            }),
+            false => Ok(()),
+        };
+        let finished = told.and_then(|()| draft.command(RunCommand::Finish { by, outcome }));
+        if let Err(refusal) = finished {
             self.give_up();
             tracing::error!(%refusal, "an attempt ended in a way its run does not allow");
             return Ok(());

@@ -32,6 +32,7 @@ impl Actor {
             prompt,
             held: None,
             cancelling: vec![],
+            telling: false,
             kill_at: None,
             killing: None,
         });
@@ -70,20 +71,19 @@ impl Actor {
         if self.latest != Some(id) {
             return Err(Error::NotLatest(id));
         }
-        let path = match run.pen.and_then(before) {
-            Some(tip) => self.shared.store.path(tip, None, 2).await?,
-            None => vec![],
-        };
-        let failed = |placed: &&crate::store::PlacedMessage| {
+        let failed = |placed: &crate::store::PlacedMessage| {
             let message = &placed.message;
             message.run == Some(id)
                 && message.role == Role::Assistant
                 && message.status == MessageStatus::Failed
         };
-        let base = match path.last().filter(failed) {
-            Some(_) => path.len().checked_sub(2).and_then(|at| path.get(at)),
-            None => path.last(),
-        };
+        // What a failure leaves is a message, or one for each stretch that was streamed between two questions.
+        let (mut base, mut from) = (None, run.pen.and_then(before));
+        while let (None, Some(tip)) = (&base, from) {
+            let path = self.shared.store.path(tip, None, 8).await?;
+            from = path.first().and_then(|placed| placed.point).and_then(before);
+            base = path.into_iter().rfind(|placed| !failed(placed));
+        }
         let (draft, _) = self.draft(false);
         let mut draft = draft.with_run(run, None);
         if let Err(refusal) = draft.command(RunCommand::Retry) {
@@ -91,7 +91,7 @@ impl Actor {
             return Err(refusal.into());
         }
         draft.reopen(
-            base.and_then(|placed| placed.point),
+            base.as_ref().and_then(|placed| placed.point),
             base.map(|placed| placed.message.id),
         );
         let (run, _) = self.commit(draft).await?;

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Message, Point, Position};
+use mainspring_core::{Message, Point};
 
 use super::{Actor, before};
 use crate::error::Error;
-use crate::feed::Feed;
+use crate::feed::Subscription;
 use crate::kernel::Snapshot;
 
 /// How many messages of the path a snapshot shows; the rest is read by page.
 const TAIL: usize = 50;
 
 impl Actor {
-    pub(super) async fn snapshot(&self) -> Result<(Snapshot, Position, Arc<Feed>), Error> {
+    pub(super) async fn snapshot(&self) -> Result<(Snapshot, Subscription), Error> {
         let (position, partial) = self.feed.now();
         let active = self.active.as_ref().map(|active| active.run.clone());
         let messages = self.tail(self.hot.session.tip).await?;
@@ -29,7 +29,9 @@ impl Actor {
             partial,
             position,
         };
-        Ok((snapshot, position, self.feed.clone()))
+        // Made here, so that the session has its reader before it could leave memory.
+        let subscription = Subscription::new(self.feed.clone(), self.shared.store.clone(), position);
+        Ok((snapshot, subscription))
     }
 
     async fn tail(&self, tip: Option<Point>) -> Result<Vec<Arc<Message>>, Error> {

@@ -82,6 +82,17 @@ impl Subscription {
         }
     }
 
+    /// The same reader, which has seen everything up to `at`.
+    pub(crate) fn resume(mut self, at: Position) -> Self {
+        self.at = at;
+        self
+    }
+
+    /// How many calls of attempts without authority were refused since the session is in memory.
+    pub fn late(&self) -> u64 {
+        self.feed.late()
+    }
+
     /// The resume point: hand it to a later subscription and nothing is missed or seen twice.
     pub fn position(&self) -> Position {
         self.at

@@ -111,14 +111,15 @@ impl Kernel {
         from: Option<Position>,
     ) -> Result<(Snapshot, Subscription), Error> {
         let session = self.session_get(caller, by).await?;
-        let (snapshot, now, feed) = self.shared.call(session.id, Command::Subscribe).await?;
+        let (snapshot, subscription) = self.shared.call(session.id, Command::Subscribe).await?;
+        let now = subscription.position();
         let from = from.unwrap_or(now);
         if from.cursor > now.cursor {
             return Err(Error::Invalid(format!(
                 "the cursor {from} lies ahead of the session, which stands at {now}"
             )));
         }
-        Ok((snapshot, Subscription::new(feed, self.shared.store.clone(), from)))
+        Ok((snapshot, subscription.resume(from)))
     }
 
     /// The last messages of the active path above depth `before`, root first.

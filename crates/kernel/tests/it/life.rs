@@ -1,0 +1,267 @@
+//! A kernel's life: it drains, stops, lets idle sessions go and takes them back.
+
+use std::sync::Arc;
+
+use mainspring_core::{Block, CancelReason, Position, RunState, RunStatus, SessionStatus, WaitRequest};
+use mainspring_kernel::Options;
+use mainspring_kernel::adapter::{End, Executed, Record};
+use mainspring_kernel::kernel::Work;
+
+use crate::puppet::{Manners, pull, puppet, question};
+use crate::world::{Disk, World, by, every_store, input, live, settle, soon};
+
+#[tokio::test]
+async fn stopping_waits_for_what_has_to_be_killed() {
+    let world = World::on(Disk::memory()).await;
+    let run = world.prompt("a", "say partial; ignore-cancel; hang").await;
+    let queued = world.prompt("a", "say later").await;
+    world.turning(500, world.kernel.shutdown()).await;
+    let run = world.get(run.id).await;
+    assert_eq!(
+        run.state,
+        RunState::Cancelled {
+            reason: CancelReason::Shutdown
+        }
+    );
+    assert_eq!(world.get(queued.id).await.state.status(), RunStatus::Queued);
+    assert!(
+        world
+            .path_shown("a")
+            .await
+            .contains(r#"assistant cancelled "partial\n""#)
+    );
+}
+
+#[tokio::test]
+async fn a_kernel_that_stops_accepts_nothing_and_starts_nothing() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        world.play("a", "say hi").await;
+        let waits = world.prompt("w", "ask which?").await;
+        let wait = world.asked(waits.id).await;
+        soon(world.kernel.shutdown()).await;
+        for key in ["a", "new"] {
+            let refused = soon(world.send(mainspring_kernel::kernel::RunRequest::text(key, "say no"))).await;
+            assert_eq!(refused.unwrap_err().code(), "shutting_down");
+        }
+        let refused = soon(world.kernel.run_answer(&world.me, waits.id, wait, input("x"))).await;
+        assert_eq!(refused.unwrap_err().code(), "shutting_down");
+        let refused = soon(world.kernel.session_subscribe(&world.me, &by("a"), None)).await;
+        assert_eq!(refused.err().unwrap().code(), "shutting_down");
+        assert_eq!(world.kernel.sessions_in_memory(), 0);
+        assert_eq!(*world.kernel.work().borrow(), Work::default());
+        assert_eq!(world.get(waits.id).await.state.status(), RunStatus::WaitingInput);
+        // It is answered by the next one.
+        let disk = world.disk.clone();
+        let next = World::reboot(&disk).await;
+        next.kernel
+            .run_answer(&next.me, waits.id, wait, input("x"))
+            .await
+            .unwrap();
+        assert_eq!(next.ended(waits.id).await.state.status(), RunStatus::Succeeded);
+    }
+}
+
+#[tokio::test]
+async fn subscribers_of_a_kernel_that_stops_get_the_rest_and_then_the_end() {
+    let world = World::on(Disk::memory()).await;
+    world.prompt("a", "say hi; hang").await;
+    let (_, mut events) = world.subscribe("a", Some(Position::START)).await;
+    world.turning(100, world.kernel.shutdown()).await;
+    let mut last = None;
+    while let Some(item) = soon(events.next()).await {
+        last = Some(item.unwrap());
+    }
+    let Some(mainspring_kernel::feed::Item::Event(last)) = last else {
+        panic!("{last:?}")
+    };
+    assert_eq!(last.body.kind(), "run.cancelled");
+}
+
+#[tokio::test]
+async fn text_streamed_before_a_question_survives_a_stop() {
+    for disk in every_store() {
+        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
+        let run = world.send(pull("a", "go")).await.unwrap().run;
+        let strings = hands.next().await;
+        strings.handle.delta(0, "before it asked").unwrap();
+        strings.end(Executed::Waiting(question(WaitRequest::Input, None)));
+        let wait = world.asked(run.id).await;
+        soon(world.kernel.shutdown()).await;
+        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let clock = mainspring_kernel::clock::Clock::manual(crate::world::NOW.plus(1_000));
+        let world = World::boot(disk, Options::default(), vec![adapter], clock, 2).await;
+        let (snapshot, _) = world.subscribe("a", None).await;
+        assert_eq!(
+            snapshot.partial[0].blocks,
+            [(0, "before it asked".to_owned())],
+            "{}",
+            world.disk.name
+        );
+        world
+            .kernel
+            .run_answer(&world.me, run.id, wait, input("x"))
+            .await
+            .unwrap();
+        let strings = hands.next().await;
+        strings.handle.delta(0, "and after").unwrap();
+        strings.end(End::succeeded());
+        world.ended(run.id).await;
+        let texts: Vec<String> = world
+            .path("a")
+            .await
+            .iter()
+            .map(|message| message.text())
+            .collect();
+        assert_eq!(texts, ["go", "before it asked", "and after"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_told_of_a_run_and_waits_for_idleness_waits_for_it() {
+    let world = World::on(Disk::sqlite()).await;
+    for no in 0..200 {
+        let run = world.prompt(&format!("s{}", no % 20), "say hi").await;
+        soon(world.kernel.drain()).await;
+        assert_eq!(
+            world.get(run.id).await.state.status(),
+            RunStatus::Succeeded,
+            "after {no}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_idle_session_leaves_memory_and_comes_back() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        world.play("a", "say one").await;
+        assert_eq!(world.kernel.sessions_in_memory(), 1);
+        let gone = async {
+            while world.kernel.sessions_in_memory() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        world.turning(5_000, gone).await;
+        let second = world.play("a", "say two").await;
+        assert_eq!(second.no, 2);
+        assert_eq!(world.path("a").await.len(), 4, "{}", world.disk.name);
+        let events = world.events("a").await;
+        assert!(events.windows(2).all(|pair| pair[0].cursor < pair[1].cursor));
+    }
+}
+
+#[tokio::test]
+async fn a_session_with_a_subscriber_or_a_question_stays() {
+    let world = World::on(Disk::memory()).await;
+    world.play("a", "say hi").await;
+    let waits = world.prompt("w", "ask which?").await;
+    world.asked(waits.id).await;
+    let (_, mut events) = world.subscribe("a", None).await;
+    for _ in 0..20 {
+        world.clock.advance(20_000);
+        settle().await;
+    }
+    assert_eq!(world.kernel.sessions_in_memory(), 2);
+    let run = world.prompt("a", "say more").await;
+    crate::world::read_until(&mut events, "run.succeeded").await;
+    assert_eq!(world.get(run.id).await.state.status(), RunStatus::Succeeded);
+    drop(events);
+    for _ in 0..5 {
+        world.clock.advance(20_000);
+        settle().await;
+    }
+    assert_eq!(world.kernel.sessions_in_memory(), 1);
+}
+
+#[tokio::test]
+async fn a_refused_prompt_leaves_no_session_in_memory() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        world.disk.fault(mainspring_store::Fault::CommitFails);
+        let refused = world
+            .send(mainspring_kernel::kernel::RunRequest::text("a", "say hi"))
+            .await;
+        assert_eq!(refused.unwrap_err().code(), "unavailable");
+        settle().await;
+        assert_eq!(world.kernel.sessions_in_memory(), 0);
+    }
+}
+
+#[tokio::test]
+async fn an_archived_session_is_opened_by_the_next_prompt_and_a_deleted_one_is_gone() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        world.play("a", "say hi").await;
+        let archived = world.kernel.session_archive(&world.me, &by("a")).await.unwrap();
+        assert_eq!(archived.status, SessionStatus::Archived);
+        let run = world.play("a", "say again").await;
+        let session = world.kernel.session_get(&world.me, &by("a")).await.unwrap();
+        assert_eq!(
+            (session.status, run.state.status()),
+            (SessionStatus::Open, RunStatus::Succeeded)
+        );
+        let (_, mut events) = world.subscribe("a", None).await;
+        world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
+        while soon(events.next()).await.is_some() {}
+        let purged = async {
+            while world.kernel.run_get(&world.me, run.id).await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon(purged).await;
+        let error = world.kernel.session_tree(&world.me, &by("a")).await.unwrap_err();
+        assert_eq!(error.code(), "not_found");
+    }
+}
+
+#[tokio::test]
+async fn two_kernels_on_one_store_never_both_write() {
+    for disk in every_store() {
+        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let old = World::with(disk.clone(), Options::default(), vec![adapter]).await;
+        let run = old.send(pull("a", "go")).await.unwrap().run;
+        let strings = hands.next().await;
+        let new = World::reboot(&disk).await;
+        assert_eq!(new.get(run.id).await.state.status(), RunStatus::Orphaned);
+        let before = new.events("a").await;
+        let text = vec![Record::Message {
+            blocks: vec![Block::text("late")],
+            usage: None,
+        }];
+        soon(strings.handle.record(text)).await.unwrap_err();
+        settle().await;
+        assert_eq!(new.events("a").await, before, "{}", disk.name);
+        soon(async {
+            while !hands.log().iter().any(|told| told.starts_with("kill")) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
+
+#[test]
+fn what_is_stored_opens_again_however_often_the_process_dies() {
+    for disk in every_store() {
+        let mut runs = vec![];
+        for life in 0..5 {
+            let run = live(async {
+                let clock = mainspring_kernel::clock::Clock::manual(crate::world::NOW.plus(life * 1_000));
+                let world = World::boot(disk.clone(), Options::default(), vec![], clock, life + 1).await;
+                for run in &runs {
+                    assert_eq!(world.get(*run).await.state.status(), RunStatus::Orphaned);
+                }
+                world.prompt("a", "say hi; hang").await.id
+            });
+            runs.push(run);
+        }
+        assert_eq!(
+            Arc::strong_count(&disk.store),
+            2,
+            "nothing of a dead process holds the store: {}",
+            disk.name
+        );
+    }
+}

@@ -1,0 +1,18 @@
+//! The kernel's promises, driven from outside: a deterministic agent, a clock that stands still unless it is turned,
+//! ids from a seed, and every store.
+
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+mod acceptance;
+mod branches;
+mod cancellation;
+mod life;
+mod order;
+mod puppet;
+mod recovery;
+mod retries;
+mod scheduling;
+mod simulation;
+mod streaming;
+mod waiting;
+mod world;

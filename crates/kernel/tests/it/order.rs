@@ -1,0 +1,435 @@
+//! Order and atomicity: what is told, in which order, and nothing before it is durable.
+
+use insta::assert_snapshot;
+use mainspring_core::{Fidelity, Position, RunStatus};
+use mainspring_kernel::Options;
+use mainspring_kernel::adapter::{End, Record};
+use mainspring_kernel::kernel::SessionQuery;
+use mainspring_store::Fault;
+
+use crate::puppet::{Manners, pull, puppet};
+use crate::world::{
+    Disk, World, allowed, by, count, every_store, input, named, read_until, settle, soon, story,
+};
+
+/// What every store told, which must be the same.
+fn same<T: PartialEq + std::fmt::Debug>(mut told: Vec<T>) -> T {
+    let last = told.pop().unwrap();
+    told.iter().for_each(|other| assert_eq!(*other, last));
+    last
+}
+
+#[tokio::test]
+async fn the_story_of_a_text_turn() {
+    let mut told = vec![];
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        world.play("a", "usage 3 4; say hello there").await;
+        told.push((story(&world.events("a").await), world.path_shown("a").await));
+    }
+    let (story, path) = same(told);
+    assert_snapshot!(story, @r#"
+    session.created
+    run.queued
+    attempt.created 1
+    run.starting
+    message.completed user completed "usage 3 4; say hello there"
+    attempt.started
+    run.running
+    usage.updated 3 in, 4 out
+    message.completed assistant completed "hello there\n"
+    run.succeeded
+    "#);
+    assert_snapshot!(path, @r#"
+    user completed "usage 3 4; say hello there"
+    assistant completed "hello there\n"
+    "#);
+}
+
+#[tokio::test]
+async fn the_story_of_a_tool_turn() {
+    let mut told = vec![];
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        world
+            .play(
+                "a",
+                r#"say let me see; tool add {"a": 1, "b": 2}; tool nope; say done"#,
+            )
+            .await;
+        told.push((story(&world.events("a").await), world.path_shown("a").await));
+    }
+    let (story, path) = same(told);
+    assert_snapshot!(story, @r#"
+    session.created
+    run.queued
+    attempt.created 1
+    run.starting
+    message.completed user completed "say let me see; tool add {\"a\": 1, \"b\": 2}; tool nope; say done"
+    attempt.started
+    run.running
+    message.completed assistant completed "let me see\n" + call add
+    tool.started
+    tool.completed
+    message.completed user completed result "3" error=false
+    message.completed assistant completed call nope
+    tool.started
+    tool.failed Failed
+    message.completed user completed result "no tool \"nope\"; there is add, echo, upper" error=true
+    message.completed assistant completed "done\n"
+    run.succeeded
+    "#);
+    assert_snapshot!(path, @r#"
+    user completed "say let me see; tool add {\"a\": 1, \"b\": 2}; tool nope; say done"
+    assistant completed "let me see\n" + call add
+    user completed result "3" error=false
+    assistant completed call nope
+    user completed result "no tool \"nope\"; there is add, echo, upper" error=true
+    assistant completed "done\n"
+    "#);
+}
+
+#[tokio::test]
+async fn the_story_of_a_retried_turn() {
+    let world = World::on(Disk::memory()).await;
+    let run = world
+        .prompt("a", "usage 1 2; say partial; fail once; say whole")
+        .await;
+    world.turning(50, world.ended(run.id)).await;
+    assert_snapshot!(story(&world.events("a").await), @r#"
+    session.created
+    run.queued
+    attempt.created 1
+    run.starting
+    message.completed user completed "usage 1 2; say partial; fail once; say whole"
+    attempt.started
+    run.running
+    usage.updated 1 in, 2 out
+    attempt.failed failed script_failed retryable=true
+    message.completed assistant failed "partial\n"
+    run.queued
+    attempt.created 2
+    run.starting
+    attempt.started
+    run.running
+    usage.updated 1 in, 2 out
+    message.completed assistant completed "partial\nwhole\n"
+    run.succeeded
+    "#);
+    assert_snapshot!(world.path_shown("a").await, @r#"
+    user completed "usage 1 2; say partial; fail once; say whole"
+    assistant completed "partial\nwhole\n"
+    "#);
+}
+
+#[tokio::test]
+async fn the_story_of_a_cancelled_turn() {
+    let mut told = vec![];
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let run = world.prompt("a", "say partial; progress so far; hang").await;
+        let (_, mut events) = world.subscribe("a", Some(Position::START)).await;
+        read_until(&mut events, "progress.updated").await;
+        world.kernel.run_cancel(&world.me, run.id).await.unwrap();
+        world.ended(run.id).await;
+        told.push((story(&world.events("a").await), world.path_shown("a").await));
+    }
+    let (story, path) = same(told);
+    assert_snapshot!(story, @r#"
+    session.created
+    run.queued
+    attempt.created 1
+    run.starting
+    message.completed user completed "say partial; progress so far; hang"
+    attempt.started
+    run.running
+    progress.updated
+    run.cancellation_requested Requested
+    run.cancelling
+    attempt.cancel_dispatch dispatched=true acknowledged=false
+    attempt.cancelled Ended
+    message.completed assistant cancelled "partial\n" + error cancelled
+    run.cancelled Requested
+    "#);
+    assert_snapshot!(path, @r#"
+    user completed "say partial; progress so far; hang"
+    assistant cancelled "partial\n" + error cancelled
+    "#);
+}
+
+#[tokio::test]
+async fn the_story_of_a_waiting_turn() {
+    let mut told = vec![];
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let run = world
+            .prompt("a", "ask Which colour?; approve Paint it?; say painted")
+            .await;
+        let wait = world.asked(run.id).await;
+        world
+            .kernel
+            .run_answer(&world.me, run.id, wait, input("blue"))
+            .await
+            .unwrap();
+        let wait = world
+            .reaches(run.id, |run| run.state.status() == RunStatus::WaitingApproval)
+            .await;
+        let wait = wait.state.wait().unwrap().id;
+        world
+            .kernel
+            .run_answer(&world.me, run.id, wait, allowed())
+            .await
+            .unwrap();
+        world.ended(run.id).await;
+        told.push((story(&world.events("a").await), world.path_shown("a").await));
+    }
+    let (story, path) = same(told);
+    assert_snapshot!(story, @r#"
+    session.created
+    run.queued
+    attempt.created 1
+    run.starting
+    message.completed user completed "ask Which colour?; approve Paint it?; say painted"
+    attempt.started
+    run.running
+    message.completed assistant completed "Which colour?\n"
+    input.requested Which colour?
+    run.waiting_input
+    input.provided "blue"
+    run.running
+    message.completed assistant completed "You answered: blue\n" + "Paint it?\n"
+    approval.requested Paint it?
+    run.waiting_approval
+    approval.resolved Allowed
+    run.running
+    message.completed assistant completed "Approved.\npainted\n"
+    run.succeeded
+    "#);
+    assert_snapshot!(path, @r#"
+    user completed "ask Which colour?; approve Paint it?; say painted"
+    assistant completed "Which colour?\n"
+    assistant completed "You answered: blue\n" + "Paint it?\n"
+    assistant completed "Approved.\npainted\n"
+    "#);
+}
+
+#[tokio::test]
+async fn an_agent_that_binds_runs_only_once_its_session_is_open() {
+    let disk = Disk::memory();
+    let manners = Manners {
+        uses_bindings: true,
+        ..Manners::default()
+    };
+    let (adapter, mut hands) = puppet(&disk.store, manners);
+    assert_eq!(adapter.capabilities().resume_fidelity, Fidelity::None);
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    let run = world.send(pull("a", "go")).await.unwrap().run;
+    let strings = hands.next().await;
+    assert_eq!(world.get(run.id).await.state.status(), RunStatus::Starting);
+    strings.handle.record(vec![Record::Opened]).await.unwrap();
+    assert_eq!(world.get(run.id).await.state.status(), RunStatus::Running);
+    strings.end(End::succeeded());
+    assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(hands.log(), ["execute while starting"]);
+
+    let run = world.send(pull("a", "go")).await.unwrap().run;
+    hands.next().await.end(End::succeeded());
+    let run = world
+        .reaches(run.id, |run| run.attempts == 1 && run.state.holder().is_none())
+        .await;
+    assert_eq!(
+        run.state.status(),
+        RunStatus::Queued,
+        "an end before its begin is no success"
+    );
+}
+
+#[tokio::test]
+async fn a_prompt_whose_commit_fails_is_refused_and_nothing_of_it_is_seen_or_done() {
+    for disk in every_store() {
+        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let world = World::with(disk, Options::default(), vec![adapter]).await;
+        // Of a session that is to be made with it:
+        world.disk.fault(Fault::CommitFails);
+        let error = world.send(pull("a", "go")).await.unwrap_err();
+        assert_eq!((error.code(), error.is_retryable()), ("unavailable", true));
+        let sessions = world
+            .kernel
+            .session_list(&world.me, SessionQuery::default())
+            .await;
+        assert!(sessions.unwrap().is_empty());
+        // Of a session that exists:
+        world.play("a", "say hi").await;
+        let before = world.events("a").await;
+        let (_, mut events) = world.subscribe("a", None).await;
+        world.disk.fault(Fault::CommitFails);
+        world.send(pull("a", "go")).await.unwrap_err();
+        settle().await;
+        assert_eq!(world.events("a").await, before);
+        assert!(hands.is_idle());
+        assert!(hands.log().is_empty());
+        // It is as if it had never been sent.
+        let run = world.send(pull("a", "go")).await.unwrap().run;
+        hands.next().await.end(End::succeeded());
+        world.ended(run.id).await;
+        let first = soon(events.next()).await.unwrap().unwrap();
+        let mainspring_kernel::feed::Item::Event(first) = first else {
+            panic!("{first:?}")
+        };
+        assert_eq!((first.body.kind(), first.run), ("run.queued", Some(run.id)));
+        assert_eq!(run.no, 2, "{}", world.disk.name);
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_whose_outcome_is_not_known_is_looked_up_and_accepted_once() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        for (key, no) in [("new", 1), ("new", 2)] {
+            world.disk.fault(Fault::OutcomeUnknown);
+            let accepted = world
+                .send(named(key, "say hi", "app", &no.to_string()))
+                .await
+                .unwrap();
+            assert!(!accepted.replayed);
+            assert_eq!(
+                world.ended(accepted.run.id).await.state.status(),
+                RunStatus::Succeeded
+            );
+            let events = world.events(key).await;
+            assert_eq!(count(&events, "run.queued"), no);
+            assert_eq!(count(&events, "run.succeeded"), no);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_fails_is_not_recorded_and_the_stream_goes_on() {
+    for disk in every_store() {
+        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let world = World::with(disk, Options::default(), vec![adapter]).await;
+        let run = world.send(pull("a", "go")).await.unwrap().run;
+        let strings = hands.next().await;
+        strings.handle.delta(0, "one ").unwrap();
+        let message = || {
+            vec![Record::Message {
+                blocks: vec![],
+                usage: None,
+            }]
+        };
+        let before = world.events("a").await;
+        let (_, mut events) = world
+            .subscribe("a", Some(before.last().unwrap().position()))
+            .await;
+        world.disk.fault(Fault::CommitFails);
+        strings.handle.record(message()).await.unwrap_err();
+        assert_eq!(world.events("a").await, before);
+        strings.handle.delta(0, "two").unwrap();
+        let mut seen = String::new();
+        while seen != "one two" {
+            match soon(events.next()).await.unwrap().unwrap() {
+                mainspring_kernel::feed::Item::Delta(delta) => seen += &delta.text,
+                other => panic!("{other:?}"),
+            }
+        }
+        world.disk.fault(Fault::OutcomeUnknown);
+        strings.handle.record(message()).await.unwrap();
+        strings.end(End::succeeded());
+        world.ended(run.id).await;
+        assert_eq!(
+            world.path_shown("a").await.lines().last().unwrap(),
+            r#"assistant completed "one two""#
+        );
+        assert_eq!(
+            count(&world.events("a").await, "message.completed"),
+            2,
+            "{}",
+            world.disk.name
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_end_is_recorded_once_the_store_is_back() {
+    for (disk, fault) in every_store().into_iter().flat_map(|disk| {
+        let (name, other) = (disk.name, disk.clone());
+        let fresh = if name == "memory" {
+            Disk::memory()
+        } else {
+            Disk::sqlite()
+        };
+        [(other, Fault::CommitFails), (fresh, Fault::OutcomeUnknown)]
+    }) {
+        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let world = World::with(disk, Options::default(), vec![adapter]).await;
+        let run = world.send(pull("a", "go")).await.unwrap().run;
+        let strings = hands.next().await;
+        strings.handle.delta(0, "text").unwrap();
+        world.disk.fault(fault);
+        strings.end(End::succeeded());
+        let run = world.turning(10, world.ended(run.id)).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded);
+        let events = world.events("a").await;
+        assert_eq!(count(&events, "run.succeeded"), 1);
+        assert_eq!(
+            world.path_shown("a").await.lines().last().unwrap(),
+            r#"assistant completed "text""#
+        );
+        let next = world.send(pull("a", "next")).await.unwrap().run;
+        hands.next().await.end(End::succeeded());
+        let next = world.ended(next.id).await;
+        assert_eq!(next.state.status(), RunStatus::Succeeded, "{}", world.disk.name);
+    }
+}
+
+#[tokio::test]
+async fn a_cancellation_that_is_not_recorded_is_not_dispatched() {
+    for disk in every_store() {
+        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let world = World::with(disk, Options::default(), vec![adapter]).await;
+        let run = world.send(pull("a", "go")).await.unwrap().run;
+        let strings = hands.next().await;
+        let before = world.events("a").await;
+        world.disk.fault(Fault::CommitFails);
+        let error = world.kernel.run_cancel(&world.me, run.id).await.unwrap_err();
+        assert!(error.is_retryable());
+        settle().await;
+        assert!(!strings.handle.is_cancelled());
+        assert_eq!(world.events("a").await, before);
+        assert_eq!(hands.log(), ["execute while running"]);
+        world.disk.fault(Fault::OutcomeUnknown);
+        let outcome = soon(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
+        assert!(outcome.accepted && outcome.dispatch_attempted);
+        assert!(strings.handle.is_cancelled());
+        strings.end(End::stopped());
+        world.ended(run.id).await;
+        assert_eq!(count(&world.events("a").await, "run.cancellation_requested"), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_change_of_a_session_leaves_its_stream_flowing() {
+    let world = World::on(Disk::memory()).await;
+    world.prompt("a", "stream 3 every 10ms x; hang").await;
+    let error = world
+        .kernel
+        .session_delete(&world.me, &by("a"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), "session_busy");
+    let (snapshot, mut events) = world.subscribe("a", None).await;
+    let mut text: String = snapshot
+        .partial
+        .iter()
+        .flat_map(|open| open.blocks.clone())
+        .map(|(_, text)| text)
+        .collect();
+    let read = async {
+        while text != "x x x " {
+            if let mainspring_kernel::feed::Item::Delta(delta) = events.next().await.unwrap().unwrap() {
+                text += &delta.text;
+            }
+        }
+    };
+    world.turning(10, read).await;
+}

@@ -1,0 +1,317 @@
+//! Waiting: a run asks a person, durably, and goes on with the one answer it gets.
+
+use insta::assert_snapshot;
+use mainspring_core::{Answer, Approval, RunStatus, WaitId, WaitRequest};
+use mainspring_kernel::Options;
+use mainspring_kernel::adapter::{End, Executed, HandleError};
+use mainspring_kernel::clock::Clock;
+
+use crate::puppet::{Manners, pull, puppet, question};
+use crate::world::{
+    Disk, NOW, World, allowed, count, every_store, input, live, read_until, settle, soon, story,
+};
+
+#[tokio::test]
+async fn an_approval_that_is_denied_is_told_to_the_agent() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let run = world.prompt("a", "approve Really?; say on").await;
+        let wait = world.asked(run.id).await;
+        let denied = Answer::Approval {
+            decision: Approval::Denied,
+        };
+        let answered = world
+            .kernel
+            .run_answer(&world.me, run.id, wait, denied.clone())
+            .await
+            .unwrap();
+        assert_eq!(answered.state.wait().unwrap().answer, Some(denied));
+        world.ended(run.id).await;
+        assert!(world.path_shown("a").await.contains(r"Denied.\non\n"));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_of_the_wrong_kind_or_to_something_else_is_refused_and_changes_nothing() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let run = world.prompt("a", "ask Which?").await;
+        let wait = world.asked(run.id).await;
+        let other = world.play("b", "say hi").await;
+        let before = world.events("a").await;
+        let answer = |run, wait, answer| world.kernel.run_answer(&world.me, run, wait, answer);
+        let expired = Answer::Approval {
+            decision: Approval::Expired,
+        };
+        for (error, code) in [
+            (answer(run.id, wait, allowed()).await.unwrap_err(), "wrong_answer"),
+            (answer(run.id, wait, expired).await.unwrap_err(), "wrong_answer"),
+            (
+                answer(run.id, WaitId::from_random([1; 16]), input("x"))
+                    .await
+                    .unwrap_err(),
+                "not_waiting",
+            ),
+            (
+                answer(other.id, wait, input("x")).await.unwrap_err(),
+                "not_waiting",
+            ),
+        ] {
+            assert_eq!(error.code(), code);
+        }
+        assert_eq!(world.events("a").await, before);
+        answer(run.id, wait, input("x")).await.unwrap();
+        assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);
+        assert_eq!(
+            answer(run.id, wait, input("x")).await.unwrap_err().code(),
+            "not_waiting"
+        );
+    }
+}
+
+#[tokio::test]
+async fn only_the_first_answer_counts() {
+    let options = Options {
+        max_workers: 1,
+        ..Options::default()
+    };
+    let world = World::with(Disk::memory(), options, vec![]).await;
+    let run = world.prompt("a", "ask Which?").await;
+    let wait = world.asked(run.id).await;
+    let busy = world.prompt("b", "hang").await;
+    world
+        .kernel
+        .run_answer(&world.me, run.id, wait, input("first"))
+        .await
+        .unwrap();
+    let second = world
+        .kernel
+        .run_answer(&world.me, run.id, wait, input("second"))
+        .await;
+    assert_eq!(second.unwrap_err().code(), "already_answered");
+    world.kernel.run_cancel(&world.me, busy.id).await.unwrap();
+    world.ended(run.id).await;
+    assert_eq!(count(&world.events("a").await, "input.provided"), 1);
+    assert!(world.path_shown("a").await.contains("You answered: first"));
+}
+
+#[tokio::test]
+async fn a_question_nobody_answers_times_out() {
+    let world = World::on(Disk::memory()).await;
+    let run = world.prompt("a", "say thinking; ask Which?").await;
+    world.asked(run.id).await;
+    world.clock.advance(24 * 3_600_000 - 1);
+    settle().await;
+    assert_eq!(world.get(run.id).await.state.status(), RunStatus::WaitingInput);
+    world.clock.advance(1);
+    let run = world.ended(run.id).await;
+    assert_eq!(run.state.status(), RunStatus::TimedOut);
+    assert_eq!(run.state.error().unwrap().code, "wait_expired");
+    let events = world.events("a").await;
+    let from = events
+        .iter()
+        .position(|event| event.body.kind() == "input.requested")
+        .unwrap();
+    assert_snapshot!(story(&events[from..]), @r#"
+    input.requested Which?
+    run.waiting_input
+    input.provided nothing
+    attempt.failed timed_out wait_expired retryable=true
+    message.completed assistant failed error wait_expired
+    run.timed_out wait_expired
+    "#);
+    assert_eq!(
+        world.play("a", "say next").await.state.status(),
+        RunStatus::Succeeded
+    );
+}
+
+#[tokio::test]
+async fn a_held_question_nobody_answers_stops_the_agent_before_the_run_ends() {
+    let disk = Disk::memory();
+    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    let run = world.send(pull("a", "go")).await.unwrap().run;
+    let strings = hands.next().await;
+    let ask = question(WaitRequest::Approval, Some(NOW.plus(1_000)));
+    let (refused, ended) = world
+        .turning(100, async {
+            tokio::join!(strings.handle.ask(ask), world.ended(run.id))
+        })
+        .await;
+    assert_eq!(refused.unwrap_err(), HandleError::Revoked);
+    assert_eq!(ended.state.status(), RunStatus::TimedOut);
+    assert_eq!(
+        hands.log(),
+        ["execute while running", "kill while waiting_approval"]
+    );
+    let events = world.events("a").await;
+    let from = events
+        .iter()
+        .position(|event| event.body.kind() == "approval.requested")
+        .unwrap();
+    assert_snapshot!(story(&events[from..]), @r#"
+    approval.requested may I?
+    run.waiting_approval
+    approval.resolved Expired
+    attempt.failed timed_out wait_expired retryable=true
+    message.completed assistant failed error wait_expired
+    run.timed_out wait_expired
+    "#);
+}
+
+#[tokio::test]
+async fn a_waiting_run_can_be_cancelled_held_or_not() {
+    for held in [false, true] {
+        let disk = Disk::memory();
+        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let world = World::with(disk, Options::default(), vec![adapter]).await;
+        let run = world.send(pull("a", "go")).await.unwrap().run;
+        let strings = hands.next().await;
+        let ask = question(WaitRequest::Input, None);
+        let cancel = async {
+            let wait = world.asked(run.id).await;
+            let outcome = world.kernel.run_cancel(&world.me, run.id).await.unwrap();
+            (wait, outcome)
+        };
+        let (wait, outcome) = match held {
+            false => {
+                strings.end(Executed::Waiting(ask));
+                soon(cancel).await
+            }
+            true => {
+                let handle = strings.handle.clone();
+                let (refused, done) = soon(async { tokio::join!(handle.ask(ask), cancel) }).await;
+                assert_eq!(refused.unwrap_err(), HandleError::Revoked);
+                strings.end(End::stopped());
+                done
+            }
+        };
+        let status = if held {
+            RunStatus::Cancelling
+        } else {
+            RunStatus::Cancelled
+        };
+        assert_eq!(outcome.status, status);
+        assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Cancelled);
+        let refused = world.kernel.run_answer(&world.me, run.id, wait, input("x")).await;
+        assert_eq!(refused.unwrap_err().code(), "not_waiting");
+        let events = world.events("a").await;
+        assert_eq!(count(&events, "input.provided"), 1, "the question is closed");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_ends_without_the_answer_it_asked_for_has_not_succeeded() {
+    let disk = Disk::memory();
+    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    let run = world.send(pull("a", "go")).await.unwrap().run;
+    let strings = hands.next().await;
+    tokio::select! {
+        biased;
+        _ = strings.handle.ask(question(WaitRequest::Input, None)) => panic!("nobody answered"),
+        _ = world.asked(run.id) => {}
+    }
+    strings.end(End::succeeded());
+    let run = world.ended(run.id).await;
+    assert_eq!(run.state.status(), RunStatus::Failed);
+    assert_eq!(run.state.error().unwrap().code, "wait_abandoned");
+    world.send(pull("a", "next")).await.unwrap();
+    hands.next().await;
+}
+
+#[test]
+fn a_question_survives_the_death_of_the_process() {
+    for disk in every_store() {
+        let (run, wait) = live(async {
+            let world = World::on(disk.clone()).await;
+            let run = world.prompt("a", "say before; ask Which?; say after").await;
+            (run.id, world.asked(run.id).await)
+        });
+        live(async {
+            let world = World::reboot(&disk).await;
+            assert_eq!(world.get(run).await.state.status(), RunStatus::WaitingInput);
+            world
+                .kernel
+                .run_answer(&world.me, run, wait, input("blue"))
+                .await
+                .unwrap();
+            // It dies again, perhaps before the agent has gone on.
+        });
+        live(async {
+            let clock = Clock::manual(NOW.plus(2_000));
+            let world = World::boot(disk.clone(), Options::default(), vec![], clock, 3).await;
+            let run = world.get(run).await;
+            let run = match run.state.status() {
+                RunStatus::Orphaned => run,
+                _ => world.ended(run.id).await,
+            };
+            assert!(run.state.status().is_ended());
+            assert_eq!(
+                count(&world.events("a").await, "input.provided"),
+                1,
+                "{}",
+                disk.name
+            );
+        });
+    }
+}
+
+#[test]
+fn a_question_expires_by_the_clock_even_if_the_process_was_dead_then() {
+    let disk = Disk::memory();
+    let run = live(async {
+        let world = World::on(disk.clone()).await;
+        let run = world.prompt("a", "ask Which?").await;
+        world.asked(run.id).await;
+        run.id
+    });
+    live(async {
+        let clock = Clock::manual(NOW.plus(48 * 3_600_000));
+        let world = World::boot(disk.clone(), Options::default(), vec![], clock, 2).await;
+        assert_eq!(world.ended(run).await.state.status(), RunStatus::TimedOut);
+    });
+}
+
+#[test]
+fn a_held_question_is_orphaned_and_expired_in_one_commit() {
+    for disk in every_store() {
+        let (run, cursor) = live(async {
+            let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+            let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
+            let run = world.send(pull("a", "go")).await.unwrap().run;
+            let strings = hands.next().await;
+            tokio::select! {
+                biased;
+                _ = strings.handle.ask(question(WaitRequest::Approval, None)) => panic!("nobody answered"),
+                _ = world.asked(run.id) => {}
+            }
+            (run.id, world.events("a").await.pop().unwrap())
+        });
+        let next = live(async {
+            let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+            let clock = Clock::manual(NOW.plus(1_000));
+            let world = World::boot(disk.clone(), Options::default(), vec![adapter], clock, 2).await;
+            assert_eq!(world.get(run).await.state.status(), RunStatus::Orphaned);
+            let (_, mut events) = world.subscribe("a", Some(cursor.position())).await;
+            read_until(&mut events, "run.orphaned").await;
+            assert!(hands.is_idle());
+            let all = world.events("a").await;
+            let after: Vec<_> = all
+                .into_iter()
+                .filter(|event| event.cursor > cursor.cursor)
+                .collect();
+            assert!(after.iter().all(|event| event.at == after[0].at));
+            story(&after)
+        });
+        insta::allow_duplicates! {
+            assert_snapshot!(next, @r#"
+            approval.resolved Expired
+            attempt.failed orphaned executor_lost retryable=true
+            message.completed assistant failed error executor_lost
+            run.orphaned executor_lost
+            "#);
+        }
+    }
+}

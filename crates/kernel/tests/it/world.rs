@@ -1,0 +1,367 @@
+//! A kernel on a fresh store with a clock that a test turns, and how to wait for what happens in it.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainspring_adapters::ScriptAdapter;
+use mainspring_core::{
+    Answer, Approval, Body, Cursor, Event, Message, Position, RequestName, Run, RunId, RunStatus, Time,
+    WaitId,
+};
+use mainspring_kernel::adapter::Adapter;
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::feed::{Item, Subscription};
+use mainspring_kernel::ids::Ids;
+use mainspring_kernel::kernel::{Accepted, Caller, RunRequest, Snapshot};
+use mainspring_kernel::store::{SessionRef, Store};
+use mainspring_kernel::{Error, Kernel, Options};
+use mainspring_store::{Fault, MemoryStore, SqliteOptions, SqliteStore};
+use serde_json::json;
+use tempfile::TempDir;
+
+pub(crate) const NOW: Time = Time(1_800_000_000_000);
+
+/// A store under test. It outlives the kernels that are started on it.
+#[derive(Clone)]
+pub(crate) struct Disk {
+    pub(crate) name: &'static str,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) file: Option<PathBuf>,
+    fault: Arc<dyn Fn(Fault) + Send + Sync>,
+    _folder: Option<Arc<TempDir>>,
+}
+
+impl Disk {
+    pub(crate) fn memory() -> Self {
+        let store = Arc::new(MemoryStore::default());
+        Self {
+            name: "memory",
+            store: store.clone(),
+            file: None,
+            fault: Arc::new(move |fault| store.fault(fault)),
+            _folder: None,
+        }
+    }
+
+    pub(crate) fn sqlite() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("test.sqlite3");
+        let store = Arc::new(SqliteStore::open(&file, SqliteOptions::default(), NOW).unwrap());
+        Self {
+            name: "sqlite",
+            store: store.clone(),
+            file: Some(file),
+            fault: Arc::new(move |fault| store.fault(fault)),
+            _folder: Some(Arc::new(folder)),
+        }
+    }
+
+    /// Something goes wrong with the next commit.
+    pub(crate) fn fault(&self, fault: Fault) {
+        (self.fault)(fault);
+    }
+}
+
+/// Every store, fresh.
+pub(crate) fn every_store() -> Vec<Disk> {
+    vec![Disk::memory(), Disk::sqlite()]
+}
+
+/// One life of a process: what still runs when `life` returns is dropped where it stands, as by `kill -9`.
+pub(crate) fn live<T>(life: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let lived = runtime.block_on(life);
+    drop(runtime);
+    lived
+}
+
+/// Fails instead of hanging. No test depends on how long anything takes.
+pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), what)
+        .await
+        .expect("what was awaited did not happen")
+}
+
+/// Lets everything that can go on without the clock go on. Exact with the store in memory on one thread.
+pub(crate) async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A kernel, its clock, and the one who calls it.
+pub(crate) struct World {
+    pub(crate) kernel: Kernel,
+    pub(crate) clock: Clock,
+    pub(crate) disk: Disk,
+    pub(crate) me: Caller,
+}
+
+impl World {
+    /// A kernel with the script agent.
+    pub(crate) async fn on(disk: Disk) -> Self {
+        Self::with(disk, Options::default(), vec![]).await
+    }
+
+    /// A kernel with the script agent and `others`.
+    pub(crate) async fn with(disk: Disk, options: Options, others: Vec<Arc<dyn Adapter>>) -> Self {
+        Self::boot(disk, options, others, Clock::manual(NOW), 1).await
+    }
+
+    /// A kernel started at a time, with ids from a seed that no earlier one had.
+    pub(crate) async fn boot(
+        disk: Disk,
+        options: Options,
+        others: Vec<Arc<dyn Adapter>>,
+        clock: Clock,
+        seed: u64,
+    ) -> Self {
+        let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter)];
+        adapters.extend(others);
+        let kernel = Kernel::start(
+            disk.store.clone(),
+            adapters,
+            options,
+            clock.clone(),
+            Ids::seeded(seed),
+        );
+        Self {
+            kernel: soon(kernel).await.unwrap(),
+            clock,
+            disk,
+            me: Caller::new("ada"),
+        }
+    }
+
+    /// The next process on the same store.
+    pub(crate) async fn reboot(disk: &Disk) -> Self {
+        Self::boot(
+            disk.clone(),
+            Options::default(),
+            vec![],
+            Clock::manual(NOW.plus(1_000)),
+            2,
+        )
+        .await
+    }
+
+    pub(crate) async fn send(&self, request: RunRequest) -> Result<Accepted, Error> {
+        soon(self.kernel.run_create(&self.me, request)).await
+    }
+
+    /// Sends a script to the session of this key.
+    pub(crate) async fn prompt(&self, key: &str, script: &str) -> Run {
+        self.send(RunRequest::text(key, script)).await.unwrap().run
+    }
+
+    /// Sends a script and waits for its end.
+    pub(crate) async fn play(&self, key: &str, script: &str) -> Run {
+        let run = self.prompt(key, script).await;
+        self.ended(run.id).await
+    }
+
+    pub(crate) async fn get(&self, run: RunId) -> Run {
+        self.kernel.run_get(&self.me, run).await.unwrap()
+    }
+
+    pub(crate) async fn ended(&self, run: RunId) -> Run {
+        self.reaches(run, |run| run.state.status().is_ended()).await
+    }
+
+    pub(crate) async fn at(&self, run: RunId, status: RunStatus) -> Run {
+        self.reaches(run, |run| run.state.status() == status).await
+    }
+
+    /// Waits for an event after which `is` holds of the run.
+    pub(crate) async fn reaches(&self, run: RunId, is: impl Fn(&Run) -> bool) -> Run {
+        let session = SessionRef::Id(self.get(run).await.session);
+        let reach = async {
+            let (_, mut events) = self
+                .kernel
+                .session_subscribe(&self.me, &session, None)
+                .await
+                .unwrap();
+            loop {
+                let now = self.get(run).await;
+                if is(&now) {
+                    return now;
+                }
+                events.next().await.expect("the session ended first").unwrap();
+            }
+        };
+        soon(reach).await
+    }
+
+    /// Waits for `what` and turns the clock by `step` whenever nothing else goes on.
+    pub(crate) async fn turning<T>(&self, step: u64, what: impl Future<Output = T>) -> T {
+        let turn = async {
+            let mut what = pin!(what);
+            loop {
+                tokio::select! {
+                    biased;
+                    done = &mut what => return done,
+                    () = settle() => self.clock.advance(step),
+                }
+            }
+        };
+        soon(turn).await
+    }
+
+    pub(crate) async fn subscribe(&self, key: &str, from: Option<Position>) -> (Snapshot, Subscription) {
+        soon(self.kernel.session_subscribe(&self.me, &by(key), from))
+            .await
+            .unwrap()
+    }
+
+    /// Waits for a run of the session's that asks, and says what it asked.
+    pub(crate) async fn asked(&self, run: RunId) -> WaitId {
+        let run = self
+            .reaches(run, |run| {
+                run.state.wait().is_some_and(|wait| wait.answer.is_none())
+            })
+            .await;
+        run.state.wait().unwrap().id
+    }
+
+    /// Every event of the session so far.
+    pub(crate) async fn events(&self, key: &str) -> Vec<Event> {
+        let mut all: Vec<Event> = vec![];
+        loop {
+            let after = all.last().map_or(Cursor::START, |event| event.cursor);
+            let page = self
+                .kernel
+                .session_events(&self.me, &by(key), after, Some(500))
+                .await
+                .unwrap();
+            if page.is_empty() {
+                return all;
+            }
+            all.extend(page);
+        }
+    }
+
+    pub(crate) async fn path(&self, key: &str) -> Vec<Arc<Message>> {
+        self.kernel
+            .session_path(&self.me, &by(key), None, Some(500))
+            .await
+            .unwrap()
+    }
+
+    /// The path as text, a line per message.
+    pub(crate) async fn path_shown(&self, key: &str) -> String {
+        let path = self.path(key).await;
+        path.iter().map(|message| shown(message) + "\n").collect()
+    }
+}
+
+pub(crate) fn by(key: &str) -> SessionRef {
+    SessionRef::Key(key.into())
+}
+
+pub(crate) fn kinds(events: &[Event]) -> Vec<&'static str> {
+    events.iter().map(|event| event.body.kind()).collect()
+}
+
+/// How often an event of this kind happened.
+pub(crate) fn count(events: &[Event], kind: &str) -> usize {
+    events.iter().filter(|event| event.body.kind() == kind).count()
+}
+
+/// Events as text, a line each, with what matters of their payload.
+pub(crate) fn story(events: &[Event]) -> String {
+    events.iter().map(|event| line(&event.body) + "\n").collect()
+}
+
+fn line(body: &Body) -> String {
+    let about = match body {
+        Body::MessageCompleted { message, .. } => shown(message),
+        Body::AttemptCreated { attempt_no, .. } => attempt_no.to_string(),
+        Body::AttemptFailed {
+            status,
+            error,
+            retryable,
+        } => format!("{status} {} retryable={retryable}", error.code),
+        Body::AttemptCancelDispatch {
+            dispatched,
+            acknowledged,
+        } => format!("dispatched={dispatched} acknowledged={acknowledged}"),
+        Body::AttemptCancelled { proof } => format!("{proof:?}"),
+        Body::RunCancellationRequested { reason } => format!("{reason:?}"),
+        Body::RunCancelled { reason, .. } => format!("{reason:?}"),
+        Body::RunFailed { error, .. } | Body::RunTimedOut { error, .. } | Body::RunOrphaned { error, .. } => {
+            error.code.clone()
+        }
+        Body::ToolFailed { outcome, .. } => format!("{outcome:?}"),
+        Body::InputRequested { question, .. } | Body::ApprovalRequested { question, .. } => question.clone(),
+        Body::InputProvided { input, .. } => input.as_ref().map_or("nothing".into(), ToString::to_string),
+        Body::ApprovalResolved { decision, .. } => format!("{decision:?}"),
+        Body::UsageUpdated { usage } => format!("{} in, {} out", usage.input_tokens, usage.output_tokens),
+        _ => String::new(),
+    };
+    format!("{} {about}", body.kind()).trim_end().to_owned()
+}
+
+/// A message as text: role, status, content.
+pub(crate) fn shown(message: &Message) -> String {
+    let blocks = message.content.iter().map(|block| match block {
+        mainspring_core::Block::Text { text } => format!("{text:?}"),
+        mainspring_core::Block::ToolUse { name, .. } => format!("call {name}"),
+        mainspring_core::Block::ToolResult {
+            content, is_error, ..
+        } => {
+            format!(
+                "result {:?} error={is_error}",
+                mainspring_core::message::text_of(content)
+            )
+        }
+        mainspring_core::Block::Error { code, .. } => format!("error {code}"),
+        other => format!("{other:?}"),
+    });
+    let blocks: Vec<String> = blocks.collect();
+    format!("{} {} {}", message.role, message.status, blocks.join(" + "))
+}
+
+/// A request under a name.
+pub(crate) fn named(key: &str, script: &str, client: &str, request: &str) -> RunRequest {
+    RunRequest {
+        name: RequestName {
+            client_id: Some(client.into()),
+            request_id: Some(request.into()),
+            idempotency_key: None,
+        },
+        ..RunRequest::text(key, script)
+    }
+}
+
+pub(crate) fn input(text: &str) -> Answer {
+    Answer::Input { input: json!(text) }
+}
+
+pub(crate) fn allowed() -> Answer {
+    Answer::Approval {
+        decision: Approval::Allowed,
+    }
+}
+
+/// Reads until an event of this kind has come; gives all that came.
+pub(crate) async fn read_until(events: &mut Subscription, kind: &str) -> Vec<Item> {
+    let mut items = vec![];
+    let read = async {
+        loop {
+            let item = events.next().await.expect("the session ended first").unwrap();
+            let last = matches!(&item, Item::Event(event) if event.body.kind() == kind);
+            items.push(item);
+            if last {
+                return;
+            }
+        }
+    };
+    soon(read).await;
+    items
+}
