@@ -25,8 +25,8 @@ mod runs;
 mod sessions;
 pub(crate) use requests::Accept;
 pub use requests::{
-    Accepted, Caller, CancelOutcome, MessageTree, NewSession, RunQuery, RunRequest, SessionQuery,
-    SessionTarget, Snapshot, TreeNode,
+    Accepted, Caller, CancelOutcome, MessageTree, NewSession, RunQuery, RunRequest, SessionPatch,
+    SessionQuery, SessionTarget, Snapshot, TreeNode,
 };
 pub use sessions::{ends_run, session_ref};
 
@@ -200,6 +200,25 @@ impl Kernel {
             loaded.await.unwrap_or(Err(Error::ShuttingDown))?;
         }
         Ok(())
+    }
+
+    /// What is too much.
+    pub fn limits(&self) -> &Limits {
+        &self.shared.options.limits
+    }
+
+    /// Fails if the store does not answer.
+    pub async fn check(&self) -> Result<(), Error> {
+        let nobody = crate::store::SessionRef::Key(String::new());
+        self.shared.store.session_find("", &nobody).await?;
+        Ok(())
+    }
+
+    /// Returns after `time`, by the kernel's clock.
+    pub async fn pause(&self, time: std::time::Duration) {
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let clock = &self.shared.clock;
+        clock.sleep_until(clock.now().plus(millis)).await;
     }
 
     /// What the adapters can do.

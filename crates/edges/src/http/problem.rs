@@ -20,7 +20,12 @@ pub struct Problem {
 
 impl Problem {
     pub(super) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into(), retryable: false }
+        Self {
+            status,
+            code,
+            detail: detail.into(),
+            retryable: false,
+        }
     }
 
     pub(super) fn invalid(detail: impl Into<String>) -> Self {
@@ -32,11 +37,16 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let status = match &error {
             Error::NotFound { .. } => StatusCode::NOT_FOUND,
-            Error::Invalid(_) | Error::UnknownAdapter { .. } | Error::Unsupported { .. } => StatusCode::BAD_REQUEST,
+            Error::Invalid(_) | Error::UnknownAdapter { .. } | Error::Unsupported { .. } => {
+                StatusCode::BAD_REQUEST
+            }
             Error::NotUserMessage(_) | Error::NotAssistantMessage(_) => StatusCode::BAD_REQUEST,
             Error::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => StatusCode::CONFLICT,
+            Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => {
+                StatusCode::CONFLICT
+            }
             Error::NotLatest(_) | Error::Refused(_) => StatusCode::CONFLICT,
+            Error::Changed { .. } => StatusCode::PRECONDITION_FAILED,
             Error::Overloaded { .. } => StatusCode::TOO_MANY_REQUESTS,
             Error::ShuttingDown | Error::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             Error::Corrupt(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -44,7 +54,12 @@ impl From<Error> for Problem {
         if status.is_server_error() {
             tracing::warn!(%error, "a request could not be carried out");
         }
-        Self { status, code: error.code(), detail: error.to_string(), retryable: error.is_retryable() }
+        Self {
+            status,
+            code: error.code(),
+            detail: error.to_string(),
+            retryable: error.is_retryable(),
+        }
     }
 }
 
@@ -60,7 +75,10 @@ impl IntoResponse for Problem {
         });
         let mut response = (self.status, body.to_string()).into_response();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         if self.retryable {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
@@ -72,9 +90,17 @@ impl IntoResponse for Problem {
 }
 
 pub(super) async fn no_such_endpoint() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "not_found", "there is no such endpoint; resources are under /v1")
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        "not_found",
+        "there is no such endpoint; resources are under /v1",
+    )
 }
 
 pub(super) async fn no_such_method() -> Problem {
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this endpoint does not take this method")
+    Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        "this endpoint does not take this method",
+    )
 }

@@ -162,6 +162,17 @@ pub struct Snapshot {
     pub position: Position,
 }
 
+/// What of a session to change. Absent is as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SessionPatch {
+    /// Its title; none for none.
+    pub title: Option<Option<String>>,
+    /// Open or archived.
+    pub status: Option<SessionStatus>,
+    /// Only if it still stands at this version.
+    pub version: Option<u64>,
+}
+
 /// Which sessions to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionQuery {

@@ -320,7 +320,7 @@ fn turn(n: u64) -> [(Vec<Row>, Vec<NewEvent>); 2] {
         },
         prompt: Some(message_id(asked)),
         last_attempt: Some(attempt_id(n)),
-        head: Some(point(1, pos)),
+        pen: Some(point(1, pos)),
         ..run(n, 1, no, state)
     };
     let moved = |pos| {
