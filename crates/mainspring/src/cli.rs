@@ -21,6 +21,7 @@ mod fail;
 mod output;
 mod prompt;
 mod run;
+mod serve;
 mod session;
 mod tree;
 mod watch;
@@ -78,6 +79,8 @@ enum Command {
     /// List, show, cancel, retry and answer runs
     #[command(subcommand)]
     Run(run::Run),
+    /// Serve the HTTP API, on a loopback address and a Unix socket
+    Serve(serve::Serve),
     /// Show the configuration
     #[command(subcommand)]
     Config(config::Config),
@@ -165,6 +168,7 @@ impl Context<'_> {
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => session.execute(self).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::Serve(serve) => Box::pin(serve.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,
             Command::Completions { .. } => Ok(Exit::Done),

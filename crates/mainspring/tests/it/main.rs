@@ -2,4 +2,5 @@
 
 mod cli;
 mod docs;
+mod http;
 mod kill;
