@@ -366,9 +366,13 @@ fn open_texts(text: &VecDeque<Segment>, until: u64) -> Vec<OpenText> {
             });
         }
         let Some(last) = open.last_mut() else { continue };
-        match last.blocks.iter_mut().find(|(block, _)| *block == segment.block) {
-            Some((_, text)) => text.push_str(slice),
-            None => last.blocks.push((segment.block, slice.to_owned())),
+        // In the order of their numbers, whichever began first.
+        match last
+            .blocks
+            .binary_search_by_key(&segment.block, |(block, _)| *block)
+        {
+            Ok(at) => last.blocks[at].1.push_str(slice),
+            Err(at) => last.blocks.insert(at, (segment.block, slice.to_owned())),
         }
     }
     open

@@ -158,7 +158,8 @@ impl Kernel {
             flushes,
             tasks.clone(),
         ));
-        let scheduler = Scheduler::new(options.max_workers, options.adapter_workers.clone());
+        // Nobody works before everything that was left is taken up, so that a start that fails has done nothing.
+        let scheduler = Scheduler::new(0, options.adapter_workers.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
         let shared = Arc::new_cyclic(|me| Shared {
             store,
@@ -175,7 +176,11 @@ impl Kernel {
             me: me.clone(),
         });
         let kernel = Self { shared };
-        kernel.reconcile().await?;
+        if let Err(error) = kernel.reconcile().await {
+            kernel.shutdown().await;
+            return Err(error);
+        }
+        kernel.shared.scheduler.add(kernel.shared.options.max_workers);
         Ok(kernel)
     }
 

@@ -84,6 +84,12 @@ impl Scheduler {
         })))
     }
 
+    /// Adds permits.
+    pub(crate) fn add(&self, permits: usize) {
+        self.0.lock().free += permits;
+        self.grant();
+    }
+
     /// A permit, if one is free. Nobody is overtaken: whoever waits while a permit is free waits for another adapter.
     pub(crate) fn try_acquire(&self, adapter: &str) -> Option<Permit> {
         self.0.lock().take(adapter).then(|| self.permit(adapter))

@@ -169,6 +169,8 @@ impl Draft {
         self.command(Command::Start)?;
         match prompt {
             Some((message, stored)) if first => self.write(message, stored),
+            // An earlier prompt is answered again: who spoke last elsewhere does not matter.
+            _ if first => self.hot.last_role = Some(Role::User),
             _ => self.hot.last_role = self.hot.last_role.or(Some(Role::User)),
         }
         Ok(())
@@ -312,10 +314,9 @@ impl Draft {
         };
         self.settle_tools();
         for text in std::mem::take(&mut self.text) {
-            let beneath = self.run.as_ref().and_then(|run| run.pen).and_then(before);
             let mut line = Line {
                 abandoned: true,
-                ..Line::open(self.ids.line(), beneath)
+                ..Line::open(self.ids.line(), self.above())
             };
             let point = Point {
                 line: line.id,
@@ -470,6 +471,15 @@ impl Draft {
             false => Row::Message(message.clone(), Some(pen)),
         });
         self.emit(Body::MessageCompleted { message, parent_id });
+    }
+
+    /// The place of the message above the pen. The first place of a line hangs from another line.
+    fn above(&self) -> Option<Point> {
+        let above = before(self.run.as_ref()?.pen?)?;
+        match self.hot.lines.get(&above.line) {
+            Some(line) if above.pos < line.start() => line.parent,
+            _ => Some(above),
+        }
     }
 
     /// The message above the pen.

@@ -227,3 +227,42 @@ async fn a_branch_needs_a_message_of_the_right_role_in_its_own_session() {
         assert_eq!(world.events("a").await.len(), before);
     }
 }
+
+#[tokio::test]
+async fn another_answer_that_says_nothing_is_an_empty_one() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        world.play("a", "usage 1 1").await;
+        let again = Place::Regenerate {
+            message_id: message(&world, 0).await,
+        };
+        let run = branch(&world, again, "").await;
+        let session = world.kernel.session_get(&world.me, &by("a")).await.unwrap();
+        let path = world.path("a").await;
+        assert_eq!(
+            (path.len(), path[1].run),
+            (2, Some(run.id)),
+            "{}",
+            world.disk.name
+        );
+        assert_eq!(session.tip_message, Some(path[1].id));
+    }
+}
+
+#[tokio::test]
+async fn what_another_answer_leaves_when_it_is_tried_again_hangs_from_its_prompt() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let run = world.prompt("a", "say half; fail once; say whole").await;
+        world.turning(100, world.ended(run.id)).await;
+        let prompt = message(&world, 0).await;
+        let again = Place::Regenerate { message_id: prompt };
+        let run = world.send(at(again, "")).await.unwrap().run;
+        world.turning(100, world.ended(run.id)).await;
+        let tree = world.kernel.session_tree(&world.me, &by("a")).await.unwrap();
+        assert_eq!(tree.nodes.len(), 5);
+        for node in &tree.nodes[1..] {
+            assert_eq!(node.parent_id, Some(prompt), "{}", world.disk.name);
+        }
+    }
+}

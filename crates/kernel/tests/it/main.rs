@@ -6,6 +6,7 @@
 mod acceptance;
 mod branches;
 mod cancellation;
+mod check;
 mod life;
 mod order;
 mod puppet;

@@ -95,6 +95,20 @@ pub(crate) async fn settle() {
     }
 }
 
+async fn turning<T>(clock: &Clock, step: u64, what: impl Future<Output = T>) -> T {
+    let turn = async {
+        let mut what = pin!(what);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut what => return done,
+                () = settle() => clock.advance(step),
+            }
+        }
+    };
+    soon(turn).await
+}
+
 /// A kernel, its clock, and the one who calls it.
 pub(crate) struct World {
     pub(crate) kernel: Kernel,
@@ -124,15 +138,19 @@ impl World {
     ) -> Self {
         let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter)];
         adapters.extend(others);
-        let kernel = Kernel::start(
-            disk.store.clone(),
-            adapters,
-            options,
-            clock.clone(),
-            Ids::seeded(seed),
-        );
+        // A start may have to wait for the store to come back, or be refused by it.
+        let start = async {
+            loop {
+                let (store, options) = (disk.store.clone(), options.clone());
+                let ids = Ids::seeded(seed);
+                match Kernel::start(store, adapters.clone(), options, clock.clone(), ids).await {
+                    Err(Error::Unavailable(_)) => {}
+                    started => return started.unwrap(),
+                }
+            }
+        };
         Self {
-            kernel: soon(kernel).await.unwrap(),
+            kernel: turning(&clock, 10, start).await,
             clock,
             disk,
             me: Caller::new("ada"),
@@ -200,17 +218,7 @@ impl World {
 
     /// Waits for `what` and turns the clock by `step` whenever nothing else goes on.
     pub(crate) async fn turning<T>(&self, step: u64, what: impl Future<Output = T>) -> T {
-        let turn = async {
-            let mut what = pin!(what);
-            loop {
-                tokio::select! {
-                    biased;
-                    done = &mut what => return done,
-                    () = settle() => self.clock.advance(step),
-                }
-            }
-        };
-        soon(turn).await
+        turning(&self.clock, step, what).await
     }
 
     pub(crate) async fn subscribe(&self, key: &str, from: Option<Position>) -> (Snapshot, Subscription) {

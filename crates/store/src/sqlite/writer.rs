@@ -328,14 +328,16 @@ impl Writer {
     fn chunks_try(&self, jobs: &VecDeque<ChunkJob>) -> rusqlite::Result<()> {
         self.execute("BEGIN IMMEDIATE")?;
         let mut insert = self.connection.prepare_cached(
-            "INSERT OR IGNORE INTO chunks (session_id, pos, message_id, block, text) VALUES (?1, ?2, ?3, ?4, ?5)",
+            "INSERT OR IGNORE INTO chunks (session_id, pos, message_id, block, text) SELECT ?1, ?2, ?3, ?4, ?5 \
+             WHERE NOT EXISTS (SELECT 1 FROM messages WHERE message_id = ?3)",
         )?;
         let leases = self.shared.leases.lock();
         for chunk in jobs.iter().flat_map(|job| &job.chunks) {
             let lease = leases
                 .get(&chunk.fence.session)
                 .filter(|lease| lease.epoch == chunk.fence.epoch);
-            // The commit that completes a message overtakes its last chunks.
+            // The commit that completes a message overtakes its last chunks; even one whose outcome was not known,
+            // and whose drop was therefore not noted, has left the message.
             if lease.is_some_and(|lease| chunk.pos >= lease.dropped) {
                 let (session, message) = (chunk.fence.session.bytes(), chunk.message.bytes());
                 insert.execute(params![session, int(chunk.pos), message, chunk.block, chunk.text])?;
