@@ -109,7 +109,8 @@ impl Store for MemoryStore {
                 .get(&chunk.fence.session)
                 .copied()
                 .unwrap_or_default();
-            if inner.is_current(chunk.fence) && chunk.pos >= lease.dropped {
+            let whole = inner.state.messages.contains_key(&chunk.message);
+            if inner.is_current(chunk.fence) && chunk.pos >= lease.dropped && !whole {
                 inner
                     .state
                     .chunks
