@@ -81,6 +81,7 @@ fn the_documents_link_to_what_exists() {
         "docs/events.md",
         "docs/script.md",
         "docs/configuration.md",
+        "docs/http.md",
     ] {
         let text = document(name);
         let folder = std::path::Path::new(name).parent().unwrap();
@@ -94,5 +95,18 @@ fn the_documents_link_to_what_exists() {
                 .join(link);
             assert!(path.exists(), "{name} links to {link}, which does not exist");
         }
+    }
+}
+
+#[test]
+fn every_endpoint_is_documented() {
+    let text = document("docs/http.md");
+    let routes = document("crates/edges/src/http.rs");
+    let paths: Vec<&str> = routes.split('"').filter(|text| text.starts_with('/')).collect();
+    assert!(paths.len() > 15);
+    for path in paths {
+        let short = path.rsplit_once('/').map_or(path, |(_, last)| last);
+        let known = text.contains(&format!(" {path}`")) || text.contains(&format!("`…/{short}`"));
+        assert!(known, "{path} is not in docs/http.md");
     }
 }
