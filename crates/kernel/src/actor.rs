@@ -538,13 +538,18 @@ impl Actor {
                 Ok(_) => return Err(StoreError::Unavailable(why)),
                 Err(StoreError::Unavailable(still)) => {
                     tracing::warn!(%why, %still, "the outcome of a commit is not known yet");
-                    let clock = &self.shared.clock;
-                    clock.sleep_until(clock.now().plus(pause)).await;
-                    pause = (pause * 2).min(5_000);
+                    self.rest(&mut pause).await;
                 }
                 Err(other) => return Err(other),
             }
         }
+    }
+
+    /// Rests before the store is asked again, longer each time.
+    async fn rest(&self, pause: &mut u64) {
+        let clock = &self.shared.clock;
+        clock.sleep_until(clock.now().plus(*pause)).await;
+        *pause = (*pause * 2).min(5_000);
     }
 
     async fn create(&mut self) -> Result<Result<Session, StoreError>, Error> {

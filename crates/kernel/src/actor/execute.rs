@@ -290,9 +290,7 @@ impl Actor {
                 }
                 Err(error) => {
                     tracing::warn!(%error, run = ?self.active.as_ref().map(|active| active.run.id), "an attempt's end could not be recorded yet");
-                    let clock = self.shared.clock.clone();
-                    clock.sleep_until(clock.now().plus(pause)).await;
-                    pause = (pause * 2).min(5_000);
+                    self.rest(&mut pause).await;
                 }
             }
         }

@@ -52,7 +52,7 @@ impl<'run> StateColumns<'run> {
                 })?);
             }
             RunState::Cancelling { reason, .. } | RunState::Cancelled { reason } => {
-                columns.reason = Some(json(reason)?)
+                columns.reason = Some(json(reason)?);
             }
             RunState::Failed { error } | RunState::TimedOut { error } | RunState::Orphaned { error } => {
                 columns.error = Some(error);
