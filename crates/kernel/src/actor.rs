@@ -426,6 +426,15 @@ impl Actor {
             .forget(self.fence.session, &self.tx, || self.rx.is_empty())
     }
 
+    /// Ends before it has begun: whoever called is told why.
+    pub(crate) async fn abandon(mut self, error: &Error) {
+        self.shared.forget(self.fence.session, &self.tx, || true);
+        self.rx.close();
+        while let Some(command) = self.rx.recv().await {
+            command.refuse(error);
+        }
+    }
+
     /// Hands on what arrived after the actor had decided to end.
     async fn farewell(mut self) {
         self.rx.close();
