@@ -434,6 +434,15 @@ impl Actor {
             .forget(self.fence.session, &self.tx, || self.rx.is_empty())
     }
 
+    /// Ends before it has begun: whoever called is told why.
+    pub(crate) async fn abandon(mut self, error: &Error) {
+        self.shared.forget(self.fence.session, &self.tx, || true);
+        self.rx.close();
+        while let Some(command) = self.rx.recv().await {
+            command.refuse(error);
+        }
+    }
+
     /// Hands on what arrived after the actor had decided to end.
     async fn farewell(mut self) {
         self.rx.close();
@@ -546,13 +555,18 @@ impl Actor {
                 Ok(_) => return Err(StoreError::Unavailable(why)),
                 Err(StoreError::Unavailable(still)) => {
                     tracing::warn!(%why, %still, "the outcome of a commit is not known yet");
-                    let clock = &self.shared.clock;
-                    clock.sleep_until(clock.now().plus(pause)).await;
-                    pause = (pause * 2).min(5_000);
+                    self.rest(&mut pause).await;
                 }
                 Err(other) => return Err(other),
             }
         }
+    }
+
+    /// Rests before the store is asked again, longer each time.
+    async fn rest(&self, pause: &mut u64) {
+        let clock = &self.shared.clock;
+        clock.sleep_until(clock.now().plus(*pause)).await;
+        *pause = (*pause * 2).min(5_000);
     }
 
     async fn create(&mut self) -> Result<Result<Session, StoreError>, Error> {

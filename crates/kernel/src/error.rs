@@ -134,6 +134,10 @@ impl Error {
     }
 
     /// There is no such thing, or none that the caller may see.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "ids are copied; a reference would only be noise"
+    )]
     pub fn not_found(what: &'static str, name: impl ToString) -> Self {
         Self::NotFound {
             what,

@@ -202,7 +202,11 @@ impl Kernel {
             loading.push(loaded);
         }
         for loaded in loading {
-            loaded.await.unwrap_or(Err(Error::ShuttingDown))?;
+            match loaded.await.unwrap_or(Err(Error::ShuttingDown)) {
+                // One session that is damaged does not keep the others from opening; it says so when it is called.
+                Ok(()) | Err(Error::Corrupt(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -387,13 +391,20 @@ impl Shared {
             Some((run, Some(attempt))) => Box::pin(actor.recover(run, attempt)).await,
             _ => Ok(()),
         };
-        if let Err(error) = &recovered {
-            tracing::error!(%error, %session, "what an earlier process left could not be taken up");
+        match recovered {
+            Ok(()) => {
+                // Counted before anybody is told that the kernel has started.
+                actor.count();
+                ready.map(|ready| ready.send(Ok(())));
+                actor.serve().await;
+            }
+            Err(error) => {
+                // Nothing may start in a session whose last run is not known to be over. The next call tries again.
+                tracing::error!(%error, %session, "what an earlier process left could not be taken up");
+                actor.abandon(&error).await;
+                ready.map(|ready| ready.send(Err(error)));
+            }
         }
-        // Counted before anybody is told that the kernel has started.
-        actor.count();
-        ready.map(|ready| ready.send(recovered));
-        actor.serve().await;
     }
 
     /// Takes an actor out of the registry if it is still the one there and `leaves` says so.

@@ -43,11 +43,11 @@ impl Actor {
         if !self.stored {
             draft.emit(created(&self.hot.session));
         }
-        if self.hot.session.status != SessionStatus::Open {
-            if let Err(refusal) = draft.session_command(session::Command::Reopen) {
-                self.give_up();
-                return Err(refusal.into());
-            }
+        if self.hot.session.status != SessionStatus::Open
+            && let Err(refusal) = draft.session_command(session::Command::Reopen)
+        {
+            self.give_up();
+            return Err(refusal.into());
         }
         draft.run = Some(run);
         draft.emit(Body::RunQueued {

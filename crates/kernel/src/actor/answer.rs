@@ -13,7 +13,7 @@ impl Actor {
     pub(super) async fn ask(&mut self, by: AttemptId, ask: Ask, reply: Recording<Answer>) {
         match self.authority(by) {
             Some(active) if active.run.state.status() == RunStatus::Running => {
-                self.wait(by, ask, Some(reply)).await
+                self.wait(by, ask, Some(reply)).await;
             }
             Some(_) | None => {
                 let _ = reply.send(Err(HandleError::Revoked));

@@ -220,27 +220,39 @@ impl Actor {
     /// A newer prompt takes the place of these.
     pub(super) async fn supersede(&mut self, superseded: &[Run], interrupt: bool) {
         for run in superseded {
-            if let Err(error) = self.cancel_queued(run.id, CancelReason::Superseded).await {
-                tracing::warn!(%error, run = %run.id, "a superseded prompt could not be cancelled");
+            let mut pause = 50;
+            while let Err(error) = self.cancel_queued(run.id, CancelReason::Superseded).await {
+                if self.over || !error.is_retryable() {
+                    tracing::warn!(%error, run = %run.id, "a superseded prompt could not be cancelled");
+                    break;
+                }
+                self.rest(&mut pause).await;
             }
         }
-        if interrupt
-            && self
-                .active
-                .as_ref()
-                .is_some_and(|active| active.run.state.status() != RunStatus::Cancelling)
-        {
-            self.cancel_active(CancelReason::Superseded, None).await;
+        if interrupt {
+            self.stop_active(CancelReason::Superseded).await;
         }
     }
 
     pub(super) async fn shut_down(&mut self, done: oneshot::Sender<()>) {
         self.shutdown = Some(done);
-        let stops = |active: &super::Active| {
-            active.task.is_some() && active.run.state.status() != RunStatus::Cancelling
+        if self.active.as_ref().is_some_and(|active| active.task.is_some()) {
+            self.stop_active(CancelReason::Shutdown).await;
+        }
+    }
+
+    /// Stops the active run for the kernel's own reasons: nobody asks again, so this does not give up.
+    async fn stop_active(&mut self, reason: CancelReason) {
+        let goes_on = |active: &super::Active| {
+            active.killing.is_none() && active.run.state.status() != RunStatus::Cancelling
         };
-        if self.active.as_ref().is_some_and(stops) {
-            self.cancel_active(CancelReason::Shutdown, None).await;
+        let mut pause = 50;
+        while self.active.as_ref().is_some_and(goes_on) {
+            self.cancel_active(reason, None).await;
+            if self.over || !self.active.as_ref().is_some_and(goes_on) {
+                return;
+            }
+            self.rest(&mut pause).await;
         }
     }
 }

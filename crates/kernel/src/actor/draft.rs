@@ -138,7 +138,7 @@ impl Draft {
         for mut body in run::decide(run, self.attempt.as_ref(), command)? {
             let (status, error) = ending(&body);
             if let Some(close) = body.close_mut() {
-                *close = self.close(status, error);
+                *close = self.close(status, error.as_ref());
             } else if matches!(body, Body::RunQueued { .. }) {
                 self.set_aside();
             }
@@ -261,7 +261,7 @@ impl Draft {
 
     /// Ends the run's path: tool calls get an outcome, streamed text becomes a message, and the session's tip moves
     /// unless the run was a branch that did not succeed.
-    fn close(&mut self, status: MessageStatus, error: Option<Failure>) -> Close {
+    fn close(&mut self, status: MessageStatus, error: Option<&Failure>) -> Close {
         let Some(pen) = self.run.as_ref().and_then(|run| run.pen) else {
             return Close {
                 usage: self.run.as_ref().map(|run| run.usage).unwrap_or_default(),
@@ -276,10 +276,10 @@ impl Draft {
         }
         let last = texts.len();
         for (no, text) in texts.into_iter().enumerate() {
-            let error = error.clone().filter(|_| no + 1 == last);
+            let error = error.filter(|_| no + 1 == last);
             let blocks = error.map(|error| Block::Error {
-                code: error.code,
-                message: error.message,
+                code: error.code.clone(),
+                message: error.message.clone(),
             });
             self.write_text(text, blocks.into_iter().collect(), status, None);
         }

@@ -290,9 +290,7 @@ impl Actor {
                 }
                 Err(error) => {
                     tracing::warn!(%error, run = ?self.active.as_ref().map(|active| active.run.id), "an attempt's end could not be recorded yet");
-                    let clock = self.shared.clock.clone();
-                    clock.sleep_until(clock.now().plus(pause)).await;
-                    pause = (pause * 2).min(5_000);
+                    self.rest(&mut pause).await;
                 }
             }
         }
@@ -409,16 +407,19 @@ fn apply(draft: &mut Draft, by: AttemptId, record: Record) -> Result<(), Error> 
 
 fn check_size(records: &[Record], limit: usize) -> Result<(), Error> {
     for record in records {
-        let (Record::Message { blocks, .. } | Record::ToolResults { blocks }) = record else {
-            continue;
+        let (what, size) = match record {
+            Record::Message { blocks, .. } | Record::ToolResults { blocks } => ("message", size_of(blocks)),
+            Record::ToolStarted { input, .. } => (
+                "tool call",
+                input.as_ref().map_or(0, |input| input.to_string().len()),
+            ),
+            Record::ToolUpdated { text, .. } | Record::Progress { text } => ("report", text.len()),
+            Record::Opened | Record::ToolCompleted { .. } | Record::ToolFailed { .. } | Record::Usage(_) => {
+                continue;
+            }
         };
-        let size = size_of(blocks);
         if size > limit {
-            return Err(Error::TooLarge {
-                what: "message",
-                size,
-                limit,
-            });
+            return Err(Error::TooLarge { what, size, limit });
         }
     }
     Ok(())

@@ -170,7 +170,7 @@ impl Subscription {
         let from = segment.start.max(self.at.pos);
         self.at.pos = segment.end().min(limit);
         let text = segment.slice(from, self.at.pos).to_owned();
-        (!text.is_empty()).then(|| Delta {
+        (!text.is_empty()).then_some(Delta {
             message: segment.message,
             block: segment.block,
             text,

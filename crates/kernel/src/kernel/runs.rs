@@ -101,20 +101,20 @@ impl Kernel {
                 )
             });
         }
-        if let (None, Some(key)) = (&found, idempotency_key) {
-            if let Some(earlier) = store.request_get(&caller.owner, "run_create", key).await? {
-                let run = match earlier.answer.parse() {
-                    Ok(run) => store.run_get(run).await?,
-                    Err(_) => None,
-                };
-                found = run.map(|run| {
-                    (
-                        earlier.fingerprint == fingerprint,
-                        run,
-                        format!("the idempotency key {key:?}"),
-                    )
-                });
-            }
+        if let (None, Some(key)) = (&found, idempotency_key)
+            && let Some(earlier) = store.request_get(&caller.owner, "run_create", key).await?
+        {
+            let run = match earlier.answer.parse() {
+                Ok(run) => store.run_get(run).await?,
+                Err(_) => None,
+            };
+            found = run.map(|run| {
+                (
+                    earlier.fingerprint == fingerprint,
+                    run,
+                    format!("the idempotency key {key:?}"),
+                )
+            });
         }
         match found {
             None => Ok(None),

@@ -33,6 +33,16 @@ async fn stopping_waits_for_what_has_to_be_killed() {
 }
 
 #[tokio::test]
+async fn stopping_does_not_give_up_while_the_store_is_away() {
+    let world = World::on(Disk::memory()).await;
+    let run = world.prompt("a", "hang").await;
+    settle().await;
+    world.disk.fault(mainspring_store::Fault::CommitFails);
+    world.turning(10, world.kernel.shutdown()).await;
+    assert_eq!(world.get(run.id).await.state.status(), RunStatus::Cancelled);
+}
+
+#[tokio::test]
 async fn a_kernel_that_stops_accepts_nothing_and_starts_nothing() {
     for disk in every_store() {
         let world = World::on(disk).await;

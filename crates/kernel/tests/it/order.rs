@@ -1,9 +1,9 @@
 //! Order and atomicity: what is told, in which order, and nothing before it is durable.
 
 use insta::assert_snapshot;
-use mainspring_core::{Fidelity, Position, RunStatus};
+use mainspring_core::{Block, Fidelity, Limits, Position, RunStatus};
 use mainspring_kernel::Options;
-use mainspring_kernel::adapter::{End, Record};
+use mainspring_kernel::adapter::{End, HandleError, Record};
 use mainspring_kernel::kernel::SessionQuery;
 use mainspring_store::Fault;
 
@@ -432,4 +432,60 @@ async fn a_refused_change_of_a_session_leaves_its_stream_flowing() {
         }
     };
     world.turning(10, read).await;
+}
+
+#[tokio::test]
+async fn what_an_agent_records_has_limits_and_too_much_changes_nothing() {
+    let disk = Disk::memory();
+    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let options = Options {
+        limits: Limits {
+            message_bytes: 1_000,
+            ..Limits::default()
+        },
+        ..Options::default()
+    };
+    let world = World::with(disk, options, vec![adapter]).await;
+    let run = world.send(pull("a", "go")).await.unwrap().run;
+    let strings = hands.next().await;
+    let before = world.events("a").await;
+    let long = "x".repeat(1_001);
+    let message = Record::Message {
+        blocks: vec![Block::text(long.clone())],
+        usage: None,
+    };
+    let tool = Record::ToolStarted {
+        tool_use_id: "t".into(),
+        name: "t".into(),
+        input: Some(long.clone().into()),
+    };
+    let fine = Record::Progress { text: "fine".into() };
+    for record in [message, tool, Record::Progress { text: long.clone() }] {
+        let refused = strings
+            .handle
+            .record(vec![fine.clone(), record])
+            .await
+            .unwrap_err();
+        let HandleError::Kernel(error) = refused else {
+            panic!("{refused}")
+        };
+        assert_eq!(error.code(), "too_large");
+    }
+    assert!(strings.handle.delta(0, &long).is_err());
+    strings.handle.delta(0, &long[..1_000]).unwrap();
+    assert!(
+        strings.handle.delta(0, "x").is_err(),
+        "piece by piece is no way around it"
+    );
+    let unknown = Record::ToolCompleted {
+        tool_use_id: "never begun".into(),
+    };
+    strings.handle.record(vec![fine, unknown]).await.unwrap_err();
+    assert_eq!(
+        world.events("a").await,
+        before,
+        "all of a call is recorded, or nothing"
+    );
+    strings.end(End::succeeded());
+    assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);
 }

@@ -13,6 +13,7 @@ use mainspring_store::Fault;
 use serde_json::Value;
 
 use crate::puppet::{Hands, Manners, Strings, pull, puppet, question};
+use crate::simulation::Dice;
 use crate::world::{Disk, NOW, World, every_store, input, settle, soon};
 
 fn workers(max_workers: usize) -> Options {
@@ -300,4 +301,50 @@ async fn a_session_whose_queue_was_emptied_waits_quietly_for_the_permit_it_order
             }
         })
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_permit_is_lost_whatever_becomes_of_the_runs() {
+    for disk in every_store() {
+        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let options = Options {
+            adapter_workers: HashMap::from([("puppet".to_owned(), 2)]),
+            ..workers(3)
+        };
+        let world = World::with(disk, options, vec![adapter]).await;
+        let scripts = [
+            "say hi",
+            "fail for good",
+            "fail once; say hi",
+            "crash once",
+            "say stuck; hang",
+            "ignore-cancel; hang",
+            "ask which?",
+            "sleep 10ms; say late",
+        ];
+        let mut dice = Dice(7);
+        let mut runs = vec![];
+        for no in 0..80 {
+            let script = scripts[dice.below(scripts.len())];
+            runs.push(world.prompt(&format!("s{}", no % 16), script).await.id);
+            if dice.below(2) == 0 {
+                let run = runs[dice.below(runs.len())];
+                // Of one that has ended it is refused.
+                let _ = world.turning(20, world.kernel.run_cancel(&world.me, run)).await;
+            }
+        }
+        for run in runs {
+            let _ = world.turning(100, world.kernel.run_cancel(&world.me, run)).await;
+            world.turning(100, world.ended(run)).await;
+        }
+        world.turning(100, world.kernel.drain()).await;
+        for no in 0..3 {
+            world.send(pull(&format!("p{no}"), "go")).await.unwrap();
+        }
+        let working = [hands.next().await, hands.next().await];
+        assert!(hands.is_idle(), "the adapter's cap holds: {}", world.disk.name);
+        let run = world.play("more", "say the third worker is free").await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded);
+        drop(working);
+    }
 }

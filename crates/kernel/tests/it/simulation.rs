@@ -322,11 +322,10 @@ fn history(seed: u64, disk: &Disk, lives: u64, steps: usize) {
             let world = World::boot(disk.clone(), options, vec![], clock, seed * 1_000 + 2 * no + 1).await;
             for (run, ..) in &memory.runs {
                 let expired = |run: &Run| {
-                    run.state
-                        .wait()
-                        .is_some_and(|wait| wait.answer.is_none() && wait.expires_at <= Some(now))
+                    let open = run.state.wait().filter(|wait| wait.answer.is_none());
+                    open.is_some_and(|wait| wait.expires_at <= Some(world.clock.now()))
                 };
-                world.reaches(*run, |run| !expired(run)).await;
+                world.turning(10, world.reaches(*run, |run| !expired(run))).await;
             }
             check(&world, &mut memory).await;
         });

@@ -2,14 +2,12 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring_adapters::ScriptAdapter;
 use mainspring_core::{
-    Answer, Approval, Body, Cursor, Event, Message, Position, RequestName, Run, RunId, RunStatus, Time,
-    WaitId,
+    Answer, Approval, Body, Cursor, Event, Message, Position, RequestName, Run, RunId, Time, WaitId,
 };
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
@@ -83,7 +81,7 @@ pub(crate) fn live<T>(life: impl Future<Output = T>) -> T {
 
 /// Fails instead of hanging. No test depends on how long anything takes.
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), what)
+    tokio::time::timeout(Duration::from_secs(30), Box::pin(what))
         .await
         .expect("what was awaited did not happen")
 }
@@ -96,8 +94,8 @@ pub(crate) async fn settle() {
 }
 
 async fn turning<T>(clock: &Clock, step: u64, what: impl Future<Output = T>) -> T {
+    let mut what = Box::pin(what);
     let turn = async {
-        let mut what = pin!(what);
         loop {
             tokio::select! {
                 biased;
@@ -190,10 +188,6 @@ impl World {
 
     pub(crate) async fn ended(&self, run: RunId) -> Run {
         self.reaches(run, |run| run.state.status().is_ended()).await
-    }
-
-    pub(crate) async fn at(&self, run: RunId, status: RunStatus) -> Run {
-        self.reaches(run, |run| run.state.status() == status).await
     }
 
     /// Waits for an event after which `is` holds of the run.
