@@ -72,7 +72,7 @@ enum Command {
     /// Show what mainspring does, in a temporary folder, without any configuration
     Demo(demo::Demo),
     /// Send a prompt and stream the answer
-    Prompt(prompt::Prompt),
+    Prompt(Box<prompt::Prompt>),
     /// List, show and change sessions
     #[command(subcommand)]
     Session(session::Session),

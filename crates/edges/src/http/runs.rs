@@ -122,7 +122,7 @@ async fn create(
         Some(wait) => settled(http, caller, &accepted, wait).await?,
         None => accepted.run.clone(),
     };
-    answer(accepted, run)
+    Ok(answer(&accepted, run))
 }
 
 /// How long the caller would wait: `wait=N` seconds, at most a minute.
@@ -173,18 +173,13 @@ struct Created {
     replayed: bool,
 }
 
-fn answer(accepted: Accepted, run: Run) -> Result<Response, Problem> {
+fn answer(accepted: &Accepted, run: Run) -> Response {
     let status = match (accepted.replayed, run.state.status().is_ended()) {
         (true, _) | (false, true) => StatusCode::OK,
         (false, false) => StatusCode::ACCEPTED,
     };
     let place = HeaderValue::from_str(&format!("/v1/runs/{}", run.id));
-    let Accepted {
-        policy,
-        position,
-        replayed,
-        ..
-    } = accepted;
+    let (policy, position, replayed) = (accepted.policy, accepted.position, accepted.replayed);
     let mut response = (
         status,
         Json(Created {
@@ -198,7 +193,7 @@ fn answer(accepted: Accepted, run: Run) -> Result<Response, Problem> {
     response
         .headers_mut()
         .extend(place.into_iter().map(|place| (header::LOCATION, place)));
-    Ok(response)
+    response
 }
 
 #[derive(Debug, Deserialize)]

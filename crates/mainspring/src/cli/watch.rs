@@ -158,7 +158,7 @@ impl Screen<'_, '_> {
             }
             Body::ToolStarted { name, .. } => output.note(format_args!("{DIM}· tool {name}{DIM:#}"))?,
             Body::ToolCompleted { name, .. } => {
-                output.note(format_args!("{DIM}· tool {name} done{DIM:#}"))?
+                output.note(format_args!("{DIM}· tool {name} done{DIM:#}"))?;
             }
             Body::ToolFailed { name, error, .. } => {
                 output.note(format_args!(

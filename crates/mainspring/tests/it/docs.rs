@@ -102,7 +102,10 @@ fn the_documents_link_to_what_exists() {
 fn every_endpoint_is_documented() {
     let text = document("docs/http.md");
     let routes = document("crates/edges/src/http.rs");
-    let paths: Vec<&str> = routes.split('"').filter(|text| text.starts_with('/')).collect();
+    let paths: Vec<&str> = routes
+        .split('"')
+        .filter(|text| text.starts_with('/') && !text.contains(char::is_whitespace))
+        .collect();
     assert!(paths.len() > 15);
     for path in paths {
         assert!(
