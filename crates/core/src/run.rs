@@ -12,15 +12,19 @@
 //! Invariants: at most one attempt of a run is not ended; attempt numbers grow by one; `succeeded` and
 //! `cancelled` are final; what comes from an attempt without authority is refused.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::attempt::{self, Attempt};
-use crate::message::names;
 use crate::wait::{self, Answer, Wait, WaitRequest};
 use crate::{
     AttemptId, Body, CancelReason, Close, Failure, MessageId, NodeId, Point, Proof, Refusal, RunId,
     SessionId, Time, Usage, WaitId,
 };
+
+mod request;
+mod state;
+pub use request::{Mode, Place, Policy, RequestName, RunOptions};
+pub use state::{RunState, RunStatus};
 
 /// One accepted unit of intent in a session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -88,267 +92,6 @@ pub struct Run {
     pub updated_at: Time,
 }
 
-/// The caller's own names for a request; together with the owner they make acceptance exactly-once.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RequestName {
-    /// Who asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client_id: Option<String>,
-    /// The caller's name for the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub request_id: Option<String>,
-    /// The caller's idempotency key, for 24 hours.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub idempotency_key: Option<String>,
-}
-
-/// What a run needs beside its prompt.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct RunOptions {
-    /// Instructions for the agent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub system_prompt: Option<String>,
-    /// A logical model.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model_profile: Option<String>,
-    /// A model by its provider's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// The folder the agent works in.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<String>,
-}
-
-/// Where in the session's tree a run writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase")]
-pub enum Place {
-    /// At the end of the active path.
-    #[default]
-    Tip,
-    /// Beneath this user message: another answer to it.
-    Regenerate {
-        /// The user message.
-        message_id: MessageId,
-    },
-    /// Beneath this assistant message: another prompt after it.
-    Edit {
-        /// The assistant message.
-        message_id: MessageId,
-    },
-    /// As a new root.
-    Root,
-}
-
-impl Place {
-    /// True when the run leaves the active path: it is rolled back unless it succeeds.
-    pub const fn is_branch(self) -> bool {
-        !matches!(self, Self::Tip)
-    }
-}
-
-/// Whether the agent may act or only answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Answer only.
-    Ask,
-    /// Act.
-    #[default]
-    Act,
-}
-names!(Mode { Ask => "ask", Act => "act" });
-
-/// What a new prompt does to a busy session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// Wait its turn.
-    #[default]
-    Enqueue,
-    /// Join the active run at its next step.
-    Steer,
-    /// Take the place of the queued prompts.
-    Replace,
-    /// Stop the active run, keep what it wrote, then run.
-    Interrupt,
-    /// Be refused.
-    Reject,
-}
-names!(Policy {
-    Enqueue => "enqueue", Steer => "steer", Replace => "replace", Interrupt => "interrupt", Reject => "reject",
-});
-
-/// Where a run or an attempt stands, by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RunStatus {
-    /// Waits for a worker, or for its next attempt.
-    Queued,
-    /// A worker is being prepared.
-    Starting,
-    /// The agent works.
-    Running,
-    /// Waits for an input.
-    WaitingInput,
-    /// Waits for an approval.
-    WaitingApproval,
-    /// Is being stopped.
-    Cancelling,
-    /// Did what it was asked. Final.
-    Succeeded,
-    /// Failed. Settled: only a retry reopens it.
-    Failed,
-    /// Was stopped. Final.
-    Cancelled,
-    /// Took too long. Settled.
-    TimedOut,
-    /// Its executor is gone. Settled.
-    Orphaned,
-}
-names!(RunStatus {
-    Queued => "queued", Starting => "starting", Running => "running", WaitingInput => "waiting_input",
-    WaitingApproval => "waiting_approval", Cancelling => "cancelling", Succeeded => "succeeded", Failed => "failed",
-    Cancelled => "cancelled", TimedOut => "timed_out", Orphaned => "orphaned",
-});
-
-impl RunStatus {
-    /// True when nothing executes any more.
-    pub const fn is_ended(self) -> bool {
-        self.is_final() || self.is_settled()
-    }
-
-    /// True when nothing can reopen it.
-    pub const fn is_final(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Cancelled)
-    }
-
-    /// True when only a retry reopens it.
-    pub const fn is_settled(self) -> bool {
-        matches!(self, Self::Failed | Self::TimedOut | Self::Orphaned)
-    }
-}
-
-/// Where a run stands, with what is true there.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(tag = "status", rename_all = "snake_case", rename_all_fields = "camelCase")]
-pub enum RunState {
-    /// Waits for a worker; after a failure not before `retry_at`.
-    Queued {
-        /// When it may be tried again.
-        #[serde(rename = "retryAtMs", skip_serializing_if = "Option::is_none")]
-        retry_at: Option<Time>,
-    },
-    /// `attempt` is being prepared.
-    Starting {
-        /// Who has authority.
-        #[serde(rename = "activeAttemptId")]
-        attempt: AttemptId,
-    },
-    /// `attempt` executes.
-    Running {
-        /// Who has authority.
-        #[serde(rename = "activeAttemptId")]
-        attempt: AttemptId,
-    },
-    /// `attempt` waits for a person.
-    #[serde(rename = "waiting_input")]
-    WaitingInput {
-        /// Who has authority.
-        #[serde(rename = "activeAttemptId")]
-        attempt: AttemptId,
-        /// What it waits for.
-        wait: Wait,
-    },
-    /// `attempt` waits for an approval.
-    WaitingApproval {
-        /// Who has authority.
-        #[serde(rename = "activeAttemptId")]
-        attempt: AttemptId,
-        /// What it waits for.
-        wait: Wait,
-    },
-    /// `attempt` was told to stop.
-    Cancelling {
-        /// Who has authority until it has stopped.
-        #[serde(rename = "activeAttemptId")]
-        attempt: AttemptId,
-        /// Why.
-        reason: CancelReason,
-    },
-    /// Done.
-    Succeeded {},
-    /// Failed.
-    Failed {
-        /// How.
-        error: Failure,
-    },
-    /// Stopped.
-    Cancelled {
-        /// Why.
-        reason: CancelReason,
-    },
-    /// Took too long.
-    TimedOut {
-        /// How.
-        error: Failure,
-    },
-    /// Executor gone.
-    Orphaned {
-        /// How.
-        error: Failure,
-    },
-}
-
-impl RunState {
-    /// The state by name.
-    pub const fn status(&self) -> RunStatus {
-        match self {
-            Self::Queued { .. } => RunStatus::Queued,
-            Self::Starting { .. } => RunStatus::Starting,
-            Self::Running { .. } => RunStatus::Running,
-            Self::WaitingInput { .. } => RunStatus::WaitingInput,
-            Self::WaitingApproval { .. } => RunStatus::WaitingApproval,
-            Self::Cancelling { .. } => RunStatus::Cancelling,
-            Self::Succeeded {} => RunStatus::Succeeded,
-            Self::Failed { .. } => RunStatus::Failed,
-            Self::Cancelled { .. } => RunStatus::Cancelled,
-            Self::TimedOut { .. } => RunStatus::TimedOut,
-            Self::Orphaned { .. } => RunStatus::Orphaned,
-        }
-    }
-
-    /// The attempt that has authority.
-    pub const fn holder(&self) -> Option<AttemptId> {
-        match self {
-            Self::Starting { attempt }
-            | Self::Running { attempt }
-            | Self::WaitingInput { attempt, .. }
-            | Self::WaitingApproval { attempt, .. }
-            | Self::Cancelling { attempt, .. } => Some(*attempt),
-            _ => None,
-        }
-    }
-
-    /// What it waits for.
-    pub const fn wait(&self) -> Option<&Wait> {
-        match self {
-            Self::WaitingInput { wait, .. } | Self::WaitingApproval { wait, .. } => Some(wait),
-            _ => None,
-        }
-    }
-
-    /// What went wrong.
-    pub const fn error(&self) -> Option<&Failure> {
-        match self {
-            Self::Failed { error } | Self::TimedOut { error } | Self::Orphaned { error } => Some(error),
-            _ => None,
-        }
-    }
-}
-
 /// What may be asked of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
@@ -377,11 +120,6 @@ pub enum Command {
     Resume {
         /// Which attempt.
         by: AttemptId,
-    },
-    /// Nobody answered in time.
-    Expire {
-        /// What was not answered.
-        wait: WaitId,
     },
     /// Stop.
     Cancel {
@@ -468,24 +206,6 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
                 Some(wait) if wait.answer.is_some() => Ok(vec![Body::RunRunning {}]),
                 _ => Err(wrong(status)),
             }
-        }
-        (state, Command::Expire { wait })
-            if state
-                .wait()
-                .is_some_and(|open| open.id == wait && open.answer.is_some()) =>
-        {
-            Err(Refusal::Answered { wait })
-        }
-        (state, Command::Expire { wait }) => {
-            let mut events = settled(state, wait, None)?;
-            let error = Failure::new("wait_expired", "nobody answered in time");
-            events.push(Body::AttemptFailed {
-                status: RunStatus::TimedOut,
-                error: error.clone(),
-                retryable: true,
-            });
-            events.push(Body::RunTimedOut { error, close });
-            Ok(events)
         }
         (RunState::Queued { .. }, Command::Cancel { reason }) => Ok(vec![
             Body::RunCancellationRequested { reason },

@@ -119,7 +119,6 @@ impl World {
                 },
             },
             "resume" => Command::Resume { by },
-            "expire" => Command::Expire { wait: wait.id },
             "cancel" => Command::Cancel {
                 reason: CancelReason::Requested,
             },
@@ -296,16 +295,10 @@ mod arrows {
 
     #[test]
     fn nobody_answers_in_time() {
-        assert_snapshot!(play("start; open; ask input; expire"), @"
+        assert_snapshot!(play("start; open; ask input; finish timed_out"), @"
         input.provided waitId=w1
-        attempt.failed error={code:wait_expired,message:nobody answered in time} retryable=true status=timed_out
-        run.timed_out error={code:wait_expired,message:nobody answered in time}
-        = timed_out
-        ");
-        assert_snapshot!(play("start; open; ask approval; expire"), @"
-        approval.resolved decision=expired waitId=w1
-        attempt.failed error={code:wait_expired,message:nobody answered in time} retryable=true status=timed_out
-        run.timed_out error={code:wait_expired,message:nobody answered in time}
+        attempt.failed error={code:broke,message:it broke} retryable=true status=timed_out
+        run.timed_out error={code:broke,message:it broke}
         = timed_out
         ");
     }
@@ -352,10 +345,6 @@ mod arrows {
         assert_snapshot!(play("start; finish timed_out; retry; start; open; finish a2 ok"), @"
         run.succeeded
         = succeeded
-        ");
-        assert_snapshot!(play("start; open; ask input; expire; retry"), @"
-        run.queued adapter=scripted mode=act
-        = queued
         ");
     }
 
@@ -596,10 +585,7 @@ mod refusals {
     #[test]
     fn an_answer_comes_once_and_in_time() {
         assert_snapshot!(play("start; open; ask input; input; input"), @"refused: w1 has been answered already");
-        assert_snapshot!(play("start; open; ask input; input; expire"), @"refused: w1 has been answered already");
         assert_snapshot!(play("start; open; ask input; input; resume; input"), @"refused: w1 is not open; the run is running");
-        assert_snapshot!(play("start; open; ask input; input; resume; expire"), @"refused: w1 is not open; the run is running");
-        assert_snapshot!(play("start; open; ask input; expire; input"), @"refused: w1 is not open; the run is timed_out");
         assert_snapshot!(play("start; open; ask input held; cancel; input"), @"refused: w1 is not open; the run is cancelling");
     }
 
@@ -668,8 +654,6 @@ const COMMANDS: &[&str] = &[
     "allow w2",
     "deny w2",
     "allow",
-    "expire",
-    "expire w2",
     "resume",
     "resume",
     "resume",

@@ -1,0 +1,99 @@
+//! What a run was asked: names, options, place, mode, policy.
+
+use serde::{Deserialize, Serialize};
+
+use crate::MessageId;
+use crate::message::names;
+
+/// The caller's own names for a request; together with the owner they make acceptance exactly-once.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestName {
+    /// Who asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<String>,
+    /// The caller's name for the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// The caller's idempotency key, for 24 hours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+}
+
+/// What a run needs beside its prompt.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunOptions {
+    /// Instructions for the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// A logical model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_profile: Option<String>,
+    /// A model by its provider's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The folder the agent works in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
+/// Where in the session's tree a run writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub enum Place {
+    /// At the end of the active path.
+    #[default]
+    Tip,
+    /// Beneath this user message: another answer to it.
+    Regenerate {
+        /// The user message.
+        message_id: MessageId,
+    },
+    /// Beneath this assistant message: another prompt after it.
+    Edit {
+        /// The assistant message.
+        message_id: MessageId,
+    },
+    /// As a new root.
+    Root,
+}
+
+impl Place {
+    /// True when the run leaves the active path: it is rolled back unless it succeeds.
+    pub const fn is_branch(self) -> bool {
+        !matches!(self, Self::Tip)
+    }
+}
+
+/// Whether the agent may act or only answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Answer only.
+    Ask,
+    /// Act.
+    #[default]
+    Act,
+}
+names!(Mode { Ask => "ask", Act => "act" });
+
+/// What a new prompt does to a busy session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// Wait its turn.
+    #[default]
+    Enqueue,
+    /// Join the active run at its next step.
+    Steer,
+    /// Take the place of the queued prompts.
+    Replace,
+    /// Stop the active run, keep what it wrote, then run.
+    Interrupt,
+    /// Be refused.
+    Reject,
+}
+names!(Policy {
+    Enqueue => "enqueue", Steer => "steer", Replace => "replace", Interrupt => "interrupt", Reject => "reject",
+});
