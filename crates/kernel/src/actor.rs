@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
+use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{
     Answer, Attempt, AttemptId, Event, Message, Point, Position, Proof, Run, RunId, RunStatus, Session, Time,
     WaitId,
@@ -53,7 +54,7 @@ pub(crate) enum Command {
     /// Answer a waiting run.
     Answer(RunId, WaitId, Answer, Reply<Run>),
     /// Change the session itself.
-    Session(mainspring_core::session::Command, Reply<Session>),
+    Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
     /// Begin to read, from a snapshot.
     Subscribe(Reply<(Snapshot, Subscription)>),
     /// An adapter records.
@@ -105,7 +106,7 @@ impl Command {
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
             Self::Retry(_, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
-            Self::Session(_, reply) => drop(reply.send(Err(error))),
+            Self::Session(_, _, reply) => drop(reply.send(Err(error))),
             Self::Subscribe(reply) => drop(reply.send(Err(error))),
             // Whoever executes has lost its authority and learns it by the closed channel.
             Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => {}
@@ -274,8 +275,8 @@ impl Actor {
                 self.count();
                 let _ = reply.send(outcome);
             }
-            Command::Session(command, reply) => {
-                let outcome = self.change_session(command).await;
+            Command::Session(commands, version, reply) => {
+                let outcome = self.change_session(commands, version).await;
                 let _ = reply.send(outcome);
             }
             Command::Subscribe(reply) => {
@@ -400,9 +401,16 @@ impl Actor {
     /// Keeps the kernel's count of work up to date.
     pub(crate) fn count(&mut self) {
         let waits = |active: &Active| active.run.state.wait().is_some_and(|wait| wait.answer.is_none());
-        let now = Work {
-            queued: self.queue.len(),
-            active: self.active.as_ref().is_some_and(|active| !waits(active)).into(),
+        let now = match &self.active {
+            Some(active) if waits(active) => Work {
+                blocked: self.queue.len(),
+                ..Work::default()
+            },
+            active => Work {
+                queued: self.queue.len(),
+                active: active.is_some().into(),
+                blocked: 0,
+            },
         };
         self.shared
             .work_changed(std::mem::replace(&mut self.counted, now), now);
@@ -574,20 +582,31 @@ impl Actor {
         }
     }
 
-    async fn change_session(&mut self, command: mainspring_core::session::Command) -> Result<Session, Error> {
-        let command = match command {
-            mainspring_core::session::Command::Delete { .. } => mainspring_core::session::Command::Delete {
-                live: !self.is_idle(),
-            },
-            other => other,
-        };
+    /// Changes the session, if it still stands at `version` where one is given.
+    async fn change_session(
+        &mut self,
+        commands: Vec<SessionCommand>,
+        version: Option<u64>,
+    ) -> Result<Session, Error> {
+        let now = self.hot.session.version;
+        if let Some(expected) = version.filter(|version| *version != now) {
+            return Err(Error::Changed { expected, now });
+        }
         let (mut draft, _) = self.draft(false);
-        if let Err(refusal) = draft.session_command(command) {
-            self.give_up();
-            return Err(match self.busy() {
-                Some(status) => Error::Busy { status },
-                None => refusal.into(),
-            });
+        for command in commands {
+            let command = match command {
+                SessionCommand::Delete { .. } => SessionCommand::Delete {
+                    live: !self.is_idle(),
+                },
+                other => other,
+            };
+            if let Err(refusal) = draft.session_command(command) {
+                self.give_up();
+                return Err(match self.busy() {
+                    Some(status) => Error::Busy { status },
+                    None => refusal.into(),
+                });
+            }
         }
         self.commit(draft).await?;
         if self.hot.session.status == mainspring_core::SessionStatus::Deleted {

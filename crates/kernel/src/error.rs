@@ -56,6 +56,14 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// Somebody else has changed it meanwhile. Look again, then try again.
+    #[error("it was changed meanwhile: version {expected} was expected, it stands at {now}")]
+    Changed {
+        /// The version the caller knew.
+        expected: u64,
+        /// The version it has.
+        now: u64,
+    },
     /// This is only possible while no run of the session is active or queued.
     #[error("the session is busy: its run is {status}")]
     Busy {
@@ -104,6 +112,7 @@ impl Error {
             Self::Unsupported { .. } => "adapter_incompatible",
             Self::RequestConflict { .. } => "request_conflict",
             Self::AlreadyExists { .. } => "already_exists",
+            Self::Changed { .. } => "version_conflict",
             Self::Busy { .. } => "session_busy",
             Self::NotUserMessage(_) => "not_user_message",
             Self::NotAssistantMessage(_) => "not_assistant_message",

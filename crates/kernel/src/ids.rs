@@ -54,6 +54,16 @@ impl Ids {
     }
 }
 
+impl Ids {
+    /// Draws a secret of 256 bits, as 64 hexadecimal digits.
+    pub fn secret(&self) -> String {
+        self.bytes::<32>()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+}
+
 macro_rules! draws {
     ($($name:ident: $id:ident),* $(,)?) => {
         impl Ids {

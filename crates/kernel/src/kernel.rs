@@ -25,8 +25,8 @@ mod runs;
 mod sessions;
 pub(crate) use requests::Accept;
 pub use requests::{
-    Accepted, Caller, CancelOutcome, MessageTree, NewSession, RunQuery, RunRequest, SessionQuery,
-    SessionTarget, Snapshot, TreeNode,
+    Accepted, Caller, CancelOutcome, MessageTree, NewSession, RunQuery, RunRequest, SessionPatch,
+    SessionQuery, SessionTarget, Snapshot, TreeNode,
 };
 pub use sessions::{ends_run, session_ref};
 
@@ -104,11 +104,13 @@ pub enum OnOrphan {
     Retry,
 }
 
-/// How much work there is: waiting runs apart.
+/// How much work there is. Runs that wait for a person are not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Work {
     /// Runs that wait their turn.
     pub queued: usize,
+    /// Runs that wait their turn behind one that waits for a person.
+    pub blocked: usize,
     /// Runs that are being executed.
     pub active: usize,
 }
@@ -209,6 +211,25 @@ impl Kernel {
         Ok(())
     }
 
+    /// What is too much.
+    pub fn limits(&self) -> &Limits {
+        &self.shared.options.limits
+    }
+
+    /// Fails if the store does not answer.
+    pub async fn check(&self) -> Result<(), Error> {
+        let nobody = crate::store::SessionRef::Key(String::new());
+        self.shared.store.session_find("", &nobody).await?;
+        Ok(())
+    }
+
+    /// Returns after `time`, by the kernel's clock.
+    pub async fn pause(&self, time: std::time::Duration) {
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let clock = &self.shared.clock;
+        clock.sleep_until(clock.now().plus(millis)).await;
+    }
+
     /// What the adapters can do.
     pub fn adapters(&self) -> Vec<Capabilities> {
         self.shared
@@ -228,10 +249,13 @@ impl Kernel {
         self.shared.actors.lock().len()
     }
 
-    /// Returns once nothing is queued or executing; waiting runs keep waiting.
+    /// Returns once nothing executes or could; what waits for a person, or behind that, keeps waiting.
     pub async fn drain(&self) {
         // The sender lives as long as this kernel.
-        let _ = self.work().wait_for(|work| *work == Work::default()).await;
+        let _ = self
+            .work()
+            .wait_for(|work| work.queued == 0 && work.active == 0)
+            .await;
     }
 
     /// Stops: accepts nothing more, stops what executes, and returns when everything is recorded. Queued and waiting
@@ -423,12 +447,14 @@ impl Shared {
         if before != now {
             self.work.send_modify(|work| {
                 work.queued = work.queued + now.queued - before.queued;
+                work.blocked = work.blocked + now.blocked - before.blocked;
                 work.active = work.active + now.active - before.active;
             });
         }
     }
 
     pub(crate) fn queue_len(&self) -> usize {
-        self.work.borrow().queued
+        let work = self.work.borrow();
+        work.queued + work.blocked
     }
 }

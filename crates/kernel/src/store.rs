@@ -27,7 +27,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes streamed text durable, for many sessions at once. Lifecycle commits go first.
     ///
-    /// A chunk whose fence is no longer current is dropped; writing a chunk again changes nothing.
+    /// A chunk whose fence is no longer current, or whose message is whole, is dropped; writing a chunk again changes
+    /// nothing.
     async fn chunks_write(&self, chunks: Vec<Chunk>) -> Result<(), StoreError>;
 
     /// Takes the right to write `session`: every fence given out for it before is void from now on.

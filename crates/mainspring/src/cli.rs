@@ -4,6 +4,7 @@
 //! thing; 4 refused in this state; 5 not possible now, try later; 6 the state directory belongs to another process;
 //! 7 the run waits for an answer; 130 cancelled.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -20,6 +21,7 @@ mod fail;
 mod output;
 mod prompt;
 mod run;
+mod serve;
 mod session;
 mod tree;
 mod watch;
@@ -70,13 +72,15 @@ enum Command {
     /// Show what mainspring does, in a temporary folder, without any configuration
     Demo(demo::Demo),
     /// Send a prompt and stream the answer
-    Prompt(prompt::Prompt),
+    Prompt(Box<prompt::Prompt>),
     /// List, show and change sessions
     #[command(subcommand)]
     Session(session::Session),
     /// List, show, cancel, retry and answer runs
     #[command(subcommand)]
     Run(run::Run),
+    /// Serve the HTTP API, on a loopback address and a Unix socket
+    Serve(serve::Serve),
     /// Show the configuration
     #[command(subcommand)]
     Config(config::Config),
@@ -139,10 +143,16 @@ fn load(global: &Global) -> Result<Resolved, Fail> {
 fn log(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::new(&config.log);
     // A second subscriber in one process is a test's doing; the first one stays.
-    let _ = tracing_subscriber::fmt()
+    let fmt = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .try_init();
+        .with_ansi(std::io::stderr().is_terminal());
+    let _ = fmt.with_writer(std::io::stderr).try_init();
+    // A panic of an adapter is recorded as the failure of its attempt; here it is a line of the log.
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let what = panic.payload_as_str().unwrap_or("unknown");
+        tracing::error!(place, what, "a task panicked");
+    }));
 }
 
 /// What every command works with.
@@ -158,6 +168,7 @@ impl Context<'_> {
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => session.execute(self).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::Serve(serve) => Box::pin(serve.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,
             Command::Completions { .. } => Ok(Exit::Done),

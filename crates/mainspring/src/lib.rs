@@ -23,6 +23,7 @@
 pub mod cli;
 pub mod config;
 mod node;
+mod token;
 
 pub use config::Config;
 pub use mainspring_core as core;

@@ -8,6 +8,8 @@ pub enum Fault {
     CommitFails,
     /// The group becomes durable, and every commit of it is told `Unavailable` all the same.
     OutcomeUnknown,
+    /// The file cannot grow while the group is written.
+    DiskFull,
 }
 
 impl Fault {
@@ -15,6 +17,7 @@ impl Fault {
         match self {
             Self::CommitFails => "injected: the commit failed".into(),
             Self::OutcomeUnknown => "injected: the outcome is not known".into(),
+            Self::DiskFull => "injected: the disk is full".into(),
         }
     }
 }

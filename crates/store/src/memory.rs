@@ -67,8 +67,8 @@ impl Inner {
     fn commit(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
         // As with a group of commits: a fault strikes whatever comes next, even what would have been refused.
         let fault = self.fault.take();
-        if fault == Some(Fault::CommitFails) {
-            return Err(StoreError::Unavailable(Fault::CommitFails.message()));
+        if let Some(fault @ (Fault::CommitFails | Fault::DiskFull)) = fault {
+            return Err(StoreError::Unavailable(fault.message()));
         }
         let result = self.commit_try(commit);
         if fault == Some(Fault::OutcomeUnknown) {
@@ -109,7 +109,8 @@ impl Store for MemoryStore {
                 .get(&chunk.fence.session)
                 .copied()
                 .unwrap_or_default();
-            if inner.is_current(chunk.fence) && chunk.pos >= lease.dropped {
+            let whole = inner.state.messages.contains_key(&chunk.message);
+            if inner.is_current(chunk.fence) && chunk.pos >= lease.dropped && !whole {
                 inner
                     .state
                     .chunks

@@ -83,6 +83,7 @@ pub enum Durability {
 pub struct SqliteStore {
     path: PathBuf,
     shared: Arc<Shared>,
+    pragmas: Vec<(&'static str, i64)>,
     /// Gone before the writer, so that the last checkpoint has the file to itself.
     readers: Option<Readers>,
     writer: Option<JoinHandle<()>>,
@@ -92,6 +93,7 @@ impl SqliteStore {
     /// Opens the database at `path`, making it if there is none. A file that is refused is left as it was.
     pub fn open(path: &Path, options: SqliteOptions, now: Time) -> Result<Self, OpenError> {
         let connection = open::open_writer(path, &options, now)?;
+        let pragmas = open::pragmas(&connection).map_err(|error| open::failed(path, error))?;
         let (boot, seq) = boot(&connection).map_err(|error| open::failed(path, error))?;
         let readers = (0..options.readers.max(1))
             .map(|_| open::open_reader(path))
@@ -113,6 +115,7 @@ impl SqliteStore {
         Ok(Self {
             path: path.into(),
             shared,
+            pragmas,
             readers,
             writer,
         })
@@ -136,6 +139,31 @@ impl SqliteStore {
     #[doc(hidden)]
     pub fn fault(&self, fault: Fault) {
         *self.shared.fault.lock() = Some(fault);
+    }
+
+    /// The settings of the write connection.
+    #[doc(hidden)]
+    pub fn pragmas(&self) -> &[(&'static str, i64)] {
+        &self.pragmas
+    }
+
+    /// Holds the writer back until this is dropped, so that what is queued becomes one group.
+    #[doc(hidden)]
+    pub fn hold(&self) -> impl Drop + use<> {
+        struct Held(Arc<Shared>);
+        impl Drop for Held {
+            fn drop(&mut self) {
+                self.0.queue.hold(false);
+            }
+        }
+        self.shared.queue.hold(true);
+        Held(Arc::clone(&self.shared))
+    }
+
+    /// How many commits wait for the writer.
+    #[doc(hidden)]
+    pub fn queued(&self) -> usize {
+        self.shared.queue.waiting()
     }
 
     async fn read<T: Send + 'static>(

@@ -38,6 +38,7 @@ impl Actor {
         }
         let (run, prompt) = self.run_of(&accept, again, permit.is_some());
 
+        let (position, _) = self.feed.now();
         let (mut draft, _) = self.draft(false);
         if !self.stored {
             draft.emit(created(&self.hot.session));
@@ -87,7 +88,6 @@ impl Actor {
         };
         self.latest = Some(run.id);
         self.next_no = run.no + 1;
-        let (position, _) = self.feed.now();
         let accepted = Accepted {
             session: self.hot.session.clone(),
             run: run.clone(),

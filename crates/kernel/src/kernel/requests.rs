@@ -104,7 +104,7 @@ pub struct Accepted {
     pub run: Run,
     /// The policy that took effect.
     pub policy: Policy,
-    /// Where the session's stream stood when it was accepted.
+    /// Where the session's stream stood before: whoever subscribes from here sees all of the run.
     pub position: Position,
     /// True when the run existed already: this request was sent before.
     pub replayed: bool,
@@ -160,6 +160,17 @@ pub struct Snapshot {
     pub partial: Vec<OpenText>,
     /// Where the session's stream stands.
     pub position: Position,
+}
+
+/// What of a session to change. Absent is as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SessionPatch {
+    /// Its title; none for none.
+    pub title: Option<Option<String>>,
+    /// Open or archived.
+    pub status: Option<SessionStatus>,
+    /// Only if it still stands at this version.
+    pub version: Option<u64>,
 }
 
 /// Which sessions to list.

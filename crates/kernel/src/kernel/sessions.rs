@@ -10,25 +10,29 @@ use mainspring_core::{
 use serde_json::{Map, Value};
 
 use super::requests::{MessageTree, TreeNode};
-use super::{Caller, Kernel, NewSession, SessionQuery, SessionTarget, Snapshot};
+use super::{Caller, Kernel, NewSession, SessionPatch, SessionQuery, SessionTarget, Snapshot};
 use crate::actor::Command;
 use crate::error::Error;
 use crate::feed::Subscription;
 use crate::store::{PlacedMessage, SessionPage, SessionRef, StoreError, Unique};
 
 impl Kernel {
-    /// The session that `target` names; a new one if there is none.
-    pub async fn session_resolve(&self, caller: &Caller, target: &SessionTarget) -> Result<Session, Error> {
+    /// The session that `target` names; a new one if there is none. Says whether it was made.
+    pub async fn session_open(
+        &self,
+        caller: &Caller,
+        target: &SessionTarget,
+    ) -> Result<(Session, bool), Error> {
         check_target(self, caller, target)?;
         loop {
             if let Some(found) = self.session_named(caller, target).await? {
-                return Ok(found);
+                return Ok((found, false));
             }
             let session = self.session_new(caller, target);
             let id = session.id;
             self.shared.birth(session).await?;
             match self.shared.call(id, Command::Create).await? {
-                Ok(session) => return Ok(session),
+                Ok(session) => return Ok((session, true)),
                 // Somebody was faster: theirs is found now.
                 Err(StoreError::Conflict(Unique::SessionName)) => {}
                 Err(error) => return Err(error.into()),
@@ -58,34 +62,33 @@ impl Kernel {
         Ok(self.shared.store.session_page(&page).await?)
     }
 
-    /// Gives a session a title, or none.
-    pub async fn session_rename(
+    /// Changes what `patch` names, all of it or nothing.
+    pub async fn session_patch(
         &self,
         caller: &Caller,
         by: &SessionRef,
-        title: Option<String>,
+        patch: SessionPatch,
     ) -> Result<Session, Error> {
-        let title = title
-            .map(|title| title.trim().to_owned())
-            .filter(|title| !title.is_empty());
-        check_title(self, title.as_deref())?;
-        self.session_change(caller, by, session::Command::Rename { title })
-            .await
-    }
-
-    /// Puts a session away.
-    pub async fn session_archive(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
-        self.session_change(caller, by, session::Command::Archive).await
-    }
-
-    /// Takes a session out again.
-    pub async fn session_reopen(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
-        self.session_change(caller, by, session::Command::Reopen).await
+        let mut commands = vec![];
+        if let Some(title) = patch.title {
+            let title = title
+                .map(|title| title.trim().to_owned())
+                .filter(|title| !title.is_empty());
+            check_title(self, title.as_deref())?;
+            commands.push(session::Command::Rename { title });
+        }
+        match patch.status {
+            None => {}
+            Some(SessionStatus::Open) => commands.push(session::Command::Reopen),
+            Some(SessionStatus::Archived) => commands.push(session::Command::Archive),
+            Some(status) => return Err(Error::Invalid(format!("a session cannot be set to {status}"))),
+        }
+        self.session_change(caller, by, commands, patch.version).await
     }
 
     /// Deletes a session and everything of it.
     pub async fn session_delete(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
-        self.session_change(caller, by, session::Command::Delete { live: false })
+        self.session_change(caller, by, vec![session::Command::Delete { live: false }], None)
             .await
     }
 
@@ -93,11 +96,12 @@ impl Kernel {
         &self,
         caller: &Caller,
         by: &SessionRef,
-        command: session::Command,
+        commands: Vec<session::Command>,
+        version: Option<u64>,
     ) -> Result<Session, Error> {
         let session = self.session_get(caller, by).await?;
         self.shared
-            .call(session.id, |reply| Command::Session(command, reply))
+            .call(session.id, |reply| Command::Session(commands, version, reply))
             .await
     }
 

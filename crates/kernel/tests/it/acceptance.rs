@@ -3,7 +3,9 @@
 use mainspring_core::{
     Block, ExternalRef, LegacyAlias, Limits, Place, Policy, RequestName, RunStatus, SessionId,
 };
-use mainspring_kernel::kernel::{Caller, NewSession, RunQuery, RunRequest, SessionQuery, SessionTarget};
+use mainspring_kernel::kernel::{
+    Caller, NewSession, RunQuery, RunRequest, SessionPatch, SessionQuery, SessionTarget,
+};
 use mainspring_kernel::store::SessionRef;
 use mainspring_kernel::{Error, Options};
 use serde_json::json;
@@ -382,7 +384,14 @@ async fn bad_input_has_a_stable_code_and_changes_nothing() {
                 .err(),
             world
                 .kernel
-                .session_rename(&world.me, &by("a"), Some("x".repeat(201)))
+                .session_patch(
+                    &world.me,
+                    &by("a"),
+                    SessionPatch {
+                        title: Some(Some("x".repeat(201))),
+                        ..SessionPatch::default()
+                    },
+                )
                 .await
                 .err(),
         ] {

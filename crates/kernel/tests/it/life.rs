@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainspring_core::{Block, CancelReason, Position, RunState, RunStatus, SessionStatus, WaitRequest};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Executed, Record};
-use mainspring_kernel::kernel::Work;
+use mainspring_kernel::kernel::{SessionPatch, Work};
 
 use crate::puppet::{Manners, pull, puppet, question};
 use crate::world::{Disk, World, by, every_store, input, live, settle, soon};
@@ -204,7 +204,18 @@ async fn an_archived_session_is_opened_by_the_next_prompt_and_a_deleted_one_is_g
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "say hi").await;
-        let archived = world.kernel.session_archive(&world.me, &by("a")).await.unwrap();
+        let archived = world
+            .kernel
+            .session_patch(
+                &world.me,
+                &by("a"),
+                SessionPatch {
+                    status: Some(SessionStatus::Archived),
+                    ..SessionPatch::default()
+                },
+            )
+            .await
+            .unwrap();
         assert_eq!(archived.status, SessionStatus::Archived);
         let run = world.play("a", "say again").await;
         let session = world.kernel.session_get(&world.me, &by("a")).await.unwrap();

@@ -10,7 +10,7 @@ use mainspring_core::{
     Answer, Block, Event, Place, Policy, RequestName, Role, Run, RunId, RunStatus, WaitRequest,
 };
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::kernel::{OnOrphan, RunRequest};
+use mainspring_kernel::kernel::{OnOrphan, RunRequest, SessionPatch};
 use mainspring_kernel::{Error, Options};
 use mainspring_store::Fault;
 
@@ -272,10 +272,14 @@ impl Player<'_> {
     async fn rename(&mut self) {
         let session = by(KEYS[self.dice.below(KEYS.len())]);
         let title = format!("title {}", self.dice.below(3));
-        let renamed = self
-            .world
-            .kernel
-            .session_rename(&self.world.me, &session, Some(title));
+        let renamed = self.world.kernel.session_patch(
+            &self.world.me,
+            &session,
+            SessionPatch {
+                title: Some(Some(title)),
+                ..SessionPatch::default()
+            },
+        );
         match self.world.turning(20, renamed).await {
             Ok(_) | Err(Error::NotFound { .. } | Error::Unavailable(_)) => {}
             Err(other) => panic!("{other}"),

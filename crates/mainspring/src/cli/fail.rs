@@ -55,7 +55,7 @@ impl From<Error> for Fail {
             | Error::Unsupported { .. } => Exit::BadRequest,
             Error::NotUserMessage(_) | Error::NotAssistantMessage(_) => Exit::BadRequest,
             Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => Exit::Refused,
-            Error::NotLatest(_) | Error::Refused(_) => Exit::Refused,
+            Error::NotLatest(_) | Error::Refused(_) | Error::Changed { .. } => Exit::Refused,
             Error::Overloaded { .. } | Error::ShuttingDown | Error::Unavailable(_) | Error::Corrupt(_) => {
                 Exit::NotNow
             }

@@ -73,9 +73,9 @@ impl Output {
         for (at, line) in text.lines().enumerate() {
             let line = line.trim_end().strip_prefix(' ').unwrap_or(line.trim_end());
             if at == 0 {
-                self.line(format_args!("{DIM}{line}{DIM:#}"))?
+                self.line(format_args!("{DIM}{line}{DIM:#}"))?;
             } else {
-                self.line(line)?
+                self.line(line)?;
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 use mainspring_core::{RunStatus, SessionStatus};
-use mainspring_kernel::kernel::{Kernel, SessionQuery, session_ref};
+use mainspring_kernel::kernel::{Kernel, SessionPatch, SessionQuery, session_ref};
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
 
@@ -88,16 +88,27 @@ impl Session {
             }
             Self::Rename { session, title } => {
                 let session = kernel
-                    .session_rename(&caller, &session_ref(&session)?, Some(title))
+                    .session_patch(
+                        &caller,
+                        &session_ref(&session)?,
+                        SessionPatch {
+                            title: Some(Some(title)),
+                            ..SessionPatch::default()
+                        },
+                    )
                     .await?;
                 changed(session, "renamed")?;
             }
             Self::Archive { session } => changed(
-                kernel.session_archive(&caller, &session_ref(&session)?).await?,
+                kernel
+                    .session_patch(&caller, &session_ref(&session)?, to(SessionStatus::Archived))
+                    .await?,
                 "archived",
             )?,
             Self::Reopen { session } => changed(
-                kernel.session_reopen(&caller, &session_ref(&session)?).await?,
+                kernel
+                    .session_patch(&caller, &session_ref(&session)?, to(SessionStatus::Open))
+                    .await?,
                 "reopened",
             )?,
             Self::Delete { session } => changed(
@@ -106,6 +117,13 @@ impl Session {
             )?,
         }
         Ok(())
+    }
+}
+
+fn to(status: SessionStatus) -> SessionPatch {
+    SessionPatch {
+        status: Some(status),
+        ..SessionPatch::default()
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) async fn watch(
     from: Position,
 ) -> Result<Exit, Fail> {
     let caller = context.caller();
-    let (_, mut events) = kernel
+    let (snapshot, mut events) = kernel
         .session_subscribe(&caller, &SessionRef::Id(session), Some(from))
         .await?;
     let mut screen = Screen {
@@ -33,6 +33,9 @@ pub(super) async fn watch(
         streamed: HashSet::new(),
         mid_line: false,
     };
+    if screen.is_blocked(snapshot.active.as_ref())? {
+        return Ok(Exit::Waiting);
+    }
     let mut interrupted = false;
     loop {
         let item = tokio::select! {
@@ -52,6 +55,12 @@ pub(super) async fn watch(
         };
         if !screen.show(&item)? {
             continue;
+        }
+        let (now, _) = kernel
+            .session_subscribe(&caller, &SessionRef::Id(session), None)
+            .await?;
+        if screen.is_blocked(now.active.as_ref())? {
+            return Ok(Exit::Waiting);
         }
         let state = kernel.run_get(&caller, run).await?.state;
         match screen.after(kernel, &state).await? {
@@ -73,6 +82,7 @@ impl Screen<'_, '_> {
     fn show(&mut self, item: &Item) -> Result<bool, Fail> {
         let event = match item {
             Item::Event(event) if event.run == Some(self.run) => event,
+            Item::Event(event) => return Ok(waits(&event.body)),
             Item::Delta(delta) => {
                 self.delta(delta)?;
                 return Ok(false);
@@ -84,16 +94,35 @@ impl Screen<'_, '_> {
             }
             _ => return Ok(false),
         };
-        let stops = matches!(
-            event.body,
-            Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. }
-        ) || mainspring_kernel::kernel::ends_run(&event.body);
+        let stops = waits(&event.body) || mainspring_kernel::kernel::ends_run(&event.body);
         if self.context.output.json {
             self.context.output.object(&**event)?;
         } else {
             self.describe(&event.body)?;
         }
         Ok(stops)
+    }
+
+    /// True when another run of the session waits for a person, and this one behind it.
+    fn is_blocked(&self, active: Option<&mainspring_core::Run>) -> Result<bool, Fail> {
+        let Some(ahead) = active.filter(|active| active.id != self.run) else {
+            return Ok(false);
+        };
+        let Some(wait) = ahead.state.wait().filter(|wait| wait.answer.is_none()) else {
+            return Ok(false);
+        };
+        if !self.context.output.json {
+            let output = self.context.output;
+            output.note(format_args!(
+                "{YELLOW}queued{YELLOW:#} behind a run that waits: {}",
+                wait.question
+            ))?;
+            output.note(format_args!(
+                "answer it with: mainspring run answer {} TEXT (or --allow, --deny)",
+                ahead.id
+            ))?;
+        }
+        Ok(true)
     }
 
     fn delta(&mut self, delta: &Delta) -> Result<(), Fail> {
@@ -129,7 +158,7 @@ impl Screen<'_, '_> {
             }
             Body::ToolStarted { name, .. } => output.note(format_args!("{DIM}· tool {name}{DIM:#}"))?,
             Body::ToolCompleted { name, .. } => {
-                output.note(format_args!("{DIM}· tool {name} done{DIM:#}"))?
+                output.note(format_args!("{DIM}· tool {name} done{DIM:#}"))?;
             }
             Body::ToolFailed { name, error, .. } => {
                 output.note(format_args!(
@@ -202,6 +231,13 @@ impl Screen<'_, '_> {
         }
         Ok(Some(exit_of(status)))
     }
+}
+
+fn waits(body: &Body) -> bool {
+    matches!(
+        body,
+        Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. }
+    )
 }
 
 /// How a run's end ends the process.

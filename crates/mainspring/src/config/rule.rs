@@ -197,6 +197,17 @@ pub(super) fn is_adapter_name(name: &str) -> bool {
         })
 }
 
+/// An address of this machine alone, with a port.
+pub(super) const fn address() -> Text {
+    Text {
+        allowed: "a loopback address and a port, such as 127.0.0.1:7433; port 0 takes a free one",
+        check: |text| {
+            text.parse()
+                .is_ok_and(|address: std::net::SocketAddr| address.ip().is_loopback())
+        },
+    }
+}
+
 /// A filter of tracing.
 pub(super) const fn filter() -> Text {
     Text {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use mainspring_core::Limits;
 
 use super::rule::{
-    self, Given, Number, Rule, Value, Word, adapter_name, filter, number, owner_name, path, word,
+    self, Given, Number, Rule, Value, Word, adapter_name, address, filter, number, owner_name, path, word,
 };
 
 const SECOND: u64 = 1000;
@@ -99,6 +99,10 @@ settings! {
         readers: usize, number(1, 64), 4;
         /// What happens to a run that a crash interrupted: leave it to somebody, or retry it.
         on_orphan: OnOrphan, word(), OnOrphan::Leave;
+        /// Address that `serve` listens on.
+        listen: String, address(), "127.0.0.1:7433".into();
+        /// Milliseconds that `serve` lets active runs finish before it stops them.
+        drain_ms: u64, number(0, HOUR), 10 * SECOND;
         /// What is logged: a tracing filter.
         log: String, filter(), "warn".into();
     }

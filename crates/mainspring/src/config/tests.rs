@@ -91,6 +91,8 @@ fn the_defaults() {
             idle_unload_ms: 30_000,
             readers: 4,
             on_orphan: OnOrphan::Leave,
+            listen: "127.0.0.1:7433".into(),
+            drain_ms: 10_000,
             log: "warn".into(),
             limits: Limits::default(),
             retry: Retry {

@@ -19,14 +19,11 @@ impl State {
     /// Applies all of `commit`; on an error this state is worthless.
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
         let session = commit.fence.session;
-        for row in &commit.rows {
+        for row in commit.rows.iter().filter(|row| !is_late(row)) {
             self.row_apply(session, row)?;
         }
-        // Last, since an item may be for a session that this commit makes.
-        for row in &commit.rows {
-            if let Row::Inbox(to, item) = row {
-                self.inbox_apply(*to, item);
-            }
+        for row in commit.rows.iter().filter(|row| is_late(row)) {
+            self.row_apply(session, row)?;
         }
         let events = commit.events.iter().map(|event| self.event_apply(session, event));
         Ok(events.collect())
@@ -65,7 +62,7 @@ impl State {
                     .retain(|(of, effect)| *of != session || effect.run != *run || effect.tool_use_id != *id);
             }
             Row::Request(request) => self.request_apply(request)?,
-            Row::Inbox(..) => {}
+            Row::Inbox(to, item) => self.inbox_apply(*to, item),
             Row::InboxTaken(id) => self.inbox.retain(|(of, item)| *of != session || item.id != *id),
             Row::Binding(image) => drop(self.bindings.insert(image.id, Binding::clone(image))),
             Row::Grant(image) => drop(self.grants.insert(image.id, Grant::clone(image))),
@@ -186,4 +183,9 @@ impl State {
         );
         cursor
     }
+}
+
+/// True for what concerns a message or a session that the same commit may make.
+fn is_late(row: &Row) -> bool {
+    matches!(row, Row::MessagePlace(..) | Row::Inbox(..) | Row::InboxTaken(_))
 }

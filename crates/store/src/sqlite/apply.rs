@@ -158,6 +158,7 @@ fn replaces(later: &Row, row: &Row) -> bool {
         (Row::Run(a), Row::Run(b)) => a.id == b.id,
         (Row::Attempt(a), Row::Attempt(b)) => a.id == b.id,
         (Row::Line(a), Row::Line(b)) => a.id == b.id,
+        (Row::Message(a, _), Row::Message(b, _)) => a.id == b.id,
         (Row::Binding(a), Row::Binding(b)) => a.id == b.id,
         (Row::Delegation(a), Row::Delegation(b)) => a.id == b.id,
         _ => false,
@@ -169,13 +170,13 @@ fn rank(row: &Row) -> u8 {
         // First, so that a request made again is known as that, whatever else it would collide with.
         Row::Request(_) => 0,
         Row::Session(session) => 1 + u8::from(session.status != SessionStatus::Deleted),
+        // Among themselves in the order given, which is the order of opening.
         Row::Line(_) => 3,
-        Row::Message(..) => 4,
-        Row::MessagePlace(..) => 5,
-        Row::Run(run) => 6 + u8::from(is_active(run.state.status())),
-        Row::Attempt(attempt) => 8 + u8::from(!attempt.status.is_ended()),
-        Row::Binding(binding) => 10 + u8::from(binding.status == BindingStatus::Active),
-        Row::Effect(_) => 12,
+        Row::Message(..) => 5,
+        Row::MessagePlace(..) => 6,
+        Row::Run(run) => 7 + u8::from(is_active(run.state.status())),
+        Row::Attempt(attempt) => 9 + u8::from(!attempt.status.is_ended()),
+        Row::Binding(binding) => 11 + u8::from(binding.status == BindingStatus::Active),
         _ => 13,
     }
 }

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use mainspring_core::Time;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::migrate::{self, SCHEMA_VERSION};
@@ -101,7 +102,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = || {
         let connection = Connection::open_with_flags(path, flags)?;
-        connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        statements_keep(&connection)?;
         connection.execute_batch(
             "PRAGMA query_only = ON; PRAGMA busy_timeout = 5000; PRAGMA temp_store = MEMORY",
         )?;
@@ -111,7 +112,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
 }
 
 fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    statements_keep(connection)?;
     let synchronous = match options.durability {
         Durability::Full => "FULL",
         Durability::Normal => "NORMAL",
@@ -126,6 +127,29 @@ fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Resu
          PRAGMA temp_store = MEMORY;
          PRAGMA cache_size = -16384;"
     ))
+}
+
+/// A statement is compiled once, and stays as it was compiled.
+fn statements_keep(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    // Otherwise the planner looks at bound values where a partial index might fit, and compiles the statement anew
+    // whenever another value is bound: most of the cost of a commit.
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+        .map(drop)
+}
+
+/// What is in force, not what was asked for.
+pub(super) fn pragmas(connection: &Connection) -> rusqlite::Result<Vec<(&'static str, i64)>> {
+    let names = [
+        "synchronous",
+        "foreign_keys",
+        "busy_timeout",
+        "wal_autocheckpoint",
+        "journal_size_limit",
+    ];
+    let value = |name| connection.pragma_query_value(None, name, |row| row.get(0));
+    names.into_iter().map(|name| Ok((name, value(name)?))).collect()
 }
 
 /// Tells whether there is a database, and refuses what is not ours or not whole. Changes nothing.
@@ -343,5 +367,35 @@ pub(super) fn failed(path: &Path, error: rusqlite::Error) -> OpenError {
             path,
             source: error.into(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_connection_keeps_its_statements() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.sqlite3");
+        let writer = open_writer(&path, &SqliteOptions::default(), Time(0)).unwrap();
+        for connection in [&writer, &open_reader(&path).unwrap()] {
+            assert!(
+                connection
+                    .db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG)
+                    .unwrap()
+            );
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_called_that() {
+        let full =
+            rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL), None);
+        let error = failed(Path::new("a.sqlite3"), full);
+        assert_eq!(
+            error.to_string(),
+            "no space left for a.sqlite3: free some and start again"
+        );
     }
 }

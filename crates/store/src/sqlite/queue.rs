@@ -22,6 +22,8 @@ struct Inner<U, L> {
     lazy: VecDeque<L>,
     /// Groups since lazy work was last handed out, counted while some waits.
     passed_over: u32,
+    /// Tests hold the reader back to see what makes up a group.
+    held: bool,
     closed: bool,
 }
 
@@ -38,6 +40,7 @@ impl<U, L> Default for Queue<U, L> {
             urgent: VecDeque::new(),
             lazy: VecDeque::new(),
             passed_over: 0,
+            held: false,
             closed: false,
         };
         Self {
@@ -69,6 +72,17 @@ impl<U, L> Queue<U, L> {
         Ok(())
     }
 
+    /// Holds the reader back, or lets it go on.
+    pub(super) fn hold(&self, held: bool) {
+        self.inner.lock().held = held;
+        self.filled.notify_one();
+    }
+
+    /// How much urgent work waits.
+    pub(super) fn waiting(&self) -> usize {
+        self.inner.lock().urgent.len()
+    }
+
     /// Takes no more work.
     pub(super) fn close(&self) {
         self.inner.lock().closed = true;
@@ -78,8 +92,8 @@ impl<U, L> Queue<U, L> {
     /// Waits for work and takes all that may run now; none once the queue is closed and empty.
     pub(super) fn take(&self) -> Option<Batch<U, L>> {
         let mut inner = self.inner.lock();
-        while inner.urgent.is_empty() && inner.lazy.is_empty() {
-            if inner.closed {
+        while inner.held || (inner.urgent.is_empty() && inner.lazy.is_empty()) {
+            if inner.closed && !inner.held {
                 return None;
             }
             self.filled.wait(&mut inner);

@@ -65,10 +65,7 @@ impl Readers {
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         let job: Job = Box::new(move |connection| {
-            let result = connection
-                .unchecked_transaction()
-                .map_err(|failure| error::of_read(&failure))
-                .and_then(|transaction| read(&transaction));
+            let result = in_transaction(connection, read);
             // Whoever asked may have gone away.
             let _ = answer.send(result);
         });
@@ -78,6 +75,23 @@ impl Readers {
             .await
             .unwrap_or_else(|_| Err(StoreError::Unavailable("the reader stopped".into())))
     }
+}
+
+/// Cached statements: a transaction of rusqlite's own would be compiled anew for every read.
+fn in_transaction<T>(
+    connection: &Connection,
+    read: impl FnOnce(&Connection) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let execute = |sql| {
+        let executed = connection
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.execute([]));
+        executed.map_err(|failure| error::of_read(&failure))
+    };
+    execute("BEGIN")?;
+    let result = read(connection);
+    execute("COMMIT")?;
+    result
 }
 
 impl Shared {

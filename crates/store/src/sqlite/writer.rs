@@ -74,6 +74,16 @@ impl Shared {
     }
 }
 
+struct Closing<'a>(&'a Shared);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.queue.close();
+        // Dropping a job answers it: the store is closed.
+        while self.0.queue.take().is_some() {}
+    }
+}
+
 /// The thread's own state.
 pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
@@ -113,6 +123,8 @@ impl Writer {
     /// Writes until the queue is closed and empty, then leaves one tidy file behind.
     pub(super) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
+        // However this thread ends, nobody waits for it afterwards.
+        let _closing = Closing(&shared);
         while let Some(batch) = shared.queue.take() {
             if !batch.urgent.is_empty() {
                 self.group_write(batch.urgent);
@@ -121,10 +133,7 @@ impl Writer {
                 self.chunks_write(batch.lazy);
             }
         }
-        if let Err(error) = self
-            .connection
-            .execute_batch("PRAGMA optimize; PRAGMA wal_checkpoint(TRUNCATE)")
-        {
+        if let Err(error) = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
             tracing::warn!(%error, "the last checkpoint failed; the next start makes up for it");
         }
     }
@@ -133,6 +142,14 @@ impl Writer {
         let mut done = Vec::with_capacity(jobs.len());
         let mut drops = vec![];
         let mut failure = None;
+        let fault = self
+            .shared
+            .fault
+            .lock()
+            .take_if(|_| jobs.iter().any(|job| matches!(job, Job::Commit(..))));
+        if fault == Some(Fault::DiskFull) {
+            self.pages_limit(false);
+        }
         for job in jobs {
             if let Job::Lease(session, answer) = job {
                 done.push(Done::Lease(answer, self.lease_take(session)));
@@ -158,7 +175,10 @@ impl Writer {
             }
         }
         if !self.connection.is_autocommit() {
-            failure = self.finish().err();
+            failure = self.finish(fault).err();
+        }
+        if fault == Some(Fault::DiskFull) {
+            self.pages_limit(true);
         }
         match &failure {
             None => self.drops_note(&drops),
@@ -228,8 +248,7 @@ impl Writer {
     }
 
     /// Commits the transaction, or makes sure that it is gone.
-    fn finish(&self) -> Result<(), StoreError> {
-        let fault = self.shared.fault.lock().take();
+    fn finish(&self, fault: Option<Fault>) -> Result<(), StoreError> {
         let result = match fault {
             Some(Fault::CommitFails) => Err(StoreError::Unavailable(Fault::CommitFails.message())),
             _ => self
@@ -245,6 +264,27 @@ impl Writer {
             Some(Fault::OutcomeUnknown) => Err(StoreError::Unavailable(Fault::OutcomeUnknown.message())),
             _ => result,
         }
+    }
+
+    /// Lets the file grow, or not a page more: to SQLite, that is a full disk.
+    fn pages_limit(&self, grow: bool) {
+        let limit = if grow {
+            Ok(i64::from(u32::MAX - 1))
+        } else {
+            self.page_count()
+        };
+        let limited = limit.and_then(|pages| {
+            self.connection
+                .pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))
+        });
+        if let Err(error) = limited {
+            tracing::error!(%error, "a fault could not be injected");
+        }
+    }
+
+    fn page_count(&self) -> rusqlite::Result<i64> {
+        self.connection
+            .pragma_query_value(None, "page_count", |row| row.get(0))
     }
 
     fn execute(&self, sql: &str) -> rusqlite::Result<()> {

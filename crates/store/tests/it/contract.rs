@@ -204,7 +204,7 @@ fn every_state() -> Vec<RunState> {
         expires_at: held.then_some(NOW),
         held,
         resume: json!({"call": ["t1", null, 1.5]}),
-        answer: held.then(|| mainspring_core::Answer::Input {
+        answer: held.then(|| Answer::Input {
             input: serde_json::json!("yes"),
         }),
     };

@@ -1,4 +1,14 @@
 //! The store's promises: the same tests over every store, then what is SQLite's own.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
 mod contract;
 mod fixtures;
+mod names;
+mod open;
+mod purge;
+mod random;
+mod sqlite;
+mod state_dir;
+mod streams;
+mod tree;

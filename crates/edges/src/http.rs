@@ -1,0 +1,86 @@
+//! The HTTP edge: resources under `/v1`, events as JSON pages or server-sent events.
+//!
+//! Handlers translate: a request into a kernel verb, its answer into JSON, its error into a problem (RFC 9457). A
+//! connection that ends cancels nothing. Streams end when the server stops.
+
+use std::sync::Arc;
+
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{get, post};
+use axum::{Router, middleware};
+use mainspring_kernel::Kernel;
+use tokio_util::sync::CancellationToken;
+
+mod access;
+mod body;
+mod events;
+mod guard;
+mod health;
+mod problem;
+mod runs;
+mod sessions;
+
+pub use access::Access;
+pub use problem::Problem;
+
+/// What every handler reaches.
+#[derive(Clone)]
+pub struct Http {
+    kernel: Kernel,
+    access: Arc<Access>,
+    stop: CancellationToken,
+}
+
+impl Http {
+    /// An edge on `kernel` for those whom `access` lets in, until `stop`.
+    pub fn new(kernel: Kernel, access: Access, stop: CancellationToken) -> Self {
+        Self {
+            kernel,
+            access: Arc::new(access),
+            stop,
+        }
+    }
+
+    /// Every endpoint.
+    pub fn router(self) -> Router {
+        // A body holds a prompt and a system prompt, each escaped at worst sixfold.
+        let most = self
+            .kernel
+            .limits()
+            .prompt_bytes
+            .saturating_mul(12)
+            .saturating_add(64 << 10);
+        let open = Router::new()
+            .route("/health", get(health::health))
+            .route("/ready", get(health::ready));
+        let resources = Router::new()
+            .route("/v1/adapters", get(health::adapters))
+            .route(
+                "/v1/sessions",
+                get(sessions::session_list).post(sessions::session_resolve),
+            )
+            .route(
+                "/v1/sessions/{session}",
+                get(sessions::session_get)
+                    .patch(sessions::session_patch)
+                    .delete(sessions::session_delete),
+            )
+            .route("/v1/sessions/{session}/messages", get(sessions::session_messages))
+            .route("/v1/sessions/{session}/tree", get(sessions::session_tree))
+            .route("/v1/sessions/{session}/events", get(events::session_events))
+            .route("/v1/sessions/{session}/runs", post(runs::run_create_in))
+            .route("/v1/runs", get(runs::run_list).post(runs::run_create))
+            .route("/v1/runs/{run}", get(runs::run_get))
+            .route("/v1/runs/{run}/attempts", get(runs::run_attempts))
+            .route("/v1/runs/{run}/events", get(events::run_events))
+            .route("/v1/runs/{run}/cancel", post(runs::run_cancel))
+            .route("/v1/runs/{run}/retry", post(runs::run_retry))
+            .route("/v1/runs/{run}/answer", post(runs::run_answer));
+        open.merge(resources)
+            .fallback(problem::no_such_endpoint)
+            .method_not_allowed_fallback(problem::no_such_method)
+            .layer(DefaultBodyLimit::max(most))
+            .layer(middleware::from_fn(guard::check_origin))
+            .with_state(self)
+    }
+}

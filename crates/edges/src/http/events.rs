@@ -1,0 +1,212 @@
+//! Events: JSON pages, or server-sent events that resume exactly where a reader was.
+//!
+//! The id of each server-sent event is the resume point `cursor.pos`; a reader that comes back with it as
+//! `Last-Event-ID` or `after=` misses nothing and sees nothing twice.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, Stream};
+use mainspring_core::{Body, Event, Position, RunId};
+use mainspring_kernel::feed::{Item, Subscription};
+use mainspring_kernel::kernel::{Accepted, Caller, ends_run};
+use mainspring_kernel::store::SessionRef;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::access::Known;
+use super::body::{Asked, Named, NamedRun};
+use super::sessions::Page;
+use super::{Http, Problem};
+
+/// How often a silent stream shows that it lives.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EventsQuery {
+    /// Only what comes after this position.
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+/// `GET /v1/sessions/{session}/events`: a page, or a stream if the caller accepts `text/event-stream`.
+pub(super) async fn session_events(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+    headers: HeaderMap,
+    Asked(query): Asked<EventsQuery>,
+) -> Result<Response, Problem> {
+    let after = after(&headers, &query)?;
+    if wants_stream(&headers) {
+        let (_, items) = http.kernel.session_subscribe(&caller, &by, after).await?;
+        return Ok(stream_of(&http, items, None));
+    }
+    let cursor = after.unwrap_or(Position::START).cursor;
+    Ok(page(
+        http.kernel
+            .session_events(&caller, &by, cursor, query.limit)
+            .await?,
+        query.limit,
+    ))
+}
+
+/// `GET /v1/runs/{run}/events`: a page, or a stream that ends with the run.
+pub(super) async fn run_events(
+    State(http): State<Http>,
+    Known(caller): Known,
+    NamedRun(run): NamedRun,
+    headers: HeaderMap,
+    Asked(query): Asked<EventsQuery>,
+) -> Result<Response, Problem> {
+    let after = after(&headers, &query)?;
+    let cursor = after.unwrap_or(Position::START).cursor;
+    if !wants_stream(&headers) {
+        return Ok(page(
+            http.kernel.run_events(&caller, run, cursor, query.limit).await?,
+            query.limit,
+        ));
+    }
+    let session = SessionRef::Id(http.kernel.run_get(&caller, run).await?.session);
+    let (_, items) = http
+        .kernel
+        .session_subscribe(&caller, &session, Some(after.unwrap_or(Position::START)))
+        .await?;
+    Ok(stream_of(&http, items, Some(run)))
+}
+
+/// A run that was just accepted, as a stream that ends with it.
+pub(super) async fn run_stream(
+    http: &Http,
+    caller: &Caller,
+    accepted: &Accepted,
+) -> Result<Response, Problem> {
+    let by = SessionRef::Id(accepted.session.id);
+    let (_, items) = http
+        .kernel
+        .session_subscribe(caller, &by, Some(accepted.position))
+        .await?;
+    Ok(stream_of(http, items, Some(accepted.run.id)))
+}
+
+/// True when the caller asks for server-sent events.
+pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    accept
+        .split(',')
+        .any(|kind| kind.trim().starts_with("text/event-stream"))
+}
+
+/// Where the reader was: `Last-Event-ID`, which a browser sends by itself, else `after`.
+fn after(headers: &HeaderMap, query: &EventsQuery) -> Result<Option<Position>, Problem> {
+    let last = headers
+        .get("last-event-id")
+        .map(|value| value.to_str().unwrap_or("?").to_owned());
+    let Some(text) = last.or_else(|| query.after.clone()) else {
+        return Ok(None);
+    };
+    text.parse()
+        .map(Some)
+        .map_err(|bad: mainspring_core::BadPosition| Problem::invalid(bad.to_string()))
+}
+
+fn page(events: Vec<Event>, limit: Option<usize>) -> Response {
+    Json(Page::of(events, limit, |event| event.position().to_string())).into_response()
+}
+
+fn stream_of(http: &Http, items: Subscription, run: Option<RunId>) -> Response {
+    let stream = frames(Reader {
+        items,
+        run,
+        stop: http.stop.clone(),
+        done: false,
+    });
+    Sse::new(stream)
+        .keep_alive(KeepAlive::new().interval(HEARTBEAT))
+        .into_response()
+}
+
+struct Reader {
+    items: Subscription,
+    run: Option<RunId>,
+    stop: CancellationToken,
+    done: bool,
+}
+
+/// One frame per item, until the run ends (if it is one run's), the session is gone or the server stops.
+fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> {
+    stream::unfold(reader, |mut reader| async move {
+        loop {
+            if reader.done {
+                return None;
+            }
+            let stop = reader.stop.clone();
+            let item = tokio::select! {
+                item = reader.items.next() => item?,
+                () = stop.cancelled() => return None,
+            };
+            let item = match item {
+                Ok(item) => item,
+                Err(error) => {
+                    // The reader comes back with its last id and finds out more.
+                    tracing::warn!(%error, "a stream broke off");
+                    return None;
+                }
+            };
+            reader.done = matches!((&item, reader.run), (Item::Event(event), Some(run)) if event.run == Some(run) && ends_run(&event.body));
+            if let Some(frame) = frame(&item, reader.run) {
+                return Some((Ok(frame), reader));
+            }
+        }
+    })
+}
+
+/// What is shown live and never stored: no event id, since it is no event.
+#[derive(Serialize)]
+struct Live<'a> {
+    position: Position,
+    #[serde(flatten)]
+    body: &'a Body,
+}
+
+fn frame(item: &Item, run: Option<RunId>) -> Option<sse::Event> {
+    let live = |body: &Body, position: Position| {
+        data(&Live { position, body })
+            .id(position.to_string())
+            .event(body.kind())
+    };
+    match item {
+        Item::Event(event) if run.is_none() || event.run == run => Some(
+            data(&**event)
+                .id(event.position().to_string())
+                .event(event.body.kind()),
+        ),
+        Item::Event(_) => None,
+        Item::Delta(delta) => {
+            let body = Body::MessageDelta {
+                message_id: delta.message,
+                block: delta.block,
+                text: delta.text.clone(),
+            };
+            Some(live(&body, delta.position))
+        }
+        Item::Truncated(position) => Some(live(&Body::MessageTruncated { pos: position.pos }, *position)),
+        // A thought has no place in the order, so it carries no id.
+        Item::Thought(thought) => Some(
+            data(&serde_json::json!({"attemptId": thought.attempt, "text": &*thought.text})).event("thought"),
+        ),
+    }
+}
+
+fn data(value: &impl Serialize) -> sse::Event {
+    sse::Event::default().data(serde_json::to_string(value).unwrap_or_default())
+}

@@ -1,0 +1,257 @@
+//! `/v1/sessions`
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use mainspring_core::{ExternalRef, LegacyAlias, Message, Run, Session, SessionId, SessionStatus, Time};
+use mainspring_kernel::kernel::{NewSession, SessionPatch, SessionQuery, SessionTarget, TreeNode};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::access::Known;
+use super::body::{Asked, Input, Named};
+use super::{Http, Problem};
+
+/// Which session, and what it is like if it is new.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Target {
+    #[serde(default)]
+    pub(super) session_id: Option<SessionId>,
+    #[serde(default)]
+    pub(super) key: Option<String>,
+    #[serde(default)]
+    external_ref: Option<ExternalRef>,
+    #[serde(default)]
+    legacy_alias: Option<LegacyAlias>,
+    #[serde(default)]
+    title: Option<String>,
+    #[serde(default)]
+    surface_kind: Option<String>,
+    #[serde(default)]
+    adapter: Option<String>,
+    #[serde(default)]
+    cwd: Option<String>,
+    #[serde(default)]
+    model_profile: Option<String>,
+    #[serde(default)]
+    agent_definition: Option<String>,
+    #[serde(default)]
+    metadata: Option<Value>,
+}
+
+impl From<Target> for SessionTarget {
+    fn from(target: Target) -> Self {
+        Self {
+            id: target.session_id,
+            key: target.key,
+            external_ref: target.external_ref,
+            legacy_alias: target.legacy_alias,
+            new: NewSession {
+                title: target.title,
+                surface_kind: target.surface_kind,
+                adapter: target.adapter,
+                cwd: target.cwd,
+                model_profile: target.model_profile,
+                agent_definition: target.agent_definition,
+                metadata: target.metadata,
+            },
+        }
+    }
+}
+
+/// A session with its version as an entity tag.
+pub(super) struct Tagged(Session);
+
+impl IntoResponse for Tagged {
+    fn into_response(self) -> Response {
+        let tag = HeaderValue::from_str(&tag(self.0.version));
+        let mut response = Json(self.0).into_response();
+        response
+            .headers_mut()
+            .extend(tag.into_iter().map(|tag| (header::ETAG, tag)));
+        response
+    }
+}
+
+fn tag(version: u64) -> String {
+    format!("\"{version}\"")
+}
+
+/// `POST /v1/sessions`: the session that the body names; a new one if there is none.
+pub(super) async fn session_resolve(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Input(target): Input<Target>,
+) -> Result<Response, Problem> {
+    let (session, made) = http.kernel.session_open(&caller, &target.into()).await?;
+    let status = if made { StatusCode::CREATED } else { StatusCode::OK };
+    let place = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
+    let mut response = (status, Tagged(session)).into_response();
+    response
+        .headers_mut()
+        .extend(place.into_iter().map(|place| (header::LOCATION, place)));
+    Ok(response)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ListQuery {
+    status: Option<SessionStatus>,
+    surface_kind: Option<String>,
+    limit: Option<usize>,
+    before: Option<String>,
+}
+
+/// One page of a list, and where the next one begins.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Page<T> {
+    pub(super) items: Vec<T>,
+    /// Absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) next: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// A page is followed by another if it is full.
+    pub(super) fn of(items: Vec<T>, limit: Option<usize>, place: impl Fn(&T) -> String) -> Self {
+        let full = items.len() >= limit.unwrap_or(50);
+        let next = items.last().filter(|_| full).map(place);
+        Self { items, next }
+    }
+}
+
+/// Reads where a page begins: `MILLISECONDS.ID`.
+pub(super) fn place<I: std::str::FromStr>(text: Option<String>) -> Result<Option<(Time, I)>, Problem> {
+    let Some(text) = text else { return Ok(None) };
+    let read = text
+        .split_once('.')
+        .and_then(|(time, id)| Some((Time(time.parse().ok()?), id.parse().ok()?)));
+    read.map(Some)
+        .ok_or_else(|| Problem::invalid(format!("{text:?} is not the `next` of an earlier page")))
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Listed {
+    #[serde(flatten)]
+    session: Session,
+    latest_run: Option<Run>,
+}
+
+/// `GET /v1/sessions`
+pub(super) async fn session_list(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Asked(query): Asked<ListQuery>,
+) -> Result<Json<Page<Listed>>, Problem> {
+    let limit = query.limit;
+    let before = place(query.before)?;
+    let query = SessionQuery {
+        status: query.status,
+        surface_kind: query.surface_kind,
+        before,
+        limit,
+    };
+    let sessions = http.kernel.session_list(&caller, query).await?;
+    let items = sessions
+        .into_iter()
+        .map(|(session, latest_run)| Listed { session, latest_run })
+        .collect();
+    let at = |listed: &Listed| format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
+    Ok(Json(Page::of(items, limit, at)))
+}
+
+/// `GET /v1/sessions/{session}`
+pub(super) async fn session_get(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+) -> Result<Tagged, Problem> {
+    Ok(Tagged(http.kernel.session_get(&caller, &by).await?))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Patch {
+    /// Absent: as it is. Null or empty: none.
+    #[serde(default, deserialize_with = "given")]
+    title: Option<Option<String>>,
+    #[serde(default)]
+    status: Option<SessionStatus>,
+}
+
+/// Tells a null that was sent from a field that was not.
+fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
+    Deserialize::deserialize(deserializer).map(Some)
+}
+
+/// `PATCH /v1/sessions/{session}`: with `If-Match`, only if nobody has changed it meanwhile.
+pub(super) async fn session_patch(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+    headers: HeaderMap,
+    Input(patch): Input<Patch>,
+) -> Result<Tagged, Problem> {
+    let version = match headers.get(header::IF_MATCH) {
+        None => None,
+        Some(value) => {
+            let read = value
+                .to_str()
+                .ok()
+                .and_then(|text| text.trim_matches('"').parse().ok());
+            Some(read.ok_or_else(|| Problem::invalid("If-Match takes the ETag of the session"))?)
+        }
+    };
+    let patch = SessionPatch {
+        title: patch.title,
+        status: patch.status,
+        version,
+    };
+    Ok(Tagged(http.kernel.session_patch(&caller, &by, patch).await?))
+}
+
+/// `DELETE /v1/sessions/{session}`
+pub(super) async fn session_delete(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+) -> Result<StatusCode, Problem> {
+    http.kernel.session_delete(&caller, &by).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PathQuery {
+    limit: Option<usize>,
+    /// Only messages above this depth.
+    before: Option<u32>,
+}
+
+/// `GET /v1/sessions/{session}/messages`: the end of the active path, root first.
+pub(super) async fn session_messages(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+    Asked(query): Asked<PathQuery>,
+) -> Result<Json<Page<std::sync::Arc<Message>>>, Problem> {
+    let items = http
+        .kernel
+        .session_path(&caller, &by, query.before, query.limit)
+        .await?;
+    Ok(Json(Page { items, next: None }))
+}
+
+/// `GET /v1/sessions/{session}/tree`
+pub(super) async fn session_tree(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+) -> Result<Json<Page<TreeNode>>, Problem> {
+    let items = http.kernel.session_tree(&caller, &by).await?.nodes;
+    Ok(Json(Page { items, next: None }))
+}

@@ -1,0 +1,3 @@
+//! Inbound protocols: they translate and decide nothing.
+
+pub mod http;

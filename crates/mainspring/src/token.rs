@@ -1,0 +1,41 @@
+//! The token of a state directory: who can read it may act for its owner.
+
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use mainspring_kernel::ids::Ids;
+
+/// The file within the state directory; readable by its owner only.
+const FILE: &str = "token";
+
+/// The token, made if there is none yet. The folder must be ours.
+pub(crate) fn token(state_dir: &Path) -> io::Result<String> {
+    match read(state_dir)? {
+        Some(token) => Ok(token),
+        None => {
+            let token = Ids::system().secret();
+            // Written whole under another name first: a crash leaves no half of a token.
+            let part = state_dir.join(format!("{FILE}.part"));
+            let mut file = std::fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&part)?;
+            writeln!(file, "{token}")?;
+            file.sync_all()?;
+            std::fs::rename(&part, state_dir.join(FILE))?;
+            Ok(token)
+        }
+    }
+}
+
+/// The token, if there is one.
+pub(crate) fn read(state_dir: &Path) -> io::Result<Option<String>> {
+    match std::fs::read_to_string(state_dir.join(FILE)) {
+        Ok(text) => Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,116 @@
+//! The documents say what the code does.
+
+use std::fmt::Write as _;
+
+use mainspring::config::{SETTINGS, VARIABLES};
+use mainspring::core::Body;
+
+fn document(name: &str) -> String {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn every_event_type_is_documented_and_none_that_does_not_exist() {
+    let text = document("docs/events.md");
+    let rows = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    assert_eq!(rows.collect::<Vec<_>>(), Body::TYPES);
+}
+
+#[test]
+fn every_setting_is_documented_as_it_is() {
+    let mut table = String::new();
+    for setting in SETTINGS {
+        let alias = setting
+            .alias()
+            .map(|alias| format!(", `{alias}`"))
+            .unwrap_or_default();
+        writeln!(
+            table,
+            "| `{}` | `{}` | {} | `{}`{alias} | {} |",
+            setting.key,
+            setting.default(),
+            setting.allowed(),
+            setting.variable(),
+            setting.description().trim(),
+        )
+        .unwrap();
+    }
+    let text = document("docs/configuration.md");
+    assert!(
+        text.contains(&table),
+        "docs/configuration.md should hold:\n{table}"
+    );
+    for variable in VARIABLES {
+        assert!(
+            text.contains(&format!("`{}`", variable.name)),
+            "{} is not documented",
+            variable.name
+        );
+    }
+}
+
+#[test]
+fn the_examples_of_the_script_language_are_scripts() {
+    let text = document("docs/script.md");
+    let examples: Vec<&str> = text
+        .split("```script\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .collect();
+    assert!(examples.len() > 3);
+    for example in examples {
+        let commands = mainspring_adapters::script::parse(example).unwrap();
+        let said_back = |command: &mainspring_adapters::script::Command| matches!(command, mainspring_adapters::script::Command::Say(text) if text.starts_with("You said:"));
+        assert!(
+            !commands.is_empty() && !commands.iter().any(said_back),
+            "{example}: {commands:?}"
+        );
+    }
+}
+
+#[test]
+fn the_documents_link_to_what_exists() {
+    for name in [
+        "README.md",
+        "ARCHITECTURE.md",
+        "docs/events.md",
+        "docs/script.md",
+        "docs/configuration.md",
+        "docs/http.md",
+    ] {
+        let text = document(name);
+        let folder = std::path::Path::new(name).parent().unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("http") || link.starts_with('#') {
+                continue;
+            }
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../..")
+                .join(folder)
+                .join(link);
+            assert!(path.exists(), "{name} links to {link}, which does not exist");
+        }
+    }
+}
+
+#[test]
+fn every_endpoint_is_documented() {
+    let text = document("docs/http.md");
+    let routes = document("crates/edges/src/http.rs");
+    let paths: Vec<&str> = routes
+        .split('"')
+        .filter(|text| text.starts_with('/') && !text.contains(char::is_whitespace))
+        .collect();
+    assert!(paths.len() > 15);
+    for path in paths {
+        assert!(
+            text.contains(&format!(" {path}`")),
+            "{path} is not in docs/http.md"
+        );
+    }
+}

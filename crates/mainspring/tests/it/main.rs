@@ -1,0 +1,9 @@
+//! mainspring from outside: its binary, its files, its death.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::print_stderr, reason = "a seed must be seen to be played again")]
+
+mod cli;
+mod docs;
+mod http;
+mod kill;

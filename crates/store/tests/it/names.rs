@@ -1,0 +1,341 @@
+//! Names, pages and requests: what must be unique, what is found, in which order.
+
+use mainspring_core::*;
+use mainspring_kernel::store::{Request, Row, RunPage, SessionPage, SessionRef, StoreError, Unique};
+
+use crate::fixtures::*;
+
+fn named() -> Vec<(SessionRef, Session)> {
+    let external = ExternalRef {
+        kind: "task".into(),
+        id: "7".into(),
+    };
+    let alias = LegacyAlias {
+        scope: "desk".into(),
+        key: "main".into(),
+    };
+    vec![
+        (
+            SessionRef::Key("k".into()),
+            Session {
+                key: Some("k".into()),
+                ..session(1)
+            },
+        ),
+        (
+            SessionRef::External(external.clone()),
+            Session {
+                external_ref: Some(external),
+                ..session(1)
+            },
+        ),
+        (
+            SessionRef::Legacy(alias.clone()),
+            Session {
+                legacy_alias: Some(alias),
+                ..session(1)
+            },
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn a_name_belongs_to_one_session_of_an_owner_until_it_is_deleted() {
+    for (by, first) in named() {
+        for (name, subject) in every_store() {
+            let store = &*subject.store;
+            let (one, two, other) = (
+                lease(store, 1).await,
+                lease(store, 2).await,
+                lease(store, 3).await,
+            );
+            commit(store, one, vec![row_session(first.clone())], vec![])
+                .await
+                .unwrap();
+            assert_eq!(
+                store.session_find(OWNER, &by).await.unwrap(),
+                Some(first.clone()),
+                "{name}"
+            );
+            assert_eq!(store.session_find("eve", &by).await.unwrap(), None, "{name}");
+
+            let second = Session {
+                id: session_id(2),
+                ..first.clone()
+            };
+            let error = commit(store, two, vec![row_session(second.clone())], vec![])
+                .await
+                .unwrap_err();
+            assert_eq!(error, StoreError::Conflict(Unique::SessionName), "{name}");
+            let hers = Session {
+                id: session_id(3),
+                owner: "eve".into(),
+                ..first.clone()
+            };
+            commit(store, other, vec![row_session(hers)], vec![])
+                .await
+                .unwrap();
+
+            session_deleted(store, one).await;
+            assert_eq!(store.session_find(OWNER, &by).await.unwrap(), None, "{name}");
+            assert_eq!(store.session_load(session_id(1)).await.unwrap(), None, "{name}");
+            commit(store, two, vec![row_session(second.clone())], vec![])
+                .await
+                .unwrap();
+            assert_eq!(
+                store.session_find(OWNER, &by).await.unwrap(),
+                Some(second),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_session_is_found_by_id_by_its_owner_alone() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        session_made(store, 1).await;
+        let by = SessionRef::Id(session_id(1));
+        assert_eq!(
+            store.session_find(OWNER, &by).await.unwrap(),
+            Some(session(1)),
+            "{name}"
+        );
+        assert_eq!(store.session_find("eve", &by).await.unwrap(), None, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_of_a_client_makes_one_run() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        let asked = |n: u64, client: Option<&str>| Run {
+            request: RequestName {
+                client_id: client.map(Into::into),
+                request_id: Some("r".into()),
+                idempotency_key: None,
+            },
+            ..run(n, 1, u32::try_from(n).unwrap(), queued())
+        };
+        commit(store, fence, vec![row_run(asked(1, Some("desk")))], vec![])
+            .await
+            .unwrap();
+        let error = commit(store, fence, vec![row_run(asked(2, Some("desk")))], vec![])
+            .await
+            .unwrap_err();
+        assert_eq!(error, StoreError::Conflict(Unique::RunRequest), "{name}");
+        let rows = vec![
+            row_run(asked(2, None)),
+            row_run(asked(3, None)),
+            row_run(asked(4, Some("web"))),
+        ];
+        commit(store, fence, rows, vec![]).await.unwrap();
+        let found = store.run_by_request(OWNER, "desk", "r").await.unwrap();
+        assert_eq!(found, Some(asked(1, Some("desk"))), "{name}");
+        assert_eq!(
+            store.run_by_request("eve", "desk", "r").await.unwrap(),
+            None,
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_remembered_for_a_day() {
+    const DAY: u64 = 24 * 60 * 60 * 1000;
+    let request = |answer: &str, at| Request {
+        owner: OWNER.into(),
+        operation: "session_create".into(),
+        key: "k".into(),
+        fingerprint: [9; 16],
+        answer: answer.into(),
+        at,
+    };
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        let put = |request| commit(store, fence, vec![Row::Request(Box::new(request))], vec![]);
+        let get = || store.request_get(OWNER, "session_create", "k");
+        put(request("first", NOW)).await.unwrap();
+        let again = put(request("second", NOW.plus(DAY))).await.unwrap_err();
+        assert_eq!(again, StoreError::Conflict(Unique::RequestKey), "{name}");
+        assert_eq!(get().await.unwrap(), Some(request("first", NOW)), "{name}");
+        put(request("third", NOW.plus(DAY + 1))).await.unwrap();
+        assert_eq!(get().await.unwrap().unwrap().answer, "third", "{name}");
+        store.requests_forget(NOW.plus(DAY + 1)).await.unwrap();
+        assert!(get().await.unwrap().is_some(), "{name}");
+        store.requests_forget(NOW.plus(DAY + 2)).await.unwrap();
+        assert_eq!(get().await.unwrap(), None, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_made_again_is_known_as_that() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let create = |n| {
+            let request = Request {
+                owner: OWNER.into(),
+                operation: "session_create".into(),
+                key: "k".into(),
+                fingerprint: [9; 16],
+                answer: session_id(n).to_string(),
+                at: NOW,
+            };
+            vec![
+                row_session(Session {
+                    key: Some("k".into()),
+                    ..session(n)
+                }),
+                Row::Request(Box::new(request)),
+            ]
+        };
+        let (one, two) = (lease(store, 1).await, lease(store, 2).await);
+        commit(store, one, create(1), vec![]).await.unwrap();
+        let error = commit(store, two, create(2), vec![]).await.unwrap_err();
+        assert_eq!(
+            error,
+            StoreError::Conflict(Unique::RequestKey),
+            "{name}: and not on the session's name"
+        );
+    }
+}
+
+#[tokio::test]
+async fn sessions_are_paged_by_activity() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        for n in 1..=7 {
+            let fence = lease(store, n).await;
+            // Two by two at the same moment.
+            let made = Session {
+                last_activity_at: NOW.plus(n / 2),
+                ..session(n)
+            };
+            commit(store, fence, vec![row_session(made)], vec![])
+                .await
+                .unwrap();
+            if n == 4 {
+                session_deleted(store, fence).await;
+            }
+        }
+        let mut page = SessionPage {
+            owner: OWNER.into(),
+            status: None,
+            surface_kind: None,
+            before: None,
+            limit: 2,
+        };
+        let mut seen = vec![];
+        loop {
+            let found = store.session_page(&page).await.unwrap();
+            let Some((last, _)) = found.last() else { break };
+            page.before = Some((last.last_activity_at, last.id));
+            seen.extend(
+                found
+                    .into_iter()
+                    .map(|(session, _)| (session.last_activity_at, session.id)),
+            );
+        }
+        assert_eq!(seen.len(), 6, "{name}");
+        assert!(seen.is_sorted_by(|a, b| a > b), "{name}: {seen:?}");
+        page = SessionPage {
+            surface_kind: Some("phone".into()),
+            before: None,
+            ..page
+        };
+        assert_eq!(store.session_page(&page).await.unwrap(), [], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_listed_session_shows_its_latest_run() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        let latest = run(1, 1, 2, queued());
+        let rows = vec![
+            row_run(run(2, 1, 1, RunState::Succeeded {})),
+            row_run(latest.clone()),
+        ];
+        commit(store, fence, rows, vec![]).await.unwrap();
+        let page = SessionPage {
+            owner: OWNER.into(),
+            status: None,
+            surface_kind: None,
+            before: None,
+            limit: 9,
+        };
+        assert_eq!(
+            store.session_page(&page).await.unwrap(),
+            [(session(1), Some(latest))],
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn runs_are_paged_newest_first() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        for of in 1..=3 {
+            let fence = session_made(store, of).await;
+            for no in 1..=4 {
+                let state = if no == 4 { queued() } else { RunState::Succeeded {} };
+                let made = run(of * 10 + u64::from(no), of, no, state);
+                let made = Run {
+                    created_at: NOW.plus(u64::from(no)),
+                    ..made
+                };
+                commit(store, fence, vec![row_run(made)], vec![]).await.unwrap();
+            }
+        }
+        let all = RunPage {
+            owner: OWNER.into(),
+            session: None,
+            status: None,
+            before: None,
+            limit: 5,
+        };
+        let mut page = all.clone();
+        let mut seen = vec![];
+        loop {
+            let found = store.run_page(&page).await.unwrap();
+            let Some(last) = found.last() else { break };
+            page.before = Some((last.created_at, last.id));
+            seen.extend(found.into_iter().map(|run| (run.created_at, run.id)));
+        }
+        assert_eq!(seen.len(), 12, "{name}");
+        assert!(seen.is_sorted_by(|a, b| a > b), "{name}");
+        let count = async |page: RunPage| store.run_page(&page).await.unwrap().len();
+        assert_eq!(
+            count(RunPage {
+                session: Some(session_id(2)),
+                ..all.clone()
+            })
+            .await,
+            4,
+            "{name}"
+        );
+        assert_eq!(
+            count(RunPage {
+                status: Some(RunStatus::Queued),
+                ..all.clone()
+            })
+            .await,
+            3,
+            "{name}"
+        );
+        assert_eq!(
+            count(RunPage {
+                owner: "eve".into(),
+                ..all
+            })
+            .await,
+            0,
+            "{name}"
+        );
+    }
+}

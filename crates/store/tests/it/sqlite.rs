@@ -1,0 +1,440 @@
+//! What is SQLite's own: pragmas, migrations, reopening, groups, the views of the original's shape.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mainspring_core::*;
+use mainspring_kernel::store::{NewEvent, Row, Store, StoreError};
+use mainspring_store::{Durability, Fault, SCHEMA_VERSION, SqliteOptions, SqliteStore};
+use rusqlite::{Connection, OpenFlags};
+
+use crate::fixtures::*;
+
+fn look(folder: &Path) -> Connection {
+    Connection::open_with_flags(folder.join("test.sqlite3"), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap()
+}
+
+#[tokio::test]
+async fn everything_survives_a_reopening() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = session_made(&store, 1).await;
+    let said = Body::MessageCompleted {
+        message: Arc::new(message(2, 1, "hi")),
+        parent_id: None,
+    };
+    let rows = vec![
+        Row::Line(line(1, None, 1)),
+        row_message(message(2, 1, "hi"), Some(point(1, 0))),
+        row_run(run(
+            1,
+            1,
+            1,
+            RunState::Running {
+                attempt: attempt_id(1),
+            },
+        )),
+        row_attempt(attempt(1, 1, 1, RunStatus::Running)),
+    ];
+    commit(&store, fence, rows, vec![event(1, said)]).await.unwrap();
+    let (before, told) = (
+        store.session_load(session_id(1)).await.unwrap(),
+        events(&store, 1).await,
+    );
+    store.close();
+
+    let store = sqlite_open(folder.path());
+    assert_eq!(store.session_load(session_id(1)).await.unwrap(), before);
+    assert_eq!(events(&store, 1).await, told);
+    assert_eq!(store.unfinished().await.unwrap().live, [session_id(1)]);
+    let old = commit(&store, fence, vec![], vec![progress(2)])
+        .await
+        .unwrap_err();
+    assert_eq!(old, StoreError::Fenced, "a fence ends with its process");
+    assert!(lease(&store, 1).await.epoch > fence.epoch);
+}
+
+#[tokio::test]
+async fn opening_again_migrates_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let applied = |at: Time| {
+        let path = folder.path().join("test.sqlite3");
+        SqliteStore::open(&path, SqliteOptions::default(), at)
+            .unwrap()
+            .close();
+        let connection = look(folder.path());
+        let mut statement = connection
+            .prepare("SELECT version, applied_at_ms FROM schema_migrations")
+            .unwrap();
+        let rows = statement
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap();
+        rows.collect::<Result<Vec<(u32, i64)>, _>>().unwrap()
+    };
+    let first = applied(NOW);
+    assert_eq!(first.len(), SCHEMA_VERSION as usize);
+    assert!(first.iter().all(|(_, at)| *at == NOW.0));
+    assert_eq!(applied(NOW.plus(1)), first);
+}
+
+#[tokio::test]
+async fn the_pragmas_are_in_force() {
+    for (durability, synchronous) in [(Durability::Full, 2), (Durability::Normal, 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let options = SqliteOptions {
+            durability,
+            ..SqliteOptions::default()
+        };
+        let store = SqliteStore::open(&folder.path().join("test.sqlite3"), options, NOW).unwrap();
+        let pragmas = store.pragmas();
+        let value = |name: &str| {
+            pragmas
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| *value)
+        };
+        assert_eq!(value("synchronous"), Some(synchronous));
+        assert_eq!(value("foreign_keys"), Some(1));
+        assert_eq!(value("busy_timeout"), Some(5000));
+        let check = store.check(true).await.unwrap();
+        assert_eq!((check.journal_mode.as_str(), check.problems), ("wal", vec![]));
+        assert_eq!(check.schema_version, SCHEMA_VERSION);
+    }
+}
+
+/// One group of eight commits that meets `fault`: their answers, and how many of them are stored.
+async fn group_meets(fault: Fault, text: &str) -> (Vec<Result<Vec<Cursor>, StoreError>>, usize) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(sqlite_open(folder.path()));
+    let mut fences = vec![];
+    for n in 0..8 {
+        fences.push(session_made(&*store, n).await);
+    }
+    // While the writer is held, all of these queue up and become one group.
+    let held = store.hold();
+    let mut tasks = tokio::task::JoinSet::new();
+    for (fence, n) in fences.iter().copied().zip(0..) {
+        let store = Arc::clone(&store);
+        let rows = vec![row_message(message(n, n, text), None)];
+        tasks.spawn(async move { commit(&*store, fence, rows, vec![progress(1)]).await });
+    }
+    while store.queued() < 8 {
+        tokio::task::yield_now().await;
+    }
+    store.fault(fault);
+    drop(held);
+    let answers = tasks.join_all().await;
+    let mut stored = 0;
+    for n in 0..8 {
+        stored += events(&*store, n).await.len();
+        assert_eq!(
+            store
+                .message_get(session_id(n), message_id(n))
+                .await
+                .unwrap()
+                .is_some(),
+            stored > 0
+        );
+    }
+    commit(&*store, fences[0], vec![], vec![progress(2)])
+        .await
+        .unwrap();
+    assert_eq!(store.check(true).await.unwrap().problems, Vec::<String>::new());
+    (answers, stored)
+}
+
+fn is_unavailable(answer: &Result<Vec<Cursor>, StoreError>) -> bool {
+    matches!(answer, Err(StoreError::Unavailable(_)))
+}
+
+#[tokio::test]
+async fn a_group_that_cannot_be_committed_fails_as_a_whole() {
+    let (answers, stored) = group_meets(Fault::CommitFails, "hi").await;
+    assert!(
+        answers.len() == 8 && answers.iter().all(is_unavailable),
+        "{answers:?}"
+    );
+    assert_eq!(stored, 0);
+}
+
+#[tokio::test]
+async fn a_group_that_fills_the_disk_fails_as_a_whole() {
+    let (answers, stored) = group_meets(Fault::DiskFull, &"hello ".repeat(2000)).await;
+    assert!(
+        answers.len() == 8 && answers.iter().all(is_unavailable),
+        "{answers:?}"
+    );
+    assert_eq!(stored, 0);
+}
+
+#[tokio::test]
+async fn the_views_have_the_shape_of_the_original() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = session_made(&store, 1).await;
+    let done = Run {
+        prompt: Some(message_id(2)),
+        final_message: Some(message_id(3)),
+        usage: Usage {
+            cost: Cost(1_500_000_000),
+            ..Usage::default()
+        },
+        ..run(1, 1, 1, RunState::Succeeded {})
+    };
+    let said = Body::MessageCompleted {
+        message: Arc::new(message(3, 1, "four")),
+        parent_id: None,
+    };
+    let rows = vec![
+        Row::Line(line(1, None, 2)),
+        row_message(message(2, 1, "2 + 2?"), Some(point(1, 0))),
+        row_message(message(3, 1, "four"), Some(point(1, 1))),
+        row_run(done),
+        row_attempt(attempt(1, 1, 1, RunStatus::Succeeded)),
+        Row::Binding(Box::new(Binding {
+            id: binding_id(1),
+            session: session_id(1),
+            adapter: "acp".into(),
+            generation: 1,
+            native: Some("n".into()),
+            fidelity: Fidelity::Native,
+            status: BindingStatus::Active,
+            boot: node_id(1),
+            stands_at: None,
+            cwd: None,
+            system_prompt_hash: None,
+            created_at: NOW,
+            updated_at: NOW,
+        })),
+        Row::Grant(Box::new(Grant {
+            id: grant_id(1),
+            session: session_id(1),
+            run: None,
+            capability: "fs".into(),
+            operation: "write".into(),
+            resource_pattern: "*".into(),
+            effect: Effect::Allow,
+            source: GrantSource::User,
+            created_at: NOW,
+            expires_at: None,
+        })),
+        Row::Artifact(Box::new(Artifact {
+            id: artifact_id(1),
+            session: session_id(1),
+            run: Some(run_id(1)),
+            attempt: None,
+            kind: "patch".into(),
+            role: ArtifactRole::Result,
+            uri: "file:x".into(),
+            name: None,
+            mime_type: None,
+            content_hash: None,
+            size_bytes: Some(3),
+            created_at: NOW,
+        })),
+        Row::Delegation(Box::new(Delegation {
+            id: delegation_id(1),
+            parent_session: session_id(1),
+            parent_run: run_id(1),
+            child_session: session_id(2),
+            child_run: run_id(2),
+            mode: DelegationMode::Call,
+            status: DelegationStatus::Pending,
+            objective: "look".into(),
+            result: None,
+            created_at: NOW,
+            completed_at: None,
+        })),
+    ];
+    commit(&store, fence, rows, vec![event(1, said)]).await.unwrap();
+    let connection = look(folder.path());
+    let text = |sql: &str| {
+        connection
+            .query_row(sql, [], |row| row.get::<_, String>(0))
+            .unwrap()
+    };
+    assert_eq!(
+        text("SELECT session_id FROM omi_sessions"),
+        session_id(1).to_string()
+    );
+    assert_eq!(
+        text("SELECT run_id || final_text FROM omi_runs"),
+        format!("{}four", run_id(1))
+    );
+    assert_eq!(text("SELECT input_json ->> '$.prompt' FROM omi_runs"), "2 + 2?");
+    assert_eq!(
+        text("SELECT cost_usd || '' FROM omi_runs WHERE parent_run_id IS NULL"),
+        "1.5"
+    );
+    assert_eq!(
+        text("SELECT payload_json ->> '$.message.content[0].text' FROM omi_events"),
+        "four"
+    );
+    for (view, id, text_id) in [
+        ("omi_run_attempts", "attempt_id", attempt_id(1).to_string()),
+        ("omi_adapter_bindings", "binding_id", binding_id(1).to_string()),
+        ("omi_grants", "grant_id", grant_id(1).to_string()),
+        ("omi_artifacts", "artifact_id", artifact_id(1).to_string()),
+        ("omi_delegations", "delegation_id", delegation_id(1).to_string()),
+    ] {
+        assert_eq!(text(&format!("SELECT {id} FROM {view}")), text_id, "{view}");
+    }
+}
+
+#[tokio::test]
+async fn a_text_turn_costs_at_most_four_kilobytes() {
+    const TURNS: u64 = 500;
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let before = store.check(false).await.unwrap();
+    let fence = session_made(&store, 1).await;
+    for n in 0..TURNS {
+        for (rows, events) in turn(n) {
+            commit(&store, fence, rows, events).await.unwrap();
+        }
+    }
+    let after = store.check(true).await.unwrap();
+    assert_eq!(after.problems, Vec::<String>::new());
+    let bytes = (after.pages - before.pages) * after.page_size / TURNS;
+    assert!(bytes <= 4096, "{bytes} bytes a turn");
+}
+
+/// The two commits of a text turn: accepted to running, last message to succeeded.
+fn turn(n: u64) -> [(Vec<Row>, Vec<NewEvent>); 2] {
+    let (no, pos) = (u32::try_from(n + 1).unwrap(), u32::try_from(2 * n).unwrap());
+    let (asked, answered) = (2 * n, 2 * n + 1);
+    let of = |id: u64, body| NewEvent {
+        run: Some(run_id(n)),
+        attempt: Some(attempt_id(n)),
+        ..event(8 * n + id, body)
+    };
+    let said = |id| Body::MessageCompleted {
+        message: Arc::new(message(id, 1, "ok")),
+        parent_id: Some(message_id(id)),
+    };
+    let named = |state| Run {
+        request: RequestName {
+            client_id: Some("desktop".into()),
+            request_id: Some(run_id(n).to_string()),
+            idempotency_key: None,
+        },
+        prompt: Some(message_id(asked)),
+        last_attempt: Some(attempt_id(n)),
+        pen: Some(point(1, pos)),
+        ..run(n, 1, no, state)
+    };
+    let moved = |pos| {
+        row_session(Session {
+            tip: Some(point(1, pos)),
+            version: n,
+            ..session(1)
+        })
+    };
+    [
+        (
+            vec![
+                Row::Line(line(1, None, pos + 1)),
+                row_message(message(asked, 1, "ok"), Some(point(1, pos))),
+                row_run(named(RunState::Running {
+                    attempt: attempt_id(n),
+                })),
+                row_attempt(attempt(n, n, 1, RunStatus::Running)),
+                moved(pos),
+            ],
+            vec![
+                of(
+                    1,
+                    Body::RunQueued {
+                        adapter: "native".into(),
+                        mode: Mode::Act,
+                        policy: None,
+                        retry_at_ms: None,
+                    },
+                ),
+                of(2, said(asked)),
+                of(3, Body::RunStarting {}),
+                of(
+                    4,
+                    Body::AttemptCreated {
+                        attempt_no: 1,
+                        adapter: "native".into(),
+                        resume_from_attempt_id: None,
+                    },
+                ),
+                of(5, Body::RunRunning {}),
+            ],
+        ),
+        (
+            vec![
+                Row::Line(line(1, None, pos + 2)),
+                row_message(message(answered, 1, "ok"), Some(point(1, pos + 1))),
+                row_run(Run {
+                    final_message: Some(message_id(answered)),
+                    ..named(RunState::Succeeded {})
+                }),
+                row_attempt(attempt(n, n, 1, RunStatus::Succeeded)),
+                moved(pos + 1),
+            ],
+            vec![
+                of(6, said(answered)),
+                of(
+                    7,
+                    Body::UsageUpdated {
+                        usage: Usage {
+                            input_tokens: 900,
+                            output_tokens: 80,
+                            ..Usage::default()
+                        },
+                    },
+                ),
+                of(
+                    8,
+                    Body::RunSucceeded {
+                        close: Close {
+                            message_id: Some(message_id(answered)),
+                            ..Close::default()
+                        },
+                    },
+                ),
+            ],
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_called_corrupt() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = session_made(&store, 1).await;
+    commit(&store, fence, vec![row_run(run(1, 1, 1, queued()))], vec![])
+        .await
+        .unwrap();
+    store.close();
+    let meddler = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    meddler.execute("UPDATE runs SET status = 'failed'", []).unwrap();
+    drop(meddler);
+    let store = sqlite_open(folder.path());
+    let error = store.run_get(run_id(1)).await.unwrap_err();
+    assert!(
+        matches!(&error, StoreError::Corrupt(text) if text.contains("failed run")),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_was_queued_is_written_before_the_store_closes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = session_made(&store, 1).await;
+    let held = store.hold();
+    let mut asked = Box::pin(commit(&store, fence, vec![], vec![progress(1)]));
+    // Polled once, it is queued.
+    assert!(
+        std::future::poll_fn(|context| std::task::Poll::Ready(asked.as_mut().poll(context).is_pending()))
+            .await
+    );
+    drop(asked);
+    drop(held);
+    store.close();
+    assert_eq!(events(&sqlite_open(folder.path()), 1).await.len(), 1);
+}

@@ -1,0 +1,82 @@
+//! The state directory: one owner, and clear words for everybody else.
+
+use std::fs;
+
+use mainspring_store::{StateDir, StateDirError};
+
+use crate::fixtures::*;
+
+#[test]
+fn a_folder_is_made_private_and_owned() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("a/state");
+    let owned = StateDir::open(&path, NOW, node_id(1)).unwrap();
+    assert_eq!(owned.path(), path);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+    let owner = StateDir::peek(&path).unwrap().unwrap();
+    assert_eq!(
+        (owner.pid, owner.since, owner.node),
+        (std::process::id(), NOW, Some(node_id(1)))
+    );
+}
+
+#[test]
+fn a_second_owner_is_told_who_the_first_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let _owned = StateDir::open(folder.path(), NOW, node_id(1)).unwrap();
+    let before = fs::read(folder.path().join("mainspring.lock")).unwrap();
+    let error = StateDir::open(folder.path(), NOW.plus(1), node_id(2)).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, StateDirError::Busy { .. }));
+    assert!(text.contains(&folder.path().display().to_string()), "{text}");
+    assert!(
+        text.contains(&format!("process {}", std::process::id())),
+        "{text}"
+    );
+    assert_eq!(fs::read(folder.path().join("mainspring.lock")).unwrap(), before);
+}
+
+#[test]
+fn a_folder_is_free_once_its_owner_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(StateDir::open(folder.path(), NOW, node_id(1)).unwrap());
+    assert_eq!(StateDir::peek(folder.path()).unwrap(), None);
+    StateDir::open(folder.path(), NOW, node_id(2)).unwrap();
+}
+
+#[test]
+fn what_a_crashed_owner_wrote_decides_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(
+        folder.path().join("mainspring.lock"),
+        r#"{"pid":1,"version":"0","sinceMs":0,"node":null}"#,
+    )
+    .unwrap();
+    assert_eq!(StateDir::peek(folder.path()).unwrap(), None);
+    StateDir::open(folder.path(), NOW, node_id(2)).unwrap();
+}
+
+#[test]
+fn peeking_makes_nothing() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("missing");
+    assert_eq!(StateDir::peek(&path).unwrap(), None);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_file_is_not_a_folder() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("file");
+    fs::write(&path, "mine").unwrap();
+    for path in [path.clone(), path.join("beneath")] {
+        let error = StateDir::open(&path, NOW, node_id(1)).unwrap_err();
+        assert!(matches!(error, StateDirError::NotAFolder { .. }), "{error:?}");
+        assert!(error.to_string().contains("--state-dir"), "{error}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"mine");
+}
