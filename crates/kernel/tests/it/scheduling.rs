@@ -281,7 +281,7 @@ async fn an_answered_run_that_could_not_go_on_is_tried_again_after_a_pause() {
 }
 
 #[tokio::test]
-async fn a_session_whose_queue_was_emptied_waits_quietly_for_the_permit_it_ordered() {
+async fn a_session_whose_queue_was_emptied_lets_the_permit_it_ordered_go() {
     let world = World::with(Disk::memory(), workers(1), vec![]).await;
     let busy = world.prompt("a", "hang").await;
     let queued = world.prompt("b", "say hi").await;

@@ -16,7 +16,7 @@ use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Accepted, Caller, RunRequest, Snapshot};
 use mainspring_kernel::store::{SessionRef, Store};
 use mainspring_kernel::{Error, Kernel, Options};
-use mainspring_store::{Fault, MemoryStore, SqliteOptions, SqliteStore};
+use mainspring_store::{Durability, Fault, MemoryStore, SqliteOptions, SqliteStore};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -47,7 +47,12 @@ impl Disk {
     pub(crate) fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("test.sqlite3");
-        let store = Arc::new(SqliteStore::open(&file, SqliteOptions::default(), NOW).unwrap());
+        let options = SqliteOptions {
+            // Processes die here, not machines.
+            durability: Durability::Normal,
+            ..SqliteOptions::default()
+        };
+        let store = Arc::new(SqliteStore::open(&file, options, NOW).unwrap());
         Self {
             name: "sqlite",
             store: store.clone(),
