@@ -12,111 +12,33 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
-use mainspring_core::session::Command as SessionCommand;
-use mainspring_core::{
-    Answer, Attempt, AttemptId, Event, Message, Point, Position, Proof, Run, RunId, RunStatus, Session, Time,
-    WaitId,
-};
+use mainspring_core::{Answer, Attempt, Message, Position, Proof, Run, RunId, Time};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{AbortHandle, JoinError};
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
+use crate::adapter::Recording;
 use crate::error::Error;
-use crate::feed::{Feed, OpenText, Subscription};
-use crate::kernel::{Accept, Accepted, CancelOutcome, Shared, Snapshot, Work};
+use crate::feed::Feed;
+use crate::kernel::{CancelOutcome, Shared, Work};
 use crate::scheduler::Permit;
-use crate::store::{Commit, Fence, Loaded, StoreError};
+use crate::store::{Fence, Loaded};
 
 mod accept;
 mod answer;
 mod cancel;
+mod command;
+mod commit;
 mod draft;
 mod execute;
 mod recover;
+mod session;
 mod snapshot;
+pub(crate) use command::{AcceptOutcome, Command, Reply};
 use draft::Draft;
 pub(crate) use draft::{Hot, before};
-
-/// The answer to a command.
-pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
-
-/// What an actor is told.
-pub(crate) enum Command {
-    /// Accept a prompt.
-    Accept(Box<Accept>, Reply<AcceptOutcome>),
-    /// Create the session, if it is new.
-    Create(Reply<Result<Session, StoreError>>),
-    /// Stop a run.
-    Cancel(RunId, Reply<CancelOutcome>),
-    /// Try an ended run again.
-    Retry(RunId, Reply<Run>),
-    /// Answer a waiting run.
-    Answer(RunId, WaitId, Answer, Reply<Run>),
-    /// Change the session itself.
-    Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
-    /// Begin to read, from a snapshot.
-    Subscribe(Reply<(Snapshot, Subscription)>),
-    /// An adapter records.
-    Record {
-        by: AttemptId,
-        records: Vec<Record>,
-        reply: Recording<()>,
-    },
-    /// An adapter asks a person and waits.
-    Ask {
-        by: AttemptId,
-        ask: Ask,
-        reply: Recording<Answer>,
-    },
-    /// An adapter reads where its path ends.
-    Head {
-        by: AttemptId,
-        reply: Recording<Option<Point>>,
-    },
-    /// An execution has returned, panicked or been aborted.
-    Executed(AttemptId, Result<Executed, JoinError>),
-    /// An adapter was told to stop.
-    Dispatched(AttemptId, Dispatch),
-    /// An attempt that did not stop in time was killed.
-    Killed(AttemptId, Death),
-    /// A worker is free.
-    Granted(Permit),
-    /// Stop what runs, because the process stops.
-    Shutdown(oneshot::Sender<()>),
-}
-
-impl Command {
-    /// True for what a caller asks; false for what comes of an attempt of this very actor.
-    fn is_call(&self) -> bool {
-        match self {
-            Self::Accept(..) | Self::Create(_) | Self::Cancel(..) | Self::Retry(..) => true,
-            Self::Answer(..) | Self::Session(..) | Self::Subscribe(_) => true,
-            Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => false,
-            Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
-        }
-    }
-
-    /// Answers a command that nobody will carry out.
-    pub(crate) fn refuse(self, error: &Error) {
-        let error = error.clone();
-        match self {
-            Self::Accept(_, reply) => drop(reply.send(Err(error))),
-            Self::Create(reply) => drop(reply.send(Err(error))),
-            Self::Cancel(_, reply) => drop(reply.send(Err(error))),
-            Self::Retry(_, reply) => drop(reply.send(Err(error))),
-            Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
-            Self::Session(_, _, reply) => drop(reply.send(Err(error))),
-            Self::Subscribe(reply) => drop(reply.send(Err(error))),
-            // Whoever executes has lost its authority and learns it by the closed channel.
-            Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => {}
-            Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => {}
-        }
-    }
-}
-
-/// What came of an acceptance: accepted, or the name is taken and the caller looks who has it.
-pub(crate) type AcceptOutcome = Result<Accepted, StoreError>;
+use session::created;
+pub(crate) use session::unborn;
 
 pub(crate) struct Actor {
     shared: Arc<Shared>,
@@ -466,183 +388,5 @@ impl Actor {
         if let Some(done) = self.shutdown {
             let _ = done.send(());
         }
-    }
-
-    /// A draft on the state as it is; `seal` when it completes what is being streamed.
-    fn draft(&self, seal: bool) -> (Draft, Vec<OpenText>) {
-        let (pos, text) = self.feed.hold(seal);
-        (
-            Draft::new(
-                self.shared.ids.clone(),
-                self.shared.clock.now(),
-                pos,
-                self.hot.clone(),
-            ),
-            text,
-        )
-    }
-
-    /// Gives a draft up: what was held back flows again.
-    fn give_up(&self) {
-        self.feed.publish(vec![], None);
-        self.feed.unseal();
-    }
-
-    /// Makes `draft` durable, takes its state over and publishes its events. On an error nothing has changed.
-    async fn commit(&mut self, draft: Draft) -> Result<(Option<Run>, Option<Attempt>), StoreError> {
-        if draft.is_empty() {
-            self.give_up();
-            return Ok((draft.run, draft.attempt));
-        }
-        let (commit, completed) = draft.commit(self.fence);
-        let commit = Arc::new(commit);
-        let cursors = match self.shared.store.commit(commit.clone()).await {
-            Err(StoreError::Unavailable(why)) => self.look_up(&commit, why).await,
-            outcome => outcome,
-        };
-        match cursors {
-            Ok(cursors) => {
-                let request = draft.run.as_ref().and_then(|run| run.request.request_id.clone());
-                let events = commit.events.iter().zip(cursors).map(|(event, cursor)| {
-                    Arc::new(Event {
-                        id: event.id,
-                        cursor,
-                        pos: event.pos,
-                        session: self.fence.session,
-                        run: event.run,
-                        attempt: event.attempt,
-                        request: request.clone().filter(|_| event.run.is_some()),
-                        at: event.at,
-                        body: event.body.clone(),
-                    })
-                });
-                self.feed.publish(events.collect(), completed);
-                self.hot = draft.hot;
-                self.stored = true;
-                Ok((draft.run, draft.attempt))
-            }
-            Err(error) => {
-                self.give_up();
-                if error == StoreError::Fenced {
-                    tracing::error!(session = %self.fence.session, "another writer has taken over this session");
-                    self.over = true;
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Finds out what became of a commit whose outcome is not known, before anybody is told anything.
-    async fn look_up(
-        &self,
-        commit: &Commit,
-        why: String,
-    ) -> Result<Vec<mainspring_core::Cursor>, StoreError> {
-        let (at, _) = self.feed.now();
-        let first = commit.events.first().map(|event| event.id);
-        let mut pause = 50;
-        loop {
-            let limit = commit.events.len();
-            match self
-                .shared
-                .store
-                .events_after(self.fence.session, None, at.cursor, limit)
-                .await
-            {
-                Ok(events) if first.is_some() && events.first().map(|event| event.id) == first => {
-                    return Ok(events.iter().map(|event| event.cursor).collect());
-                }
-                Ok(_) => return Err(StoreError::Unavailable(why)),
-                Err(StoreError::Unavailable(still)) => {
-                    tracing::warn!(%why, %still, "the outcome of a commit is not known yet");
-                    self.rest(&mut pause).await;
-                }
-                Err(other) => return Err(other),
-            }
-        }
-    }
-
-    /// Rests before the store is asked again, longer each time.
-    async fn rest(&self, pause: &mut u64) {
-        let clock = &self.shared.clock;
-        clock.sleep_until(clock.now().plus(*pause)).await;
-        *pause = (*pause * 2).min(5_000);
-    }
-
-    async fn create(&mut self) -> Result<Result<Session, StoreError>, Error> {
-        if self.stored {
-            return Ok(Ok(self.hot.session.clone()));
-        }
-        let (mut draft, _) = self.draft(false);
-        draft.emit(created(&self.hot.session));
-        match self.commit(draft).await {
-            Ok(_) => Ok(Ok(self.hot.session.clone())),
-            Err(conflict @ StoreError::Conflict(_)) => Ok(Err(conflict)),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Changes the session, if it still stands at `version` where one is given.
-    async fn change_session(
-        &mut self,
-        commands: Vec<SessionCommand>,
-        version: Option<u64>,
-    ) -> Result<Session, Error> {
-        let now = self.hot.session.version;
-        if let Some(expected) = version.filter(|version| *version != now) {
-            return Err(Error::Changed { expected, now });
-        }
-        let (mut draft, _) = self.draft(false);
-        for command in commands {
-            let command = match command {
-                SessionCommand::Delete { .. } => SessionCommand::Delete {
-                    live: !self.is_idle(),
-                },
-                other => other,
-            };
-            if let Err(refusal) = draft.session_command(command) {
-                self.give_up();
-                return Err(match self.busy() {
-                    Some(status) => Error::Busy { status },
-                    None => refusal.into(),
-                });
-            }
-        }
-        self.commit(draft).await?;
-        if self.hot.session.status == mainspring_core::SessionStatus::Deleted {
-            self.over = true;
-            self.shared.purge(self.fence.session);
-        }
-        Ok(self.hot.session.clone())
-    }
-
-    /// Where the run stands that keeps the session busy.
-    fn busy(&self) -> Option<RunStatus> {
-        let active = self.active.as_ref().map(|active| active.run.state.status());
-        active.or_else(|| self.queue.front().map(|run| run.state.status()))
-    }
-}
-
-fn created(session: &Session) -> mainspring_core::Body {
-    mainspring_core::Body::SessionCreated {
-        key: session.key.clone(),
-        title: session.title.clone(),
-        adapter: session.adapter.clone(),
-        surface_kind: session.surface_kind.clone(),
-    }
-}
-
-/// What a new session's actor starts from.
-pub(crate) fn unborn(session: Session) -> Loaded {
-    Loaded {
-        session,
-        runs: vec![],
-        latest: None,
-        lines: vec![],
-        chunks: vec![],
-        effects: vec![],
-        inbox: vec![],
-        cursor: mainspring_core::Cursor::START,
-        pos: 0,
     }
 }

@@ -76,6 +76,9 @@ pub enum Error {
     /// Only beneath an assistant message can a prompt be edited.
     #[error("{0} is not an assistant message")]
     NotAssistantMessage(MessageId),
+    /// What was rolled back is kept to be read, and is not gone on from.
+    #[error("{0} is part of a branch that was rolled back; branch from a message that was not")]
+    Abandoned(MessageId),
     /// Only the session's last run can be tried again.
     #[error("{0} is not the last run of its session; only the last one can be tried again")]
     NotLatest(RunId),
@@ -116,6 +119,7 @@ impl Error {
             Self::Busy { .. } => "session_busy",
             Self::NotUserMessage(_) => "not_user_message",
             Self::NotAssistantMessage(_) => "not_assistant_message",
+            Self::Abandoned(_) => "abandoned_message",
             Self::NotLatest(_) => "not_latest_run",
             Self::Refused(refusal) => refusal.code(),
             Self::Overloaded { .. } => "overloaded",

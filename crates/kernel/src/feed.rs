@@ -184,6 +184,9 @@ impl Feed {
 
     /// Shows a thought to whoever is there. It is kept nowhere.
     pub(crate) fn thought(&self, by: AttemptId, text: &str) -> Result<(), DeltaError> {
+        if text.len() > self.message_bytes {
+            return Err(DeltaError::TooLarge(self.message_bytes));
+        }
         let mut state = self.state.lock();
         if state.writer.as_ref().is_none_or(|writer| writer.attempt != by) {
             state.late += 1;

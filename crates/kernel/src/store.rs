@@ -52,7 +52,7 @@ pub trait Store: Send + Sync + 'static {
     /// Sessions of one owner, the latest activity first, each with its latest run.
     async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError>;
 
-    /// One run.
+    /// One run. Those of deleted sessions are not found.
     async fn run_get(&self, run: RunId) -> Result<Option<Run>, StoreError>;
 
     /// The run that `owner` asked for under this name.

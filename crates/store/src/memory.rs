@@ -167,7 +167,7 @@ impl Store for MemoryStore {
     }
 
     async fn run_get(&self, run: RunId) -> Result<Option<Run>, StoreError> {
-        self.read(|state| state.runs.get(&run).cloned())
+        self.read(|state| state.run_get(run))
     }
 
     async fn run_by_request(

@@ -40,7 +40,9 @@ impl From<Error> for Problem {
             Error::Invalid(_) | Error::UnknownAdapter { .. } | Error::Unsupported { .. } => {
                 StatusCode::BAD_REQUEST
             }
-            Error::NotUserMessage(_) | Error::NotAssistantMessage(_) => StatusCode::BAD_REQUEST,
+            Error::NotUserMessage(_) | Error::NotAssistantMessage(_) | Error::Abandoned(_) => {
+                StatusCode::BAD_REQUEST
+            }
             Error::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => {
                 StatusCode::CONFLICT

@@ -157,7 +157,10 @@ impl Actor {
             .message_get(self.fence.session, message_id)
             .await?;
         let not_found = || Error::not_found("message", message_id);
-        let (placed, _) = found.ok_or_else(not_found)?;
+        let (placed, line) = found.ok_or_else(not_found)?;
+        if line.is_some_and(|line| line.abandoned) {
+            return Err(Error::Abandoned(message_id));
+        }
         match (placed.message.role, role) {
             (Role::Assistant, Role::User) => Err(Error::NotUserMessage(message_id)),
             (Role::User, Role::Assistant) => Err(Error::NotAssistantMessage(message_id)),

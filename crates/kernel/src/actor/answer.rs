@@ -36,8 +36,17 @@ impl Actor {
         let Some(mut draft) = self.active_draft() else {
             return;
         };
+        let (size, limit) = (wait.question.len(), self.shared.options.limits.prompt_bytes);
         // What was streamed before the question stays open: it is completed with the attempt's next message.
         let asked = match draft.command(RunCommand::Wait { by, wait }) {
+            Ok(()) if size > limit => {
+                self.give_up();
+                Err(Error::TooLarge {
+                    what: "the question",
+                    size,
+                    limit,
+                })
+            }
             Ok(()) => self.take_over(draft).await.map_err(Error::from),
             Err(refusal) => {
                 self.give_up();

@@ -266,3 +266,32 @@ async fn what_another_answer_leaves_when_it_is_tried_again_hangs_from_its_prompt
         }
     }
 }
+
+#[tokio::test]
+async fn nothing_goes_on_from_what_was_rolled_back() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        world.play("a", "say one").await;
+        let after = Place::Edit {
+            message_id: message(&world, 1).await,
+        };
+        assert_eq!(
+            branch(&world, after, "say lost; fail").await.state.status(),
+            RunStatus::Failed
+        );
+        let tree = world.kernel.session_tree(&world.me, &by("a")).await.unwrap();
+        let lost = tree.nodes.iter().rfind(|node| node.abandoned).unwrap().message.id;
+        let refused = world
+            .send(at(Place::Edit { message_id: lost }, "say on"))
+            .await
+            .unwrap_err();
+        assert_eq!(refused.code(), "abandoned_message");
+        let path: Vec<String> = world
+            .path("a")
+            .await
+            .iter()
+            .map(|message| shown(message))
+            .collect();
+        assert_eq!(path.len(), 2, "{path:?}");
+    }
+}

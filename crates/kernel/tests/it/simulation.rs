@@ -205,7 +205,7 @@ impl Player<'_> {
         let sent = self.world.kernel.run_create(&self.world.me, request.clone());
         match self.world.turning(20, sent).await {
             Ok(accepted) => self.memory.runs.push((accepted.run.id, key, name)),
-            Err(Error::Busy { .. } | Error::Unavailable(_)) => return,
+            Err(Error::Busy { .. } | Error::Abandoned(_) | Error::Unavailable(_)) => return,
             Err(other) => panic!("{other}: {request:?}"),
         }
         if request.name.request_id.is_some() && self.dice.below(2) == 0 {

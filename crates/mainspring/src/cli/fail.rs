@@ -53,7 +53,9 @@ impl From<Error> for Fail {
             | Error::TooLarge { .. }
             | Error::UnknownAdapter { .. }
             | Error::Unsupported { .. } => Exit::BadRequest,
-            Error::NotUserMessage(_) | Error::NotAssistantMessage(_) => Exit::BadRequest,
+            Error::NotUserMessage(_) | Error::NotAssistantMessage(_) | Error::Abandoned(_) => {
+                Exit::BadRequest
+            }
             Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => Exit::Refused,
             Error::NotLatest(_) | Error::Refused(_) | Error::Changed { .. } => Exit::Refused,
             Error::Overloaded { .. } | Error::ShuttingDown | Error::Unavailable(_) | Error::Corrupt(_) => {

@@ -135,6 +135,11 @@ impl State {
             .collect()
     }
 
+    pub(super) fn run_get(&self, run: RunId) -> Option<Run> {
+        let run = self.runs.get(&run)?;
+        self.session(run.session).map(|_| run.clone())
+    }
+
     pub(super) fn run_by_request(&self, owner: &str, client: &str, request: &str) -> Option<Run> {
         let named = |run: &&Run| {
             run.owner == owner

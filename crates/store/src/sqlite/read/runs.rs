@@ -8,7 +8,12 @@ use super::super::columns::{Id, blob};
 use super::{all, attempt, attempt_columns, limit, one, request, request_columns, run, run_columns};
 
 pub(in super::super) fn run_get(connection: &Connection, id: RunId) -> Result<Option<Run>, StoreError> {
-    let sql = concat!("SELECT ", run_columns!(), " FROM runs WHERE run_id = ?1");
+    let sql = concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM runs WHERE run_id = ?1 AND NOT EXISTS (SELECT 1 FROM sessions \
+          WHERE sessions.session_id = runs.session_id AND sessions.status = 'deleted')"
+    );
     one(connection, sql, [id.bytes()], run)
 }
 

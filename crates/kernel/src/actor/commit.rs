@@ -1,0 +1,111 @@
+//! Committing: a draft becomes durable, then is taken over, then is published; or nothing has changed.
+
+use std::sync::Arc;
+
+use mainspring_core::{Attempt, Cursor, Event, Run};
+
+use super::{Actor, Draft};
+use crate::feed::OpenText;
+use crate::store::{Commit, StoreError};
+
+impl Actor {
+    /// A draft on the state as it is; `seal` when it completes what is being streamed.
+    pub(super) fn draft(&self, seal: bool) -> (Draft, Vec<OpenText>) {
+        let (pos, text) = self.feed.hold(seal);
+        (
+            Draft::new(
+                self.shared.ids.clone(),
+                self.shared.clock.now(),
+                pos,
+                self.hot.clone(),
+            ),
+            text,
+        )
+    }
+
+    /// Gives a draft up: what was held back flows again.
+    pub(super) fn give_up(&self) {
+        self.feed.publish(vec![], None);
+        self.feed.unseal();
+    }
+
+    /// Makes `draft` durable, takes its state over and publishes its events. On an error nothing has changed.
+    pub(super) async fn commit(
+        &mut self,
+        draft: Draft,
+    ) -> Result<(Option<Run>, Option<Attempt>), StoreError> {
+        if draft.is_empty() {
+            self.give_up();
+            return Ok((draft.run, draft.attempt));
+        }
+        let (commit, completed) = draft.commit(self.fence);
+        let commit = Arc::new(commit);
+        let cursors = match self.shared.store.commit(commit.clone()).await {
+            Err(StoreError::Unavailable(why)) => self.look_up(&commit, why).await,
+            outcome => outcome,
+        };
+        match cursors {
+            Ok(cursors) => {
+                let request = draft.run.as_ref().and_then(|run| run.request.request_id.clone());
+                let events = commit.events.iter().zip(cursors).map(|(event, cursor)| {
+                    Arc::new(Event {
+                        id: event.id,
+                        cursor,
+                        pos: event.pos,
+                        session: self.fence.session,
+                        run: event.run,
+                        attempt: event.attempt,
+                        request: request.clone().filter(|_| event.run.is_some()),
+                        at: event.at,
+                        body: event.body.clone(),
+                    })
+                });
+                self.feed.publish(events.collect(), completed);
+                self.hot = draft.hot;
+                self.stored = true;
+                Ok((draft.run, draft.attempt))
+            }
+            Err(error) => {
+                self.give_up();
+                if error == StoreError::Fenced {
+                    tracing::error!(session = %self.fence.session, "another writer has taken over this session");
+                    self.over = true;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Finds out what became of a commit whose outcome is not known, before anybody is told anything.
+    pub(super) async fn look_up(&self, commit: &Commit, why: String) -> Result<Vec<Cursor>, StoreError> {
+        let (at, _) = self.feed.now();
+        let first = commit.events.first().map(|event| event.id);
+        let mut pause = 50;
+        loop {
+            let limit = commit.events.len();
+            match self
+                .shared
+                .store
+                .events_after(self.fence.session, None, at.cursor, limit)
+                .await
+            {
+                Ok(events) if first.is_some() && events.first().map(|event| event.id) == first => {
+                    return Ok(events.iter().map(|event| event.cursor).collect());
+                }
+                Ok(_) => return Err(StoreError::Unavailable(why)),
+                Err(StoreError::Unavailable(still)) => {
+                    tracing::warn!(%why, %still, "the outcome of a commit is not known yet");
+                    self.rest(&mut pause).await;
+                }
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
+    /// Rests before the store is asked again, longer each time.
+    pub(super) async fn rest(&self, pause: &mut u64) {
+        let clock = &self.shared.clock;
+        clock.sleep_until(clock.now().plus(*pause)).await;
+        *pause = (*pause * 2).min(5_000);
+    }
+}

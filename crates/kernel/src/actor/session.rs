@@ -1,0 +1,88 @@
+//! The session itself: created, renamed, archived, deleted.
+
+use mainspring_core::session::Command as SessionCommand;
+use mainspring_core::{Body, Cursor, RunStatus, Session, SessionStatus};
+
+use super::Actor;
+use crate::error::Error;
+use crate::store::{Loaded, StoreError};
+
+impl Actor {
+    pub(super) async fn create(&mut self) -> Result<Result<Session, StoreError>, Error> {
+        if self.stored {
+            return Ok(Ok(self.hot.session.clone()));
+        }
+        let (mut draft, _) = self.draft(false);
+        draft.emit(created(&self.hot.session));
+        match self.commit(draft).await {
+            Ok(_) => Ok(Ok(self.hot.session.clone())),
+            Err(conflict @ StoreError::Conflict(_)) => Ok(Err(conflict)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Changes the session, if it still stands at `version` where one is given.
+    pub(super) async fn change_session(
+        &mut self,
+        commands: Vec<SessionCommand>,
+        version: Option<u64>,
+    ) -> Result<Session, Error> {
+        let now = self.hot.session.version;
+        if let Some(expected) = version.filter(|version| *version != now) {
+            return Err(Error::Changed { expected, now });
+        }
+        let (mut draft, _) = self.draft(false);
+        for command in commands {
+            let command = match command {
+                SessionCommand::Delete { .. } => SessionCommand::Delete {
+                    live: !self.is_idle(),
+                },
+                other => other,
+            };
+            if let Err(refusal) = draft.session_command(command) {
+                self.give_up();
+                return Err(match self.busy() {
+                    Some(status) => Error::Busy { status },
+                    None => refusal.into(),
+                });
+            }
+        }
+        self.commit(draft).await?;
+        if self.hot.session.status == SessionStatus::Deleted {
+            self.over = true;
+            self.shared.purge(self.fence.session);
+        }
+        Ok(self.hot.session.clone())
+    }
+
+    /// Where the run stands that keeps the session busy.
+    pub(super) fn busy(&self) -> Option<RunStatus> {
+        let active = self.active.as_ref().map(|active| active.run.state.status());
+        active.or_else(|| self.queue.front().map(|run| run.state.status()))
+    }
+}
+
+/// The event that says what `session` is like.
+pub(super) fn created(session: &Session) -> Body {
+    Body::SessionCreated {
+        key: session.key.clone(),
+        title: session.title.clone(),
+        adapter: session.adapter.clone(),
+        surface_kind: session.surface_kind.clone(),
+    }
+}
+
+/// What a new session's actor starts from.
+pub(crate) fn unborn(session: Session) -> Loaded {
+    Loaded {
+        session,
+        runs: vec![],
+        latest: None,
+        lines: vec![],
+        chunks: vec![],
+        effects: vec![],
+        inbox: vec![],
+        cursor: Cursor::START,
+        pos: 0,
+    }
+}
