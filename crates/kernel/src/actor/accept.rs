@@ -16,8 +16,17 @@ impl Actor {
         if self.shared.tasks.is_stopping() || self.shutdown.is_some() {
             return Err(Error::ShuttingDown);
         }
+        if accept.owner != self.hot.session.owner {
+            return Err(Error::not_found("session", self.fence.session));
+        }
+        let adapter = accept
+            .adapter
+            .as_ref()
+            .unwrap_or(&self.hot.session.adapter)
+            .clone();
+        self.shared.check_adapter(&adapter)?;
         let (base, again) = self.base(accept.place).await?;
-        let policy = self.stage(&accept)?;
+        let policy = self.stage(&accept, &adapter)?;
         let superseded: Vec<Run> = match policy {
             Policy::Replace | Policy::Interrupt => self
                 .queue
@@ -29,9 +38,9 @@ impl Actor {
         };
         let idle = self.is_idle() && self.shared.options.execute;
         let permit = idle
-            .then(|| self.shared.scheduler.try_acquire(&accept.adapter))
+            .then(|| self.shared.scheduler.try_acquire(&adapter))
             .flatten();
-        let (run, prompt) = self.run_of(&accept, again, permit.is_some());
+        let (run, prompt) = self.run_of(&accept, &adapter, again, permit.is_some());
 
         let (mut draft, _) = self.draft(false);
         if !self.stored {
@@ -42,7 +51,7 @@ impl Actor {
         }
         draft.run = Some(run);
         draft.emit(Body::RunQueued {
-            adapter: accept.adapter.clone(),
+            adapter: adapter.clone(),
             mode: accept.mode,
             policy: Some(policy),
             retry_at_ms: None,
@@ -61,7 +70,7 @@ impl Actor {
             let own = run_prompts(&accept, &prompt).then(|| (prompt.clone(), false));
             let started = draft
                 .start(self.shared.node, base, own)
-                .and_then(|()| self.open(&mut draft, &accept.adapter));
+                .and_then(|()| self.open(&mut draft, &adapter));
             if let Err(refusal) = started {
                 self.give_up();
                 return Err(refusal.into());
@@ -105,7 +114,7 @@ impl Actor {
     }
 
     /// What the policy makes of a busy session: the policy that takes effect, or a refusal.
-    fn stage(&self, accept: &Accept) -> Result<Policy, Error> {
+    fn stage(&self, accept: &Accept, adapter: &str) -> Result<Policy, Error> {
         let limits = &self.shared.options.limits;
         let Some(status) = self.busy() else {
             return Ok(accept.policy);
@@ -115,7 +124,7 @@ impl Actor {
         }
         if accept.policy == Policy::Steer {
             return Err(Error::Unsupported {
-                adapter: accept.adapter.clone(),
+                adapter: adapter.to_owned(),
                 what: "take a prompt while it works",
             });
         }
@@ -160,7 +169,13 @@ impl Actor {
     }
 
     /// The run, and the message it answers: its own prompt, or an earlier one.
-    fn run_of(&self, accept: &Accept, again: Option<Arc<Message>>, starts: bool) -> (Run, Arc<Message>) {
+    fn run_of(
+        &self,
+        accept: &Accept,
+        adapter: &str,
+        again: Option<Arc<Message>>,
+        starts: bool,
+    ) -> (Run, Arc<Message>) {
         let now = self.shared.clock.now();
         let prompt = match again {
             Some(earlier) => earlier,
@@ -187,7 +202,7 @@ impl Actor {
             parent: None,
             request: accept.name.clone(),
             fingerprint: accept.fingerprint,
-            adapter: accept.adapter.clone(),
+            adapter: adapter.to_owned(),
             mode: accept.mode,
             prompt: run_prompts(accept, &prompt).then_some(prompt.id),
             options: accept.options.clone(),
