@@ -160,6 +160,15 @@ pub(crate) fn message(connection: &Connection, message: &Message, at: Point, con
     );
 }
 
+/// A run of the session has begun.
+pub(crate) fn began(connection: &Connection, run: &Run) {
+    insert(
+        connection,
+        "UPDATE sessions SET last_activity_at_ms = ?2 WHERE session_id = ?1",
+        params![run.session.as_bytes(), run.updated_at.0],
+    );
+}
+
 /// The run and its attempt have ended, and the session's path with them.
 pub(crate) fn ended(connection: &Connection, run: &Run, at: Point) {
     insert(

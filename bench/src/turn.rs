@@ -23,8 +23,8 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     let folder = world::Folder::new();
     let store = world::store(&folder.file("ours.sqlite3"));
     let connection = raw::open(&folder.file("raw.sqlite3"));
-    let mut by_hand = ByHand::new(&connection);
-    let (times, baseline) = runtime.block_on(async {
+    let mut by_hand = ByHand::new(connection);
+    let measured = runtime.spawn(async move {
         let maker = Maker::new();
         let mut talks: Vec<Vec<SessionId>> = vec![];
         for (messages, count) in SIZES {
@@ -51,6 +51,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         kernel.shutdown().await;
         (times, baseline)
     });
+    let (times, baseline) = runtime.block_on(measured).unwrap();
     let floor = median(&baseline);
     for ((messages, _), times) in SIZES.iter().zip(&times) {
         table.line(
@@ -80,7 +81,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     );
 }
 
-/// One turn, in milliseconds.
+/// One turn, in milliseconds. Call it from a task: callers are tasks of the runtime, as those of a server are.
 pub(crate) async fn one(kernel: &Kernel, session: SessionId, feed: &mut Subscription) -> f64 {
     let request = prompt(session, world::text(500));
     let begin = Instant::now();
@@ -116,8 +117,8 @@ async fn succeeded(feed: &mut Subscription, run: RunId) {
 }
 
 /// The rows of a turn, written by hand in two transactions.
-struct ByHand<'a> {
-    connection: &'a Connection,
+struct ByHand {
+    connection: Connection,
     maker: Maker,
     session: mainspring_core::Session,
     line: mainspring_core::LineId,
@@ -126,12 +127,12 @@ struct ByHand<'a> {
     content: String,
 }
 
-impl<'a> ByHand<'a> {
-    fn new(connection: &'a Connection) -> Self {
+impl ByHand {
+    fn new(connection: Connection) -> Self {
         let maker = Maker::new();
         let (session, line) = (maker.session(), maker.ids.line());
-        raw::session(connection, session.id);
-        raw::line(connection, line.0, session.id);
+        raw::session(&connection, session.id);
+        raw::line(&connection, line.0, session.id);
         Self {
             connection,
             session,
@@ -161,22 +162,23 @@ impl<'a> ByHand<'a> {
         let write = |events: &[mainspring_kernel::store::NewEvent], seq: &mut i64| {
             for event in events {
                 *seq += 1;
-                raw::event(self.connection, session, event, payload, *seq);
+                raw::event(&self.connection, session, event, payload, *seq);
             }
         };
         run.prompt = Some(prompt.id);
         run.last_attempt = Some(attempt.id);
         let begin = Instant::now();
-        raw::transaction(self.connection, || {
-            raw::run(self.connection, &run, self.seq);
-            raw::attempt(self.connection, &attempt);
-            raw::message(self.connection, &prompt, point(pos), &self.content);
+        raw::transaction(&self.connection, || {
+            raw::began(&self.connection, &run);
+            raw::run(&self.connection, &run, self.seq);
+            raw::attempt(&self.connection, &attempt);
+            raw::message(&self.connection, &prompt, point(pos), &self.content);
             write(accepted, &mut self.seq);
         });
         run.final_message = Some(answer.id);
-        raw::transaction(self.connection, || {
-            raw::message(self.connection, &answer, point(pos + 1), &self.content);
-            raw::ended(self.connection, &run, point(pos + 1));
+        raw::transaction(&self.connection, || {
+            raw::message(&self.connection, &answer, point(pos + 1), &self.content);
+            raw::ended(&self.connection, &run, point(pos + 1));
             write(ended, &mut self.seq);
         });
         self.turn += 1;
