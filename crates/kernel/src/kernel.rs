@@ -278,6 +278,23 @@ impl Kernel {
 }
 
 impl Shared {
+    /// True while the session is in memory.
+    pub(crate) fn is_live(&self, session: SessionId) -> bool {
+        self.actors.lock().contains_key(&session)
+    }
+
+    /// Refuses an adapter that is not one of ours.
+    pub(crate) fn check_adapter(&self, name: &str) -> Result<(), Error> {
+        if self.adapters.contains_key(name) {
+            return Ok(());
+        }
+        let known = self.adapters.keys().map(String::as_str).collect::<Vec<_>>();
+        Err(Error::UnknownAdapter {
+            name: name.chars().take(64).collect(),
+            known: known.join(", "),
+        })
+    }
+
     /// Passes `command` to the session's actor, loading it if it is not in memory.
     pub(crate) fn dispatch(&self, session: SessionId, command: Command) {
         let mut command = command;

@@ -1,5 +1,7 @@
 -- The tables. Ids are 16-byte blobs, times are milliseconds since 1970, JSON is text.
 -- An index is here only if a read, a purge or a uniqueness rule needs it; each says which.
+-- For a list of more than two, IN fills a temporary tree in each statement that checks it: what every turn writes
+-- spells its comparisons out.
 
 CREATE TABLE meta (
   name TEXT PRIMARY KEY,
@@ -12,7 +14,7 @@ CREATE TABLE sessions (
   agent_definition_id TEXT NOT NULL,
   key TEXT,
   title TEXT,
-  status TEXT NOT NULL CHECK (status IN ('open', 'archived', 'closed', 'deleted')),
+  status TEXT NOT NULL CHECK (status = 'open' OR status = 'archived' OR status = 'closed' OR status = 'deleted'),
   surface_kind TEXT NOT NULL,
   external_ref_kind TEXT,
   external_ref_id TEXT,
@@ -67,10 +69,11 @@ CREATE TABLE runs (
   created_at_ms INTEGER NOT NULL,
   -- What stands above never changes.
   adapter_id TEXT NOT NULL,
-  status TEXT NOT NULL CHECK (status IN (
-    'queued', 'starting', 'running', 'waiting_input', 'waiting_approval',
-    'cancelling', 'succeeded', 'failed', 'cancelled', 'timed_out', 'orphaned'
-  )),
+  status TEXT NOT NULL CHECK (
+    status = 'running' OR status = 'succeeded' OR status = 'queued' OR status = 'starting' OR status = 'waiting_input'
+    OR status = 'waiting_approval' OR status = 'cancelling' OR status = 'failed' OR status = 'cancelled'
+    OR status = 'timed_out' OR status = 'orphaned'
+  ),
   active_attempt_id BLOB,
   retry_at_ms INTEGER,
   wait TEXT,
@@ -100,12 +103,11 @@ CREATE UNIQUE INDEX runs_request_uq ON runs(owner_id, client_id, request_id)
 CREATE UNIQUE INDEX runs_session_uq ON runs(session_id, run_no);
 -- run_page.
 CREATE INDEX runs_recent_idx ON runs(owner_id, created_at_ms, run_id);
--- unfinished, session_load: as large as what is unfinished.
-CREATE INDEX runs_live_idx ON runs(session_id, run_no)
-  WHERE status NOT IN ('succeeded', 'failed', 'cancelled', 'timed_out', 'orphaned');
--- At most one run of a session is active.
-CREATE UNIQUE INDEX runs_one_active_uq ON runs(session_id)
-  WHERE status IN ('starting', 'running', 'waiting_input', 'waiting_approval', 'cancelling');
+-- unfinished, session_load: as large as what is unfinished. And at most one run of a session is active: all that are
+-- not queued have the same place.
+CREATE UNIQUE INDEX runs_live_uq ON runs(session_id, CASE status WHEN 'queued' THEN run_no ELSE 0 END)
+  WHERE status <> 'succeeded' AND status <> 'failed' AND status <> 'cancelled' AND status <> 'timed_out'
+    AND status <> 'orphaned';
 
 CREATE TABLE adapter_bindings (
   binding_id BLOB PRIMARY KEY CHECK (length(binding_id) = 16),
@@ -134,10 +136,11 @@ CREATE TABLE run_attempts (
   run_id BLOB NOT NULL REFERENCES runs(run_id) ON DELETE CASCADE,
   attempt_no INTEGER NOT NULL CHECK (attempt_no > 0),
   attempt_id BLOB NOT NULL CHECK (length(attempt_id) = 16),
-  status TEXT NOT NULL CHECK (status IN (
-    'queued', 'starting', 'running', 'waiting_input', 'waiting_approval',
-    'cancelling', 'succeeded', 'failed', 'cancelled', 'timed_out', 'orphaned'
-  )),
+  status TEXT NOT NULL CHECK (
+    status = 'running' OR status = 'succeeded' OR status = 'queued' OR status = 'starting' OR status = 'waiting_input'
+    OR status = 'waiting_approval' OR status = 'cancelling' OR status = 'failed' OR status = 'cancelled'
+    OR status = 'timed_out' OR status = 'orphaned'
+  ),
   adapter_id TEXT NOT NULL,
   node_id BLOB NOT NULL,
   binding_id BLOB,
@@ -161,7 +164,8 @@ CREATE TABLE run_attempts (
 
 -- At most one attempt of a run has not ended.
 CREATE UNIQUE INDEX run_attempts_one_live_uq ON run_attempts(run_id)
-  WHERE status NOT IN ('succeeded', 'failed', 'cancelled', 'timed_out', 'orphaned');
+  WHERE status <> 'succeeded' AND status <> 'failed' AND status <> 'cancelled' AND status <> 'timed_out'
+    AND status <> 'orphaned';
 
 -- event_seq comes from the writer's counter: it is never used again, which a rowid alone would be after a purge.
 -- No unique index on event_id: 122 random bits suffice, and it would double the cost of an insert. No index by
@@ -211,7 +215,9 @@ CREATE TABLE messages (
   session_id BLOB NOT NULL,
   run_id BLOB,
   role TEXT NOT NULL CHECK (role IN ('user', 'assistant')),
-  status TEXT NOT NULL CHECK (status IN ('not_started', 'generating', 'completed', 'failed', 'cancelled')),
+  status TEXT NOT NULL CHECK (
+    status = 'completed' OR status = 'not_started' OR status = 'generating' OR status = 'failed' OR status = 'cancelled'
+  ),
   line INTEGER REFERENCES lines(line),
   pos INTEGER,
   input_tokens INTEGER,         -- NULL when the usage is not known

@@ -16,8 +16,17 @@ impl Actor {
         if self.shared.tasks.is_stopping() || self.shutdown.is_some() {
             return Err(Error::ShuttingDown);
         }
+        if accept.owner != self.hot.session.owner {
+            return Err(Error::not_found("session", self.fence.session));
+        }
+        let adapter = accept
+            .adapter
+            .as_ref()
+            .unwrap_or(&self.hot.session.adapter)
+            .clone();
+        self.shared.check_adapter(&adapter)?;
         let (base, again) = self.base(accept.place).await?;
-        let policy = self.stage(&accept)?;
+        let policy = self.stage(&accept, &adapter)?;
         // To replace leaves alone what has begun, to interrupt does not, even if it pauses before it is tried again.
         let superseded: Vec<Run> = self
             .queue
@@ -31,12 +40,12 @@ impl Actor {
             .collect();
         let idle = self.is_idle() && self.shared.options.execute;
         let permit = idle
-            .then(|| self.shared.scheduler.try_acquire(&accept.adapter))
+            .then(|| self.shared.scheduler.try_acquire(&adapter))
             .flatten();
         if permit.is_none() {
             self.check_room()?;
         }
-        let (run, prompt) = self.run_of(&accept, again, permit.is_some());
+        let (run, prompt) = self.run_of(&accept, &adapter, again, permit.is_some());
 
         let (position, _) = self.feed.now();
         let (mut draft, _) = self.draft(false);
@@ -51,7 +60,7 @@ impl Actor {
         }
         draft.run = Some(run);
         draft.emit(Body::RunQueued {
-            adapter: accept.adapter.clone(),
+            adapter: adapter.clone(),
             mode: accept.mode,
             policy: Some(policy),
             retry_at_ms: None,
@@ -70,7 +79,7 @@ impl Actor {
             let own = run_prompts(&accept, &prompt).then(|| (prompt.clone(), false));
             let started = draft
                 .start(self.shared.node, base, own)
-                .and_then(|()| self.open(&mut draft, &accept.adapter));
+                .and_then(|()| self.open(&mut draft, &adapter));
             if let Err(refusal) = started {
                 self.give_up();
                 return Err(refusal.into());
@@ -106,7 +115,7 @@ impl Actor {
     }
 
     /// What the policy makes of a busy session: the policy that takes effect, or a refusal.
-    fn stage(&self, accept: &Accept) -> Result<Policy, Error> {
+    fn stage(&self, accept: &Accept, adapter: &str) -> Result<Policy, Error> {
         let limits = &self.shared.options.limits;
         let Some(status) = self.busy() else {
             return Ok(accept.policy);
@@ -116,7 +125,7 @@ impl Actor {
         }
         if accept.policy == Policy::Steer {
             return Err(Error::Unsupported {
-                adapter: accept.adapter.clone(),
+                adapter: adapter.to_owned(),
                 what: "take a prompt while it works",
             });
         }
@@ -170,7 +179,13 @@ impl Actor {
     }
 
     /// The run, and the message it answers: its own prompt, or an earlier one.
-    fn run_of(&self, accept: &Accept, again: Option<Arc<Message>>, starts: bool) -> (Run, Arc<Message>) {
+    fn run_of(
+        &self,
+        accept: &Accept,
+        adapter: &str,
+        again: Option<Arc<Message>>,
+        starts: bool,
+    ) -> (Run, Arc<Message>) {
         let now = self.shared.clock.now();
         let prompt = match again {
             Some(earlier) => earlier,
@@ -197,7 +212,7 @@ impl Actor {
             parent: None,
             request: accept.name.clone(),
             fingerprint: accept.fingerprint,
-            adapter: accept.adapter.clone(),
+            adapter: adapter.to_owned(),
             mode: accept.mode,
             prompt: run_prompts(accept, &prompt).then_some(prompt.id),
             options: accept.options.clone(),

@@ -114,8 +114,10 @@ pub struct Accepted {
 #[derive(Debug, Clone)]
 pub(crate) struct Accept {
     pub(crate) run: RunId,
+    pub(crate) owner: String,
     pub(crate) prompt: Vec<Block>,
-    pub(crate) adapter: String,
+    /// The session's if not given.
+    pub(crate) adapter: Option<String>,
     pub(crate) mode: Mode,
     pub(crate) options: RunOptions,
     pub(crate) place: Place,

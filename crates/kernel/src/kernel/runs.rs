@@ -2,7 +2,8 @@
 
 use mainspring_core::limits::check_text;
 use mainspring_core::{
-    Answer, Attempt, Block, Cursor, Event, Place, Policy, Position, RequestName, Run, RunId, WaitId,
+    Answer, Attempt, Block, Cursor, Event, Place, Policy, Position, RequestName, Run, RunId, SessionId,
+    WaitId,
 };
 use serde::Serialize;
 
@@ -34,29 +35,16 @@ impl Kernel {
         fingerprint: [u8; 16],
     ) -> Result<Accepted, Error> {
         loop {
-            let found = self.session_named(caller, &request.session).await?;
-            let (id, adapter) = match found {
-                Some(session) => (session.id, request.adapter.clone().unwrap_or(session.adapter)),
-                None => {
-                    if request.place.is_branch() && request.place != Place::Root {
-                        return Err(Error::Invalid(
-                            "a session must exist before it can be branched".into(),
-                        ));
-                    }
-                    let mut session = self.session_new(caller, &request.session);
-                    if let (None, Some(adapter)) = (&request.session.new.adapter, &request.adapter) {
-                        session.adapter.clone_from(adapter);
-                    }
-                    let names = (session.id, session.adapter.clone());
-                    self.shared.birth(session).await?;
-                    names
-                }
+            let id = match request.session.id.filter(|id| self.shared.is_live(*id)) {
+                // Its actor knows it, and whose it is.
+                Some(live) => live,
+                None => self.session_for(caller, request).await?,
             };
-            self.check_adapter(&adapter)?;
             let accept = Accept {
                 run: self.shared.ids.run(),
+                owner: caller.owner.clone(),
                 prompt: request.prompt.clone(),
-                adapter: request.adapter.clone().unwrap_or(adapter),
+                adapter: request.adapter.clone(),
                 mode: request.mode,
                 options: request.options.clone(),
                 place: request.place,
@@ -75,6 +63,25 @@ impl Kernel {
                 Err(conflict) => return Err(conflict.into()),
             }
         }
+    }
+
+    /// The session that a prompt is for; a new one, which its first run creates, if there is none.
+    async fn session_for(&self, caller: &Caller, request: &RunRequest) -> Result<SessionId, Error> {
+        if let Some(found) = self.session_named(caller, &request.session).await? {
+            return Ok(found.id);
+        }
+        if request.place.is_branch() && request.place != Place::Root {
+            return Err(Error::Invalid(
+                "a session must exist before it can be branched".into(),
+            ));
+        }
+        let mut session = self.session_new(caller, &request.session);
+        if let (None, Some(adapter)) = (&request.session.new.adapter, &request.adapter) {
+            session.adapter.clone_from(adapter);
+        }
+        let id = session.id;
+        self.shared.birth(session).await?;
+        Ok(id)
     }
 
     /// The run that an earlier request under the same name made.
@@ -206,15 +213,7 @@ impl Kernel {
     }
 
     pub(super) fn check_adapter(&self, name: &str) -> Result<(), Error> {
-        let adapters = &self.shared.adapters;
-        if adapters.contains_key(name) {
-            return Ok(());
-        }
-        let known = adapters.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        Err(Error::UnknownAdapter {
-            name: name.chars().take(64).collect(),
-            known,
-        })
+        self.shared.check_adapter(name)
     }
 
     fn check_request(&self, caller: &Caller, request: &RunRequest) -> Result<(), Error> {

@@ -4,6 +4,8 @@
 //! queue ──take all──▶ BEGIN ─▶ [savepoint, check fence, write, release | roll back]… ─▶ COMMIT ──▶ answers
 //! ```
 //!
+//! A commit that is alone in its group needs no savepoint: the transaction is its own.
+//!
 //! The writer never waits for company: what is queued when it is free makes up the next group. Fences are checked
 //! here and leases are given out here, after the group's commit, so that whoever holds a new lease reads all that
 //! was written under the old one.
@@ -150,6 +152,8 @@ impl Writer {
         if fault == Some(Fault::DiskFull) {
             self.pages_limit(false);
         }
+        let is_write = |job: &&Job| !matches!(job, Job::Lease(..));
+        let alone = jobs.iter().filter(is_write).count() == 1;
         for job in jobs {
             if let Job::Lease(session, answer) = job {
                 done.push(Done::Lease(answer, self.lease_take(session)));
@@ -163,9 +167,9 @@ impl Writer {
                 failure = Some(StoreError::Unavailable(error.to_string()));
             }
             if failure.is_none() {
-                done.push(self.job_write(job, &mut drops));
+                done.push(self.job_write(job, alone, &mut drops));
                 // Some errors (a full disk, for one) make SQLite roll back everything, savepoints and all.
-                if self.connection.is_autocommit() {
+                if self.connection.is_autocommit() && !alone {
                     failure = Some(StoreError::Unavailable(
                         "SQLite rolled the transaction back".into(),
                     ));
@@ -189,7 +193,7 @@ impl Writer {
         }
     }
 
-    fn job_write(&mut self, job: Job, drops: &mut Vec<(SessionId, u64)>) -> Done {
+    fn job_write(&mut self, job: Job, alone: bool, drops: &mut Vec<(SessionId, u64)>) -> Done {
         match job {
             Job::Commit(prepared, answer) => {
                 let fence = prepared.commit.fence;
@@ -197,7 +201,7 @@ impl Writer {
                     return Done::Commit(answer, Err(StoreError::Fenced));
                 }
                 let mut seq = self.seq;
-                let result = self.in_savepoint(|connection| prepared.write(connection, &mut seq));
+                let result = self.undoable(alone, |connection| prepared.write(connection, &mut seq));
                 if result.is_ok() {
                     self.seq = seq;
                     drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
@@ -209,13 +213,13 @@ impl Writer {
             }
             Job::Purge(session, answer) => {
                 let seq = self.seq;
-                let result = self.in_savepoint(|connection| {
+                let result = self.undoable(alone, |connection| {
                     purge::session_purge(connection, session, seq).map_err(|error| of_write(&error))
                 });
                 Done::More(answer, result)
             }
             Job::Forget(before, answer) => {
-                let result = self.in_savepoint(|connection| {
+                let result = self.undoable(alone, |connection| {
                     purge::requests_forget(connection, before).map_err(|error| of_write(&error))
                 });
                 Done::More(answer, result)
@@ -225,10 +229,20 @@ impl Writer {
         }
     }
 
-    fn in_savepoint<T>(
+    /// Does all of `write` or nothing: in a savepoint, or with all of the transaction if it is `alone` in it.
+    fn undoable<T>(
         &self,
+        alone: bool,
         write: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        if alone {
+            let result = write(&self.connection);
+            if result.is_err() && !self.connection.is_autocommit() {
+                self.execute("ROLLBACK")
+                    .map_err(|error| StoreError::Unavailable(error.to_string()))?;
+            }
+            return result;
+        }
         self.execute("SAVEPOINT one").map_err(|error| of_write(&error))?;
         match write(&self.connection) {
             Ok(value) => self

@@ -13,9 +13,20 @@ use super::{
     all, attempt, attempt_columns, limit, line, line_columns, one, run, run_columns, session, session_columns,
 };
 
+/// What the partial indexes say, word for word: else they are not used.
+macro_rules! is_live {
+    () => {
+        "status <> 'succeeded' AND status <> 'failed' AND status <> 'cancelled' AND status <> 'timed_out' \
+         AND status <> 'orphaned'"
+    };
+}
+
 pub(in super::super) fn unfinished(connection: &Connection) -> Result<Unfinished, StoreError> {
-    let live = "SELECT DISTINCT session_id FROM runs
-                WHERE status NOT IN ('succeeded', 'failed', 'cancelled', 'timed_out', 'orphaned') ORDER BY session_id";
+    let live = concat!(
+        "SELECT DISTINCT session_id FROM runs INDEXED BY runs_live_uq WHERE ",
+        is_live!(),
+        " ORDER BY session_id"
+    );
     let deleted = "SELECT session_id FROM sessions WHERE status = 'deleted' ORDER BY session_id";
     Ok(Unfinished {
         live: all(connection, live, [], |columns| columns.id())?,
@@ -60,8 +71,9 @@ fn runs_live(connection: &Connection, id: SessionId) -> Result<Vec<(Run, Option<
     let sql = concat!(
         "SELECT ",
         run_columns!(),
-        " FROM runs WHERE session_id = ?1 \
-            AND status NOT IN ('succeeded', 'failed', 'cancelled', 'timed_out', 'orphaned') ORDER BY run_no"
+        " FROM runs INDEXED BY runs_live_uq WHERE session_id = ?1 AND ",
+        is_live!(),
+        " ORDER BY run_no"
     );
     let latest = concat!(
         "SELECT ",

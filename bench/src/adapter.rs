@@ -1,0 +1,108 @@
+//! Agents that do one thing each: answer, flood, or speak at a steady pace.
+
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use mainspring_core::{AttemptId, Fidelity};
+use mainspring_kernel::adapter::{
+    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, RestartBehavior,
+};
+
+use crate::world::text;
+
+/// Streams 500 characters at once and ends.
+pub(crate) const ANSWER: &str = "answer";
+/// Streams as many deltas as its prompt says, as fast as it can.
+pub(crate) const FLOOD: &str = "flood";
+/// Streams as many deltas as its prompt says, one each millisecond; each is the time it was sent.
+pub(crate) const PACE: &str = "pace";
+
+/// What the flood is made of: 4 to 8 bytes.
+pub(crate) const DROPS: [&str; 5] = ["the ", "quick ", "brown", "foxes, ", "jumping "];
+
+/// The time that the pace counts from.
+static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Sixteen digits: the nanoseconds since the epoch.
+pub(crate) fn stamp() -> String {
+    format!("{:016}", EPOCH.elapsed().as_nanos())
+}
+
+/// How long ago each stamp of `text` was made.
+pub(crate) fn ages(text: &str) -> impl Iterator<Item = Duration> {
+    let now = EPOCH.elapsed();
+    let stamps = text
+        .as_bytes()
+        .chunks(16)
+        .map(|stamp| str::from_utf8(stamp).unwrap());
+    stamps.map(move |stamp| now.saturating_sub(Duration::from_nanos(stamp.parse().unwrap())))
+}
+
+pub(crate) fn all() -> Vec<Arc<dyn Adapter>> {
+    let answer = text(500);
+    [ANSWER, FLOOD, PACE]
+        .map(|name| {
+            Arc::new(Agent {
+                name,
+                answer: answer.clone(),
+            }) as Arc<dyn Adapter>
+        })
+        .into()
+}
+
+struct Agent {
+    name: &'static str,
+    answer: String,
+}
+
+#[async_trait]
+impl Adapter for Agent {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            adapter: self.name.into(),
+            resume_fidelity: Fidelity::None,
+            supports_native_resume: false,
+            supports_cancellation: true,
+            acknowledges_cancellation: false,
+            requires_pinned_worker: false,
+            supports_model_switching: false,
+            supports_artifact_emission: false,
+            supports_tools: false,
+            supports_steering: false,
+            restart_behavior: RestartBehavior::AttemptsOrphaned,
+            uses_bindings: false,
+        }
+    }
+
+    async fn execute(&self, attempt: AttemptHandle) -> Executed {
+        let count = || attempt.assignment().prompt.text().parse::<usize>().unwrap();
+        match self.name {
+            ANSWER => attempt.delta(0, &self.answer).unwrap(),
+            FLOOD => {
+                for drop in DROPS.iter().cycle().take(count()) {
+                    attempt.delta(0, drop).unwrap();
+                }
+            }
+            _ => {
+                let mut tick = tokio::time::interval(Duration::from_millis(1));
+                for _ in 0..count() {
+                    tick.tick().await;
+                    attempt.delta(0, &stamp()).unwrap();
+                }
+            }
+        }
+        End::succeeded()
+    }
+
+    async fn cancel(&self, _attempt: AttemptId) -> Dispatch {
+        Dispatch {
+            dispatched: true,
+            acknowledged: false,
+        }
+    }
+
+    async fn kill(&self, _attempt: AttemptId) -> Death {
+        Death::Proven
+    }
+}

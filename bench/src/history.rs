@@ -1,0 +1,230 @@
+//! Sessions with a past, written straight into a store: the rows and events that the kernel writes for a turn.
+
+use std::sync::Arc;
+
+use mainspring_core::*;
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::ids::Ids;
+use mainspring_kernel::store::{Commit, Fence, NewEvent, Row, Store};
+use serde_json::json;
+
+use crate::adapter;
+use crate::world::{OWNER, text};
+
+/// How many events a turn has.
+pub(crate) const EVENTS_PER_TURN: usize = 8;
+/// How many turns are written at once.
+const TURNS_PER_COMMIT: u32 = 50;
+
+/// Makes things as they would be had they happened.
+#[derive(Clone)]
+pub(crate) struct Maker {
+    pub(crate) ids: Ids,
+    now: Time,
+    node: NodeId,
+}
+
+impl Maker {
+    pub(crate) fn new() -> Self {
+        let ids = Ids::system();
+        Self {
+            node: ids.node(),
+            ids,
+            now: Clock::system().now(),
+        }
+    }
+
+    pub(crate) fn session(&self) -> Session {
+        Session {
+            id: self.ids.session(),
+            owner: OWNER.into(),
+            key: None,
+            title: Some("a talk about foxes".into()),
+            status: SessionStatus::Open,
+            surface_kind: "api".into(),
+            external_ref: None,
+            legacy_alias: None,
+            agent_definition: "generalist".into(),
+            adapter: adapter::ANSWER.into(),
+            cwd: None,
+            model_profile: None,
+            metadata: json!({}),
+            tip: None,
+            tip_message: None,
+            version: 1,
+            created_at: self.now,
+            updated_at: self.now,
+            last_activity_at: self.now,
+        }
+    }
+
+    /// A run that has succeeded.
+    pub(crate) fn run(&self, session: SessionId, no: u32) -> Run {
+        Run {
+            id: self.ids.run(),
+            session,
+            owner: OWNER.into(),
+            no,
+            parent: None,
+            request: RequestName::default(),
+            fingerprint: [7; 16],
+            adapter: adapter::ANSWER.into(),
+            mode: Mode::Act,
+            prompt: None,
+            options: RunOptions::default(),
+            place: Place::Tip,
+            pen: None,
+            state: RunState::Succeeded {},
+            attempts: 1,
+            last_attempt: None,
+            final_message: None,
+            usage: Usage::default(),
+            created_at: self.now,
+            started_at: Some(self.now),
+            completed_at: Some(self.now),
+            updated_at: self.now,
+        }
+    }
+
+    pub(crate) fn attempt(&self, run: RunId) -> Attempt {
+        Attempt {
+            id: self.ids.attempt(),
+            run,
+            no: 1,
+            status: RunStatus::Succeeded,
+            adapter: adapter::ANSWER.into(),
+            node: self.node,
+            binding: None,
+            resume_from: None,
+            error: None,
+            retryable: false,
+            usage: Usage::default(),
+            cancellation: Cancellation::default(),
+            created_at: self.now,
+            started_at: Some(self.now),
+            completed_at: Some(self.now),
+        }
+    }
+
+    pub(crate) fn message(&self, session: SessionId, run: RunId, role: Role) -> Arc<Message> {
+        Arc::new(Message {
+            id: self.ids.message(),
+            session,
+            run: Some(run),
+            role,
+            status: MessageStatus::Completed,
+            content: vec![Block::text(text(500))],
+            usage: None,
+            created_at: self.now,
+        })
+    }
+
+    pub(crate) fn event(&self, run: RunId, attempt: Option<AttemptId>, body: Body) -> NewEvent {
+        NewEvent {
+            id: self.ids.event(),
+            pos: 0,
+            run: Some(run),
+            attempt,
+            at: self.now,
+            body,
+        }
+    }
+
+    /// A stored session of `turns` turns, two messages each.
+    pub(crate) async fn talk(&self, store: &dyn Store, turns: u32) -> SessionId {
+        let mut session = self.session();
+        let fence = store.lease_take(session.id, self.node).await.unwrap();
+        let line = Line::open(self.ids.line(), None);
+        for first in (0..turns).step_by(TURNS_PER_COMMIT as usize) {
+            let last = turns.min(first + TURNS_PER_COMMIT);
+            let mut commit = empty(fence);
+            for turn in first..last {
+                self.turn(&mut commit, &mut session, line.id, turn);
+            }
+            commit.rows.push(Row::Line(Line {
+                end: last * 2,
+                ..line
+            }));
+            commit.rows.push(Row::Session(Box::new(session.clone())));
+            store.commit(Arc::new(commit)).await.unwrap();
+        }
+        if turns == 0 {
+            let mut commit = empty(fence);
+            commit.rows.push(Row::Session(Box::new(session.clone())));
+            store.commit(Arc::new(commit)).await.unwrap();
+        }
+        session.id
+    }
+
+    fn turn(&self, commit: &mut Commit, session: &mut Session, line: LineId, turn: u32) {
+        let mut run = self.run(session.id, turn + 1);
+        let attempt = self.attempt(run.id);
+        let prompt = self.message(session.id, run.id, Role::User);
+        let answer = self.message(session.id, run.id, Role::Assistant);
+        let point = |pos| Point { line, pos };
+        run.prompt = Some(prompt.id);
+        run.pen = Some(point(turn * 2 + 2));
+        run.last_attempt = Some(attempt.id);
+        run.final_message = Some(answer.id);
+        let bodies = self.bodies(session, &prompt, &answer);
+        for (at, body) in bodies.into_iter().enumerate() {
+            let by = (at > 0).then_some(attempt.id);
+            commit.events.push(self.event(run.id, by, body));
+        }
+        session.tip = run.pen.map(|pen| point(pen.pos - 1));
+        session.tip_message = Some(answer.id);
+        session.version += 1;
+        commit.rows.push(Row::Message(prompt, Some(point(turn * 2))));
+        commit.rows.push(Row::Message(answer, Some(point(turn * 2 + 1))));
+        commit.rows.push(Row::Run(Box::new(run)));
+        commit.rows.push(Row::Attempt(Box::new(attempt)));
+    }
+
+    /// What happens in a turn.
+    pub(crate) fn bodies(
+        &self,
+        session: &Session,
+        prompt: &Arc<Message>,
+        answer: &Arc<Message>,
+    ) -> [Body; EVENTS_PER_TURN] {
+        [
+            Body::RunQueued {
+                adapter: adapter::ANSWER.into(),
+                mode: Mode::Act,
+                policy: Some(Policy::Enqueue),
+                retry_at_ms: None,
+            },
+            Body::AttemptCreated {
+                attempt_no: 1,
+                adapter: adapter::ANSWER.into(),
+                resume_from_attempt_id: None,
+            },
+            Body::RunStarting {},
+            Body::MessageCompleted {
+                message: prompt.clone(),
+                parent_id: session.tip_message,
+            },
+            Body::AttemptStarted {},
+            Body::RunRunning {},
+            Body::MessageCompleted {
+                message: answer.clone(),
+                parent_id: Some(prompt.id),
+            },
+            Body::RunSucceeded {
+                close: Close {
+                    message_id: Some(answer.id),
+                    tip: Some(answer.id),
+                    usage: Usage::default(),
+                },
+            },
+        ]
+    }
+}
+
+fn empty(fence: Fence) -> Commit {
+    Commit {
+        fence,
+        events: vec![],
+        rows: vec![],
+    }
+}

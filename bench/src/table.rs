@@ -1,0 +1,130 @@
+//! The table: one line per measure.
+
+/// What was measured.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    lines: Vec<[String; 6]>,
+    notes: Vec<String>,
+}
+
+/// What a measure has to reach.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Goal {
+    /// At least this, of `ours`.
+    AtLeast(f64),
+    /// At most this, of `ours`.
+    AtMost(f64),
+    /// At least this, of `ours / baseline`.
+    RatioAtLeast(f64),
+    /// At most this, of `ours / baseline`.
+    RatioAtMost(f64),
+    /// For information.
+    None,
+}
+
+const HEAD: [&str; 6] = ["measure", "ours", "baseline", "ratio", "goal", "met"];
+
+impl Table {
+    /// Adds a line; `unit` follows the numbers.
+    pub(crate) fn line(
+        &mut self,
+        measure: impl Into<String>,
+        ours: f64,
+        baseline: Option<(f64, &str)>,
+        unit: &str,
+        goal: Goal,
+    ) {
+        let ratio = baseline.map(|(baseline, _)| ours / baseline);
+        self.line_with_ratio(measure, ours, baseline, ratio, unit, goal);
+    }
+
+    /// Adds a line whose ratio is not that of its two numbers, but for example a median of ratios.
+    pub(crate) fn line_with_ratio(
+        &mut self,
+        measure: impl Into<String>,
+        ours: f64,
+        baseline: Option<(f64, &str)>,
+        ratio: Option<f64>,
+        unit: &str,
+        goal: Goal,
+    ) {
+        let with_unit = |number: f64| format!("{} {unit}", shown(number)).trim_end().to_owned();
+        let of_ratio = ratio.unwrap_or(f64::NAN);
+        let (goal, met) = match goal {
+            Goal::AtLeast(least) => (format!("≥ {}", with_unit(least)), Some(ours >= least)),
+            Goal::AtMost(most) => (format!("≤ {}", with_unit(most)), Some(ours <= most)),
+            Goal::RatioAtLeast(least) => (format!("ratio ≥ {least}"), Some(of_ratio >= least)),
+            Goal::RatioAtMost(most) => (format!("ratio ≤ {most}"), Some(of_ratio <= most)),
+            Goal::None => (String::new(), None),
+        };
+        let met = met.map_or("", |met| if met { "yes" } else { "NO" });
+        self.lines.push([
+            measure.into(),
+            with_unit(ours),
+            baseline.map_or_else(String::new, |(baseline, what)| {
+                format!("{} ({what})", with_unit(baseline))
+            }),
+            ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+            goal,
+            met.into(),
+        ]);
+        if let Some(line) = self.lines.last() {
+            eprintln!("  {}", line.join(" | "));
+        }
+    }
+
+    /// Adds a remark beneath the table.
+    pub(crate) fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    pub(crate) fn print(&self, markdown: bool) {
+        let head = HEAD.map(str::to_owned);
+        let width = |column: usize| {
+            let cells = self
+                .lines
+                .iter()
+                .chain([&head])
+                .map(|line| line[column].chars().count());
+            cells.max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
+        let (edge, gap) = if markdown { ("|", " | ") } else { ("", "  ") };
+        let print = |line: &[String; 6]| {
+            let cells: Vec<String> = (line.iter().zip(&widths))
+                .map(|(cell, width)| format!("{cell:width$}"))
+                .collect();
+            println!("{}", format!("{edge} {} {edge}", cells.join(gap)).trim());
+        };
+        print(&head);
+        let rule: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+        println!("{}", format!("{edge} {} {edge}", rule.join(gap)).trim());
+        self.lines.iter().for_each(print);
+        for note in &self.notes {
+            println!("{}{note}", if markdown { "\n" } else { "" });
+        }
+    }
+}
+
+/// Three figures, and thousands kept apart.
+fn shown(number: f64) -> String {
+    match number.abs() {
+        size if size >= 1000.0 => {
+            let digits = format!("{number:.0}");
+            let mut text = String::new();
+            for (at, digit) in digits.chars().enumerate() {
+                if at > 0 && (digits.len() - at) % 3 == 0 {
+                    text.push(',');
+                }
+                text.push(digit);
+            }
+            text
+        }
+        size if size >= 100.0 => format!("{number:.0}"),
+        size if size >= 10.0 => format!("{number:.1}"),
+        _ => format!("{number:.2}")
+            .trim_end_matches('0')
+            .trim_end_matches('.')
+            .to_owned(),
+    }
+}

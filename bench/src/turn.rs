@@ -1,0 +1,187 @@
+//! A turn: from the call that brings the prompt to the event that says the run has succeeded, for sessions of
+//! different lengths, beside two transactions by hand.
+
+use std::time::Instant;
+
+use mainspring_core::{Block, Body, Point, RunId, SessionId};
+use mainspring_kernel::feed::{Item, Subscription};
+use mainspring_kernel::kernel::{Kernel, RunRequest, SessionTarget};
+use mainspring_kernel::store::SessionRef;
+use rusqlite::Connection;
+use tokio::runtime::Runtime;
+
+use crate::history::Maker;
+use crate::stats::{median, ms, percentile};
+use crate::table::{Goal, Table};
+use crate::{raw, world};
+
+/// Prior messages, and how many sessions of that many: few enough turns each that they stay about that long.
+const SIZES: [(u32, usize); 4] = [(0, TURNS), (100, 20), (1_000, 4), (10_000, 1)];
+const TURNS: usize = 300;
+
+pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
+    let folder = world::Folder::new();
+    let store = world::store(&folder.file("ours.sqlite3"));
+    let connection = raw::open(&folder.file("raw.sqlite3"));
+    let mut by_hand = ByHand::new(connection);
+    let measured = runtime.spawn(async move {
+        let maker = Maker::new();
+        let mut talks: Vec<Vec<SessionId>> = vec![];
+        for (messages, count) in SIZES {
+            let mut sessions = vec![];
+            for _ in 0..count {
+                sessions.push(maker.talk(&*store, messages / 2).await);
+            }
+            talks.push(sessions);
+        }
+        let kernel = world::kernel(store.clone()).await;
+        let mut times = vec![vec![]; SIZES.len()];
+        let mut baseline = vec![];
+        for turn in 0..TURNS {
+            for (sessions, times) in talks.iter().zip(&mut times) {
+                let session = sessions[turn % sessions.len()];
+                let (_, mut feed) = kernel
+                    .session_subscribe(&world::caller(), &SessionRef::Id(session), None)
+                    .await
+                    .unwrap();
+                times.push(one(&kernel, session, &mut feed).await);
+            }
+            baseline.push(by_hand.turn());
+        }
+        kernel.shutdown().await;
+        (times, baseline)
+    });
+    let (times, baseline) = runtime.block_on(measured).unwrap();
+    let floor = median(&baseline);
+    for ((messages, _), times) in SIZES.iter().zip(&times) {
+        table.line(
+            format!("turn, {messages} prior messages, p50"),
+            median(times),
+            Some((floor, "two raw transactions")),
+            "ms",
+            Goal::AtMost(1.0),
+        );
+        let p99 = (percentile(&baseline, 0.99), "two raw transactions");
+        table.line(
+            format!("turn, {messages} prior messages, p99"),
+            percentile(times, 0.99),
+            Some(p99),
+            "ms",
+            Goal::None,
+        );
+    }
+    let medians: Vec<f64> = times.iter().map(|times| median(times)).collect();
+    let (least, most) = (percentile(&medians, 0.0), percentile(&medians, 1.0));
+    table.line(
+        "turn, longest beside shortest of the four p50",
+        most,
+        Some((least, "shortest")),
+        "ms",
+        Goal::RatioAtMost(1.2),
+    );
+}
+
+/// One turn, in milliseconds. Call it from a task: callers are tasks of the runtime, as those of a server are.
+pub(crate) async fn one(kernel: &Kernel, session: SessionId, feed: &mut Subscription) -> f64 {
+    let request = prompt(session, world::text(500));
+    let begin = Instant::now();
+    let run = kernel.run_create(&world::caller(), request).await.unwrap().run.id;
+    succeeded(feed, run).await;
+    ms(begin.elapsed())
+}
+
+pub(crate) fn prompt(session: SessionId, text: String) -> RunRequest {
+    RunRequest {
+        session: SessionTarget {
+            id: Some(session),
+            ..SessionTarget::default()
+        },
+        prompt: vec![Block::text(text)],
+        ..RunRequest::default()
+    }
+}
+
+/// Reads until `run` has succeeded.
+async fn succeeded(feed: &mut Subscription, run: RunId) {
+    while let Some(item) = feed.next().await {
+        match item.unwrap() {
+            Item::Event(event) if event.run == Some(run) => match &event.body {
+                Body::RunSucceeded { .. } => return,
+                Body::RunFailed { error, .. } => panic!("{error:?}"),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+    panic!("the feed ended");
+}
+
+/// The rows of a turn, written by hand in two transactions.
+struct ByHand {
+    connection: Connection,
+    maker: Maker,
+    session: mainspring_core::Session,
+    line: mainspring_core::LineId,
+    turn: u32,
+    seq: i64,
+    content: String,
+}
+
+impl ByHand {
+    fn new(connection: Connection) -> Self {
+        let maker = Maker::new();
+        let (session, line) = (maker.session(), maker.ids.line());
+        raw::session(&connection, session.id);
+        raw::line(&connection, line.0, session.id);
+        Self {
+            connection,
+            session,
+            line,
+            maker,
+            turn: 0,
+            seq: 0,
+            content: serde_json::to_string(&vec![Block::text(world::text(500))]).unwrap(),
+        }
+    }
+
+    /// One turn, in milliseconds.
+    fn turn(&mut self) -> f64 {
+        let maker = &self.maker;
+        let session = self.session.id;
+        let mut run = maker.run(session, self.turn + 1);
+        let attempt = maker.attempt(run.id);
+        let prompt = maker.message(session, run.id, mainspring_core::Role::User);
+        let answer = maker.message(session, run.id, mainspring_core::Role::Assistant);
+        let events: Vec<_> = (maker.bodies(&self.session, &prompt, &answer).into_iter())
+            .map(|body| maker.event(run.id, Some(attempt.id), body))
+            .collect();
+        let (accepted, ended) = events.split_at(events.len() - 2);
+        let point = |pos| Point { line: self.line, pos };
+        let pos = self.turn * 2;
+        let payload = r#"{"adapter":"answer","mode":"act"}"#;
+        let write = |events: &[mainspring_kernel::store::NewEvent], seq: &mut i64| {
+            for event in events {
+                *seq += 1;
+                raw::event(&self.connection, session, event, payload, *seq);
+            }
+        };
+        run.prompt = Some(prompt.id);
+        run.last_attempt = Some(attempt.id);
+        let begin = Instant::now();
+        raw::transaction(&self.connection, || {
+            raw::began(&self.connection, &run);
+            raw::run(&self.connection, &run, self.seq);
+            raw::attempt(&self.connection, &attempt);
+            raw::message(&self.connection, &prompt, point(pos), &self.content);
+            write(accepted, &mut self.seq);
+        });
+        run.final_message = Some(answer.id);
+        raw::transaction(&self.connection, || {
+            raw::message(&self.connection, &answer, point(pos + 1), &self.content);
+            raw::ended(&self.connection, &run, point(pos + 1));
+            write(ended, &mut self.seq);
+        });
+        self.turn += 1;
+        ms(begin.elapsed())
+    }
+}

@@ -1,0 +1,72 @@
+//! A fresh store in a folder of its own, with a kernel on it where one is wanted.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mainspring_kernel::adapter::Adapter;
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::ids::Ids;
+use mainspring_kernel::kernel::{Caller, Kernel, Options};
+use mainspring_store::{SqliteOptions, SqliteStore};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::adapter;
+
+pub(crate) const OWNER: &str = "ada";
+
+pub(crate) fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// A folder that is gone afterwards. `TMPDIR` says on which disk.
+pub(crate) struct Folder(TempDir);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        Self(
+            tempfile::Builder::new()
+                .prefix("mainspring-bench")
+                .tempdir()
+                .unwrap(),
+        )
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+/// Opens a store as the program does: durability full.
+pub(crate) fn store(path: &Path) -> Arc<SqliteStore> {
+    let now = Clock::system().now();
+    Arc::new(SqliteStore::open(path, SqliteOptions::default(), now).unwrap())
+}
+
+pub(crate) async fn kernel(store: Arc<SqliteStore>) -> Kernel {
+    let options = Options {
+        adapter: adapter::ANSWER.into(),
+        idle_unload: 60 * 60 * 1_000,
+        ..Options::default()
+    };
+    let adapters: Vec<Arc<dyn Adapter>> = adapter::all();
+    Kernel::start(store, adapters, options, Clock::system(), Ids::system())
+        .await
+        .unwrap()
+}
+
+pub(crate) fn caller() -> Caller {
+    Caller::new(OWNER)
+}
+
+/// `chars` characters that read like words.
+pub(crate) fn text(chars: usize) -> String {
+    "the quick brown fox jumps over the lazy dog "
+        .chars()
+        .cycle()
+        .take(chars)
+        .collect()
+}
