@@ -32,22 +32,14 @@ pub(crate) fn stamp() -> String {
 /// How long ago each stamp of `text` was made.
 pub(crate) fn ages(text: &str) -> impl Iterator<Item = Duration> {
     let now = EPOCH.elapsed();
-    let stamps = text
-        .as_bytes()
-        .chunks(16)
-        .map(|stamp| str::from_utf8(stamp).unwrap());
+    let stamps = text.as_bytes().chunks(16).map(|stamp| str::from_utf8(stamp).unwrap());
     stamps.map(move |stamp| now.saturating_sub(Duration::from_nanos(stamp.parse().unwrap())))
 }
 
 pub(crate) fn all() -> Vec<Arc<dyn Adapter>> {
     let answer = text(500);
     [ANSWER, FLOOD, PACE]
-        .map(|name| {
-            Arc::new(Agent {
-                name,
-                answer: answer.clone(),
-            }) as Arc<dyn Adapter>
-        })
+        .map(|name| Arc::new(Agent { name, answer: answer.clone() }) as Arc<dyn Adapter>)
         .into()
 }
 
@@ -96,10 +88,7 @@ impl Adapter for Agent {
     }
 
     async fn cancel(&self, _attempt: AttemptId) -> Dispatch {
-        Dispatch {
-            dispatched: true,
-            acknowledged: false,
-        }
+        Dispatch { dispatched: true, acknowledged: false }
     }
 
     async fn kill(&self, _attempt: AttemptId) -> Death {

@@ -37,10 +37,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     let mut parts: Vec<_> = long.iter().filter(|(_, bytes)| **bytes >= 1.0).collect();
     parts.sort_by(|a, b| b.1.total_cmp(a.1));
     let parts: Vec<String> = (parts.iter().map(|(name, bytes)| format!("{name} {bytes:.0}"))).collect();
-    table.note(format!(
-        "Bytes per turn at 10,000 prior messages: {}.",
-        parts.join(", ")
-    ));
+    table.note(format!("Bytes per turn at 10,000 prior messages: {}.", parts.join(", ")));
 }
 
 /// Bytes per turn of each table and index.
@@ -56,10 +53,7 @@ fn turns(runtime: &Runtime, messages: u32) -> BTreeMap<String, f64> {
     runtime.block_on(async {
         let kernel = world::kernel(store.clone()).await;
         let by = SessionRef::Id(session);
-        let (_, mut feed) = kernel
-            .session_subscribe(&world::caller(), &by, None)
-            .await
-            .unwrap();
+        let (_, mut feed) = kernel.session_subscribe(&world::caller(), &by, None).await.unwrap();
         for _ in 0..TURNS {
             turn::one(&kernel, session, &mut feed).await;
         }

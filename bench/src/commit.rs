@@ -30,9 +30,8 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     }
     let (mut ours, mut baseline, mut ratios, mut sizes, mut seq) = (vec![], vec![], vec![], vec![], 0);
     for round in 0..=ROUNDS {
-        let work: Vec<Vec<Arc<Commit>>> = (fences.iter())
-            .map(|fence| commits(&maker, *fence, round))
-            .collect();
+        let work: Vec<Vec<Arc<Commit>>> =
+            (fences.iter()).map(|fence| commits(&maker, *fence, round)).collect();
         let count = (TASKS * COMMITS_PER_TASK) as f64;
         let before = transactions(&path);
         let (time, ()) = seconds(|| runtime.block_on(through_store(&store, &work)));
@@ -54,13 +53,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         "/s",
         Goal::RatioAtLeast(0.8),
     );
-    table.line(
-        "commits per transaction under load",
-        median(&sizes),
-        None,
-        "",
-        Goal::None,
-    );
+    table.line("commits per transaction under load", median(&sizes), None, "", Goal::None);
 }
 
 async fn sessions(store: &SqliteStore, maker: &Maker) -> Vec<Fence> {
@@ -69,11 +62,7 @@ async fn sessions(store: &SqliteStore, maker: &Maker) -> Vec<Fence> {
         let session: Session = maker.session();
         let fence = store.lease_take(session.id, maker.ids.node()).await.unwrap();
         let rows = vec![Row::Session(Box::new(session))];
-        let commit = Commit {
-            fence,
-            events: vec![],
-            rows,
-        };
+        let commit = Commit { fence, events: vec![], rows };
         store.commit(Arc::new(commit)).await.unwrap();
         fences.push(fence);
     }
@@ -91,13 +80,9 @@ fn commits(maker: &Maker, fence: Fence, round: u32) -> Vec<Arc<Commit>> {
             policy: None,
             retry_at_ms: None,
         };
-        let succeeded = Body::RunSucceeded {
-            close: Close::default(),
-        };
-        let events = vec![
-            maker.event(run.id, None, queued),
-            maker.event(run.id, Some(attempt.id), succeeded),
-        ];
+        let succeeded = Body::RunSucceeded { close: Close::default() };
+        let events =
+            vec![maker.event(run.id, None, queued), maker.event(run.id, Some(attempt.id), succeeded)];
         let rows = vec![Row::Run(Box::new(run)), Row::Attempt(Box::new(attempt))];
         Arc::new(Commit { fence, events, rows })
     };
@@ -121,9 +106,8 @@ async fn through_store(store: &Arc<SqliteStore>, work: &[Vec<Arc<Commit>>]) {
 
 fn by_hand(connection: &Connection, work: &[Vec<Arc<Commit>>], size: usize, seq: &mut i64) {
     // In the order in which the tasks would come: each session once, then all again.
-    let order: Vec<&Arc<Commit>> = (0..COMMITS_PER_TASK)
-        .flat_map(|no| work.iter().map(move |commits| &commits[no]))
-        .collect();
+    let order: Vec<&Arc<Commit>> =
+        (0..COMMITS_PER_TASK).flat_map(|no| work.iter().map(move |commits| &commits[no])).collect();
     for group in order.chunks(size.max(1)) {
         raw::transaction(connection, || {
             for commit in group {

@@ -75,10 +75,7 @@ async fn drink(mut feed: Subscription) -> f64 {
         match item.unwrap() {
             Item::Delta(delta) => {
                 seen += delta.text.len();
-                assert!(
-                    delta.text.bytes().all(|byte| Some(byte) == expected.next()),
-                    "a byte is wrong"
-                );
+                assert!(delta.text.bytes().all(|byte| Some(byte) == expected.next()), "a byte is wrong");
             }
             Item::Event(event) => match &event.body {
                 // What was not shown as deltas is here.
@@ -87,16 +84,8 @@ async fn drink(mut feed: Subscription) -> f64 {
                 {
                     let text = message.text();
                     let rest = text.bytes().skip(seen);
-                    assert!(
-                        rest.eq(expected.by_ref().take(text.len() - seen)),
-                        "a byte is wrong"
-                    );
-                    all = DROPS
-                        .iter()
-                        .cycle()
-                        .take(FLOOD_DELTAS)
-                        .map(|drop| drop.len())
-                        .sum();
+                    assert!(rest.eq(expected.by_ref().take(text.len() - seen)), "a byte is wrong");
+                    all = DROPS.iter().cycle().take(FLOOD_DELTAS).map(|drop| drop.len()).sum();
                     assert_eq!(text.len(), all, "bytes are missing");
                 }
                 Body::RunSucceeded { .. } => return seen as f64 / all as f64,
@@ -181,20 +170,14 @@ async fn subscribe(kernel: &Kernel, session: SessionId, readers: usize) -> Vec<S
     let mut feeds = vec![];
     for _ in 0..readers {
         let by = SessionRef::Id(session);
-        let (_, feed) = kernel
-            .session_subscribe(&world::caller(), &by, None)
-            .await
-            .unwrap();
+        let (_, feed) = kernel.session_subscribe(&world::caller(), &by, None).await.unwrap();
         feeds.push(feed);
     }
     feeds
 }
 
 async fn start(kernel: &Kernel, session: SessionId, adapter: &str, deltas: usize) {
-    let request = RunRequest {
-        adapter: Some(adapter.into()),
-        ..prompt(session, deltas.to_string())
-    };
+    let request = RunRequest { adapter: Some(adapter.into()), ..prompt(session, deltas.to_string()) };
     kernel.run_create(&world::caller(), request).await.unwrap();
 }
 

@@ -27,11 +27,7 @@ pub(crate) struct Maker {
 impl Maker {
     pub(crate) fn new() -> Self {
         let ids = Ids::system();
-        Self {
-            node: ids.node(),
-            ids,
-            now: Clock::system().now(),
-        }
+        Self { node: ids.node(), ids, now: Clock::system().now() }
     }
 
     pub(crate) fn session(&self) -> Session {
@@ -120,14 +116,7 @@ impl Maker {
     }
 
     pub(crate) fn event(&self, run: RunId, attempt: Option<AttemptId>, body: Body) -> NewEvent {
-        NewEvent {
-            id: self.ids.event(),
-            pos: 0,
-            run: Some(run),
-            attempt,
-            at: self.now,
-            body,
-        }
+        NewEvent { id: self.ids.event(), pos: 0, run: Some(run), attempt, at: self.now, body }
     }
 
     /// A stored session of `turns` turns, two messages each.
@@ -141,10 +130,7 @@ impl Maker {
             for turn in first..last {
                 self.turn(&mut commit, &mut session, line.id, turn);
             }
-            commit.rows.push(Row::Line(Line {
-                end: last * 2,
-                ..line
-            }));
+            commit.rows.push(Row::Line(Line { end: last * 2, ..line }));
             commit.rows.push(Row::Session(Box::new(session.clone())));
             store.commit(Arc::new(commit)).await.unwrap();
         }
@@ -200,31 +186,17 @@ impl Maker {
                 resume_from_attempt_id: None,
             },
             Body::RunStarting {},
-            Body::MessageCompleted {
-                message: prompt.clone(),
-                parent_id: session.tip_message,
-            },
+            Body::MessageCompleted { message: prompt.clone(), parent_id: session.tip_message },
             Body::AttemptStarted {},
             Body::RunRunning {},
-            Body::MessageCompleted {
-                message: answer.clone(),
-                parent_id: Some(prompt.id),
-            },
+            Body::MessageCompleted { message: answer.clone(), parent_id: Some(prompt.id) },
             Body::RunSucceeded {
-                close: Close {
-                    message_id: Some(answer.id),
-                    tip: Some(answer.id),
-                    usage: Usage::default(),
-                },
+                close: Close { message_id: Some(answer.id), tip: Some(answer.id), usage: Usage::default() },
             },
         ]
     }
 }
 
 fn empty(fence: Fence) -> Commit {
-    Commit {
-        fence,
-        events: vec![],
-        rows: vec![],
-    }
+    Commit { fence, events: vec![], rows: vec![] }
 }

@@ -51,10 +51,7 @@ fn main() -> ExitCode {
     }
     let markdown = names.iter().any(|name| name == "--markdown");
     names.retain(|name| name != "--markdown");
-    if let Some(unknown) = names
-        .iter()
-        .find(|name| MEASURES.iter().all(|(known, _)| known != name))
-    {
+    if let Some(unknown) = names.iter().find(|name| MEASURES.iter().all(|(known, _)| known != name)) {
         let known = MEASURES.map(|(known, _)| known).join(", ");
         eprintln!("no measure {unknown:?}; there is {known}, and the option --markdown");
         return ExitCode::from(2);

@@ -30,11 +30,7 @@ pub(crate) fn open(path: &Path) -> Connection {
 
 /// Runs `work` in a transaction.
 pub(crate) fn transaction(connection: &Connection, work: impl FnOnce()) {
-    connection
-        .prepare_cached("BEGIN IMMEDIATE")
-        .unwrap()
-        .execute([])
-        .unwrap();
+    connection.prepare_cached("BEGIN IMMEDIATE").unwrap().execute([]).unwrap();
     work();
     connection.prepare_cached("COMMIT").unwrap().execute([]).unwrap();
 }
@@ -153,11 +149,7 @@ pub(crate) fn message(connection: &Connection, message: &Message, at: Point, con
             content,
         ],
     );
-    insert(
-        connection,
-        "UPDATE lines SET end_pos = ?2 WHERE line = ?1",
-        params![at.line.0, at.pos + 1],
-    );
+    insert(connection, "UPDATE lines SET end_pos = ?2 WHERE line = ?1", params![at.line.0, at.pos + 1]);
 }
 
 /// A run of the session has begun.

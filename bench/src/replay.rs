@@ -52,13 +52,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         "ms",
         Goal::AtMost(5.0),
     );
-    table.line(
-        "the same, first read after opening",
-        cold,
-        None,
-        "ms",
-        Goal::AtMost(5.0),
-    );
+    table.line("the same, first read after opening", cold, None, "ms", Goal::AtMost(5.0));
 }
 
 async fn replay(store: &SqliteStore, session: SessionId) {
@@ -80,18 +74,11 @@ fn replay_by_hand(connection: &Connection, session: SessionId) {
     let (mut after, mut count, mut bytes) = (0, 0, 0);
     loop {
         let before = count;
-        let mut rows = statement
-            .query(params![session.as_bytes(), after, PAGE as i64])
-            .unwrap();
+        let mut rows = statement.query(params![session.as_bytes(), after, PAGE as i64]).unwrap();
         while let Some(row) = rows.next().unwrap() {
             after = row.get::<_, i64>(0).unwrap();
             bytes += row.get_ref(7).unwrap().as_str().unwrap().len();
-            bytes += row
-                .get_ref(8)
-                .unwrap()
-                .as_str_or_null()
-                .unwrap()
-                .map_or(0, str::len);
+            bytes += row.get_ref(8).unwrap().as_str_or_null().unwrap().map_or(0, str::len);
             count += 1;
         }
         if count == before {
@@ -113,10 +100,7 @@ fn tip_by_hand(connection: &Connection, session: SessionId) {
                WHERE s.session_id = ?1 ORDER BY m.pos DESC LIMIT ?2";
     let mut statement = connection.prepare_cached(sql).unwrap();
     let params = params![session.as_bytes(), TIP as i64];
-    let texts: Vec<String> = statement
-        .query_map(params, |row| row.get(0))
-        .unwrap()
-        .collect::<Result<_, _>>()
-        .unwrap();
+    let texts: Vec<String> =
+        statement.query_map(params, |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
     assert_eq!(texts.len(), TIP);
 }

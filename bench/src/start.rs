@@ -61,11 +61,7 @@ async fn fill(store: &Arc<SqliteStore>) {
                     let session = maker.session();
                     let fence = store.lease_take(session.id, maker.ids.node()).await.unwrap();
                     let rows = vec![Row::Session(Box::new(session))];
-                    let commit = Commit {
-                        fence,
-                        events: vec![],
-                        rows,
-                    };
+                    let commit = Commit { fence, events: vec![], rows };
                     store.commit(Arc::new(commit)).await.unwrap();
                 })
             })
@@ -80,16 +76,9 @@ async fn fill(store: &Arc<SqliteStore>) {
 fn start(path: &Path) -> [f64; 2] {
     let program = std::env::current_exe().unwrap();
     let output = Command::new(program).arg(CHILD).arg(path).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
-    let numbers: Vec<f64> = text
-        .split_whitespace()
-        .map(|number| number.parse().unwrap())
-        .collect();
+    let numbers: Vec<f64> = text.split_whitespace().map(|number| number.parse().unwrap()).collect();
     numbers.try_into().unwrap()
 }
 
@@ -107,10 +96,7 @@ pub(crate) fn child(path: &Path) {
 /// Resident memory, in megabytes.
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let kilobytes: f64 = line.trim().trim_end_matches("kB").trim().parse().unwrap();
     kilobytes / 1024.0
 }

@@ -61,9 +61,7 @@ impl Table {
         self.lines.push([
             measure.into(),
             with_unit(ours),
-            baseline.map_or_else(String::new, |(baseline, what)| {
-                format!("{} ({what})", with_unit(baseline))
-            }),
+            baseline.map_or_else(String::new, |(baseline, what)| format!("{} ({what})", with_unit(baseline))),
             ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
             goal,
             met.into(),
@@ -81,19 +79,14 @@ impl Table {
     pub(crate) fn print(&self, markdown: bool) {
         let head = HEAD.map(str::to_owned);
         let width = |column: usize| {
-            let cells = self
-                .lines
-                .iter()
-                .chain([&head])
-                .map(|line| line[column].chars().count());
+            let cells = self.lines.iter().chain([&head]).map(|line| line[column].chars().count());
             cells.max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
         let (edge, gap) = if markdown { ("|", " | ") } else { ("", "  ") };
         let print = |line: &[String; 6]| {
-            let cells: Vec<String> = (line.iter().zip(&widths))
-                .map(|(cell, width)| format!("{cell:width$}"))
-                .collect();
+            let cells: Vec<String> =
+                (line.iter().zip(&widths)).map(|(cell, width)| format!("{cell:width$}")).collect();
             println!("{}", format!("{edge} {} {edge}", cells.join(gap)).trim());
         };
         print(&head);
@@ -122,9 +115,6 @@ fn shown(number: f64) -> String {
         }
         size if size >= 100.0 => format!("{number:.0}"),
         size if size >= 10.0 => format!("{number:.1}"),
-        _ => format!("{number:.2}")
-            .trim_end_matches('0')
-            .trim_end_matches('.')
-            .to_owned(),
+        _ => format!("{number:.2}").trim_end_matches('0').trim_end_matches('.').to_owned(),
     }
 }

@@ -40,10 +40,8 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         for turn in 0..TURNS {
             for (sessions, times) in talks.iter().zip(&mut times) {
                 let session = sessions[turn % sessions.len()];
-                let (_, mut feed) = kernel
-                    .session_subscribe(&world::caller(), &SessionRef::Id(session), None)
-                    .await
-                    .unwrap();
+                let (_, mut feed) =
+                    kernel.session_subscribe(&world::caller(), &SessionRef::Id(session), None).await.unwrap();
                 times.push(one(&kernel, session, &mut feed).await);
             }
             baseline.push(by_hand.turn());
@@ -92,10 +90,7 @@ pub(crate) async fn one(kernel: &Kernel, session: SessionId, feed: &mut Subscrip
 
 pub(crate) fn prompt(session: SessionId, text: String) -> RunRequest {
     RunRequest {
-        session: SessionTarget {
-            id: Some(session),
-            ..SessionTarget::default()
-        },
+        session: SessionTarget { id: Some(session), ..SessionTarget::default() },
         prompt: vec![Block::text(text)],
         ..RunRequest::default()
     }

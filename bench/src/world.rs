@@ -16,10 +16,7 @@ use crate::adapter;
 pub(crate) const OWNER: &str = "ada";
 
 pub(crate) fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .unwrap()
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()
 }
 
 /// A folder that is gone afterwards. `TMPDIR` says on which disk.
@@ -27,12 +24,7 @@ pub(crate) struct Folder(TempDir);
 
 impl Folder {
     pub(crate) fn new() -> Self {
-        Self(
-            tempfile::Builder::new()
-                .prefix("mainspring-bench")
-                .tempdir()
-                .unwrap(),
-        )
+        Self(tempfile::Builder::new().prefix("mainspring-bench").tempdir().unwrap())
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
@@ -47,15 +39,10 @@ pub(crate) fn store(path: &Path) -> Arc<SqliteStore> {
 }
 
 pub(crate) async fn kernel(store: Arc<SqliteStore>) -> Kernel {
-    let options = Options {
-        adapter: adapter::ANSWER.into(),
-        idle_unload: 60 * 60 * 1_000,
-        ..Options::default()
-    };
+    let options =
+        Options { adapter: adapter::ANSWER.into(), idle_unload: 60 * 60 * 1_000, ..Options::default() };
     let adapters: Vec<Arc<dyn Adapter>> = adapter::all();
-    Kernel::start(store, adapters, options, Clock::system(), Ids::system())
-        .await
-        .unwrap()
+    Kernel::start(store, adapters, options, Clock::system(), Ids::system()).await.unwrap()
 }
 
 pub(crate) fn caller() -> Caller {
@@ -64,9 +51,5 @@ pub(crate) fn caller() -> Caller {
 
 /// `chars` characters that read like words.
 pub(crate) fn text(chars: usize) -> String {
-    "the quick brown fox jumps over the lazy dog "
-        .chars()
-        .cycle()
-        .take(chars)
-        .collect()
+    "the quick brown fox jumps over the lazy dog ".chars().cycle().take(chars).collect()
 }

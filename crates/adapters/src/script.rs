@@ -46,27 +46,20 @@ impl Adapter for ScriptAdapter {
             Ok(script) => script,
             Err(bad) => return End::failed(Failure::new("script_error", bad.to_string()), false),
         };
-        let mut player = Player {
-            attempt,
-            ignores_cancel: false,
-        };
+        let mut player = Player { attempt, ignores_cancel: false };
         match player.play(&script).await {
             Ok(executed) => executed,
             // Without authority nobody listens; what is returned is not applied.
             Err(Stop::Cancelled | Stop::Handle(HandleError::Revoked)) => End::stopped(),
-            Err(Stop::Handle(HandleError::Kernel(error))) => End::failed(
-                Failure::new(error.code(), error.to_string()),
-                error.is_retryable(),
-            ),
+            Err(Stop::Handle(HandleError::Kernel(error))) => {
+                End::failed(Failure::new(error.code(), error.to_string()), error.is_retryable())
+            }
         }
     }
 
     async fn cancel(&self, _attempt: AttemptId) -> Dispatch {
         // It sees the handle's own signal. It has stopped when it returns, and says nothing before.
-        Dispatch {
-            dispatched: true,
-            acknowledged: false,
-        }
+        Dispatch { dispatched: true, acknowledged: false }
     }
 
     async fn kill(&self, _attempt: AttemptId) -> Death {
@@ -96,10 +89,7 @@ impl Player {
         let no = self.attempt.assignment().attempt.no;
         let mut from = 0;
         if let Some(answered) = self.attempt.answer() {
-            from = answered.resume["next"]
-                .as_u64()
-                .and_then(|next| usize::try_from(next).ok())
-                .unwrap_or(0);
+            from = answered.resume["next"].as_u64().and_then(|next| usize::try_from(next).ok()).unwrap_or(0);
             self.ignores_cancel = answered.resume["ignoresCancel"].as_bool().unwrap_or(false);
             let reply = reply_to(&answered.answer);
             self.attempt.delta(0, &reply)?;
@@ -111,9 +101,7 @@ impl Player {
                 Command::Stream { count, every, text } => self.stream(*count, *every, text).await?,
                 Command::Think(text) => self.attempt.thought(text)?,
                 Command::Progress(text) => {
-                    self.attempt
-                        .record(vec![Record::Progress { text: text.clone() }])
-                        .await?;
+                    self.attempt.record(vec![Record::Progress { text: text.clone() }]).await?;
                 }
                 Command::Usage(usage) => self.attempt.record(vec![Record::Usage(*usage)]).await?,
                 Command::Sleep(millis) => self.sleep(*millis).await?,
@@ -122,10 +110,7 @@ impl Player {
                 Command::Approve(question) => return self.ask(at, WaitRequest::Approval, question).await,
                 Command::Fail { once: true, .. } | Command::Crash { once: true } if no > 1 => {}
                 Command::Fail { once, retry, message } => {
-                    return Ok(End::failed(
-                        Failure::new("script_failed", message),
-                        *once || *retry,
-                    ));
+                    return Ok(End::failed(Failure::new("script_failed", message), *once || *retry));
                 }
                 Command::Crash { .. } => panic!("the script said crash"),
                 Command::Hang => self.hang().await?,
@@ -136,11 +121,7 @@ impl Player {
     }
 
     fn check_cancel(&self) -> Result<(), Stop> {
-        if self.attempt.is_cancelled() && !self.ignores_cancel {
-            Err(Stop::Cancelled)
-        } else {
-            Ok(())
-        }
+        if self.attempt.is_cancelled() && !self.ignores_cancel { Err(Stop::Cancelled) } else { Ok(()) }
     }
 
     /// Streams `text` word by word, as a model would.
@@ -192,85 +173,40 @@ impl Player {
     async fn tool(&self, at: usize, name: &str, input: &Value) -> Result<(), Stop> {
         // Unique within the session, and the same again if this attempt is played again.
         let id = format!("{}.{at}", self.attempt.id());
-        let call = Block::ToolUse {
-            id: id.clone(),
-            name: name.to_owned(),
-            input: input.clone(),
-        };
-        let intent = Record::ToolStarted {
-            tool_use_id: id.clone(),
-            name: name.to_owned(),
-            input: None,
-        };
-        self.attempt
-            .record(vec![
-                Record::Message {
-                    blocks: vec![call],
-                    usage: None,
-                },
-                intent,
-            ])
-            .await?;
+        let call = Block::ToolUse { id: id.clone(), name: name.to_owned(), input: input.clone() };
+        let intent = Record::ToolStarted { tool_use_id: id.clone(), name: name.to_owned(), input: None };
+        self.attempt.record(vec![Record::Message { blocks: vec![call], usage: None }, intent]).await?;
         let outcome = tools::run(name, input);
         let is_error = outcome.is_err();
         let (text, ended) = match outcome {
-            Ok(text) => (
-                text,
-                Record::ToolCompleted {
-                    tool_use_id: id.clone(),
-                },
-            ),
+            Ok(text) => (text, Record::ToolCompleted { tool_use_id: id.clone() }),
             Err(text) => {
                 let error = Failure::new("tool_failed", text.clone());
-                let ended = Record::ToolFailed {
-                    tool_use_id: id.clone(),
-                    outcome: ToolOutcome::Failed,
-                    error,
-                };
+                let ended =
+                    Record::ToolFailed { tool_use_id: id.clone(), outcome: ToolOutcome::Failed, error };
                 (text, ended)
             }
         };
         let content = vec![Block::text(text)];
-        let result = Block::ToolResult {
-            tool_use_id: id,
-            name: name.to_owned(),
-            content,
-            is_error,
-        };
-        self.attempt
-            .record(vec![ended, Record::ToolResults { blocks: vec![result] }])
-            .await?;
+        let result = Block::ToolResult { tool_use_id: id, name: name.to_owned(), content, is_error };
+        self.attempt.record(vec![ended, Record::ToolResults { blocks: vec![result] }]).await?;
         Ok(())
     }
 
     /// Puts a question and gives the worker back; the script goes on after it once it is answered.
     async fn ask(&self, at: usize, request: WaitRequest, question: &str) -> Result<Executed, Stop> {
         let text = Block::text(format!("{question}\n"));
-        self.attempt
-            .record(vec![Record::Message {
-                blocks: vec![text],
-                usage: None,
-            }])
-            .await?;
+        self.attempt.record(vec![Record::Message { blocks: vec![text], usage: None }]).await?;
         let resume = json!({"next": at + 1, "ignoresCancel": self.ignores_cancel});
-        Ok(Executed::Waiting(Ask {
-            request,
-            question: question.to_owned(),
-            expires_at: None,
-            resume,
-        }))
+        Ok(Executed::Waiting(Ask { request, question: question.to_owned(), expires_at: None, resume }))
     }
 }
 
 fn reply_to(answer: &Answer) -> String {
     match answer {
-        Answer::Input {
-            input: Value::String(text),
-        } => format!("You answered: {text}\n"),
+        Answer::Input { input: Value::String(text) } => format!("You answered: {text}\n"),
         Answer::Input { input } => format!("You answered: {input}\n"),
-        Answer::Approval {
-            decision: Approval::Allowed,
-        } => "Approved.\n".into(),
+        Answer::Approval { decision: Approval::Allowed } => "Approved.\n".into(),
         Answer::Approval { .. } => "Denied.\n".into(),
     }
 }

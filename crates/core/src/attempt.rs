@@ -68,16 +68,10 @@ pub struct Cancellation {
     #[serde(rename = "cancellationRequestedAtMs", skip_serializing_if = "Option::is_none")]
     pub requested_at: Option<Time>,
     /// The adapter was told.
-    #[serde(
-        rename = "cancellationDispatchedAtMs",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "cancellationDispatchedAtMs", skip_serializing_if = "Option::is_none")]
     pub dispatched_at: Option<Time>,
     /// The adapter confirmed.
-    #[serde(
-        rename = "cancellationAcknowledgedAtMs",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "cancellationAcknowledgedAtMs", skip_serializing_if = "Option::is_none")]
     pub acknowledged_at: Option<Time>,
 }
 
@@ -99,20 +93,10 @@ pub enum Command {
 pub fn decide(attempt: &Attempt, command: Command) -> Result<Body, Refusal> {
     match (attempt.status, command) {
         (RunStatus::Starting, Command::Open) => Ok(Body::AttemptStarted {}),
-        (
-            RunStatus::Cancelling,
-            Command::Dispatch {
-                dispatched,
-                acknowledged,
-            },
-        ) => Ok(Body::AttemptCancelDispatch {
-            dispatched,
-            acknowledged,
-        }),
-        (status, _) => Err(Refusal::WrongState {
-            what: "attempt",
-            status: status.name(),
-        }),
+        (RunStatus::Cancelling, Command::Dispatch { dispatched, acknowledged }) => {
+            Ok(Body::AttemptCancelDispatch { dispatched, acknowledged })
+        }
+        (status, _) => Err(Refusal::WrongState { what: "attempt", status: status.name() }),
     }
 }
 
@@ -129,20 +113,13 @@ pub fn apply(attempt: &mut Attempt, body: &Body, at: Time) {
         Body::RunWaitingApproval { .. } => attempt.status = RunStatus::WaitingApproval,
         Body::RunCancellationRequested { .. } => attempt.cancellation.requested_at = Some(at),
         Body::RunCancelling {} => attempt.status = RunStatus::Cancelling,
-        Body::AttemptCancelDispatch {
-            dispatched,
-            acknowledged,
-        } => {
+        Body::AttemptCancelDispatch { dispatched, acknowledged } => {
             let cancellation = &mut attempt.cancellation;
             cancellation.dispatched_at = cancellation.dispatched_at.or(dispatched.then_some(at));
             cancellation.acknowledged_at = cancellation.acknowledged_at.or(acknowledged.then_some(at));
         }
         Body::UsageUpdated { usage } => attempt.usage += *usage,
-        Body::AttemptFailed {
-            status,
-            error,
-            retryable,
-        } => {
+        Body::AttemptFailed { status, error, retryable } => {
             attempt.status = *status;
             attempt.error = Some(error.clone());
             attempt.retryable = *retryable;

@@ -114,26 +114,17 @@ pub fn decide(binding: &Binding, command: Command) -> Result<Body, Refusal> {
         (BindingStatus::Active, Command::Resume { boot, .. })
             if binding.fidelity != Fidelity::Native && binding.boot != boot =>
         {
-            Ok(Body::BindingStale {
-                binding_id,
-                reason: "its process is gone".into(),
-            })
+            Ok(Body::BindingStale { binding_id, reason: "its process is gone".into() })
         }
         (BindingStatus::Active, Command::Resume { at, .. }) if binding.stands_at != at => {
-            Ok(Body::BindingStale {
-                binding_id,
-                reason: "it stands at another message".into(),
-            })
+            Ok(Body::BindingStale { binding_id, reason: "it stands at another message".into() })
         }
         (BindingStatus::Active, Command::Resume { .. }) => Ok(Body::BindingResumed { binding_id }),
         (BindingStatus::Active, Command::Lose { reason }) => Ok(Body::BindingStale { binding_id, reason }),
         (BindingStatus::Stale | BindingStatus::Invalid, Command::Replace { by }) => {
             Ok(Body::BindingReplaced { binding_id, by })
         }
-        (status, _) => Err(Refusal::WrongState {
-            what: "binding",
-            status: status.name(),
-        }),
+        (status, _) => Err(Refusal::WrongState { what: "binding", status: status.name() }),
     }
 }
 
@@ -171,36 +162,21 @@ mod tests {
     }
 
     fn resume(binding: &Binding, boot: u8, at: Option<MessageId>) -> &'static str {
-        decide(
-            binding,
-            Command::Resume {
-                boot: NodeId::from_random([boot; 16]),
-                at,
-            },
-        )
-        .unwrap()
-        .kind()
+        decide(binding, Command::Resume { boot: NodeId::from_random([boot; 16]), at }).unwrap().kind()
     }
 
     #[test]
     fn only_native_state_survives_the_process() {
         assert_eq!(resume(&binding(Fidelity::Native), 9, None), "binding.resumed");
         assert_eq!(resume(&binding(Fidelity::None), 9, None), "binding.stale");
-        assert_eq!(
-            resume(&binding(Fidelity::Reconstructed), 9, None),
-            "binding.stale"
-        );
+        assert_eq!(resume(&binding(Fidelity::Reconstructed), 9, None), "binding.stale");
         assert_eq!(resume(&binding(Fidelity::None), 3, None), "binding.resumed");
     }
 
     #[test]
     fn a_binding_that_stands_elsewhere_is_not_resumed() {
         assert_eq!(
-            resume(
-                &binding(Fidelity::Native),
-                3,
-                Some(MessageId::from_random([4; 16]))
-            ),
+            resume(&binding(Fidelity::Native), 3, Some(MessageId::from_random([4; 16]))),
             "binding.stale"
         );
     }
@@ -208,38 +184,12 @@ mod tests {
     #[test]
     fn a_stale_binding_can_only_be_replaced() {
         let mut stale = binding(Fidelity::Native);
-        let lost = decide(
-            &stale,
-            Command::Lose {
-                reason: "unknown session".into(),
-            },
-        )
-        .unwrap();
+        let lost = decide(&stale, Command::Lose { reason: "unknown session".into() }).unwrap();
         let boot = stale.boot;
         apply(&mut stale, &lost, boot, Time(1));
-        assert!(
-            decide(
-                &stale,
-                Command::Lose {
-                    reason: String::new()
-                }
-            )
-            .is_err()
-        );
-        assert!(
-            decide(
-                &stale,
-                Command::Resume {
-                    boot: stale.boot,
-                    at: None
-                }
-            )
-            .is_err()
-        );
+        assert!(decide(&stale, Command::Lose { reason: String::new() }).is_err());
+        assert!(decide(&stale, Command::Resume { boot: stale.boot, at: None }).is_err());
         let by = BindingId::from_random([5; 16]);
-        assert_eq!(
-            decide(&stale, Command::Replace { by }).unwrap().kind(),
-            "binding.replaced"
-        );
+        assert_eq!(decide(&stale, Command::Replace { by }).unwrap().kind(), "binding.replaced");
     }
 }

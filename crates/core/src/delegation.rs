@@ -83,15 +83,9 @@ pub fn decide(delegation: &Delegation, child: RunStatus) -> Result<Option<Body>,
                 RunStatus::Cancelled => Cancelled,
                 _ => Failed,
             };
-            Ok(Some(Body::DelegationCompleted {
-                delegation_id: delegation.id,
-                status,
-            }))
+            Ok(Some(Body::DelegationCompleted { delegation_id: delegation.id, status }))
         }
-        (settled, _) => Err(Refusal::WrongState {
-            what: "delegation",
-            status: settled.name(),
-        }),
+        (settled, _) => Err(Refusal::WrongState { what: "delegation", status: settled.name() }),
     }
 }
 

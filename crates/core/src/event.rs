@@ -42,10 +42,7 @@ pub struct Position {
 
 impl Position {
     /// Before everything.
-    pub const START: Self = Self {
-        cursor: Cursor::START,
-        pos: 0,
-    };
+    pub const START: Self = Self { cursor: Cursor::START, pos: 0 };
 }
 
 impl fmt::Display for Position {
@@ -65,20 +62,10 @@ impl FromStr for Position {
     fn from_str(text: &str) -> Result<Self, BadPosition> {
         // No sign, no blank: what we print and nothing else. A bare cursor is not accepted, since
         // guessing its byte count could show text twice.
-        let number = |digits: &str| {
-            digits
-                .bytes()
-                .all(|b| b.is_ascii_digit())
-                .then(|| digits.parse().ok())
-                .flatten()
-        };
+        let number =
+            |digits: &str| digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
         text.split_once('.')
-            .and_then(|(cursor, pos)| {
-                Some(Self {
-                    cursor: Cursor(number(cursor)?),
-                    pos: number(pos)?,
-                })
-            })
+            .and_then(|(cursor, pos)| Some(Self { cursor: Cursor(number(cursor)?), pos: number(pos)? }))
             .ok_or_else(|| BadPosition(text.chars().take(64).collect()))
     }
 }
@@ -115,10 +102,7 @@ pub struct Event {
 impl Event {
     /// The resume point right after this event.
     pub fn position(&self) -> Position {
-        Position {
-            cursor: self.cursor,
-            pos: self.pos,
-        }
+        Position { cursor: self.cursor, pos: self.pos }
     }
 }
 

@@ -130,10 +130,7 @@ mod tests {
         let run = RunId::from_random([7; 16]);
         assert_eq!(run.to_string(), "run_07070707070747078707070707070707");
         assert_eq!(run.to_string().parse(), Ok(run));
-        assert_eq!(
-            serde_json::from_str::<RunId>(&serde_json::to_string(&run).unwrap()).unwrap(),
-            run
-        );
+        assert_eq!(serde_json::from_str::<RunId>(&serde_json::to_string(&run).unwrap()).unwrap(), run);
         let error = run.to_string().parse::<SessionId>().unwrap_err();
         insta::assert_snapshot!(error, @r#""run_07070707070747078707070707070707" is not a session id: expected ses_ and 32 hexadecimal digits"#);
     }

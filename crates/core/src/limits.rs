@@ -48,21 +48,13 @@ pub struct BadName {
 
 /// Checks a session's key: 1 to 128 of `a-z A-Z 0-9 _ - .`, not starting with a dot or with `ses_`.
 pub fn check_key(key: &str) -> Result<(), BadName> {
-    let bad = |reason| {
-        Err(BadName {
-            what: "a session key",
-            reason,
-        })
-    };
+    let bad = |reason| Err(BadName { what: "a session key", reason });
     match key {
         "" => bad("must not be empty"),
         _ if key.len() > 128 => bad("has at most 128 characters"),
         _ if key.starts_with('.') => bad("must not start with a dot"),
         _ if key.starts_with("ses_") => bad("must not start with ses_, which marks session ids"),
-        _ if !key
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b)) =>
-        {
+        _ if !key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b)) => {
             bad("may hold only letters, digits, underscore, hyphen and dot")
         }
         _ => Ok(()),
@@ -72,18 +64,11 @@ pub fn check_key(key: &str) -> Result<(), BadName> {
 /// Checks a name that is free text: owner, client, request, reference.
 pub fn check_text(what: &'static str, text: &str) -> Result<(), BadName> {
     match text {
-        "" => Err(BadName {
-            what,
-            reason: "must not be empty",
-        }),
-        _ if text.len() > 512 => Err(BadName {
-            what,
-            reason: "has at most 512 bytes",
-        }),
-        _ if text.chars().any(char::is_control) => Err(BadName {
-            what,
-            reason: "must not hold control characters",
-        }),
+        "" => Err(BadName { what, reason: "must not be empty" }),
+        _ if text.len() > 512 => Err(BadName { what, reason: "has at most 512 bytes" }),
+        _ if text.chars().any(char::is_control) => {
+            Err(BadName { what, reason: "must not hold control characters" })
+        }
         _ => Ok(()),
     }
 }

@@ -192,21 +192,14 @@ mod tests {
                 mime_type: "image/png".into(),
                 name: None,
             },
-            Block::ToolUse {
-                id: "t1".into(),
-                name: "add".into(),
-                input: serde_json::json!({"a": 1}),
-            },
+            Block::ToolUse { id: "t1".into(), name: "add".into(), input: serde_json::json!({"a": 1}) },
             Block::ToolResult {
                 tool_use_id: "t1".into(),
                 name: "add".into(),
                 content: vec![Block::text("2")],
                 is_error: false,
             },
-            Block::Error {
-                code: "timeout".into(),
-                message: "took too long".into(),
-            },
+            Block::Error { code: "timeout".into(), message: "took too long".into() },
         ];
         let json = serde_json::to_string(&blocks).unwrap();
         insta::assert_snapshot!(json, @r#"[{"type":"text","text":"hi"},{"type":"thinking"},{"type":"attachment","artifact":"art_01010101010141018101010101010101","mimeType":"image/png"},{"type":"tool_use","id":"t1","name":"add","input":{"a":1}},{"type":"tool_result","toolUseId":"t1","name":"add","content":[{"type":"text","text":"2"}],"isError":false},{"type":"error","code":"timeout","message":"took too long"}]"#);

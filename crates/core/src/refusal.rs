@@ -90,9 +90,6 @@ pub struct Failure {
 impl Failure {
     /// A failure with this code and message.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            code: code.into(),
-            message: message.into(),
-        }
+        Self { code: code.into(), message: message.into() }
     }
 }

@@ -187,10 +187,7 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
         ]),
         (_, Command::Open { by }) => {
             let attempt = authority(run, attempt, by)?;
-            Ok(vec![
-                attempt::decide(attempt, attempt::Command::Open)?,
-                Body::RunRunning {},
-            ])
+            Ok(vec![attempt::decide(attempt, attempt::Command::Open)?, Body::RunRunning {}])
         }
         (_, Command::Wait { by, wait }) => {
             authority(run, attempt, by)?;
@@ -207,10 +204,9 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
                 _ => Err(wrong(status)),
             }
         }
-        (RunState::Queued { .. }, Command::Cancel { reason }) => Ok(vec![
-            Body::RunCancellationRequested { reason },
-            Body::RunCancelled { reason, close },
-        ]),
+        (RunState::Queued { .. }, Command::Cancel { reason }) => {
+            Ok(vec![Body::RunCancellationRequested { reason }, Body::RunCancelled { reason, close }])
+        }
         (RunState::Cancelling { .. }, Command::Cancel { .. }) => Ok(vec![]),
         (state, Command::Cancel { reason }) if state.holder().is_some() => {
             let mut events = vec![Body::RunCancellationRequested { reason }];
@@ -230,22 +226,9 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
             Ok(events)
         }
         (_, Command::Cancel { .. }) => Err(Refusal::Ended { status }),
-        (
-            _,
-            Command::Dispatched {
-                by,
-                dispatched,
-                acknowledged,
-            },
-        ) => {
+        (_, Command::Dispatched { by, dispatched, acknowledged }) => {
             let attempt = authority(run, attempt, by)?;
-            Ok(vec![attempt::decide(
-                attempt,
-                attempt::Command::Dispatch {
-                    dispatched,
-                    acknowledged,
-                },
-            )?])
+            Ok(vec![attempt::decide(attempt, attempt::Command::Dispatch { dispatched, acknowledged })?])
         }
         (_, Command::Finish { by, outcome }) => {
             authority(run, attempt, by)?;
@@ -262,58 +245,27 @@ fn finished(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
         Some(wait) => settled(state, wait.id, None)?,
         None => vec![],
     };
-    let orphaned = matches!(
-        outcome,
-        Outcome::Failed {
-            status: RunStatus::Orphaned,
-            ..
-        }
-    );
+    let orphaned = matches!(outcome, Outcome::Failed { status: RunStatus::Orphaned, .. });
     match (state, outcome) {
         (RunState::Cancelling { reason, .. }, Outcome::Stopped { proof }) => {
             events.push(Body::AttemptCancelled { proof });
-            events.push(Body::RunCancelled {
-                reason: *reason,
-                close,
-            });
+            events.push(Body::RunCancelled { reason: *reason, close });
         }
         // Once a stop was asked for, an attempt that has ended is a stopped one, whatever it says of itself. Only of
         // an orphaned one is it not known that it has.
         (RunState::Cancelling { reason, .. }, Outcome::Succeeded | Outcome::Failed { .. }) if !orphaned => {
             events.push(Body::AttemptCancelled { proof: Proof::Ended });
-            events.push(Body::RunCancelled {
-                reason: *reason,
-                close,
-            });
+            events.push(Body::RunCancelled { reason: *reason, close });
         }
         (RunState::Running { .. }, Outcome::Succeeded) => events.push(Body::RunSucceeded { close }),
         (_, Outcome::Succeeded) => return Err(wrong(state.status())),
         (_, Outcome::Stopped { proof }) => {
             events.push(Body::AttemptCancelled { proof });
-            events.push(Body::RunCancelled {
-                reason: CancelReason::Agent,
-                close,
-            });
+            events.push(Body::RunCancelled { reason: CancelReason::Agent, close });
         }
-        (
-            state,
-            Outcome::Failed {
-                status,
-                error,
-                retryable,
-                retry_at,
-            },
-        ) => {
-            let status = if status.is_settled() {
-                status
-            } else {
-                RunStatus::Failed
-            };
-            events.push(Body::AttemptFailed {
-                status,
-                error: error.clone(),
-                retryable,
-            });
+        (state, Outcome::Failed { status, error, retryable, retry_at }) => {
+            let status = if status.is_settled() { status } else { RunStatus::Failed };
+            events.push(Body::AttemptFailed { status, error: error.clone(), retryable });
             events.push(match (status, retry_at, state) {
                 (_, Some(at), state) if !matches!(state, RunState::Cancelling { .. }) => {
                     requeued(run, Some(at))
@@ -330,10 +282,7 @@ fn finished(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
 /// The events that close the open wait `wait`, with its answer or without one.
 fn settled(state: &RunState, wait: WaitId, answer: Option<Answer>) -> Result<Vec<Body>, Refusal> {
     let open = state.wait().filter(|open| open.id == wait);
-    let open = open.ok_or(Refusal::NotWaiting {
-        wait,
-        status: state.status(),
-    })?;
+    let open = open.ok_or(Refusal::NotWaiting { wait, status: state.status() })?;
     if answer.is_none() && open.answer.is_some() {
         return Ok(vec![]);
     }
@@ -341,30 +290,19 @@ fn settled(state: &RunState, wait: WaitId, answer: Option<Answer>) -> Result<Vec
 }
 
 fn requeued(run: &Run, retry_at: Option<Time>) -> Body {
-    Body::RunQueued {
-        adapter: run.adapter.clone(),
-        mode: run.mode,
-        policy: None,
-        retry_at_ms: retry_at,
-    }
+    Body::RunQueued { adapter: run.adapter.clone(), mode: run.mode, policy: None, retry_at_ms: retry_at }
 }
 
 fn authority<'a>(run: &Run, attempt: Option<&'a Attempt>, by: AttemptId) -> Result<&'a Attempt, Refusal> {
     match (run.state.holder(), attempt) {
         (Some(holder), Some(attempt)) if holder == by && attempt.id == by => Ok(attempt),
         (Some(holder), _) => Err(Refusal::StaleAttempt { by, holder }),
-        (None, _) => Err(Refusal::NoAuthority {
-            by,
-            status: run.state.status(),
-        }),
+        (None, _) => Err(Refusal::NoAuthority { by, status: run.state.status() }),
     }
 }
 
 fn wrong(status: RunStatus) -> Refusal {
-    Refusal::WrongState {
-        what: "run",
-        status: status.name(),
-    }
+    Refusal::WrongState { what: "run", status: status.name() }
 }
 
 /// Creates the attempt that an [`Body::AttemptCreated`] announces.
@@ -400,9 +338,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
     };
     match body {
         Body::RunQueued { retry_at_ms, .. } => {
-            run.state = RunState::Queued {
-                retry_at: *retry_at_ms,
-            };
+            run.state = RunState::Queued { retry_at: *retry_at_ms };
             run.completed_at = None;
         }
         Body::AttemptCreated { attempt_no, .. } => {
@@ -428,9 +364,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
                 };
             }
         }
-        Body::InputProvided {
-            input: Some(input), ..
-        } => {
+        Body::InputProvided { input: Some(input), .. } => {
             answer(run, Answer::Input { input: input.clone() });
         }
         Body::ApprovalResolved { decision, .. } if *decision != wait::Approval::Expired => {
@@ -438,10 +372,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
         }
         Body::RunCancellationRequested { reason } => {
             if let Some(attempt) = run.state.holder() {
-                run.state = RunState::Cancelling {
-                    attempt,
-                    reason: *reason,
-                };
+                run.state = RunState::Cancelling { attempt, reason: *reason };
             }
         }
         Body::UsageUpdated { usage } => run.usage += *usage,

@@ -126,39 +126,23 @@ pub enum Command {
 pub fn decide(session: &Session, command: Command) -> Result<Vec<Body>, Refusal> {
     let updated = |change| Ok(vec![Body::SessionUpdated { change }]);
     match (session.status, command) {
-        (SessionStatus::Deleted, _) => Err(Refusal::WrongState {
-            what: "session",
-            status: "deleted",
-        }),
-        (_, Command::Delete { live: true }) => Err(Refusal::WrongState {
-            what: "session",
-            status: "busy",
-        }),
+        (SessionStatus::Deleted, _) => Err(Refusal::WrongState { what: "session", status: "deleted" }),
+        (_, Command::Delete { live: true }) => Err(Refusal::WrongState { what: "session", status: "busy" }),
         (_, Command::Delete { live: false }) => Ok(vec![Body::SessionDeleted {}]),
         (_, Command::Rename { title }) if title == session.title => Ok(vec![]),
         (_, Command::Rename { title }) => updated(SessionChange::Title { title }),
         (SessionStatus::Archived, Command::Archive) | (SessionStatus::Open, Command::Reopen) => Ok(vec![]),
-        (_, Command::Archive) => updated(SessionChange::Status {
-            status: SessionStatus::Archived,
-        }),
-        (_, Command::Reopen) => updated(SessionChange::Status {
-            status: SessionStatus::Open,
-        }),
+        (_, Command::Archive) => updated(SessionChange::Status { status: SessionStatus::Archived }),
+        (_, Command::Reopen) => updated(SessionChange::Status { status: SessionStatus::Open }),
     }
 }
 
 /// Changes `session` as `body` says. Cannot fail: what was decided happens.
 pub fn apply(session: &mut Session, body: &Body, at: Time) {
     match body {
-        Body::SessionUpdated {
-            change: SessionChange::Title { title },
-        } => session.title.clone_from(title),
-        Body::SessionUpdated {
-            change: SessionChange::Status { status },
-        } => session.status = *status,
-        Body::SessionUpdated {
-            change: SessionChange::Tip { tip },
-        } => session.tip_message = *tip,
+        Body::SessionUpdated { change: SessionChange::Title { title } } => session.title.clone_from(title),
+        Body::SessionUpdated { change: SessionChange::Status { status } } => session.status = *status,
+        Body::SessionUpdated { change: SessionChange::Tip { tip } } => session.tip_message = *tip,
         Body::SessionDeleted {} => session.status = SessionStatus::Deleted,
         Body::RunSucceeded { close }
         | Body::RunFailed { close, .. }
@@ -211,9 +195,7 @@ mod tests {
     }
 
     fn rename(title: Option<&str>) -> Command {
-        Command::Rename {
-            title: title.map(str::to_owned),
-        }
+        Command::Rename { title: title.map(str::to_owned) }
     }
 
     /// Decides and applies, and gives the kinds of the events.
@@ -231,20 +213,14 @@ mod tests {
         }
         let mut archived = session(SessionStatus::Archived);
         assert_eq!(send(&mut archived, Command::Archive), Ok(vec![]));
-        assert_eq!(
-            (tea, archived),
-            (session(SessionStatus::Open), session(SessionStatus::Archived))
-        );
+        assert_eq!((tea, archived), (session(SessionStatus::Open), session(SessionStatus::Archived)));
     }
 
     #[test]
     fn a_new_title_is_a_new_version() {
         let mut session = session(SessionStatus::Archived);
         assert_eq!(send(&mut session, rename(None)), Ok(vec!["session.updated"]));
-        assert_eq!(
-            (session.title, session.version, session.updated_at),
-            (None, 2, Time(5))
-        );
+        assert_eq!((session.title, session.version, session.updated_at), (None, 2, Time(5)));
     }
 
     #[test]
@@ -258,11 +234,7 @@ mod tests {
 
     #[test]
     fn a_session_with_a_live_run_is_not_deleted() {
-        for status in [
-            SessionStatus::Open,
-            SessionStatus::Archived,
-            SessionStatus::Closed,
-        ] {
+        for status in [SessionStatus::Open, SessionStatus::Archived, SessionStatus::Closed] {
             let refusal = decide(&session(status), Command::Delete { live: true }).unwrap_err();
             assert_eq!(refusal.to_string(), "not possible while the session is busy");
         }
@@ -271,19 +243,10 @@ mod tests {
     #[test]
     fn a_deleted_session_refuses_everything() {
         let mut session = session(SessionStatus::Archived);
-        assert_eq!(
-            send(&mut session, Command::Delete { live: false }),
-            Ok(vec!["session.deleted"])
-        );
+        assert_eq!(send(&mut session, Command::Delete { live: false }), Ok(vec!["session.deleted"]));
         let gone = session.clone();
         let delete = |live| Command::Delete { live };
-        for command in [
-            rename(Some("tea")),
-            Command::Archive,
-            Command::Reopen,
-            delete(true),
-            delete(false),
-        ] {
+        for command in [rename(Some("tea")), Command::Archive, Command::Reopen, delete(true), delete(false)] {
             let refusal = send(&mut session, command).unwrap_err();
             assert_eq!(refusal.to_string(), "not possible while the session is deleted");
         }
@@ -293,25 +256,10 @@ mod tests {
     #[test]
     fn a_run_that_does_not_move_the_tip_is_no_new_version() {
         let (mut session, tip) = (session(SessionStatus::Open), MessageId::from_random([2; 16]));
-        apply(
-            &mut session,
-            &Body::RunSucceeded {
-                close: Close::default(),
-            },
-            Time(1),
-        );
-        assert_eq!(
-            (session.version, session.tip_message, session.last_activity_at),
-            (1, None, Time(1))
-        );
-        let close = Close {
-            tip: Some(tip),
-            ..Close::default()
-        };
+        apply(&mut session, &Body::RunSucceeded { close: Close::default() }, Time(1));
+        assert_eq!((session.version, session.tip_message, session.last_activity_at), (1, None, Time(1)));
+        let close = Close { tip: Some(tip), ..Close::default() };
         apply(&mut session, &Body::RunSucceeded { close }, Time(2));
-        assert_eq!(
-            (session.version, session.tip_message, session.last_activity_at),
-            (2, Some(tip), Time(2))
-        );
+        assert_eq!((session.version, session.tip_message, session.last_activity_at), (2, Some(tip), Time(2)));
     }
 }

@@ -15,10 +15,6 @@ impl Time {
 
     /// How many milliseconds this moment lies after `earlier`; 0 if it does not.
     pub const fn since(self, earlier: Self) -> u64 {
-        if self.0 > earlier.0 {
-            self.0.abs_diff(earlier.0)
-        } else {
-            0
-        }
+        if self.0 > earlier.0 { self.0.abs_diff(earlier.0) } else { 0 }
     }
 }

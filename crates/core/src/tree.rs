@@ -42,12 +42,7 @@ pub struct Line {
 impl Line {
     /// A line without messages beneath `parent`.
     pub fn open(id: LineId, parent: Option<Point>) -> Self {
-        Self {
-            id,
-            parent,
-            end: start(parent),
-            abandoned: false,
-        }
+        Self { id, parent, end: start(parent), abandoned: false }
     }
 
     /// The depth of its first message.
@@ -57,10 +52,7 @@ impl Line {
 
     /// Its last message; none while it is empty.
     pub fn last(&self) -> Option<Point> {
-        (self.end > self.start()).then(|| Point {
-            line: self.id,
-            pos: self.end - 1,
-        })
+        (self.end > self.start()).then(|| Point { line: self.id, pos: self.end - 1 })
     }
 }
 
@@ -91,11 +83,7 @@ pub fn ranges<E>(
         let from = start(parent);
         // A fork or a branch may hang beneath the parent of a line that is still empty at this depth.
         if point.pos >= from {
-            ranges.push(Range {
-                line: point.line,
-                from,
-                to: point.pos,
-            });
+            ranges.push(Range { line: point.line, from, to: point.pos });
         }
         next = parent;
     }
@@ -108,22 +96,12 @@ pub fn ranges<E>(
 /// `line` is the line of `at`. A `branch` always opens a line, so that rolling it back is a mark on that line.
 pub fn place(at: Option<Point>, line: Option<&Line>, branch: bool, fresh: LineId) -> Placed {
     match (at, line) {
-        (Some(at), Some(line)) if !branch && line.end == at.pos + 1 && !line.abandoned => Placed {
-            point: Point {
-                line: at.line,
-                pos: at.pos + 1,
-            },
-            opened: None,
-        },
+        (Some(at), Some(line)) if !branch && line.end == at.pos + 1 && !line.abandoned => {
+            Placed { point: Point { line: at.line, pos: at.pos + 1 }, opened: None }
+        }
         _ => {
             let opened = Line::open(fresh, at);
-            Placed {
-                point: Point {
-                    line: fresh,
-                    pos: opened.end,
-                },
-                opened: Some(opened),
-            }
+            Placed { point: Point { line: fresh, pos: opened.end }, opened: Some(opened) }
         }
     }
 }
@@ -153,10 +131,7 @@ impl Tree {
         lines: impl IntoIterator<Item = Line>,
         cursors: impl IntoIterator<Item = (Point, LineId)>,
     ) -> Self {
-        let mut tree = Self {
-            cursors: cursors.into_iter().collect(),
-            ..Self::default()
-        };
+        let mut tree = Self { cursors: cursors.into_iter().collect(), ..Self::default() };
         lines.into_iter().for_each(|line| tree.put(line));
         tree
     }
@@ -185,9 +160,7 @@ impl Tree {
 
     /// True when there is a message at `point`.
     pub fn contains(&self, point: Point) -> bool {
-        self.lines
-            .get(&point.line)
-            .is_some_and(|line| (line.start()..line.end).contains(&point.pos))
+        self.lines.get(&point.line).is_some_and(|line| (line.start()..line.end).contains(&point.pos))
     }
 
     /// Appends a message beneath `at` and says where it stands; `fresh` names the line if one is opened.
@@ -214,30 +187,14 @@ impl Tree {
     /// The message above `point`.
     pub fn parent(&self, point: Point) -> Option<Point> {
         let line = self.lines.get(&point.line)?;
-        if point.pos > line.start() {
-            Some(Point {
-                pos: point.pos - 1,
-                ..point
-            })
-        } else {
-            line.parent
-        }
+        if point.pos > line.start() { Some(Point { pos: point.pos - 1, ..point }) } else { line.parent }
     }
 
     /// The messages beneath `point`, or the roots; abandoned ones are left out.
     pub fn children(&self, point: Option<Point>) -> Vec<Point> {
-        let own = point
-            .map(|point| Point {
-                pos: point.pos + 1,
-                ..point
-            })
-            .filter(|next| self.contains(*next));
-        let opened = self
-            .beneath
-            .get(&point)
-            .into_iter()
-            .flatten()
-            .filter_map(|id| self.first(*id));
+        let own =
+            point.map(|point| Point { pos: point.pos + 1, ..point }).filter(|next| self.contains(*next));
+        let opened = self.beneath.get(&point).into_iter().flatten().filter_map(|id| self.first(*id));
         own.into_iter().chain(opened).collect()
     }
 
@@ -268,13 +225,7 @@ impl Tree {
             let turn =
                 |(from, id): (&Point, &LineId)| self.first(*id).filter(|to| self.parent(*to) == Some(*from));
             let turn = self.cursors.range(at..=last).find_map(turn);
-            let newest = || {
-                self.beneath
-                    .get(&Some(last))?
-                    .iter()
-                    .rev()
-                    .find_map(|id| self.first(*id))
-            };
+            let newest = || self.beneath.get(&Some(last))?.iter().rev().find_map(|id| self.first(*id));
             match turn.or_else(newest) {
                 Some(first) => at = first,
                 None => return last,
@@ -285,30 +236,16 @@ impl Tree {
 
     /// The first message of a line that is neither empty nor abandoned.
     fn first(&self, id: LineId) -> Option<Point> {
-        let line = self
-            .lines
-            .get(&id)
-            .filter(|line| !line.abandoned && line.end > line.start())?;
-        Some(Point {
-            line: id,
-            pos: line.start(),
-        })
+        let line = self.lines.get(&id).filter(|line| !line.abandoned && line.end > line.start())?;
+        Some(Point { line: id, pos: line.start() })
     }
 
     /// Makes the path to `point` the active one and lets every cursor on it point along it.
     pub fn visit(&mut self, point: Option<Point>) {
         let path = self.path(point);
         for (range, next) in path.iter().zip(path.iter().skip(1).map(Some).chain([None])) {
-            let (from, to) = (
-                Point {
-                    line: range.line,
-                    pos: range.from,
-                },
-                Point {
-                    line: range.line,
-                    pos: range.to,
-                },
-            );
+            let (from, to) =
+                (Point { line: range.line, pos: range.from }, Point { line: range.line, pos: range.to });
             // The last message of the path keeps its cursor: it says where the path went on before.
             let turns: Vec<Point> = self.cursors.range(from..to).map(|(at, _)| *at).collect();
             for turn in turns {

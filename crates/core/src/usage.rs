@@ -83,10 +83,7 @@ mod tests {
 
     #[test]
     fn ten_dimes_are_a_dollar() {
-        let dime = Usage {
-            cost: Cost::from(0.1),
-            ..Usage::default()
-        };
+        let dime = Usage { cost: Cost::from(0.1), ..Usage::default() };
         let sum = (0..10).fold(Usage::default(), |sum, _| sum + dime);
         assert_eq!(sum.cost.usd(), 1.0);
     }

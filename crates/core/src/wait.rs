@@ -93,22 +93,11 @@ pub fn open(wait: &Wait) -> Vec<Body> {
     let (wait_id, question, expires_at_ms) = (wait.id, wait.question.clone(), wait.expires_at);
     match wait.request {
         WaitRequest::Input => {
-            vec![
-                Body::InputRequested {
-                    wait_id,
-                    question,
-                    expires_at_ms,
-                },
-                Body::RunWaitingInput { wait_id },
-            ]
+            vec![Body::InputRequested { wait_id, question, expires_at_ms }, Body::RunWaitingInput { wait_id }]
         }
         WaitRequest::Approval => {
             vec![
-                Body::ApprovalRequested {
-                    wait_id,
-                    question,
-                    expires_at_ms,
-                },
+                Body::ApprovalRequested { wait_id, question, expires_at_ms },
                 Body::RunWaitingApproval { wait_id },
             ]
         }
@@ -121,36 +110,22 @@ pub fn decide(wait: &Wait, answer: Option<Answer>) -> Result<Body, Refusal> {
     match (wait.request, answer) {
         (_, Some(_)) if wait.answer.is_some() => Err(Refusal::Answered { wait: wait_id }),
         (WaitRequest::Input, None) => Ok(Body::InputProvided { wait_id, input: None }),
-        (WaitRequest::Input, Some(Answer::Input { input })) => Ok(Body::InputProvided {
-            wait_id,
-            input: Some(input),
-        }),
-        (WaitRequest::Approval, None) => Ok(Body::ApprovalResolved {
-            wait_id,
-            decision: Approval::Expired,
-            grant_id: None,
-        }),
+        (WaitRequest::Input, Some(Answer::Input { input })) => {
+            Ok(Body::InputProvided { wait_id, input: Some(input) })
+        }
+        (WaitRequest::Approval, None) => {
+            Ok(Body::ApprovalResolved { wait_id, decision: Approval::Expired, grant_id: None })
+        }
         // Only the clock says that the time is up.
-        (
-            WaitRequest::Approval,
-            Some(Answer::Approval {
-                decision: Approval::Expired,
-            }),
-        ) => Err(Refusal::WrongAnswer {
-            wait: wait_id,
-            wanted: "allowed or denied",
-            given: "expired",
-        }),
-        (WaitRequest::Approval, Some(Answer::Approval { decision })) => Ok(Body::ApprovalResolved {
-            wait_id,
-            decision,
-            grant_id: None,
-        }),
-        (request, Some(answer)) => Err(Refusal::WrongAnswer {
-            wait: wait_id,
-            wanted: request.name(),
-            given: answer.kind(),
-        }),
+        (WaitRequest::Approval, Some(Answer::Approval { decision: Approval::Expired })) => {
+            Err(Refusal::WrongAnswer { wait: wait_id, wanted: "allowed or denied", given: "expired" })
+        }
+        (WaitRequest::Approval, Some(Answer::Approval { decision })) => {
+            Ok(Body::ApprovalResolved { wait_id, decision, grant_id: None })
+        }
+        (request, Some(answer)) => {
+            Err(Refusal::WrongAnswer { wait: wait_id, wanted: request.name(), given: answer.kind() })
+        }
     }
 }
 
@@ -179,14 +154,8 @@ mod tests {
     #[test]
     fn a_wait_opens_with_its_question_and_then_the_run_waits() {
         let kinds = |request| open(&wait(request)).iter().map(Body::kind).collect::<Vec<_>>();
-        assert_eq!(
-            kinds(WaitRequest::Input),
-            ["input.requested", "run.waiting_input"]
-        );
-        assert_eq!(
-            kinds(WaitRequest::Approval),
-            ["approval.requested", "run.waiting_approval"]
-        );
+        assert_eq!(kinds(WaitRequest::Input), ["input.requested", "run.waiting_input"]);
+        assert_eq!(kinds(WaitRequest::Approval), ["approval.requested", "run.waiting_approval"]);
     }
 
     #[test]
@@ -200,21 +169,13 @@ mod tests {
             "it asks for input, not approval"
         );
         let input = Some(Answer::Input { input: json!("blue") });
-        assert_eq!(
-            refused(WaitRequest::Approval, input),
-            "it asks for approval, not input"
-        );
+        assert_eq!(refused(WaitRequest::Approval, input), "it asks for approval, not input");
     }
 
     #[test]
     fn nobody_can_answer_that_the_time_is_up() {
         let refusal = decide(&wait(WaitRequest::Approval), approval(Approval::Expired)).unwrap_err();
-        assert!(
-            refusal
-                .to_string()
-                .ends_with("asks for allowed or denied, not expired"),
-            "{refusal}"
-        );
+        assert!(refusal.to_string().ends_with("asks for allowed or denied, not expired"), "{refusal}");
     }
 
     #[test]
@@ -222,24 +183,14 @@ mod tests {
         let wait_id = wait(WaitRequest::Input).id;
         let input = Body::InputProvided { wait_id, input: None };
         assert_eq!(decide(&wait(WaitRequest::Input), None), Ok(input));
-        let expired = Body::ApprovalResolved {
-            wait_id,
-            decision: Approval::Expired,
-            grant_id: None,
-        };
+        let expired = Body::ApprovalResolved { wait_id, decision: Approval::Expired, grant_id: None };
         assert_eq!(decide(&wait(WaitRequest::Approval), None), Ok(expired));
     }
 
     #[test]
     fn an_input_of_null_is_an_input() {
         let wait = wait(WaitRequest::Input);
-        let answered = Body::InputProvided {
-            wait_id: wait.id,
-            input: Some(Value::Null),
-        };
-        assert_eq!(
-            decide(&wait, Some(Answer::Input { input: Value::Null })),
-            Ok(answered)
-        );
+        let answered = Body::InputProvided { wait_id: wait.id, input: Some(Value::Null) };
+        assert_eq!(decide(&wait, Some(Answer::Input { input: Value::Null })), Ok(answered));
     }
 }

@@ -34,36 +34,20 @@ pub struct Http {
 impl Http {
     /// An edge on `kernel` for those whom `access` lets in, until `stop`.
     pub fn new(kernel: Kernel, access: Access, stop: CancellationToken) -> Self {
-        Self {
-            kernel,
-            access: Arc::new(access),
-            stop,
-        }
+        Self { kernel, access: Arc::new(access), stop }
     }
 
     /// Every endpoint.
     pub fn router(self) -> Router {
         // A body holds a prompt and a system prompt, each escaped at worst sixfold.
-        let most = self
-            .kernel
-            .limits()
-            .prompt_bytes
-            .saturating_mul(12)
-            .saturating_add(64 << 10);
-        let open = Router::new()
-            .route("/health", get(health::health))
-            .route("/ready", get(health::ready));
+        let most = self.kernel.limits().prompt_bytes.saturating_mul(12).saturating_add(64 << 10);
+        let open = Router::new().route("/health", get(health::health)).route("/ready", get(health::ready));
         let resources = Router::new()
             .route("/v1/adapters", get(health::adapters))
-            .route(
-                "/v1/sessions",
-                get(sessions::session_list).post(sessions::session_resolve),
-            )
+            .route("/v1/sessions", get(sessions::session_list).post(sessions::session_resolve))
             .route(
                 "/v1/sessions/{session}",
-                get(sessions::session_get)
-                    .patch(sessions::session_patch)
-                    .delete(sessions::session_delete),
+                get(sessions::session_get).patch(sessions::session_patch).delete(sessions::session_delete),
             )
             .route("/v1/sessions/{session}/messages", get(sessions::session_messages))
             .route("/v1/sessions/{session}/tree", get(sessions::session_tree))

@@ -94,16 +94,8 @@ impl Actor {
         stored: bool,
         channel: (mpsc::UnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
     ) -> Self {
-        let at = Position {
-            cursor: loaded.cursor,
-            pos: loaded.pos,
-        };
-        let feed = Feed::new(
-            fence,
-            at,
-            shared.dirty.clone(),
-            shared.options.limits.message_bytes,
-        );
+        let at = Position { cursor: loaded.cursor, pos: loaded.pos };
+        let feed = Feed::new(fence, at, shared.dirty.clone(), shared.options.limits.message_bytes);
         let hot = Hot {
             lines: loaded.lines.iter().map(|line| (line.id, *line)).collect(),
             effects: loaded.effects,
@@ -225,12 +217,7 @@ impl Actor {
     /// Does what is due: kills, expires, tries again.
     async fn tick(&mut self) {
         let now = self.shared.clock.now();
-        if self
-            .active
-            .as_ref()
-            .and_then(|active| active.kill_at)
-            .is_some_and(|at| at <= now)
-        {
+        if self.active.as_ref().and_then(|active| active.kill_at).is_some_and(|at| at <= now) {
             self.kill(Outcome::Stopped { proof: Proof::Killed });
         }
         if self.expiry().is_some_and(|at| at <= now) {
@@ -244,37 +231,24 @@ impl Actor {
         // With a permit on order it cannot leave, so it waits for the permit, not for the time.
         let idle =
             (self.is_idle() && !self.ordered).then(|| self.idle_since.plus(self.shared.options.idle_unload));
-        let retry = self
-            .queue
-            .front()
-            .filter(|_| self.active.is_none())
-            .and_then(|run| match run.state {
-                mainspring_core::RunState::Queued { retry_at } => {
-                    retry_at.filter(|at| *at > self.shared.clock.now())
-                }
-                _ => None,
-            });
+        let retry = self.queue.front().filter(|_| self.active.is_none()).and_then(|run| match run.state {
+            mainspring_core::RunState::Queued { retry_at } => {
+                retry_at.filter(|at| *at > self.shared.clock.now())
+            }
+            _ => None,
+        });
         let kill = self.active.as_ref().and_then(|active| active.kill_at);
         let stalled = self
             .stalled
             .map(|(until, _)| until)
             .filter(|until| !self.ordered && *until > self.shared.clock.now());
-        [idle, retry, kill, stalled, self.expiry()]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(Time(i64::MAX))
+        [idle, retry, kill, stalled, self.expiry()].into_iter().flatten().min().unwrap_or(Time(i64::MAX))
     }
 
     /// When the open question of the active run expires.
     fn expiry(&self) -> Option<Time> {
         let active = self.active.as_ref().filter(|active| active.killing.is_none())?;
-        active
-            .run
-            .state
-            .wait()
-            .filter(|wait| wait.answer.is_none())?
-            .expires_at
+        active.run.state.wait().filter(|wait| wait.answer.is_none())?.expires_at
     }
 
     /// Orders a permit if there is work that could run.
@@ -303,15 +277,12 @@ impl Actor {
         let Some(adapter) = adapter.cloned() else { return };
         self.ordered = true;
         let tx = self.tx.clone();
-        self.shared
-            .scheduler
-            .enqueue(&self.hot.session.owner, &adapter, move |permit| {
-                tx.send(Command::Granted(permit))
-                    .map_err(|refused| match refused.0 {
-                        Command::Granted(permit) => permit,
-                        _ => unreachable!("what could not be sent comes back"),
-                    })
-            });
+        self.shared.scheduler.enqueue(&self.hot.session.owner, &adapter, move |permit| {
+            tx.send(Command::Granted(permit)).map_err(|refused| match refused.0 {
+                Command::Granted(permit) => permit,
+                _ => unreachable!("what could not be sent comes back"),
+            })
+        });
     }
 
     /// What a permit was for could not be started: it is tried again after a pause, not at once and for ever.
@@ -324,18 +295,10 @@ impl Actor {
     pub(crate) fn count(&mut self) {
         let waits = |active: &Active| active.run.state.wait().is_some_and(|wait| wait.answer.is_none());
         let now = match &self.active {
-            Some(active) if waits(active) => Work {
-                blocked: self.queue.len(),
-                ..Work::default()
-            },
-            active => Work {
-                queued: self.queue.len(),
-                active: active.is_some().into(),
-                blocked: 0,
-            },
+            Some(active) if waits(active) => Work { blocked: self.queue.len(), ..Work::default() },
+            active => Work { queued: self.queue.len(), active: active.is_some().into(), blocked: 0 },
         };
-        self.shared
-            .work_changed(std::mem::replace(&mut self.counted, now), now);
+        self.shared.work_changed(std::mem::replace(&mut self.counted, now), now);
     }
 
     fn is_idle(&self) -> bool {
@@ -352,8 +315,7 @@ impl Actor {
             self.idle_since = self.shared.clock.now();
             return false;
         }
-        self.shared
-            .forget(self.fence.session, &self.tx, || self.rx.is_empty())
+        self.shared.forget(self.fence.session, &self.tx, || self.rx.is_empty())
     }
 
     /// Ends before it has begun: whoever called is told why.

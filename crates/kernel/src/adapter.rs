@@ -118,25 +118,17 @@ pub enum End {
 impl End {
     /// It did its work.
     pub fn succeeded() -> Executed {
-        Executed::Ended(Self::Succeeded {
-            usage: Usage::default(),
-        })
+        Executed::Ended(Self::Succeeded { usage: Usage::default() })
     }
 
     /// It stopped before its work was done.
     pub fn stopped() -> Executed {
-        Executed::Ended(Self::Stopped {
-            usage: Usage::default(),
-        })
+        Executed::Ended(Self::Stopped { usage: Usage::default() })
     }
 
     /// It went wrong.
     pub fn failed(error: Failure, retryable: bool) -> Executed {
-        Executed::Ended(Self::Failed {
-            error,
-            retryable,
-            usage: Usage::default(),
-        })
+        Executed::Ended(Self::Failed { error, retryable, usage: Usage::default() })
     }
 }
 
@@ -251,11 +243,9 @@ impl From<DeltaError> for HandleError {
     fn from(error: DeltaError) -> Self {
         match error {
             DeltaError::Revoked => Self::Revoked,
-            DeltaError::TooLarge(limit) => Self::Kernel(Error::TooLarge {
-                what: "message",
-                size: limit + 1,
-                limit,
-            }),
+            DeltaError::TooLarge(limit) => {
+                Self::Kernel(Error::TooLarge { what: "message", size: limit + 1, limit })
+            }
         }
     }
 }

@@ -131,22 +131,13 @@ impl Error {
 
     /// True when the same request may succeed later.
     pub const fn is_retryable(&self) -> bool {
-        matches!(
-            self,
-            Self::Overloaded { .. } | Self::ShuttingDown | Self::Unavailable(_)
-        )
+        matches!(self, Self::Overloaded { .. } | Self::ShuttingDown | Self::Unavailable(_))
     }
 
     /// There is no such thing, or none that the caller may see.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "ids are copied; a reference would only be noise"
-    )]
+    #[expect(clippy::needless_pass_by_value, reason = "ids are copied; a reference would only be noise")]
     pub fn not_found(what: &'static str, name: impl ToString) -> Self {
-        Self::NotFound {
-            what,
-            name: name.to_string(),
-        }
+        Self::NotFound { what, name: name.to_string() }
     }
 }
 

@@ -81,9 +81,7 @@ impl Segment {
     /// Its text from byte `from` of the stream to byte `to`. Both lie between two deltas, so on a character's edge.
     fn slice(&self, from: u64, to: u64) -> &str {
         let offset = |pos: u64| {
-            usize::try_from(pos.saturating_sub(self.start))
-                .unwrap_or(usize::MAX)
-                .min(self.text.len())
+            usize::try_from(pos.saturating_sub(self.start)).unwrap_or(usize::MAX).min(self.text.len())
         };
         self.text.get(offset(from)..offset(to)).unwrap_or_default()
     }
@@ -166,12 +164,7 @@ impl Feed {
         writer.bytes += text.len();
         match state.text.back_mut() {
             Some(last) if last.message == message && last.block == block => last.text.push_str(text),
-            _ => state.text.push_back(Segment {
-                start: state.pos,
-                message,
-                block,
-                text: text.to_owned(),
-            }),
+            _ => state.text.push_back(Segment { start: state.pos, message, block, text: text.to_owned() }),
         }
         state.pos += text.len() as u64;
         if !std::mem::replace(&mut state.is_dirty, true) {
@@ -193,11 +186,7 @@ impl Feed {
             return Err(DeltaError::Revoked);
         }
         state.thought_no += 1;
-        let thought = Thought {
-            no: state.thought_no,
-            attempt: by,
-            text: text.into(),
-        };
+        let thought = Thought { no: state.thought_no, attempt: by, text: text.into() };
         state.thoughts.push_back(thought);
         if state.thoughts.len() > THOUGHTS {
             state.thoughts.pop_front();
@@ -208,11 +197,7 @@ impl Feed {
 
     /// Gives `attempt` the right to stream; nobody if none.
     pub(crate) fn authorize(&self, attempt: Option<AttemptId>) {
-        self.state.lock().writer = attempt.map(|attempt| Writer {
-            attempt,
-            open: None,
-            bytes: 0,
-        });
+        self.state.lock().writer = attempt.map(|attempt| Writer { attempt, open: None, bytes: 0 });
     }
 
     /// Counts a late call of an attempt without authority.
@@ -247,12 +232,8 @@ impl Feed {
     pub(crate) fn unseal(&self) {
         let mut state = self.state.lock();
         let last = state.text.back().map(|segment| segment.message);
-        let bytes = state
-            .text
-            .iter()
-            .filter(|segment| Some(segment.message) == last)
-            .map(|s| s.text.len())
-            .sum();
+        let bytes =
+            state.text.iter().filter(|segment| Some(segment.message) == last).map(|s| s.text.len()).sum();
         if let Some(writer) = state.writer.as_mut().filter(|writer| writer.open.is_none()) {
             writer.open = last;
             writer.bytes = bytes;
@@ -273,11 +254,7 @@ impl Feed {
             }
         }
         if let Some(completed) = completed {
-            while state
-                .text
-                .front()
-                .is_some_and(|segment| segment.start < completed)
-            {
+            while state.text.front().is_some_and(|segment| segment.start < completed) {
                 state.text.pop_front();
             }
             state.flushed = state.flushed.max(completed);
@@ -310,12 +287,7 @@ impl Feed {
         let (from, to, fence) = (state.flushed, state.pos, state.fence);
         state.flushed = to;
         state.is_dirty = false;
-        let newer = state
-            .text
-            .iter()
-            .rev()
-            .take_while(|segment| segment.end() > from)
-            .count();
+        let newer = state.text.iter().rev().take_while(|segment| segment.end() > from).count();
         let segments = state.text.iter().skip(state.text.len() - newer);
         let chunk = |segment: &Segment| Chunk {
             fence,
@@ -324,10 +296,7 @@ impl Feed {
             block: segment.block,
             text: segment.slice(from, to).to_owned(),
         };
-        segments
-            .map(chunk)
-            .filter(|chunk| !chunk.text.is_empty())
-            .collect()
+        segments.map(chunk).filter(|chunk| !chunk.text.is_empty()).collect()
     }
 
     /// The flusher could not write the bytes from `from` on: they are not durable after all.
@@ -343,13 +312,7 @@ impl Feed {
     pub(crate) fn now(&self) -> (Position, Vec<OpenText>) {
         let state = self.state.lock();
         let pos = state.barrier.unwrap_or(state.pos);
-        (
-            Position {
-                cursor: state.cursor,
-                pos,
-            },
-            open_texts(&state.text, pos),
-        )
+        (Position { cursor: state.cursor, pos }, open_texts(&state.text, pos))
     }
 
     /// How many readers there are.
@@ -363,17 +326,11 @@ fn open_texts(text: &VecDeque<Segment>, until: u64) -> Vec<OpenText> {
     for segment in text.iter().filter(|segment| segment.start < until) {
         let slice = segment.slice(segment.start, until);
         if open.last().is_none_or(|last| last.message != segment.message) {
-            open.push(OpenText {
-                message: segment.message,
-                blocks: vec![],
-            });
+            open.push(OpenText { message: segment.message, blocks: vec![] });
         }
         let Some(last) = open.last_mut() else { continue };
         // In the order of their numbers, whichever began first.
-        match last
-            .blocks
-            .binary_search_by_key(&segment.block, |(block, _)| *block)
-        {
+        match last.blocks.binary_search_by_key(&segment.block, |(block, _)| *block) {
             Ok(at) => last.blocks[at].1.push_str(slice),
             Err(at) => last.blocks.insert(at, (segment.block, slice.to_owned())),
         }

@@ -24,10 +24,7 @@ enum Source {
 impl Ids {
     /// Random ids.
     pub fn system() -> Self {
-        Self(Arc::new(Mutex::new(Source::System {
-            block: Box::new([0; 1024]),
-            used: 1024,
-        })))
+        Self(Arc::new(Mutex::new(Source::System { block: Box::new([0; 1024]), used: 1024 })))
     }
 
     /// The ids that `seed` leads to.
@@ -46,9 +43,9 @@ impl Ids {
                 bytes.copy_from_slice(&block[*used..*used + N]);
                 *used += N;
             }
-            Source::Seeded { state } => bytes
-                .iter_mut()
-                .for_each(|byte| *byte = splitmix(state).to_le_bytes()[0]),
+            Source::Seeded { state } => {
+                bytes.iter_mut().for_each(|byte| *byte = splitmix(state).to_le_bytes()[0])
+            }
         }
         bytes
     }
@@ -57,10 +54,7 @@ impl Ids {
 impl Ids {
     /// Draws a secret of 256 bits, as 64 hexadecimal digits.
     pub fn secret(&self) -> String {
-        self.bytes::<32>()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        self.bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 

@@ -67,10 +67,7 @@ impl Default for Options {
             cancel_grace: 5_000,
             wait_expiry: 24 * 60 * 60 * 1_000,
             idle_unload: 30_000,
-            retry: Retry {
-                base: 500,
-                max: 30_000,
-            },
+            retry: Retry { base: 500, max: 30_000 },
             on_orphan: OnOrphan::Leave,
             node: None,
             execute: true,
@@ -146,18 +143,11 @@ impl Kernel {
         clock: Clock,
         ids: Ids,
     ) -> Result<Self, Error> {
-        let adapters: BTreeMap<_, _> = adapters
-            .into_iter()
-            .map(|adapter| (adapter.capabilities().adapter, adapter))
-            .collect();
+        let adapters: BTreeMap<_, _> =
+            adapters.into_iter().map(|adapter| (adapter.capabilities().adapter, adapter)).collect();
         let (dirty, flushes) = mpsc::unbounded_channel();
         let tasks = Tasks::default();
-        tasks.spawn(crate::flusher::flush(
-            store.clone(),
-            clock.clone(),
-            flushes,
-            tasks.clone(),
-        ));
+        tasks.spawn(crate::flusher::flush(store.clone(), clock.clone(), flushes, tasks.clone()));
         // Nobody works before everything that was left is taken up, so that a start that fails has done nothing.
         let scheduler = Scheduler::new(0, options.adapter_workers.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
@@ -191,10 +181,7 @@ impl Kernel {
             self.shared.purge(session);
         }
         let forget = self.shared.clock.now().0 - 24 * 60 * 60 * 1_000;
-        self.shared
-            .store
-            .requests_forget(mainspring_core::Time(forget))
-            .await?;
+        self.shared.store.requests_forget(mainspring_core::Time(forget)).await?;
         let mut loading = vec![];
         for session in unfinished.live {
             let (ready, loaded) = oneshot::channel();
@@ -232,11 +219,7 @@ impl Kernel {
 
     /// What the adapters can do.
     pub fn adapters(&self) -> Vec<Capabilities> {
-        self.shared
-            .adapters
-            .values()
-            .map(|adapter| adapter.capabilities())
-            .collect()
+        self.shared.adapters.values().map(|adapter| adapter.capabilities()).collect()
     }
 
     /// How much work there is now, and whenever that changes.
@@ -252,10 +235,7 @@ impl Kernel {
     /// Returns once nothing executes or could; what waits for a person, or behind that, keeps waiting.
     pub async fn drain(&self) {
         // The sender lives as long as this kernel.
-        let _ = self
-            .work()
-            .wait_for(|work| work.queued == 0 && work.active == 0)
-            .await;
+        let _ = self.work().wait_for(|work| work.queued == 0 && work.active == 0).await;
     }
 
     /// Stops: accepts nothing more, stops what executes, and returns when everything is recorded. Queued and waiting
@@ -289,10 +269,7 @@ impl Shared {
             return Ok(());
         }
         let known = self.adapters.keys().map(String::as_str).collect::<Vec<_>>();
-        Err(Error::UnknownAdapter {
-            name: name.chars().take(64).collect(),
-            known: known.join(", "),
-        })
+        Err(Error::UnknownAdapter { name: name.chars().take(64).collect(), known: known.join(", ") })
     }
 
     /// Passes `command` to the session's actor, loading it if it is not in memory.
@@ -323,9 +300,7 @@ impl Shared {
         let (reply, answer) = oneshot::channel();
         self.dispatch(session, command(reply));
         // Whoever drops a command unanswered is a session that is gone.
-        answer
-            .await
-            .unwrap_or_else(|_| Err(Error::not_found("session", session)))
+        answer.await.unwrap_or_else(|_| Err(Error::not_found("session", session)))
     }
 
     /// An actor for a new session, which its first commit creates.
@@ -369,8 +344,7 @@ impl Shared {
         drop(actors);
         if let Some(me) = self.me.upgrade() {
             let tx = tx.clone();
-            self.tasks
-                .spawn(Box::pin(async move { me.wake(session, (tx, rx), ready).await }));
+            self.tasks.spawn(Box::pin(async move { me.wake(session, (tx, rx), ready).await }));
         }
         Some(tx)
     }
@@ -398,11 +372,7 @@ impl Shared {
                 return;
             }
         };
-        let lost = loaded
-            .runs
-            .iter()
-            .find(|(run, _)| run.state.holder().is_some())
-            .cloned();
+        let lost = loaded.runs.iter().find(|(run, _)| run.state.holder().is_some()).cloned();
         let mut actor = Actor::new(self, fence, loaded, true, channel);
         let recovered = match lost {
             Some((run, Some(attempt))) => Box::pin(actor.recover(run, attempt)).await,
@@ -432,9 +402,7 @@ impl Shared {
         leaves: impl FnOnce() -> bool,
     ) -> bool {
         let mut actors = self.actors.lock();
-        let same = actors
-            .get(&session)
-            .is_some_and(|known| known.same_channel(actor));
+        let same = actors.get(&session).is_some_and(|known| known.same_channel(actor));
         let gone = same && leaves();
         if gone {
             actors.remove(&session);

@@ -71,10 +71,7 @@ impl Drop for Permit {
 impl Scheduler {
     /// A scheduler of `total` permits, at most `caps` of them for an adapter.
     pub(crate) fn new(total: usize, caps: impl IntoIterator<Item = (String, usize)>) -> Self {
-        let adapters = caps
-            .into_iter()
-            .map(|(name, cap)| (name, Slots { cap, used: 0 }))
-            .collect();
+        let adapters = caps.into_iter().map(|(name, cap)| (name, Slots { cap, used: 0 })).collect();
         Self(Arc::new(Mutex::new(State {
             free: total,
             adapters,
@@ -115,11 +112,7 @@ impl Scheduler {
     }
 
     fn permit(&self, adapter: &str) -> Permit {
-        Permit {
-            scheduler: self.clone(),
-            adapter: adapter.to_owned(),
-            live: true,
-        }
+        Permit { scheduler: self.clone(), adapter: adapter.to_owned(), live: true }
     }
 
     fn release(&self, adapter: &str) {
@@ -143,11 +136,7 @@ impl Scheduler {
 
 impl State {
     fn has_room(&self, adapter: &str) -> bool {
-        self.free > 0
-            && self
-                .adapters
-                .get(adapter)
-                .is_none_or(|slots| slots.used < slots.cap)
+        self.free > 0 && self.adapters.get(adapter).is_none_or(|slots| slots.used < slots.cap)
     }
 
     fn take(&mut self, adapter: &str) -> bool {

@@ -51,10 +51,7 @@ async fn keep_busy(kernel: mainspring::Kernel, session: usize, round: &str) -> a
         let mut request = RunRequest::text(format!("s{session}"), SCRIPTS[(turn + session) % SCRIPTS.len()]);
         request.name.client_id = Some(format!("load-{session}"));
         request.name.request_id = Some(format!("{round}.{turn}"));
-        let target = SessionTarget {
-            key: Some(format!("s{session}")),
-            ..SessionTarget::default()
-        };
+        let target = SessionTarget { key: Some(format!("s{session}")), ..SessionTarget::default() };
         request.session = target;
         let accepted = kernel.run_create(&me, request).await?;
         let run = accepted.run.id;
@@ -64,9 +61,7 @@ async fn keep_busy(kernel: mainspring::Kernel, session: usize, round: &str) -> a
             let _ = kernel.run_cancel(&me, run).await;
         }
         let by = SessionRef::Id(accepted.session.id);
-        let (_, mut items) = kernel
-            .session_subscribe(&me, &by, Some(accepted.position))
-            .await?;
+        let (_, mut items) = kernel.session_subscribe(&me, &by, Some(accepted.position)).await?;
         while let Some(item) = items.next().await.transpose()? {
             if ended(&item, run) {
                 let status = kernel.run_get(&me, run).await?.state.status();

@@ -132,9 +132,7 @@ fn load(global: &Global) -> Result<Resolved, Fail> {
         ("durability", &global.durability),
         ("log", &global.log),
     ];
-    let flags = flags
-        .into_iter()
-        .filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
+    let flags = flags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
     let mut sources = Sources::from_process(flags.collect())?;
     sources.file = global.config.clone();
     Ok(Config::load(&sources)?)
@@ -143,9 +141,7 @@ fn load(global: &Global) -> Result<Resolved, Fail> {
 fn log(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::new(&config.log);
     // A second subscriber in one process is a test's doing; the first one stays.
-    let fmt = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal());
+    let fmt = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal());
     let _ = fmt.with_writer(std::io::stderr).try_init();
     // A panic of an adapter is recorded as the failure of its attempt; here it is a line of the log.
     std::panic::set_hook(Box::new(|panic| {

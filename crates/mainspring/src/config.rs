@@ -57,10 +57,7 @@ pub struct Row {
 impl Config {
     /// The defaults, with everything kept in `state_dir`: for programs that embed mainspring.
     pub fn with_state_dir(state_dir: impl Into<PathBuf>) -> Self {
-        Self {
-            state_dir: state_dir.into(),
-            ..Self::defaults()
-        }
+        Self { state_dir: state_dir.into(), ..Self::defaults() }
     }
 
     /// Reads every layer of `sources`, or says everything that is wrong with them.
@@ -85,11 +82,7 @@ impl Config {
             None if entries.iter().any(|entry| entry.key == "state_dir") => {}
             None => problems.push(Problem::NoStateDir),
         }
-        let mut resolved = Resolved {
-            config,
-            origins: BTreeMap::new(),
-            file,
-        };
+        let mut resolved = Resolved { config, origins: BTreeMap::new(), file };
         for entry in entries {
             if let Err(problem) = resolved.apply(entry, sources.home.as_deref()) {
                 problems.push(problem);
@@ -98,11 +91,7 @@ impl Config {
         if problems.is_empty() {
             problems.extend(resolved.contradictions());
         }
-        if problems.is_empty() {
-            Ok(resolved)
-        } else {
-            Err(ConfigError { problems })
-        }
+        if problems.is_empty() { Ok(resolved) } else { Err(ConfigError { problems }) }
     }
 }
 
@@ -134,27 +123,13 @@ impl Resolved {
     }
 
     fn apply(&mut self, entry: Entry, home: Option<&Path>) -> Result<(), Problem> {
-        let Entry {
-            key,
-            raw,
-            shown,
-            folder,
-            origin,
-        } = entry;
-        let given = Given {
-            raw,
-            folder: &folder,
-            home,
-        };
+        let Entry { key, raw, shown, folder, origin } = entry;
+        let given = Given { raw, folder: &folder, home };
         let read = match settings::target(&key) {
             Some(settings::Target::Setting(setting)) => setting.read(&mut self.config, &given),
             Some(settings::Target::AdapterWorkers(name)) => {
                 settings::ADAPTER_WORKERS.read(&given).map(|cap| {
-                    self.config
-                        .adapters
-                        .entry(name.to_owned())
-                        .or_default()
-                        .max_workers = Some(cap);
+                    self.config.adapters.entry(name.to_owned()).or_default().max_workers = Some(cap);
                 })
             }
             None => return Err(Problem::unknown_key(key, origin)),
@@ -164,12 +139,7 @@ impl Resolved {
                 self.origins.insert(key, origin);
                 Ok(())
             }
-            Err(must) => Err(Problem::Invalid {
-                key,
-                shown,
-                origin,
-                must,
-            }),
+            Err(must) => Err(Problem::Invalid { key, shown, origin, must }),
         }
     }
 
@@ -181,19 +151,13 @@ impl Resolved {
             if !fits {
                 let side = |key: &str| self.rows().into_iter().find(|row| row.key == key).map(Box::new);
                 problems.extend(
-                    side(low)
-                        .zip(side(high))
-                        .map(|(low, high)| Problem::Contradiction { low, high }),
+                    side(low).zip(side(high)).map(|(low, high)| Problem::Contradiction { low, high }),
                 );
             }
         };
         at_most("retry.base_ms", "retry.max_ms", retry.base_ms <= retry.max_ms);
         // A prompt becomes a message: a longer one would be accepted and then refused.
-        at_most(
-            "limits.prompt_bytes",
-            "limits.message_bytes",
-            limits.prompt_bytes <= limits.message_bytes,
-        );
+        at_most("limits.prompt_bytes", "limits.message_bytes", limits.prompt_bytes <= limits.message_bytes);
         problems
     }
 }

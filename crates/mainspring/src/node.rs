@@ -61,16 +61,9 @@ impl Node {
             config::Durability::Full => Durability::Full,
             config::Durability::Normal => Durability::Normal,
         };
-        let options = SqliteOptions {
-            durability,
-            readers: config.readers,
-        };
+        let options = SqliteOptions { durability, readers: config.readers };
         let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
-        let options = Options {
-            node: Some(node),
-            execute,
-            ..options_of(config)
-        };
+        let options = Options { node: Some(node), execute, ..options_of(config) };
         let kernel = Kernel::start(store.clone(), vec![Arc::new(ScriptAdapter)], options, clock, ids).await;
         let kernel = kernel.map_err(|source| NodeError::Kernel { path, source })?;
         Ok(Self { kernel, store, dir })
@@ -114,10 +107,7 @@ fn options_of(config: &Config) -> Options {
         cancel_grace: config.cancel_grace_ms,
         wait_expiry: config.wait_expiry_hours * 60 * 60 * 1_000,
         idle_unload: config.idle_unload_ms,
-        retry: Retry {
-            base: config.retry.base_ms,
-            max: config.retry.max_ms,
-        },
+        retry: Retry { base: config.retry.base_ms, max: config.retry.max_ms },
         on_orphan: match config.on_orphan {
             config::OnOrphan::Leave => OnOrphan::Leave,
             config::OnOrphan::Retry => OnOrphan::Retry,

@@ -59,9 +59,7 @@ impl MemoryStore {
 
 impl Inner {
     fn is_current(&self, fence: Fence) -> bool {
-        self.leases
-            .get(&fence.session)
-            .is_some_and(|lease| lease.epoch == fence.epoch)
+        self.leases.get(&fence.session).is_some_and(|lease| lease.epoch == fence.epoch)
     }
 
     fn commit(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
@@ -104,18 +102,10 @@ impl Store for MemoryStore {
     async fn chunks_write(&self, chunks: Vec<Chunk>) -> Result<(), StoreError> {
         let mut inner = self.inner.lock();
         for chunk in chunks {
-            let lease = inner
-                .leases
-                .get(&chunk.fence.session)
-                .copied()
-                .unwrap_or_default();
+            let lease = inner.leases.get(&chunk.fence.session).copied().unwrap_or_default();
             let whole = inner.state.messages.contains_key(&chunk.message);
             if inner.is_current(chunk.fence) && chunk.pos >= lease.dropped && !whole {
-                inner
-                    .state
-                    .chunks
-                    .entry((chunk.fence.session, chunk.pos))
-                    .or_insert(chunk);
+                inner.state.chunks.entry((chunk.fence.session, chunk.pos)).or_insert(chunk);
             }
         }
         Ok(())
@@ -124,14 +114,8 @@ impl Store for MemoryStore {
     async fn lease_take(&self, session: SessionId, _node: NodeId) -> Result<Fence, StoreError> {
         let mut inner = self.inner.lock();
         let lease = inner.leases.entry(session).or_default();
-        *lease = Lease {
-            epoch: lease.epoch + 1,
-            dropped: 0,
-        };
-        Ok(Fence {
-            session,
-            epoch: lease.epoch,
-        })
+        *lease = Lease { epoch: lease.epoch + 1, dropped: 0 };
+        Ok(Fence { session, epoch: lease.epoch })
     }
 
     async fn session_purge(&self, session: SessionId) -> Result<bool, StoreError> {
@@ -140,11 +124,7 @@ impl Store for MemoryStore {
     }
 
     async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
-        self.inner
-            .lock()
-            .state
-            .requests
-            .retain(|_, request| request.at >= before);
+        self.inner.lock().state.requests.retain(|_, request| request.at >= before);
         Ok(())
     }
 
@@ -185,11 +165,7 @@ impl Store for MemoryStore {
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
         self.read(|state| {
-            state
-                .attempts
-                .range((run, 0)..=(run, u32::MAX))
-                .map(|(_, attempt)| attempt.clone())
-                .collect()
+            state.attempts.range((run, 0)..=(run, u32::MAX)).map(|(_, attempt)| attempt.clone()).collect()
         })
     }
 
@@ -199,12 +175,7 @@ impl Store for MemoryStore {
         operation: &str,
         key: &str,
     ) -> Result<Option<Request>, StoreError> {
-        self.read(|state| {
-            state
-                .requests
-                .get(&(owner.into(), operation.into(), key.into()))
-                .cloned()
-        })
+        self.read(|state| state.requests.get(&(owner.into(), operation.into(), key.into())).cloned())
     }
 
     async fn events_after(

@@ -58,10 +58,7 @@ pub struct SqliteOptions {
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self {
-            durability: Durability::Full,
-            readers: 4,
-        }
+        Self { durability: Durability::Full, readers: 4 }
     }
 }
 
@@ -95,30 +92,15 @@ impl SqliteStore {
         let connection = open::open_writer(path, &options, now)?;
         let pragmas = open::pragmas(&connection).map_err(|error| open::failed(path, error))?;
         let (boot, seq) = boot(&connection).map_err(|error| open::failed(path, error))?;
-        let readers = (0..options.readers.max(1))
-            .map(|_| open::open_reader(path))
-            .collect::<Result<_, _>>()?;
-        let io = |error: std::io::Error| OpenError::Io {
-            path: path.into(),
-            source: error.into(),
-        };
+        let readers =
+            (0..options.readers.max(1)).map(|_| open::open_reader(path)).collect::<Result<_, _>>()?;
+        let io = |error: std::io::Error| OpenError::Io { path: path.into(), source: error.into() };
         let readers = Some(Readers::start(readers).map_err(io)?);
         let shared = Arc::<Shared>::default();
-        let writer = Writer {
-            shared: Arc::clone(&shared),
-            connection,
-            boot,
-            seq,
-        };
+        let writer = Writer { shared: Arc::clone(&shared), connection, boot, seq };
         let thread = std::thread::Builder::new().name("store-writer".into());
         let writer = Some(thread.spawn(move || writer.run()).map_err(io)?);
-        Ok(Self {
-            path: path.into(),
-            shared,
-            pragmas,
-            readers,
-            writer,
-        })
+        Ok(Self { path: path.into(), shared, pragmas, readers, writer })
     }
 
     /// The health of the database, for `doctor`; `thorough` reads every page.
@@ -224,10 +206,7 @@ impl Store for SqliteStore {
 
     async fn chunks_write(&self, chunks: Vec<Chunk>) -> Result<(), StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.shared
-            .queue
-            .push_lazy(ChunkJob { chunks, answer })
-            .map_err(|_| closed())?;
+        self.shared.queue.push_lazy(ChunkJob { chunks, answer }).map_err(|_| closed())?;
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -249,31 +228,22 @@ impl Store for SqliteStore {
     }
 
     async fn session_load(&self, session: SessionId) -> Result<Option<Loaded>, StoreError> {
-        let epoch = self
-            .shared
-            .leases
-            .lock()
-            .get(&session)
-            .map_or(0, |lease| lease.epoch);
-        self.read(move |connection| read::sessions::session_load(connection, session, epoch))
-            .await
+        let epoch = self.shared.leases.lock().get(&session).map_or(0, |lease| lease.epoch);
+        self.read(move |connection| read::sessions::session_load(connection, session, epoch)).await
     }
 
     async fn session_find(&self, owner: &str, by: &SessionRef) -> Result<Option<Session>, StoreError> {
         let (owner, by) = (owner.to_owned(), by.clone());
-        self.read(move |connection| read::sessions::session_find(connection, &owner, &by))
-            .await
+        self.read(move |connection| read::sessions::session_find(connection, &owner, &by)).await
     }
 
     async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
         let page = page.clone();
-        self.read(move |connection| read::sessions::session_page(connection, &page))
-            .await
+        self.read(move |connection| read::sessions::session_page(connection, &page)).await
     }
 
     async fn run_get(&self, run: RunId) -> Result<Option<Run>, StoreError> {
-        self.read(move |connection| read::runs::run_get(connection, run))
-            .await
+        self.read(move |connection| read::runs::run_get(connection, run)).await
     }
 
     async fn run_by_request(
@@ -283,19 +253,16 @@ impl Store for SqliteStore {
         request: &str,
     ) -> Result<Option<Run>, StoreError> {
         let (owner, client, request) = (owner.to_owned(), client.to_owned(), request.to_owned());
-        self.read(move |connection| read::runs::run_by_request(connection, &owner, &client, &request))
-            .await
+        self.read(move |connection| read::runs::run_by_request(connection, &owner, &client, &request)).await
     }
 
     async fn run_page(&self, page: &RunPage) -> Result<Vec<Run>, StoreError> {
         let page = page.clone();
-        self.read(move |connection| read::runs::run_page(connection, &page))
-            .await
+        self.read(move |connection| read::runs::run_page(connection, &page)).await
     }
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
-        self.read(move |connection| read::runs::attempts(connection, run))
-            .await
+        self.read(move |connection| read::runs::attempts(connection, run)).await
     }
 
     async fn request_get(
@@ -305,8 +272,7 @@ impl Store for SqliteStore {
         key: &str,
     ) -> Result<Option<Request>, StoreError> {
         let (owner, operation, key) = (owner.to_owned(), operation.to_owned(), key.to_owned());
-        self.read(move |connection| read::runs::request_get(connection, &owner, &operation, &key))
-            .await
+        self.read(move |connection| read::runs::request_get(connection, &owner, &operation, &key)).await
     }
 
     async fn events_after(
@@ -316,8 +282,7 @@ impl Store for SqliteStore {
         after: Cursor,
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
-        self.read(move |connection| read::events::events_after(connection, session, run, after, limit))
-            .await
+        self.read(move |connection| read::events::events_after(connection, session, run, after, limit)).await
     }
 
     async fn path(
@@ -326,8 +291,7 @@ impl Store for SqliteStore {
         before: Option<u32>,
         limit: usize,
     ) -> Result<Vec<PlacedMessage>, StoreError> {
-        self.read(move |connection| read::tree::path(connection, tip, before, limit))
-            .await
+        self.read(move |connection| read::tree::path(connection, tip, before, limit)).await
     }
 
     async fn message_get(
@@ -335,22 +299,18 @@ impl Store for SqliteStore {
         session: SessionId,
         message: MessageId,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
-        self.read(move |connection| read::tree::message_get(connection, session, message))
-            .await
+        self.read(move |connection| read::tree::message_get(connection, session, message)).await
     }
 
     async fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError> {
-        self.read(move |connection| read::tree::path_shape(connection, session, tip))
-            .await
+        self.read(move |connection| read::tree::path_shape(connection, session, tip)).await
     }
 
     async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError> {
-        self.read(move |connection| read::tree::tree(connection, session))
-            .await
+        self.read(move |connection| read::tree::tree(connection, session)).await
     }
 
     async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError> {
-        self.read(move |connection| read::tree::line_messages(connection, range))
-            .await
+        self.read(move |connection| read::tree::line_messages(connection, range)).await
     }
 }

@@ -94,10 +94,7 @@ impl StateDir {
             .open(&file)
             .map_err(|error| failed(&file, error))?;
         if !lock_take(&lock).map_err(|error| failed(&file, error))? {
-            return Err(StateDirError::Busy {
-                path: path.into(),
-                owner: owner_read(&mut lock),
-            });
+            return Err(StateDirError::Busy { path: path.into(), owner: owner_read(&mut lock) });
         }
         let text = json!({
             "pid": std::process::id(),
@@ -106,10 +103,7 @@ impl StateDir {
             "node": node,
         });
         owner_write(&mut lock, &format!("{text}\n")).map_err(|error| failed(&file, error))?;
-        Ok(Self {
-            path: path.into(),
-            lock,
-        })
+        Ok(Self { path: path.into(), lock })
     }
 
     /// Who owns `path`, without taking it; none if nobody does, or if it does not exist.
@@ -124,10 +118,7 @@ impl StateDir {
             Ok(()) => Ok(None),
             Err(TryLockError::WouldBlock) => match owner_read(&mut lock) {
                 Some(owner) => Ok(Some(owner)),
-                None => Err(StateDirError::Busy {
-                    path: path.into(),
-                    owner: None,
-                }),
+                None => Err(StateDirError::Busy { path: path.into(), owner: None }),
             },
             Err(TryLockError::Error(error)) => Err(failed(&file, error)),
         }

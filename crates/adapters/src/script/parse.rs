@@ -66,12 +66,7 @@ pub struct BadScript {
 
 /// Reads a script.
 pub fn parse(text: &str) -> Result<Vec<Command>, BadScript> {
-    split(text)
-        .iter()
-        .map(|line| line.trim())
-        .filter(|line| !line.is_empty())
-        .map(command)
-        .collect()
+    split(text).iter().map(|line| line.trim()).filter(|line| !line.is_empty()).map(command).collect()
 }
 
 /// Splits at line ends and at `;`, which `\;` stands for literally.
@@ -80,10 +75,7 @@ fn split(text: &str) -> Vec<String> {
     let mut chars = text.chars().peekable();
     while let Some(char) = chars.next() {
         match (char, chars.peek()) {
-            ('\\', Some(';')) => lines
-                .last_mut()
-                .into_iter()
-                .for_each(|line| line.extend(chars.next())),
+            ('\\', Some(';')) => lines.last_mut().into_iter().for_each(|line| line.extend(chars.next())),
             (';' | '\n', _) => lines.push(String::new()),
             _ => lines.last_mut().into_iter().for_each(|line| line.push(char)),
         }
@@ -92,12 +84,7 @@ fn split(text: &str) -> Vec<String> {
 }
 
 fn command(line: &str) -> Result<Command, BadScript> {
-    let bad = |reason| {
-        Err(BadScript {
-            line: line.chars().take(80).collect(),
-            reason,
-        })
-    };
+    let bad = |reason| Err(BadScript { line: line.chars().take(80).collect(), reason });
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let rest = rest.trim();
     let needs = |make: fn(String) -> Command| match rest {
@@ -117,18 +104,14 @@ fn command(line: &str) -> Result<Command, BadScript> {
             .map(Command::Sleep)
             .ok_or(())
             .or_else(|()| bad("expected a duration such as 50ms, 2s or 1m")),
-        "usage" => usage(rest)
-            .map(Command::Usage)
-            .ok_or(())
-            .or_else(|()| bad("expected: usage INPUT OUTPUT [USD]")),
+        "usage" => {
+            usage(rest).map(Command::Usage).ok_or(()).or_else(|()| bad("expected: usage INPUT OUTPUT [USD]"))
+        }
         "tool" => {
             let (name, input) = rest.split_once(char::is_whitespace).unwrap_or((rest, "{}"));
             match (name, serde_json::from_str(input)) {
                 ("", _) => bad("expected: tool NAME [JSON]"),
-                (name, Ok(input)) => Ok(Command::Tool {
-                    name: name.to_owned(),
-                    input,
-                }),
+                (name, Ok(input)) => Ok(Command::Tool { name: name.to_owned(), input }),
                 (_, Err(_)) => bad("the tool's arguments are not valid JSON"),
             }
         }
@@ -136,16 +119,8 @@ fn command(line: &str) -> Result<Command, BadScript> {
             let (first, others) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
             let (once, retry) = (first == "once", first == "retry");
             let message = if once || retry { others.trim() } else { rest };
-            let message = if message.is_empty() {
-                "the script said fail"
-            } else {
-                message
-            };
-            Ok(Command::Fail {
-                once,
-                retry,
-                message: message.to_owned(),
-            })
+            let message = if message.is_empty() { "the script said fail" } else { message };
+            Ok(Command::Fail { once, retry, message: message.to_owned() })
         }
         "crash" if matches!(rest, "" | "once") => Ok(Command::Crash { once: rest == "once" }),
         "hang" if rest.is_empty() => Ok(Command::Hang),
@@ -165,11 +140,7 @@ fn stream(rest: &str) -> Option<Command> {
         }
         None => (0, rest),
     };
-    Some(Command::Stream {
-        count,
-        every,
-        text: text.to_owned(),
-    })
+    Some(Command::Stream { count, every, text: text.to_owned() })
 }
 
 /// A duration in milliseconds: `50ms`, `2s`, `1m`.
@@ -189,12 +160,7 @@ fn usage(rest: &str) -> Option<Usage> {
     let mut words = rest.split_whitespace();
     let (input_tokens, output_tokens) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let cost = words.next().map_or(Some(0.0), |usd| usd.parse::<f64>().ok())?;
-    Some(Usage {
-        input_tokens,
-        output_tokens,
-        cost: Cost::from(cost),
-        ..Usage::default()
-    })
+    Some(Usage { input_tokens, output_tokens, cost: Cost::from(cost), ..Usage::default() })
 }
 
 #[cfg(test)]
@@ -230,31 +196,18 @@ mod tests {
 
     #[test]
     fn what_is_no_command_is_said_back() {
-        assert_eq!(
-            parse("What is 2+2?").unwrap(),
-            [Command::Say("You said: What is 2+2?".into())]
-        );
-        assert_eq!(
-            parse("hang on a moment").unwrap(),
-            [Command::Say("You said: hang on a moment".into())]
-        );
+        assert_eq!(parse("What is 2+2?").unwrap(), [Command::Say("You said: What is 2+2?".into())]);
+        assert_eq!(parse("hang on a moment").unwrap(), [Command::Say("You said: hang on a moment".into())]);
         assert_eq!(parse(r"say a\; b").unwrap(), [Command::Say("a; b".into())]);
         assert_eq!(parse(" ;\n; ").unwrap(), []);
     }
 
     #[test]
     fn a_bad_command_is_named() {
-        let errors: String = [
-            "say",
-            "stream x",
-            "sleep 5",
-            "tool",
-            "tool add {",
-            "usage 1",
-            "sleep 99999999999999999999s",
-        ]
-        .map(|line| format!("{}\n", parse(line).unwrap_err()))
-        .concat();
+        let errors: String =
+            ["say", "stream x", "sleep 5", "tool", "tool add {", "usage 1", "sleep 99999999999999999999s"]
+                .map(|line| format!("{}\n", parse(line).unwrap_err()))
+                .concat();
         insta::assert_snapshot!(errors, @r#"
         "say": needs a text
         "stream x": expected: stream N [every D] [TEXT], for example: stream 10 every 50ms

@@ -26,10 +26,7 @@ fn the_envelope_is_the_documented_one() {
         attempt: None,
         request: Some("r-1".into()),
         at: Time(1_782_240_000_000),
-        body: Body::RunFailed {
-            error: Failure::new("timeout", "too slow"),
-            close: Close::default(),
-        },
+        body: Body::RunFailed { error: Failure::new("timeout", "too slow"), close: Close::default() },
     };
     insta::assert_snapshot!(serde_json::to_string_pretty(&event).unwrap(), @r#"
     {
@@ -54,22 +51,9 @@ fn the_envelope_is_the_documented_one() {
 
 #[test]
 fn a_position_reads_back_and_nothing_else_does() {
-    let position = Position {
-        cursor: Cursor(184),
-        pos: 5321,
-    };
+    let position = Position { cursor: Cursor(184), pos: 5321 };
     assert_eq!(position.to_string().parse(), Ok(position));
-    for text in [
-        "",
-        "1",
-        "1.",
-        ".1",
-        "-1.0",
-        "+1.0",
-        "1.0.0",
-        "1 .0",
-        "99999999999999999999.0",
-    ] {
+    for text in ["", "1", "1.", ".1", "-1.0", "+1.0", "1.0.0", "1 .0", "99999999999999999999.0"] {
         assert!(text.parse::<Position>().is_err(), "{text:?}");
     }
 }
@@ -77,33 +61,14 @@ fn a_position_reads_back_and_nothing_else_does() {
 #[test]
 fn a_payload_reads_back() {
     let bodies = [
-        Body::SessionUpdated {
-            change: SessionChange::Title { title: None },
-        },
-        Body::UsageUpdated {
-            usage: Usage {
-                input_tokens: 3,
-                ..Usage::default()
-            },
-        },
+        Body::SessionUpdated { change: SessionChange::Title { title: None } },
+        Body::UsageUpdated { usage: Usage { input_tokens: 3, ..Usage::default() } },
         Body::RunSucceeded {
-            close: Close {
-                usage: Usage {
-                    output_tokens: 1,
-                    ..Usage::default()
-                },
-                ..Close::default()
-            },
+            close: Close { usage: Usage { output_tokens: 1, ..Usage::default() }, ..Close::default() },
         },
         Body::RunStarting {},
-        Body::InputProvided {
-            wait_id: WaitId::from_random([1; 16]),
-            input: Some(Value::Null),
-        },
-        Body::InputProvided {
-            wait_id: WaitId::from_random([1; 16]),
-            input: None,
-        },
+        Body::InputProvided { wait_id: WaitId::from_random([1; 16]), input: Some(Value::Null) },
+        Body::InputProvided { wait_id: WaitId::from_random([1; 16]), input: None },
     ];
     for body in bodies {
         let json = serde_json::to_string(&body).unwrap();

@@ -53,25 +53,16 @@ impl World {
             completed_at: None,
             updated_at: Time(0),
         };
-        Self {
-            run,
-            attempts: vec![],
-            events: vec![],
-            now: Time(0),
-        }
+        Self { run, attempts: vec![], events: vec![], now: Time(0) }
     }
 
     /// Plays one command of a script and says which events it made.
     fn step(&mut self, text: &str) -> Result<Vec<Body>, Refusal> {
         let bodies = match spent(text) {
             // A worker's report counts while the worker has authority; the kernel drops a later one.
-            Some(usage) => self
-                .run
-                .state
-                .holder()
-                .map(|_| Body::UsageUpdated { usage })
-                .into_iter()
-                .collect(),
+            Some(usage) => {
+                self.run.state.holder().map(|_| Body::UsageUpdated { usage }).into_iter().collect()
+            }
             None => decide(&self.run, self.attempts.last(), self.command(text))?,
         };
         if !bodies.is_empty() {
@@ -81,8 +72,7 @@ impl World {
         for body in &bodies {
             if let Body::AttemptCreated { .. } = body {
                 let id = attempt_id(self.attempts.len() as u8 + 1);
-                self.attempts
-                    .push(attempt_of(&self.run, id, NodeId::from_random([1; 16]), self.now));
+                self.attempts.push(attempt_of(&self.run, id, NodeId::from_random([1; 16]), self.now));
             }
             let latest = self.attempts.last().map(|attempt| attempt.id);
             apply(&mut self.run, body, latest, Some(&wait), self.now);
@@ -102,35 +92,19 @@ impl World {
             "start" => Command::Start,
             "open" => Command::Open { by },
             "ask" => Command::Wait { by, wait },
-            "input" => Command::Answer {
-                wait: wait.id,
-                answer: Answer::Input { input: json!("blue") },
-            },
-            "allow" => Command::Answer {
-                wait: wait.id,
-                answer: Answer::Approval {
-                    decision: Approval::Allowed,
-                },
-            },
-            "deny" => Command::Answer {
-                wait: wait.id,
-                answer: Answer::Approval {
-                    decision: Approval::Denied,
-                },
-            },
+            "input" => Command::Answer { wait: wait.id, answer: Answer::Input { input: json!("blue") } },
+            "allow" => {
+                Command::Answer { wait: wait.id, answer: Answer::Approval { decision: Approval::Allowed } }
+            }
+            "deny" => {
+                Command::Answer { wait: wait.id, answer: Answer::Approval { decision: Approval::Denied } }
+            }
             "resume" => Command::Resume { by },
-            "cancel" => Command::Cancel {
-                reason: CancelReason::Requested,
-            },
-            "dispatch" => Command::Dispatched {
-                by,
-                dispatched: !said("unsent"),
-                acknowledged: said("acknowledged"),
-            },
-            "finish" => Command::Finish {
-                by,
-                outcome: outcome(text),
-            },
+            "cancel" => Command::Cancel { reason: CancelReason::Requested },
+            "dispatch" => {
+                Command::Dispatched { by, dispatched: !said("unsent"), acknowledged: said("acknowledged") }
+            }
+            "finish" => Command::Finish { by, outcome: outcome(text) },
             "retry" => Command::Retry,
             other => panic!("{other} is no command"),
         }
@@ -160,11 +134,7 @@ fn wait(text: &str) -> Wait {
     let input = text.split_whitespace().any(|word| word == "input");
     Wait {
         id: wait_id(numbered(text, 'w').unwrap_or(1)),
-        request: if input {
-            WaitRequest::Input
-        } else {
-            WaitRequest::Approval
-        },
+        request: if input { WaitRequest::Input } else { WaitRequest::Approval },
         question: "which?".into(),
         expires_at: None,
         held: text.ends_with("held"),
@@ -175,15 +145,11 @@ fn wait(text: &str) -> Wait {
 
 fn spent(text: &str) -> Option<Usage> {
     let input_tokens = text.strip_prefix("spend ")?.parse().unwrap();
-    Some(Usage {
-        input_tokens,
-        ..Usage::default()
-    })
+    Some(Usage { input_tokens, ..Usage::default() })
 }
 
 fn numbered(text: &str, prefix: char) -> Option<u8> {
-    text.split_whitespace()
-        .find_map(|word| word.strip_prefix(prefix)?.parse().ok())
+    text.split_whitespace().find_map(|word| word.strip_prefix(prefix)?.parse().ok())
 }
 
 /// Plays `script` and gives what its last command did: its events and where the run then stands, or the refusal.
@@ -192,19 +158,12 @@ fn play(script: &str) -> String {
     let commands: Vec<&str> = script.split("; ").collect();
     let (last, before) = commands.split_last().unwrap();
     for command in before {
-        world
-            .step(command)
-            .unwrap_or_else(|refusal| panic!("{command}: {refusal}"));
+        world.step(command).unwrap_or_else(|refusal| panic!("{command}: {refusal}"));
     }
     let mut text = match world.step(last) {
         Ok(bodies) => {
             let status = world.run.state.status();
-            bodies
-                .iter()
-                .map(line)
-                .chain([format!("= {status}")])
-                .collect::<Vec<_>>()
-                .join("\n")
+            bodies.iter().map(line).chain([format!("= {status}")]).collect::<Vec<_>>().join("\n")
         }
         Err(refusal) => format!("refused: {refusal}"),
     };
@@ -472,14 +431,7 @@ mod cancelling {
     #[test]
     fn a_stage_that_was_reached_stays_reached() {
         let mut world = World::new();
-        for command in [
-            "start",
-            "open",
-            "cancel",
-            "dispatch",
-            "dispatch acknowledged",
-            "dispatch unsent",
-        ] {
+        for command in ["start", "open", "cancel", "dispatch", "dispatch acknowledged", "dispatch unsent"] {
             world.step(command).unwrap();
         }
         let reached = Cancellation {
@@ -622,10 +574,7 @@ fn an_outcome_that_is_no_end_counts_as_a_failure() {
     for command in ["start", "open", "finish running"] {
         world.step(command).unwrap();
     }
-    assert_eq!(
-        (world.run.state.status(), world.attempts[0].status),
-        (RunStatus::Failed, RunStatus::Failed)
-    );
+    assert_eq!((world.run.state.status(), world.attempts[0].status), (RunStatus::Failed, RunStatus::Failed));
 }
 
 /// What the properties draw from. More of what moves a run forward, so that sequences get far.
@@ -738,18 +687,11 @@ fn check_step(
             prop_assert_eq!(was, is, "an ended attempt never changes again");
         }
         let stages = |attempt: &Attempt| {
-            let Cancellation {
-                requested_at,
-                dispatched_at,
-                acknowledged_at,
-            } = attempt.cancellation;
+            let Cancellation { requested_at, dispatched_at, acknowledged_at } = attempt.cancellation;
             [requested_at, dispatched_at, acknowledged_at]
         };
         for (was, is) in stages(was).into_iter().zip(stages(is)) {
-            prop_assert!(
-                was.is_none() || was == is,
-                "a stage of a cancellation was taken back"
-            );
+            prop_assert!(was.is_none() || was == is, "a stage of a cancellation was taken back");
         }
     }
     Ok(())
@@ -757,27 +699,16 @@ fn check_step(
 
 /// What is true in between.
 fn check_state(world: &World) -> Result<(), TestCaseError> {
-    let World {
-        run,
-        attempts,
-        events,
-        ..
-    } = world;
+    let World { run, attempts, events, .. } = world;
     let status = run.state.status();
 
-    let live: Vec<&Attempt> = attempts
-        .iter()
-        .filter(|attempt| !attempt.status.is_ended())
-        .collect();
+    let live: Vec<&Attempt> = attempts.iter().filter(|attempt| !attempt.status.is_ended()).collect();
     prop_assert!(live.len() <= 1, "two attempts are live");
     prop_assert_eq!(
         live.first().map(|attempt| (attempt.id, attempt.status)),
         run.state.holder().map(|id| (id, status))
     );
-    prop_assert_eq!(
-        run.state.holder().is_some(),
-        !status.is_ended() && status != RunStatus::Queued
-    );
+    prop_assert_eq!(run.state.holder().is_some(), !status.is_ended() && status != RunStatus::Queued);
     if let Some(holder) = run.state.holder() {
         prop_assert_eq!(Some(holder), attempts.last().map(|attempt| attempt.id));
     }
@@ -793,17 +724,12 @@ fn check_state(world: &World) -> Result<(), TestCaseError> {
         );
         previous = Some(attempt.id);
     }
-    prop_assert_eq!(
-        (run.attempts as usize, run.last_attempt),
-        (attempts.len(), previous)
-    );
+    prop_assert_eq!((run.attempts as usize, run.last_attempt), (attempts.len(), previous));
     prop_assert_eq!(run.started_at, attempts.first().map(|attempt| attempt.created_at));
 
     prop_assert_eq!(run.completed_at.is_some(), status.is_ended());
     prop_assert_eq!(run.state.error().is_some(), status.is_settled());
-    let used = attempts
-        .iter()
-        .fold(Usage::default(), |sum, attempt| sum + attempt.usage);
+    let used = attempts.iter().fold(Usage::default(), |sum, attempt| sum + attempt.usage);
     prop_assert_eq!(run.usage, used);
 
     let count = |kinds: [&str; 2]| events.iter().filter(|body| kinds.contains(&body.kind())).count();

@@ -31,49 +31,20 @@ fn drawn() -> Tree {
 
 #[test]
 fn a_message_goes_to_the_end_of_its_line_or_opens_one() {
-    let line = Line {
-        id: A,
-        parent: None,
-        end: 3,
-        abandoned: false,
-    };
-    let opened = |parent: Option<Point>, pos| Placed {
-        point: at(B, pos),
-        opened: Some(Line::open(B, parent)),
-    };
+    let line = Line { id: A, parent: None, end: 3, abandoned: false };
+    let opened =
+        |parent: Option<Point>, pos| Placed { point: at(B, pos), opened: Some(Line::open(B, parent)) };
 
-    assert_eq!(
-        place(None, None, false, B),
-        opened(None, 0),
-        "the first message is a root"
-    );
+    assert_eq!(place(None, None, false, B), opened(None, 0), "the first message is a root");
     assert_eq!(
         place(Some(at(A, 2)), Some(&line), false, B),
-        Placed {
-            point: at(A, 3),
-            opened: None
-        },
+        Placed { point: at(A, 3), opened: None },
         "at the end"
     );
-    assert_eq!(
-        place(Some(at(A, 1)), Some(&line), false, B),
-        opened(Some(at(A, 1)), 2),
-        "above the end"
-    );
-    assert_eq!(
-        place(Some(at(A, 2)), Some(&line), true, B),
-        opened(Some(at(A, 2)), 3),
-        "a branch"
-    );
-    assert_eq!(
-        place(Some(at(A, 2)), None, false, B),
-        opened(Some(at(A, 2)), 3),
-        "a line of another session"
-    );
-    let abandoned = Line {
-        abandoned: true,
-        ..line
-    };
+    assert_eq!(place(Some(at(A, 1)), Some(&line), false, B), opened(Some(at(A, 1)), 2), "above the end");
+    assert_eq!(place(Some(at(A, 2)), Some(&line), true, B), opened(Some(at(A, 2)), 3), "a branch");
+    assert_eq!(place(Some(at(A, 2)), None, false, B), opened(Some(at(A, 2)), 3), "a line of another session");
+    let abandoned = Line { abandoned: true, ..line };
     assert_eq!(
         place(Some(at(A, 2)), Some(&abandoned), false, B),
         opened(Some(at(A, 2)), 3),
@@ -92,10 +63,7 @@ fn an_empty_line_has_no_last_message() {
 #[test]
 fn the_drawn_path() {
     let tree = drawn();
-    assert_eq!(
-        tree.path(Some(at(C, 5))),
-        [range(A, 0, 2), range(B, 3, 4), range(C, 5, 5)]
-    );
+    assert_eq!(tree.path(Some(at(C, 5))), [range(A, 0, 2), range(B, 3, 4), range(C, 5, 5)]);
     assert_eq!(tree.path(Some(at(A, 1))), [range(A, 0, 1)]);
     assert_eq!(tree.path(None), []);
 }
@@ -109,11 +77,7 @@ fn a_path_to_a_line_that_is_still_empty_ends_above_it() {
 #[test]
 fn a_path_that_cannot_be_read_is_an_error() {
     let parent_of = |line| {
-        if line == B {
-            Ok(Some(at(A, 0)))
-        } else {
-            Err("unreadable")
-        }
+        if line == B { Ok(Some(at(A, 0))) } else { Err("unreadable") }
     };
     assert_eq!(ranges(Some(at(B, 1)), parent_of), Err("unreadable"));
 }
@@ -172,10 +136,7 @@ fn without_a_cursor_the_newest_child_is_followed() {
     let newer = tree.append(Some(root), true, C);
     assert_eq!(tree.extend(root), newer);
     tree.abandon(C);
-    assert_eq!(
-        (tree.extend(root), tree.children(Some(root))),
-        (older, vec![older])
-    );
+    assert_eq!((tree.extend(root), tree.children(Some(root))), (older, vec![older]));
 }
 
 #[test]
@@ -192,10 +153,7 @@ fn a_cursor_to_an_abandoned_line_is_not_followed() {
 fn a_cursor_to_a_line_that_does_not_hang_there_is_not_followed() {
     let mut tree = drawn();
     tree.cursors.extend([(at(A, 1), A), (at(A, 3), C), (at(B, 4), A)]);
-    assert_eq!(
-        (tree.extend(at(A, 0)), tree.extend(at(B, 3))),
-        (at(A, 4), at(B, 5))
-    );
+    assert_eq!((tree.extend(at(A, 0)), tree.extend(at(B, 3))), (at(A, 4), at(B, 5)));
 }
 
 /// The plainest tree there is: one node per message, a parent and a cursor each.
@@ -219,8 +177,7 @@ impl Model {
     }
 
     fn children(&self, parent: Option<usize>) -> impl DoubleEndedIterator<Item = usize> {
-        self.visible()
-            .filter(move |node| self.nodes[*node].parent == parent)
+        self.visible().filter(move |node| self.nodes[*node].parent == parent)
     }
 
     fn path(&self, tip: Option<usize>) -> Vec<usize> {
@@ -230,9 +187,7 @@ impl Model {
     }
 
     fn extend(&self, node: usize) -> usize {
-        let next = self.nodes[node]
-            .cursor
-            .or_else(|| self.children(Some(node)).next_back());
+        let next = self.nodes[node].cursor.or_else(|| self.children(Some(node)).next_back());
         next.map_or(node, |next| self.extend(next))
     }
 
@@ -269,12 +224,7 @@ impl Pair {
             self.lines += 1;
             let above = parent.map(|node| self.model.nodes[node].point);
             let point = self.tree.append(above, branch && n == 0, LineId(self.lines));
-            self.model.nodes.push(Node {
-                point,
-                parent,
-                cursor: None,
-                abandoned: false,
-            });
+            self.model.nodes.push(Node { point, parent, cursor: None, abandoned: false });
             parent = Some(self.model.nodes.len() - 1);
             self.compare()?;
         }
@@ -290,9 +240,7 @@ impl Pair {
     /// One of the visible nodes; none where `which` says so or there is none.
     fn pick(&self, which: Option<prop::sample::Index>) -> Option<usize> {
         let visible: Vec<usize> = self.model.visible().collect();
-        which
-            .filter(|_| !visible.is_empty())
-            .map(|which| *which.get(&visible))
+        which.filter(|_| !visible.is_empty()).map(|which| *which.get(&visible))
     }
 
     fn play(&mut self, step: &Step) -> Result<(), TestCaseError> {
@@ -301,11 +249,7 @@ impl Pair {
                 let (tip, _) = self.write(self.model.tip, false, count)?;
                 self.visit(Some(tip));
             }
-            Step::Branch {
-                beneath,
-                count,
-                succeeds,
-            } => {
+            Step::Branch { beneath, count, succeeds } => {
                 let before = self.model.nodes.len();
                 let shape = (self.tree.tip, self.tree.cursors.clone());
                 let (tip, line) = self.write(self.pick(beneath), true, count)?;
@@ -313,9 +257,7 @@ impl Pair {
                     self.visit(Some(tip));
                 } else {
                     self.tree.abandon(line);
-                    self.model.nodes[before..]
-                        .iter_mut()
-                        .for_each(|node| node.abandoned = true);
+                    self.model.nodes[before..].iter_mut().for_each(|node| node.abandoned = true);
                     prop_assert_eq!(
                         &shape,
                         &(self.tree.tip, self.tree.cursors.clone()),
@@ -325,9 +267,7 @@ impl Pair {
             }
             Step::Navigate { to } => {
                 let tip = self.pick(to).map(|node| self.model.extend(node));
-                let extended = self
-                    .pick(to)
-                    .map(|node| self.tree.extend(self.model.nodes[node].point));
+                let extended = self.pick(to).map(|node| self.tree.extend(self.model.nodes[node].point));
                 prop_assert_eq!(extended, tip.map(|node| self.model.nodes[node].point));
                 self.visit(tip);
             }
@@ -343,10 +283,7 @@ impl Pair {
             let Node { point, parent, .. } = model.nodes[node];
             prop_assert!(tree.contains(point));
             prop_assert_eq!(tree.parent(point), parent.map(|node| model.nodes[node].point));
-            prop_assert_eq!(
-                tree.children(Some(point)),
-                model.points(model.children(Some(node)))
-            );
+            prop_assert_eq!(tree.children(Some(point)), model.points(model.children(Some(node))));
             prop_assert_eq!(tree.siblings(point), model.points(model.children(parent)));
             prop_assert_eq!(tree.extend(point), model.nodes[model.extend(node)].point);
             let path: Vec<Point> = tree
@@ -366,11 +303,7 @@ enum Step {
     /// A plain prompt: its messages go beneath the tip, and the tip follows, however it ends.
     Prompt { count: usize },
     /// A regenerate, an edit or a new root: the tip follows if it succeeds, else it is rolled back.
-    Branch {
-        beneath: Option<prop::sample::Index>,
-        count: usize,
-        succeeds: bool,
-    },
+    Branch { beneath: Option<prop::sample::Index>, count: usize, succeeds: bool },
     /// Somebody moves to a message, or to none.
     Navigate { to: Option<prop::sample::Index> },
 }

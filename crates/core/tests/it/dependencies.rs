@@ -9,16 +9,8 @@ const ALLOWED: &[&str] = &["serde", "serde_json", "thiserror", "uuid"];
 const OUTSIDE: &[&str] = &["env", "fs", "io", "net", "os", "process", "thread", "time"];
 
 /// Words that have no business in the sources, whatever stands around them.
-const WORDS: &[&str] = &[
-    "async",
-    "await",
-    "getrandom",
-    "rand",
-    "tokio",
-    "Instant",
-    "RandomState",
-    "SystemTime",
-];
+const WORDS: &[&str] =
+    &["async", "await", "getrandom", "rand", "tokio", "Instant", "RandomState", "SystemTime"];
 
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -29,11 +21,7 @@ fn read(path: &str) -> String {
 fn entries(manifest: &str, wanted: impl Fn(&str) -> bool) -> Vec<&str> {
     let mut inside = false;
     let mut found = vec![];
-    for line in manifest
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-    {
+    for line in manifest.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         match line.strip_prefix('[') {
             Some(name) => inside = wanted(name.trim_end_matches(']')),
             None if inside => found.push(line),
@@ -51,11 +39,7 @@ fn name(entry: &str) -> &str {
 fn the_dependencies_are_few() {
     let manifest = read("Cargo.toml");
     for entry in entries(&manifest, |table| table == "dependencies") {
-        assert!(
-            ALLOWED.contains(&name(entry)),
-            "core must not depend on {}",
-            name(entry)
-        );
+        assert!(ALLOWED.contains(&name(entry)), "core must not depend on {}", name(entry));
         assert_eq!(
             entry,
             format!("{}.workspace = true", name(entry)),
@@ -66,10 +50,7 @@ fn the_dependencies_are_few() {
         table.contains("dependencies") && !["dependencies", "dev-dependencies"].contains(&table)
     };
     for line in manifest.lines().filter_map(|line| line.trim().strip_prefix('[')) {
-        assert!(
-            !elsewhere(line.trim_end_matches(']')),
-            "core has no dependencies in [{line}"
-        );
+        assert!(!elsewhere(line.trim_end_matches(']')), "core has no dependencies in [{line}");
     }
 }
 
@@ -77,22 +58,12 @@ fn the_dependencies_are_few() {
 fn uuid_cannot_draw_a_random_number() {
     let workspace = read("../../Cargo.toml");
     let table = entries(&workspace, |table| table == "workspace.dependencies");
-    let uuid = table
-        .into_iter()
-        .find(|entry| name(entry) == "uuid")
-        .expect("uuid is in the workspace's table");
+    let uuid =
+        table.into_iter().find(|entry| name(entry) == "uuid").expect("uuid is in the workspace's table");
     assert!(uuid.contains("default-features = false"), "{uuid}");
-    let features = uuid
-        .split_once("features = [")
-        .map_or("", |(_, features)| features);
-    for feature in features
-        .split(['"', ',', ' ', ']', '}'])
-        .filter(|feature| !feature.is_empty())
-    {
-        assert!(
-            ["std", "serde"].contains(&feature),
-            "uuid must not have {feature}"
-        );
+    let features = uuid.split_once("features = [").map_or("", |(_, features)| features);
+    for feature in features.split(['"', ',', ' ', ']', '}']).filter(|feature| !feature.is_empty()) {
+        assert!(["std", "serde"].contains(&feature), "uuid must not have {feature}");
     }
 }
 
@@ -149,12 +120,9 @@ fn what_is_impure_is_seen() {
     for source in sources {
         assert_eq!(impure(source).len(), 1, "{source}");
     }
-    for source in [
-        "/// Not async.",
-        "use crate::time::Time;",
-        "let id = RunId::from_random(bytes);",
-        "use std::fmt;",
-    ] {
+    for source in
+        ["/// Not async.", "use crate::time::Time;", "let id = RunId::from_random(bytes);", "use std::fmt;"]
+    {
         assert_eq!(impure(source), [""; 0], "{source}");
     }
 }

@@ -17,10 +17,7 @@ pub struct Access {
 impl Access {
     /// Lets in who holds `token`, for `owner`. Only its hash is kept.
     pub fn new(token: &str, owner: impl Into<String>) -> Self {
-        Self {
-            token: *blake3::hash(token.as_bytes()).as_bytes(),
-            owner: owner.into(),
-        }
+        Self { token: *blake3::hash(token.as_bytes()).as_bytes(), owner: owner.into() }
     }
 
     fn caller(&self, token: &str) -> Option<Caller> {
@@ -38,17 +35,12 @@ impl FromRequestParts<Http> for Known {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
-        let header = parts
-            .headers
-            .get(header::AUTHORIZATION)
-            .and_then(|value| value.to_str().ok());
+        let header = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let bearer = header
             .and_then(|value| value.split_once(' '))
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let caller = bearer.and_then(|(_, token)| http.access.caller(token.trim()));
         let detail = "send the token of the state directory: Authorization: Bearer TOKEN";
-        caller
-            .map(Self)
-            .ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail))
+        caller.map(Self).ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail))
     }
 }

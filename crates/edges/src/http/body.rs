@@ -29,11 +29,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Input<T> {
 fn unreadable(rejection: &JsonRejection) -> Problem {
     let detail = rejection.body_text();
     match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "too_large",
-            "the body is too large",
-        ),
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is too large")
+        }
         StatusCode::UNSUPPORTED_MEDIA_TYPE => Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "unsupported_media_type",
@@ -51,9 +49,7 @@ impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequestParts<S> f
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         let query: Result<Query<T>, QueryRejection> = parts.extract().await;
-        query
-            .map(|Query(query)| Self(query))
-            .map_err(|rejection| Problem::invalid(rejection.body_text()))
+        query.map(|Query(query)| Self(query)).map_err(|rejection| Problem::invalid(rejection.body_text()))
     }
 }
 
@@ -77,14 +73,11 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedRun {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         let name = path(parts).await?;
-        name.parse()
-            .map(Self)
-            .map_err(|bad: mainspring_core::BadId| Problem::invalid(bad.to_string()))
+        name.parse().map(Self).map_err(|bad: mainspring_core::BadId| Problem::invalid(bad.to_string()))
     }
 }
 
 async fn path(parts: &mut Parts) -> Result<String, Problem> {
     let path: Result<Path<String>, PathRejection> = parts.extract().await;
-    path.map(|Path(name)| name)
-        .map_err(|rejection| Problem::invalid(rejection.body_text()))
+    path.map(|Path(name)| name).map_err(|rejection| Problem::invalid(rejection.body_text()))
 }

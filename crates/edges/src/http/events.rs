@@ -49,12 +49,7 @@ pub(super) async fn session_events(
         return Ok(stream_of(&http, items, None));
     }
     let cursor = after.unwrap_or(Position::START).cursor;
-    Ok(page(
-        http.kernel
-            .session_events(&caller, &by, cursor, query.limit)
-            .await?,
-        query.limit,
-    ))
+    Ok(page(http.kernel.session_events(&caller, &by, cursor, query.limit).await?, query.limit))
 }
 
 /// `GET /v1/runs/{run}/events`: a page, or a stream that ends with the run.
@@ -68,16 +63,11 @@ pub(super) async fn run_events(
     let after = after(&headers, &query)?;
     let cursor = after.unwrap_or(Position::START).cursor;
     if !wants_stream(&headers) {
-        return Ok(page(
-            http.kernel.run_events(&caller, run, cursor, query.limit).await?,
-            query.limit,
-        ));
+        return Ok(page(http.kernel.run_events(&caller, run, cursor, query.limit).await?, query.limit));
     }
     let session = SessionRef::Id(http.kernel.run_get(&caller, run).await?.session);
-    let (_, items) = http
-        .kernel
-        .session_subscribe(&caller, &session, Some(after.unwrap_or(Position::START)))
-        .await?;
+    let (_, items) =
+        http.kernel.session_subscribe(&caller, &session, Some(after.unwrap_or(Position::START))).await?;
     Ok(stream_of(&http, items, Some(run)))
 }
 
@@ -88,35 +78,23 @@ pub(super) async fn run_stream(
     accepted: &Accepted,
 ) -> Result<Response, Problem> {
     let by = SessionRef::Id(accepted.session.id);
-    let (_, items) = http
-        .kernel
-        .session_subscribe(caller, &by, Some(accepted.position))
-        .await?;
+    let (_, items) = http.kernel.session_subscribe(caller, &by, Some(accepted.position)).await?;
     Ok(stream_of(http, items, Some(accepted.run.id)))
 }
 
 /// True when the caller asks for server-sent events.
 pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
-    let accept = headers
-        .get(header::ACCEPT)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    accept
-        .split(',')
-        .any(|kind| kind.trim().starts_with("text/event-stream"))
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    accept.split(',').any(|kind| kind.trim().starts_with("text/event-stream"))
 }
 
 /// Where the reader was: `Last-Event-ID`, which a browser sends by itself, else `after`.
 fn after(headers: &HeaderMap, query: &EventsQuery) -> Result<Option<Position>, Problem> {
-    let last = headers
-        .get("last-event-id")
-        .map(|value| value.to_str().unwrap_or("?").to_owned());
+    let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?").to_owned());
     let Some(text) = last.or_else(|| query.after.clone()) else {
         return Ok(None);
     };
-    text.parse()
-        .map(Some)
-        .map_err(|bad: mainspring_core::BadPosition| Problem::invalid(bad.to_string()))
+    text.parse().map(Some).map_err(|bad: mainspring_core::BadPosition| Problem::invalid(bad.to_string()))
 }
 
 fn page(events: Vec<Event>, limit: Option<usize>) -> Response {
@@ -124,15 +102,8 @@ fn page(events: Vec<Event>, limit: Option<usize>) -> Response {
 }
 
 fn stream_of(http: &Http, items: Subscription, run: Option<RunId>) -> Response {
-    let stream = frames(Reader {
-        items,
-        run,
-        stop: http.stop.clone(),
-        done: false,
-    });
-    Sse::new(stream)
-        .keep_alive(KeepAlive::new().interval(HEARTBEAT))
-        .into_response()
+    let stream = frames(Reader { items, run, stop: http.stop.clone(), done: false });
+    Sse::new(stream).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
 }
 
 struct Reader {
@@ -180,16 +151,12 @@ struct Live<'a> {
 
 fn frame(item: &Item, run: Option<RunId>) -> Option<sse::Event> {
     let live = |body: &Body, position: Position| {
-        data(&Live { position, body })
-            .id(position.to_string())
-            .event(body.kind())
+        data(&Live { position, body }).id(position.to_string()).event(body.kind())
     };
     match item {
-        Item::Event(event) if run.is_none() || event.run == run => Some(
-            data(&**event)
-                .id(event.position().to_string())
-                .event(event.body.kind()),
-        ),
+        Item::Event(event) if run.is_none() || event.run == run => {
+            Some(data(&**event).id(event.position().to_string()).event(event.body.kind()))
+        }
         Item::Event(_) => None,
         Item::Delta(delta) => {
             let body = Body::MessageDelta {

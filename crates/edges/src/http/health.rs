@@ -16,10 +16,7 @@ pub(super) struct Health {
 
 /// `GET /health`: the process answers.
 pub(super) async fn health() -> Json<Health> {
-    Json(Health {
-        status: "ok",
-        version: env!("CARGO_PKG_VERSION"),
-    })
+    Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
 /// `GET /ready`: the store answers too, and the server is not stopping.

@@ -20,12 +20,7 @@ pub struct Problem {
 
 impl Problem {
     pub(super) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self {
-            status,
-            code,
-            detail: detail.into(),
-            retryable: false,
-        }
+        Self { status, code, detail: detail.into(), retryable: false }
     }
 
     pub(super) fn invalid(detail: impl Into<String>) -> Self {
@@ -56,12 +51,7 @@ impl From<Error> for Problem {
         if status.is_server_error() {
             tracing::warn!(%error, "a request could not be carried out");
         }
-        Self {
-            status,
-            code: error.code(),
-            detail: error.to_string(),
-            retryable: error.is_retryable(),
-        }
+        Self { status, code: error.code(), detail: error.to_string(), retryable: error.is_retryable() }
     }
 }
 
@@ -77,10 +67,7 @@ impl IntoResponse for Problem {
         });
         let mut response = (self.status, body.to_string()).into_response();
         let headers = response.headers_mut();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.retryable {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
@@ -92,11 +79,7 @@ impl IntoResponse for Problem {
 }
 
 pub(super) async fn no_such_endpoint() -> Problem {
-    Problem::new(
-        StatusCode::NOT_FOUND,
-        "not_found",
-        "there is no such endpoint; resources are under /v1",
-    )
+    Problem::new(StatusCode::NOT_FOUND, "not_found", "there is no such endpoint; resources are under /v1")
 }
 
 pub(super) async fn no_such_method() -> Problem {

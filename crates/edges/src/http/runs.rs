@@ -68,9 +68,7 @@ pub(super) async fn run_create_in(
     Input(mut prompt): Input<Prompt>,
 ) -> Result<Response, Problem> {
     if prompt.session.session_id.is_some() || prompt.session.key.is_some() {
-        return Err(Problem::invalid(
-            "the address names the session; leave it out of the body",
-        ));
+        return Err(Problem::invalid("the address names the session; leave it out of the body"));
     }
     prompt.session.session_id = Some(http.kernel.session_get(&caller, &by).await?.id);
     create(&http, &caller, &headers, prompt).await
@@ -114,10 +112,7 @@ async fn create(
     if events::wants_stream(headers) {
         return events::run_stream(http, caller, &accepted).await;
     }
-    let wait = headers
-        .get("prefer")
-        .and_then(|value| value.to_str().ok())
-        .and_then(preferred_wait);
+    let wait = headers.get("prefer").and_then(|value| value.to_str().ok()).and_then(preferred_wait);
     let run = match wait {
         Some(wait) => settled(http, caller, &accepted, wait).await?,
         None => accepted.run.clone(),
@@ -127,19 +122,14 @@ async fn create(
 
 /// How long the caller would wait: `wait=N` seconds, at most a minute.
 fn preferred_wait(prefer: &str) -> Option<Duration> {
-    let wait = prefer
-        .split([',', ';'])
-        .find_map(|part| part.trim().strip_prefix("wait="))?;
+    let wait = prefer.split([',', ';']).find_map(|part| part.trim().strip_prefix("wait="))?;
     Some(Duration::from_secs(wait.parse::<u64>().ok()?.min(60)))
 }
 
 /// The run once it has ended or waits for a person, or as it is when the time is up.
 async fn settled(http: &Http, caller: &Caller, accepted: &Accepted, wait: Duration) -> Result<Run, Problem> {
     let by = SessionRef::Id(accepted.session.id);
-    let (_, mut items) = http
-        .kernel
-        .session_subscribe(caller, &by, Some(accepted.position))
-        .await?;
+    let (_, mut items) = http.kernel.session_subscribe(caller, &by, Some(accepted.position)).await?;
     let rest = |status: RunStatus| {
         status.is_ended() || matches!(status, RunStatus::WaitingInput | RunStatus::WaitingApproval)
     };
@@ -180,19 +170,8 @@ fn answer(accepted: &Accepted, run: Run) -> Response {
     };
     let place = HeaderValue::from_str(&format!("/v1/runs/{}", run.id));
     let (policy, position, replayed) = (accepted.policy, accepted.position, accepted.replayed);
-    let mut response = (
-        status,
-        Json(Created {
-            run,
-            policy,
-            position,
-            replayed,
-        }),
-    )
-        .into_response();
-    response
-        .headers_mut()
-        .extend(place.into_iter().map(|place| (header::LOCATION, place)));
+    let mut response = (status, Json(Created { run, policy, position, replayed })).into_response();
+    response.headers_mut().extend(place.into_iter().map(|place| (header::LOCATION, place)));
     response
 }
 
@@ -219,16 +198,9 @@ pub(super) async fn run_list(
         }
     };
     let (limit, before) = (query.limit, place(query.before)?);
-    let query = RunQuery {
-        session,
-        status: query.status,
-        before,
-        limit,
-    };
+    let query = RunQuery { session, status: query.status, before, limit };
     let items = http.kernel.run_list(&caller, query).await?;
-    Ok(Json(Page::of(items, limit, |run| {
-        format!("{}.{}", run.created_at.0, run.id)
-    })))
+    Ok(Json(Page::of(items, limit, |run| format!("{}.{}", run.created_at.0, run.id))))
 }
 
 /// `GET /v1/runs/{run}`
@@ -265,10 +237,7 @@ pub(super) async fn run_retry(
     Known(caller): Known,
     NamedRun(run): NamedRun,
 ) -> Result<(StatusCode, Json<Run>), Problem> {
-    Ok((
-        StatusCode::ACCEPTED,
-        Json(http.kernel.run_retry(&caller, run).await?),
-    ))
+    Ok((StatusCode::ACCEPTED, Json(http.kernel.run_retry(&caller, run).await?)))
 }
 
 #[derive(Debug, Deserialize)]
@@ -285,9 +254,5 @@ pub(super) async fn run_answer(
     NamedRun(run): NamedRun,
     Input(answering): Input<Answering>,
 ) -> Result<Json<Run>, Problem> {
-    Ok(Json(
-        http.kernel
-            .run_answer(&caller, run, answering.wait_id, answering.answer)
-            .await?,
-    ))
+    Ok(Json(http.kernel.run_answer(&caller, run, answering.wait_id, answering.answer).await?))
 }

@@ -68,9 +68,7 @@ impl IntoResponse for Tagged {
     fn into_response(self) -> Response {
         let tag = HeaderValue::from_str(&tag(self.0.version));
         let mut response = Json(self.0).into_response();
-        response
-            .headers_mut()
-            .extend(tag.into_iter().map(|tag| (header::ETAG, tag)));
+        response.headers_mut().extend(tag.into_iter().map(|tag| (header::ETAG, tag)));
         response
     }
 }
@@ -89,9 +87,7 @@ pub(super) async fn session_resolve(
     let status = if made { StatusCode::CREATED } else { StatusCode::OK };
     let place = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
     let mut response = (status, Tagged(session)).into_response();
-    response
-        .headers_mut()
-        .extend(place.into_iter().map(|place| (header::LOCATION, place)));
+    response.headers_mut().extend(place.into_iter().map(|place| (header::LOCATION, place)));
     Ok(response)
 }
 
@@ -126,11 +122,8 @@ impl<T> Page<T> {
 /// Reads where a page begins: `MILLISECONDS.ID`.
 pub(super) fn place<I: std::str::FromStr>(text: Option<String>) -> Result<Option<(Time, I)>, Problem> {
     let Some(text) = text else { return Ok(None) };
-    let read = text
-        .split_once('.')
-        .and_then(|(time, id)| Some((Time(time.parse().ok()?), id.parse().ok()?)));
-    read.map(Some)
-        .ok_or_else(|| Problem::invalid(format!("{text:?} is not the `next` of an earlier page")))
+    let read = text.split_once('.').and_then(|(time, id)| Some((Time(time.parse().ok()?), id.parse().ok()?)));
+    read.map(Some).ok_or_else(|| Problem::invalid(format!("{text:?} is not the `next` of an earlier page")))
 }
 
 #[derive(Debug, Serialize)]
@@ -149,17 +142,9 @@ pub(super) async fn session_list(
 ) -> Result<Json<Page<Listed>>, Problem> {
     let limit = query.limit;
     let before = place(query.before)?;
-    let query = SessionQuery {
-        status: query.status,
-        surface_kind: query.surface_kind,
-        before,
-        limit,
-    };
+    let query = SessionQuery { status: query.status, surface_kind: query.surface_kind, before, limit };
     let sessions = http.kernel.session_list(&caller, query).await?;
-    let items = sessions
-        .into_iter()
-        .map(|(session, latest_run)| Listed { session, latest_run })
-        .collect();
+    let items = sessions.into_iter().map(|(session, latest_run)| Listed { session, latest_run }).collect();
     let at = |listed: &Listed| format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
     Ok(Json(Page::of(items, limit, at)))
 }
@@ -199,18 +184,11 @@ pub(super) async fn session_patch(
     let version = match headers.get(header::IF_MATCH) {
         None => None,
         Some(value) => {
-            let read = value
-                .to_str()
-                .ok()
-                .and_then(|text| text.trim_matches('"').parse().ok());
+            let read = value.to_str().ok().and_then(|text| text.trim_matches('"').parse().ok());
             Some(read.ok_or_else(|| Problem::invalid("If-Match takes the ETag of the session"))?)
         }
     };
-    let patch = SessionPatch {
-        title: patch.title,
-        status: patch.status,
-        version,
-    };
+    let patch = SessionPatch { title: patch.title, status: patch.status, version };
     Ok(Tagged(http.kernel.session_patch(&caller, &by, patch).await?))
 }
 
@@ -239,10 +217,7 @@ pub(super) async fn session_messages(
     Named(by): Named,
     Asked(query): Asked<PathQuery>,
 ) -> Result<Json<Page<std::sync::Arc<Message>>>, Problem> {
-    let items = http
-        .kernel
-        .session_path(&caller, &by, query.before, query.limit)
-        .await?;
+    let items = http.kernel.session_path(&caller, &by, query.before, query.limit).await?;
     Ok(Json(Page { items, next: None }))
 }
 

@@ -19,11 +19,7 @@ impl Actor {
         if accept.owner != self.hot.session.owner {
             return Err(Error::not_found("session", self.fence.session));
         }
-        let adapter = accept
-            .adapter
-            .as_ref()
-            .unwrap_or(&self.hot.session.adapter)
-            .clone();
+        let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
         self.shared.check_adapter(&adapter)?;
         let (base, again) = self.base(accept.place).await?;
         let policy = self.stage(&accept, &adapter)?;
@@ -39,9 +35,7 @@ impl Actor {
             .cloned()
             .collect();
         let idle = self.is_idle() && self.shared.options.execute;
-        let permit = idle
-            .then(|| self.shared.scheduler.try_acquire(&adapter))
-            .flatten();
+        let permit = idle.then(|| self.shared.scheduler.try_acquire(&adapter)).flatten();
         if permit.is_none() {
             self.check_room()?;
         }
@@ -77,9 +71,8 @@ impl Actor {
         }
         if permit.is_some() {
             let own = run_prompts(&accept, &prompt).then(|| (prompt.clone(), false));
-            let started = draft
-                .start(self.shared.node, base, own)
-                .and_then(|()| self.open(&mut draft, &adapter));
+            let started =
+                draft.start(self.shared.node, base, own).and_then(|()| self.open(&mut draft, &adapter));
             if let Err(refusal) = started {
                 self.give_up();
                 return Err(refusal.into());
@@ -130,10 +123,7 @@ impl Actor {
             });
         }
         if self.queue.len() >= limits.queue_per_session && accept.policy == Policy::Enqueue {
-            return Err(Error::Overloaded {
-                what: "the session's queue",
-                limit: limits.queue_per_session,
-            });
+            return Err(Error::Overloaded { what: "the session's queue", limit: limits.queue_per_session });
         }
         Ok(accept.policy)
     }
@@ -144,10 +134,7 @@ impl Actor {
         if self.shared.queue_len() < limit {
             return Ok(());
         }
-        Err(Error::Overloaded {
-            what: "the queue",
-            limit,
-        })
+        Err(Error::Overloaded { what: "the queue", limit })
     }
 
     /// The point beneath which the run writes.
@@ -160,11 +147,7 @@ impl Actor {
             Place::Regenerate { message_id } => (message_id, Role::User),
             Place::Edit { message_id } => (message_id, Role::Assistant),
         };
-        let found = self
-            .shared
-            .store
-            .message_get(self.fence.session, message_id)
-            .await?;
+        let found = self.shared.store.message_get(self.fence.session, message_id).await?;
         let not_found = || Error::not_found("message", message_id);
         let (placed, line) = found.ok_or_else(not_found)?;
         if line.is_some_and(|line| line.abandoned) {
@@ -194,11 +177,7 @@ impl Actor {
                 session: self.fence.session,
                 run: Some(accept.run),
                 role: Role::User,
-                status: if starts {
-                    MessageStatus::Completed
-                } else {
-                    MessageStatus::NotStarted
-                },
+                status: if starts { MessageStatus::Completed } else { MessageStatus::NotStarted },
                 content: accept.prompt.clone(),
                 usage: None,
                 created_at: now,

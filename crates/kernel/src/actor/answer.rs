@@ -41,11 +41,7 @@ impl Actor {
         let asked = match draft.command(RunCommand::Wait { by, wait }) {
             Ok(()) if size > limit => {
                 self.give_up();
-                Err(Error::TooLarge {
-                    what: "the question",
-                    size,
-                    limit,
-                })
+                Err(Error::TooLarge { what: "the question", size, limit })
             }
             Ok(()) => self.take_over(draft).await.map_err(Error::from),
             Err(refusal) => {
@@ -66,22 +62,15 @@ impl Actor {
             }
             (Err(error), None) => {
                 let error = Failure::new("unavailable", error.to_string());
-                let outcome = Outcome::Failed {
-                    status: RunStatus::Failed,
-                    error,
-                    retryable: true,
-                    retry_at: None,
-                };
+                let outcome =
+                    Outcome::Failed { status: RunStatus::Failed, error, retryable: true, retry_at: None };
                 self.finish(by, outcome, Usage::default()).await;
             }
         }
     }
 
     pub(super) async fn answer(&mut self, run: RunId, wait: WaitId, answer: Answer) -> Result<Run, Error> {
-        let active = self
-            .active
-            .as_ref()
-            .filter(|active| active.run.id == run && active.killing.is_none());
+        let active = self.active.as_ref().filter(|active| active.run.id == run && active.killing.is_none());
         if active.is_none() {
             let status = self.run_known(run).await?.state.status();
             return Err(Refusal::NotWaiting { wait, status }.into());
@@ -94,21 +83,15 @@ impl Actor {
             return Err(refusal.into());
         }
         self.take_over(draft).await?;
-        self.active
-            .as_ref()
-            .map(|active| active.run.clone())
-            .ok_or_else(|| Error::not_found("run", run))
+        self.active.as_ref().map(|active| active.run.clone()).ok_or_else(|| Error::not_found("run", run))
     }
 
     /// A worker is free for the run that was answered.
     pub(super) async fn resume(&mut self, permit: Permit) -> Result<(), Error> {
         let Some(active) = &self.active else { return Ok(()) };
         let by = active.attempt.id;
-        let Some((answer, resume)) = active
-            .run
-            .state
-            .wait()
-            .and_then(|w| Some((w.answer.clone()?, w.resume.clone())))
+        let Some((answer, resume)) =
+            active.run.state.wait().and_then(|w| Some((w.answer.clone()?, w.resume.clone())))
         else {
             return Ok(());
         };
@@ -131,13 +114,7 @@ impl Actor {
             }
             None => {
                 let answered = Answered { answer, resume };
-                self.launch(
-                    active.run,
-                    active.attempt,
-                    Some(permit),
-                    active.prompt,
-                    Some(answered),
-                );
+                self.launch(active.run, active.attempt, Some(permit), active.prompt, Some(answered));
             }
         }
         Ok(())

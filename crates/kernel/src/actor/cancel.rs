@@ -56,18 +56,13 @@ impl Actor {
         // Nothing executes while the store alone holds a wait: then the run ends here.
         let (by, adapter) = (active.attempt.id, active.run.adapter.clone());
         let (draft, text) = self.draft(active.task.is_none());
-        let mut draft = draft
-            .with_run(active.run.clone(), Some(active.attempt.clone()))
-            .with_text(text);
+        let mut draft = draft.with_run(active.run.clone(), Some(active.attempt.clone())).with_text(text);
         if let Err(refusal) = draft.command(RunCommand::Cancel { reason }) {
             self.give_up();
             let _ = reply.map(|reply| reply.send(Err(refusal.into())));
             return;
         }
-        let ends = draft
-            .run
-            .as_ref()
-            .is_some_and(|run| run.state.status().is_ended());
+        let ends = draft.run.as_ref().is_some_and(|run| run.state.status().is_ended());
         if ends {
             if let (Some(active), Some(reply)) = (&mut self.active, reply) {
                 active.cancelling.push(reply);
@@ -93,10 +88,7 @@ impl Actor {
         let (tx, clock) = (self.tx.clone(), self.shared.clock.clone());
         let adapter = self.shared.adapters.get(&adapter).cloned();
         self.shared.tasks.spawn(async move {
-            let nothing = Dispatch {
-                dispatched: false,
-                acknowledged: false,
-            };
+            let nothing = Dispatch { dispatched: false, acknowledged: false };
             let dispatch = match adapter {
                 Some(adapter) => tokio::select! {
                     dispatch = adapter.cancel(by) => dispatch,
@@ -109,11 +101,8 @@ impl Actor {
     }
 
     fn refuse_cancelling(&mut self, error: &Error) {
-        for reply in self
-            .active
-            .as_mut()
-            .map(|active| std::mem::take(&mut active.cancelling))
-            .unwrap_or_default()
+        for reply in
+            self.active.as_mut().map(|active| std::mem::take(&mut active.cancelling)).unwrap_or_default()
         {
             let _ = reply.send(Err(error.clone()));
         }
@@ -121,28 +110,15 @@ impl Actor {
 
     /// The adapter was told to stop.
     pub(super) async fn dispatched(&mut self, by: AttemptId, dispatch: Dispatch) {
-        let holds = self
-            .active
-            .as_ref()
-            .is_some_and(|active| active.run.state.holder() == Some(by));
+        let holds = self.active.as_ref().is_some_and(|active| active.run.state.holder() == Some(by));
         if !holds {
             return;
         }
         let Some(mut draft) = self.active_draft() else {
             return;
         };
-        let Dispatch {
-            dispatched,
-            acknowledged,
-        } = dispatch;
-        if draft
-            .command(RunCommand::Dispatched {
-                by,
-                dispatched,
-                acknowledged,
-            })
-            .is_err()
-        {
+        let Dispatch { dispatched, acknowledged } = dispatch;
+        if draft.command(RunCommand::Dispatched { by, dispatched, acknowledged }).is_err() {
             self.give_up();
             return;
         }
@@ -193,10 +169,7 @@ impl Actor {
     }
 
     pub(super) async fn killed(&mut self, by: AttemptId, death: Death) {
-        let holds = self
-            .active
-            .as_ref()
-            .is_some_and(|active| active.run.state.holder() == Some(by));
+        let holds = self.active.as_ref().is_some_and(|active| active.run.state.holder() == Some(by));
         if !holds {
             return;
         }

@@ -32,22 +32,11 @@ pub(crate) enum Command {
     /// Begin to read, from a snapshot.
     Subscribe(Reply<(Snapshot, Subscription)>),
     /// An adapter records.
-    Record {
-        by: AttemptId,
-        records: Vec<Record>,
-        reply: Recording<()>,
-    },
+    Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
     /// An adapter asks a person and waits.
-    Ask {
-        by: AttemptId,
-        ask: Ask,
-        reply: Recording<Answer>,
-    },
+    Ask { by: AttemptId, ask: Ask, reply: Recording<Answer> },
     /// An adapter reads where its path ends.
-    Head {
-        by: AttemptId,
-        reply: Recording<Option<Point>>,
-    },
+    Head { by: AttemptId, reply: Recording<Option<Point>> },
     /// An execution has returned, panicked or been aborted.
     Executed(AttemptId, Result<Executed, JoinError>),
     /// An adapter was told to stop.

@@ -12,15 +12,7 @@ impl Actor {
     /// A draft on the state as it is; `seal` when it completes what is being streamed.
     pub(super) fn draft(&self, seal: bool) -> (Draft, Vec<OpenText>) {
         let (pos, text) = self.feed.hold(seal);
-        (
-            Draft::new(
-                self.shared.ids.clone(),
-                self.shared.clock.now(),
-                pos,
-                self.hot.clone(),
-            ),
-            text,
-        )
+        (Draft::new(self.shared.ids.clone(), self.shared.clock.now(), pos, self.hot.clone()), text)
     }
 
     /// Gives a draft up: what was held back flows again.
@@ -83,12 +75,7 @@ impl Actor {
         let mut pause = 50;
         loop {
             let limit = commit.events.len();
-            match self
-                .shared
-                .store
-                .events_after(self.fence.session, None, at.cursor, limit)
-                .await
-            {
+            match self.shared.store.events_after(self.fence.session, None, at.cursor, limit).await {
                 Ok(events) if first.is_some() && events.first().map(|event| event.id) == first => {
                     return Ok(events.iter().map(|event| event.cursor).collect());
                 }

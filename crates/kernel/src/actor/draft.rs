@@ -110,14 +110,7 @@ impl Draft {
         self.session_changed |= matches!(body, Body::SessionCreated { .. })
             || before != (self.hot.session.version, self.hot.session.last_activity_at);
         let run = self.run.as_ref().map(|run| run.id);
-        self.events.push(NewEvent {
-            id: self.ids.event(),
-            pos: self.pos,
-            run,
-            attempt,
-            at: self.at,
-            body,
-        });
+        self.events.push(NewEvent { id: self.ids.event(), pos: self.pos, run, attempt, at: self.at, body });
     }
 
     /// Lets the session's rules decide.
@@ -200,34 +193,20 @@ impl Draft {
 
     /// Writes a message of the tools.
     pub(crate) fn write_results(&mut self, blocks: Vec<Block>) {
-        let message = self.message(
-            self.ids.message(),
-            Role::User,
-            blocks,
-            MessageStatus::Completed,
-            None,
-        );
+        let message = self.message(self.ids.message(), Role::User, blocks, MessageStatus::Completed, None);
         self.write(message, false);
     }
 
     pub(crate) fn effect_start(&mut self, tool_use_id: String, name: String) {
         let Some(run) = &self.run else { return };
-        let effect = Effect {
-            run: run.id,
-            tool_use_id,
-            name,
-        };
+        let effect = Effect { run: run.id, tool_use_id, name };
         self.hot.effects.push(effect.clone());
         self.rows.push(Row::Effect(effect));
     }
 
     /// Ends a tool call; gives its name, none if it had not begun.
     pub(crate) fn effect_end(&mut self, tool_use_id: &str) -> Option<String> {
-        let at = self
-            .hot
-            .effects
-            .iter()
-            .position(|effect| effect.tool_use_id == tool_use_id)?;
+        let at = self.hot.effects.iter().position(|effect| effect.tool_use_id == tool_use_id)?;
         let effect = self.hot.effects.remove(at);
         self.rows.push(Row::EffectEnd(effect.run, effect.tool_use_id));
         Some(effect.name)
@@ -240,23 +219,12 @@ impl Draft {
             rows.push(Row::Session(Box::new(self.hot.session.clone())));
         }
         rows.extend(self.run.clone().map(|run| Row::Run(Box::new(run))));
-        rows.extend(
-            self.attempt
-                .clone()
-                .map(|attempt| Row::Attempt(Box::new(attempt))),
-        );
+        rows.extend(self.attempt.clone().map(|attempt| Row::Attempt(Box::new(attempt))));
         rows.extend(self.lines_changed.values().map(|line| Row::Line(*line)));
         rows.extend(self.rows.iter().cloned());
         let completed = self.completes.then_some(self.pos);
         rows.extend(completed.map(Row::ChunksDrop));
-        (
-            Commit {
-                fence,
-                events: self.events.clone(),
-                rows,
-            },
-            completed,
-        )
+        (Commit { fence, events: self.events.clone(), rows }, completed)
     }
 
     /// Ends the run's path: tool calls get an outcome, streamed text becomes a message, and the session's tip moves
@@ -277,27 +245,18 @@ impl Draft {
         let last = texts.len();
         for (no, text) in texts.into_iter().enumerate() {
             let error = error.filter(|_| no + 1 == last);
-            let blocks = error.map(|error| Block::Error {
-                code: error.code.clone(),
-                message: error.message.clone(),
-            });
+            let blocks =
+                error.map(|error| Block::Error { code: error.code.clone(), message: error.message.clone() });
             self.write_text(text, blocks.into_iter().collect(), status, None);
         }
         let Some(run) = &self.run else {
             return Close::default();
         };
-        let mut close = Close {
-            message_id: run.final_message,
-            tip: None,
-            usage: run.usage,
-        };
+        let mut close = Close { message_id: run.final_message, tip: None, usage: run.usage };
         if run.place.is_branch() && status != MessageStatus::Completed {
             // Nothing is written there any more, so it need not stay in memory.
             if let Some(line) = self.hot.lines.remove(&pen.line) {
-                let abandoned = Line {
-                    abandoned: true,
-                    ..line
-                };
+                let abandoned = Line { abandoned: true, ..line };
                 self.lines_changed.insert(line.id, abandoned);
             }
         } else {
@@ -314,39 +273,23 @@ impl Draft {
         };
         self.settle_tools();
         for text in std::mem::take(&mut self.text) {
-            let mut line = Line {
-                abandoned: true,
-                ..Line::open(self.ids.line(), self.above())
-            };
-            let point = Point {
-                line: line.id,
-                pos: line.end,
-            };
+            let mut line = Line { abandoned: true, ..Line::open(self.ids.line(), self.above()) };
+            let point = Point { line: line.id, pos: line.end };
             line.end += 1;
-            let blocks = text
-                .blocks
-                .into_iter()
-                .map(|(_, text)| Block::Text { text })
-                .collect();
+            let blocks = text.blocks.into_iter().map(|(_, text)| Block::Text { text }).collect();
             let message = self.message(text.message, Role::Assistant, blocks, MessageStatus::Failed, None);
             let parent_id = self.parent();
             self.lines_changed.insert(line.id, line);
             self.rows.push(Row::Message(message.clone(), Some(point)));
             self.emit(Body::MessageCompleted { message, parent_id });
         }
-        debug_assert!(
-            self.run
-                .as_ref()
-                .and_then(|run| run.pen)
-                .is_some_and(|now| now.line == pen.line)
-        );
+        debug_assert!(self.run.as_ref().and_then(|run| run.pen).is_some_and(|now| now.line == pen.line));
     }
 
     /// Gives every open tool call an outcome, and every tool call of the agent's last message a result.
     fn settle_tools(&mut self) {
         for effect in std::mem::take(&mut self.hot.effects) {
-            self.rows
-                .push(Row::EffectEnd(effect.run, effect.tool_use_id.clone()));
+            self.rows.push(Row::EffectEnd(effect.run, effect.tool_use_id.clone()));
             self.emit(Body::ToolFailed {
                 tool_use_id: effect.tool_use_id,
                 name: effect.name,
@@ -361,9 +304,7 @@ impl Draft {
         let result = |(tool_use_id, name)| Block::ToolResult {
             tool_use_id,
             name,
-            content: vec![Block::text(
-                "outcome unknown: the run ended before the tool answered",
-            )],
+            content: vec![Block::text("outcome unknown: the run ended before the tool answered")],
             is_error: true,
         };
         self.write_results(unanswered.into_iter().map(result).collect());
@@ -384,22 +325,15 @@ impl Draft {
     fn move_cursors(&mut self, tip: Point) {
         let Some(shape) = &self.shape else {
             let parent = self.hot.lines.get(&tip.line).and_then(|line| line.parent);
-            self.rows
-                .extend(parent.map(|parent| Row::Cursor(parent, Some(tip.line))));
+            self.rows.extend(parent.map(|parent| Row::Cursor(parent, Some(tip.line))));
             return;
         };
         let mut tree = Tree::from_parts(shape.lines.iter().copied(), shape.cursors.iter().copied());
-        self.lines_changed
-            .values()
-            .chain(self.hot.lines.values())
-            .for_each(|line| tree.put(*line));
+        self.lines_changed.values().chain(self.hot.lines.values()).for_each(|line| tree.put(*line));
         tree.visit(Some(tip));
         let old: BTreeMap<Point, LineId> = shape.cursors.iter().copied().collect();
         let new: BTreeMap<Point, LineId> = tree.cursors().collect();
-        let gone = old
-            .keys()
-            .filter(|at| !new.contains_key(at))
-            .map(|at| Row::Cursor(*at, None));
+        let gone = old.keys().filter(|at| !new.contains_key(at)).map(|at| Row::Cursor(*at, None));
         let set = new
             .iter()
             .filter(|(at, line)| old.get(at) != Some(line))
@@ -442,10 +376,7 @@ impl Draft {
     }
 
     fn no_text(&self) -> OpenText {
-        OpenText {
-            message: self.ids.message(),
-            blocks: vec![],
-        }
+        OpenText { message: self.ids.message(), blocks: vec![] }
     }
 
     /// Puts `message` where the run's pen is and moves the pen on.
@@ -453,16 +384,10 @@ impl Draft {
         let parent_id = self.parent();
         let Some(run) = &mut self.run else { return };
         let Some(pen) = run.pen else { return };
-        run.pen = Some(Point {
-            pos: pen.pos + 1,
-            ..pen
-        });
+        run.pen = Some(Point { pos: pen.pos + 1, ..pen });
         run.final_message = Some(message.id);
         if let Some(line) = self.hot.lines.get(&pen.line).copied() {
-            self.line_put(Line {
-                end: pen.pos + 1,
-                ..line
-            });
+            self.line_put(Line { end: pen.pos + 1, ..line });
         }
         self.hot.last_role = Some(message.role);
         self.hot.unanswered = message.unanswered();
@@ -508,10 +433,9 @@ pub(crate) fn before(point: Point) -> Option<Point> {
 /// How the message that closes a run ends, and what its error block says.
 fn ending(body: &Body) -> (MessageStatus, Option<Failure>) {
     match body {
-        Body::RunCancelled { .. } => (
-            MessageStatus::Cancelled,
-            Some(Failure::new("cancelled", "the run was cancelled")),
-        ),
+        Body::RunCancelled { .. } => {
+            (MessageStatus::Cancelled, Some(Failure::new("cancelled", "the run was cancelled")))
+        }
         Body::RunFailed { error, .. } | Body::RunTimedOut { error, .. } | Body::RunOrphaned { error, .. } => {
             (MessageStatus::Failed, Some(error.clone()))
         }

@@ -58,9 +58,7 @@ impl Actor {
         let own = run.prompt.is_some().then(|| (prompt.clone(), true));
         let (draft, _) = self.draft(false);
         let mut draft = draft.with_run(run, None);
-        let started = draft
-            .start(self.shared.node, base, own)
-            .and_then(|()| self.open(&mut draft, &adapter));
+        let started = draft.start(self.shared.node, base, own).and_then(|()| self.open(&mut draft, &adapter));
         if let Err(refusal) = started {
             self.give_up();
             return Err(refusal.into());
@@ -82,19 +80,13 @@ impl Actor {
         let (placed, _) =
             found.ok_or_else(|| Error::Corrupt(format!("the prompt {id} of {} is missing", run.id)))?;
         // Once its run starts, a prompt that waited is as whole as any other.
-        Ok(Arc::new(Message {
-            status: MessageStatus::Completed,
-            ..Message::clone(&placed.message)
-        }))
+        Ok(Arc::new(Message { status: MessageStatus::Completed, ..Message::clone(&placed.message) }))
     }
 
     /// An adapter without bindings has control as soon as the attempt exists.
     pub(super) fn open(&self, draft: &mut Draft, adapter: &str) -> Result<(), Refusal> {
-        let binds = self
-            .shared
-            .adapters
-            .get(adapter)
-            .is_some_and(|adapter| adapter.capabilities().uses_bindings);
+        let binds =
+            self.shared.adapters.get(adapter).is_some_and(|adapter| adapter.capabilities().uses_bindings);
         match &draft.attempt {
             Some(attempt) if !binds => {
                 let by = attempt.id;
@@ -166,10 +158,7 @@ impl Actor {
 
     /// The active run, if `by` has authority over it; a late caller is counted.
     pub(super) fn authority(&mut self, by: AttemptId) -> Option<&mut Active> {
-        let holds = self
-            .active
-            .as_ref()
-            .is_some_and(|active| active.run.state.holder() == Some(by));
+        let holds = self.active.as_ref().is_some_and(|active| active.run.state.holder() == Some(by));
         if !holds {
             self.feed.count_late();
         }
@@ -190,9 +179,7 @@ impl Actor {
         let (run, attempt) = (active.run.clone(), active.attempt.clone());
         let limit = self.shared.options.limits.message_bytes;
         check_size(&records, limit)?;
-        let seals = records
-            .iter()
-            .any(|record| matches!(record, Record::Message { .. }));
+        let seals = records.iter().any(|record| matches!(record, Record::Message { .. }));
         let (draft, text) = self.draft(seals);
         let mut draft = draft.with_run(run, Some(attempt)).with_text(text);
         for record in records {
@@ -201,9 +188,7 @@ impl Actor {
                 return Err(HandleError::Kernel(error));
             }
         }
-        self.take_over(draft)
-            .await
-            .map_err(|error| HandleError::Kernel(error.into()))
+        self.take_over(draft).await.map_err(|error| HandleError::Kernel(error.into()))
     }
 
     /// Commits a draft of the active run and keeps its state.
@@ -233,31 +218,23 @@ impl Actor {
             Ok(Executed::Ended(End::Succeeded { usage }))
                 if active.run.state.status() == RunStatus::Starting =>
             {
-                let error = Failure::new(
-                    "binding_failed",
-                    "the adapter ended before it had opened its session",
-                );
+                let error =
+                    Failure::new("binding_failed", "the adapter ended before it had opened its session");
                 (self.failed(error, true), usage)
             }
             Ok(Executed::Ended(End::Succeeded { usage })) if active.run.state.wait().is_some() => {
-                let error = Failure::new(
-                    "wait_abandoned",
-                    "the adapter ended without the answer it asked for",
-                );
+                let error =
+                    Failure::new("wait_abandoned", "the adapter ended without the answer it asked for");
                 (self.failed(error, false), usage)
             }
             Ok(Executed::Ended(End::Succeeded { usage })) => (Outcome::Succeeded, usage),
             Ok(Executed::Ended(End::Stopped { usage })) => (Outcome::Stopped { proof: Proof::Ended }, usage),
-            Ok(Executed::Ended(End::Failed {
-                error,
-                retryable,
-                usage,
-            })) => (self.failed(error, retryable), usage),
+            Ok(Executed::Ended(End::Failed { error, retryable, usage })) => {
+                (self.failed(error, retryable), usage)
+            }
             Err(gone) => {
-                let error = Failure::new(
-                    "adapter_crashed",
-                    format!("the adapter crashed: {}", panic_text(gone)),
-                );
+                let error =
+                    Failure::new("adapter_crashed", format!("the adapter crashed: {}", panic_text(gone)));
                 (self.failed(error, true), Usage::default())
             }
         };
@@ -270,12 +247,7 @@ impl Actor {
         let retry = &self.shared.options.retry;
         let again = retryable && attempts < self.shared.options.limits.attempts;
         let retry_at = again.then(|| self.shared.clock.now().plus(retry.delay(attempts)));
-        Outcome::Failed {
-            status: RunStatus::Failed,
-            error,
-            retryable,
-            retry_at,
-        }
+        Outcome::Failed { status: RunStatus::Failed, error, retryable, retry_at }
     }
 
     /// Ends the active attempt. The attempt is over whatever the store says, so this does not give up.
@@ -304,20 +276,13 @@ impl Actor {
             _ => None,
         };
         let (draft, text) = self.draft(true);
-        let mut draft = draft
-            .with_run(run, Some(attempt))
-            .with_text(text)
-            .with_shape(shape);
+        let mut draft = draft.with_run(run, Some(attempt)).with_text(text).with_shape(shape);
         if !usage.is_zero() {
             draft.emit(Body::UsageUpdated { usage });
         }
         let killed = matches!(
             outcome,
-            Outcome::Stopped { proof: Proof::Killed }
-                | Outcome::Failed {
-                    status: RunStatus::Orphaned,
-                    ..
-                }
+            Outcome::Stopped { proof: Proof::Killed } | Outcome::Failed { status: RunStatus::Orphaned, .. }
         );
         let told = match telling {
             true => draft.command(RunCommand::Dispatched {
@@ -365,39 +330,18 @@ fn apply(draft: &mut Draft, by: AttemptId, record: Record) -> Result<(), Error> 
             }
         }
         Record::ToolResults { blocks } => draft.write_results(blocks),
-        Record::ToolStarted {
-            tool_use_id,
-            name,
-            input,
-        } => {
+        Record::ToolStarted { tool_use_id, name, input } => {
             draft.effect_start(tool_use_id.clone(), name.clone());
-            draft.emit(Body::ToolStarted {
-                tool_use_id,
-                name,
-                input,
-            });
+            draft.emit(Body::ToolStarted { tool_use_id, name, input });
         }
         Record::ToolUpdated { tool_use_id, text } => draft.emit(Body::ToolUpdated { tool_use_id, text }),
         Record::ToolCompleted { tool_use_id } => {
-            let name = draft
-                .effect_end(&tool_use_id)
-                .ok_or_else(|| unknown(&tool_use_id))?;
+            let name = draft.effect_end(&tool_use_id).ok_or_else(|| unknown(&tool_use_id))?;
             draft.emit(Body::ToolCompleted { tool_use_id, name });
         }
-        Record::ToolFailed {
-            tool_use_id,
-            outcome,
-            error,
-        } => {
-            let name = draft
-                .effect_end(&tool_use_id)
-                .ok_or_else(|| unknown(&tool_use_id))?;
-            draft.emit(Body::ToolFailed {
-                tool_use_id,
-                name,
-                outcome,
-                error,
-            });
+        Record::ToolFailed { tool_use_id, outcome, error } => {
+            let name = draft.effect_end(&tool_use_id).ok_or_else(|| unknown(&tool_use_id))?;
+            draft.emit(Body::ToolFailed { tool_use_id, name, outcome, error });
         }
         Record::Progress { text } => draft.emit(Body::ProgressUpdated { text }),
         Record::Usage(usage) => draft.emit(Body::UsageUpdated { usage }),
@@ -409,10 +353,9 @@ fn check_size(records: &[Record], limit: usize) -> Result<(), Error> {
     for record in records {
         let (what, size) = match record {
             Record::Message { blocks, .. } | Record::ToolResults { blocks } => ("message", size_of(blocks)),
-            Record::ToolStarted { input, .. } => (
-                "tool call",
-                input.as_ref().map_or(0, |input| input.to_string().len()),
-            ),
+            Record::ToolStarted { input, .. } => {
+                ("tool call", input.as_ref().map_or(0, |input| input.to_string().len()))
+            }
             Record::ToolUpdated { text, .. } | Record::Progress { text } => ("report", text.len()),
             Record::Opened | Record::ToolCompleted { .. } | Record::ToolFailed { .. } | Record::Usage(_) => {
                 continue;
@@ -438,9 +381,9 @@ fn panic_text(gone: JoinError) -> String {
     match gone.try_into_panic() {
         Ok(panic) => match panic.downcast::<String>() {
             Ok(text) => *text,
-            Err(panic) => panic
-                .downcast::<&str>()
-                .map_or_else(|_| "it panicked".into(), |text| (*text).to_owned()),
+            Err(panic) => {
+                panic.downcast::<&str>().map_or_else(|_| "it panicked".into(), |text| (*text).to_owned())
+            }
         },
         Err(_) => "it was aborted".into(),
     }

@@ -15,10 +15,8 @@ impl Actor {
         let by = attempt.id;
         if let Some(tip) = run.pen.and_then(before) {
             let path = self.shared.store.path(tip, None, 1).await?;
-            let last = path
-                .last()
-                .map(|placed| &placed.message)
-                .filter(|message| message.run == Some(run.id));
+            let last =
+                path.last().map(|placed| &placed.message).filter(|message| message.run == Some(run.id));
             self.hot.unanswered = last.map(|message| message.unanswered()).unwrap_or_default();
             self.hot.last_role = last.map(|message| message.role);
         }
@@ -57,9 +55,7 @@ impl Actor {
     /// A run of this session, from memory or from the store.
     pub(super) async fn run_known(&self, run: RunId) -> Result<Run, Error> {
         let found = self.shared.store.run_get(run).await?;
-        found
-            .filter(|run| run.session == self.fence.session)
-            .ok_or_else(|| Error::not_found("run", run))
+        found.filter(|run| run.session == self.fence.session).ok_or_else(|| Error::not_found("run", run))
     }
 
     /// Tries an ended run again, beneath the last message that was not part of its failure.
@@ -90,10 +86,7 @@ impl Actor {
             self.give_up();
             return Err(refusal.into());
         }
-        draft.reopen(
-            base.as_ref().and_then(|placed| placed.point),
-            base.map(|placed| placed.message.id),
-        );
+        draft.reopen(base.as_ref().and_then(|placed| placed.point), base.map(|placed| placed.message.id));
         let (run, _) = self.commit(draft).await?;
         let run = run.ok_or_else(|| Error::not_found("run", id))?;
         self.queue.push_front(run.clone());

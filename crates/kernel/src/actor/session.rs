@@ -34,9 +34,7 @@ impl Actor {
         let (mut draft, _) = self.draft(false);
         for command in commands {
             let command = match command {
-                SessionCommand::Delete { .. } => SessionCommand::Delete {
-                    live: !self.is_idle(),
-                },
+                SessionCommand::Delete { .. } => SessionCommand::Delete { live: !self.is_idle() },
                 other => other,
             };
             if let Err(refusal) = draft.session_command(command) {

@@ -35,10 +35,7 @@ pub(crate) type Recording<T> = oneshot::Sender<Result<T, HandleError>>;
 
 impl AttemptHandle {
     pub(crate) fn new(assignment: Assignment, parts: HandleParts) -> Self {
-        Self {
-            assignment: Arc::new(assignment),
-            parts,
-        }
+        Self { assignment: Arc::new(assignment), parts }
     }
 
     /// The attempt's id.
@@ -68,10 +65,7 @@ impl AttemptHandle {
 
     /// Streams text of the agent's message, as part of its block `block`. Never waits for the disk.
     pub fn delta(&self, block: u32, text: &str) -> Result<(), HandleError> {
-        Ok(self
-            .parts
-            .feed
-            .delta(self.id(), block, text, || self.parts.ids.message())?)
+        Ok(self.parts.feed.delta(self.id(), block, text, || self.parts.ids.message())?)
     }
 
     /// Shows a thought to whoever is subscribed. It is stored nowhere.
@@ -97,12 +91,7 @@ impl AttemptHandle {
         let by = self.id();
         let tip = self.call(|reply| Command::Head { by, reply }).await?;
         let Some(tip) = tip else { return Ok(vec![]) };
-        let path = self
-            .parts
-            .store
-            .path(tip, None, limit)
-            .await
-            .map_err(Error::from)?;
+        let path = self.parts.store.path(tip, None, limit).await.map_err(Error::from)?;
         Ok(path.into_iter().map(|placed| placed.message).collect())
     }
 
@@ -119,10 +108,7 @@ impl AttemptHandle {
     async fn call<T>(&self, command: impl FnOnce(Recording<T>) -> Command) -> Result<T, HandleError> {
         let (reply, answer) = oneshot::channel();
         // An actor that is gone has no live attempt: whoever still calls has lost its authority.
-        self.parts
-            .actor
-            .send(command(reply))
-            .map_err(|_| HandleError::Revoked)?;
+        self.parts.actor.send(command(reply)).map_err(|_| HandleError::Revoked)?;
         answer.await.unwrap_or(Err(HandleError::Revoked))
     }
 }

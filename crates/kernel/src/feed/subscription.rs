@@ -73,13 +73,7 @@ impl Subscription {
     pub(crate) fn new(feed: Arc<Feed>, store: Arc<dyn Store>, at: Position) -> Self {
         feed.readers.fetch_add(1, Ordering::Relaxed);
         let thought = feed.state.lock().thought_no;
-        Self {
-            feed,
-            store,
-            at,
-            backlog: VecDeque::new(),
-            thought,
-        }
+        Self { feed, store, at, backlog: VecDeque::new(), thought }
     }
 
     /// The same reader, which has seen everything up to `at`.
@@ -108,10 +102,7 @@ impl Subscription {
                 Step::Wait => notified.await,
                 Step::End => return None,
                 Step::Load => {
-                    let page = self
-                        .store
-                        .events_after(self.feed.session, None, self.at.cursor, PAGE)
-                        .await;
+                    let page = self.store.events_after(self.feed.session, None, self.at.cursor, PAGE).await;
                     match page {
                         Ok(events) if events.is_empty() => {
                             // Everything up to the floor was deleted with its session: nothing more will come.
@@ -128,11 +119,7 @@ impl Subscription {
     fn step(&mut self) -> Step {
         let feed = self.feed.clone();
         let state = feed.state.lock();
-        while self
-            .backlog
-            .front()
-            .is_some_and(|event| event.cursor <= self.at.cursor)
-        {
+        while self.backlog.front().is_some_and(|event| event.cursor <= self.at.cursor) {
             self.backlog.pop_front();
         }
         let event = match self.backlog.front() {

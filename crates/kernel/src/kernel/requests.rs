@@ -84,10 +84,7 @@ impl RunRequest {
     /// A prompt of plain text for the session of this key.
     pub fn text(key: impl Into<String>, text: impl Into<String>) -> Self {
         Self {
-            session: SessionTarget {
-                key: Some(key.into()),
-                ..SessionTarget::default()
-            },
+            session: SessionTarget { key: Some(key.into()), ..SessionTarget::default() },
             prompt: vec![Block::text(text)],
             ..Self::default()
         }

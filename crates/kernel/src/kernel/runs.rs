@@ -52,11 +52,7 @@ impl Kernel {
                 name: request.name.clone(),
                 fingerprint,
             };
-            match self
-                .shared
-                .call(id, |reply| Command::Accept(Box::new(accept), reply))
-                .await?
-            {
+            match self.shared.call(id, |reply| Command::Accept(Box::new(accept), reply)).await? {
                 Ok(accepted) => return Ok(accepted),
                 // Somebody made the session in the meantime: it is found now.
                 Err(StoreError::Conflict(Unique::SessionName)) => {}
@@ -71,9 +67,7 @@ impl Kernel {
             return Ok(found.id);
         }
         if request.place.is_branch() && request.place != Place::Root {
-            return Err(Error::Invalid(
-                "a session must exist before it can be branched".into(),
-            ));
+            return Err(Error::Invalid("a session must exist before it can be branched".into()));
         }
         let mut session = self.session_new(caller, &request.session);
         if let (None, Some(adapter)) = (&request.session.new.adapter, &request.adapter) {
@@ -92,21 +86,11 @@ impl Kernel {
         fingerprint: [u8; 16],
     ) -> Result<Option<Accepted>, Error> {
         let store = &self.shared.store;
-        let RequestName {
-            client_id,
-            request_id,
-            idempotency_key,
-        } = &request.name;
+        let RequestName { client_id, request_id, idempotency_key } = &request.name;
         let mut found = None;
         if let (Some(client), Some(name)) = (client_id, request_id) {
             let run = store.run_by_request(&caller.owner, client, name).await?;
-            found = run.map(|run| {
-                (
-                    run.fingerprint == fingerprint,
-                    run,
-                    format!("the request {name:?}"),
-                )
-            });
+            found = run.map(|run| (run.fingerprint == fingerprint, run, format!("the request {name:?}")));
         }
         if let (None, Some(key)) = (&found, idempotency_key)
             && let Some(earlier) = store.request_get(&caller.owner, "run_create", key).await?
@@ -115,13 +99,8 @@ impl Kernel {
                 Ok(run) => store.run_get(run).await?,
                 Err(_) => None,
             };
-            found = run.map(|run| {
-                (
-                    earlier.fingerprint == fingerprint,
-                    run,
-                    format!("the idempotency key {key:?}"),
-                )
-            });
+            found = run
+                .map(|run| (earlier.fingerprint == fingerprint, run, format!("the idempotency key {key:?}")));
         }
         match found {
             None => Ok(None),
@@ -129,13 +108,7 @@ impl Kernel {
             Some((true, run, _)) => {
                 let session = self.session_get(caller, &SessionRef::Id(run.session)).await?;
                 let position = Position::START;
-                Ok(Some(Accepted {
-                    session,
-                    run,
-                    policy: request.policy,
-                    position,
-                    replayed: true,
-                }))
+                Ok(Some(Accepted { session, run, policy: request.policy, position, replayed: true }))
             }
         }
     }
@@ -143,9 +116,7 @@ impl Kernel {
     /// One run.
     pub async fn run_get(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
         let found = self.shared.store.run_get(run).await?;
-        found
-            .filter(|found| found.owner == caller.owner)
-            .ok_or_else(|| Error::not_found("run", run))
+        found.filter(|found| found.owner == caller.owner).ok_or_else(|| Error::not_found("run", run))
     }
 
     /// The attempts of a run, the first first.
@@ -175,27 +146,19 @@ impl Kernel {
         limit: Option<usize>,
     ) -> Result<Vec<Event>, Error> {
         let session = self.run_get(caller, run).await?.session;
-        Ok(self
-            .shared
-            .store
-            .events_after(session, Some(run), after, self.page(limit)?)
-            .await?)
+        Ok(self.shared.store.events_after(session, Some(run), after, self.page(limit)?).await?)
     }
 
     /// Stops a run. Answers once the wish is recorded and the adapter was told; the run's end follows as an event.
     pub async fn run_cancel(&self, caller: &Caller, run: RunId) -> Result<CancelOutcome, Error> {
         let session = self.run_get(caller, run).await?.session;
-        self.shared
-            .call(session, |reply| Command::Cancel(run, reply))
-            .await
+        self.shared.call(session, |reply| Command::Cancel(run, reply)).await
     }
 
     /// Tries an ended run again.
     pub async fn run_retry(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
         let session = self.run_get(caller, run).await?.session;
-        self.shared
-            .call(session, |reply| Command::Retry(run, reply))
-            .await
+        self.shared.call(session, |reply| Command::Retry(run, reply)).await
     }
 
     /// Answers a waiting run.
@@ -207,9 +170,7 @@ impl Kernel {
         answer: Answer,
     ) -> Result<Run, Error> {
         let session = self.run_get(caller, run).await?.session;
-        self.shared
-            .call(session, |reply| Command::Answer(run, wait, answer, reply))
-            .await
+        self.shared.call(session, |reply| Command::Answer(run, wait, answer, reply)).await
     }
 
     pub(super) fn check_adapter(&self, name: &str) -> Result<(), Error> {
@@ -218,10 +179,7 @@ impl Kernel {
 
     fn check_request(&self, caller: &Caller, request: &RunRequest) -> Result<(), Error> {
         check_target(self, caller, &request.session)?;
-        request
-            .adapter
-            .as_deref()
-            .map_or(Ok(()), |adapter| self.check_adapter(adapter))?;
+        request.adapter.as_deref().map_or(Ok(()), |adapter| self.check_adapter(adapter))?;
         let names = &request.name;
         for (what, name) in [
             ("a client id", &names.client_id),
@@ -231,10 +189,8 @@ impl Kernel {
             name.as_deref().map_or(Ok(()), |name| check_text(what, name))?;
         }
         let again = matches!(request.place, Place::Regenerate { .. });
-        let text_only = request
-            .prompt
-            .iter()
-            .all(|block| matches!(block, Block::Text { .. } | Block::Attachment { .. }));
+        let text_only =
+            request.prompt.iter().all(|block| matches!(block, Block::Text { .. } | Block::Attachment { .. }));
         let is_blank = |block: &Block| matches!(block, Block::Text { text } if text.is_empty());
         match request.prompt.iter().all(is_blank) {
             true if !again => return Err(Error::Invalid("a prompt must not be empty".into())),
@@ -248,13 +204,7 @@ impl Kernel {
         let size = request
             .prompt
             .iter()
-            .map(|block| {
-                if let Block::Text { text } = block {
-                    text.len()
-                } else {
-                    64
-                }
-            })
+            .map(|block| if let Block::Text { text } = block { text.len() } else { 64 })
             .sum();
         let system = request.options.system_prompt.as_ref().map_or(0, String::len);
         let limit = self.shared.options.limits.prompt_bytes;
@@ -271,11 +221,7 @@ impl Kernel {
 fn fingerprint(request: &RunRequest) -> [u8; 16] {
     #[derive(Serialize)]
     struct Asked<'a> {
-        session: (
-            Option<String>,
-            &'a Option<String>,
-            &'a Option<mainspring_core::ExternalRef>,
-        ),
+        session: (Option<String>, &'a Option<String>, &'a Option<mainspring_core::ExternalRef>),
         prompt: &'a [Block],
         adapter: &'a Option<String>,
         mode: mainspring_core::Mode,
@@ -285,11 +231,7 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
     }
     let target = &request.session;
     let asked = Asked {
-        session: (
-            target.id.map(|id| id.to_string()),
-            &target.key,
-            &target.external_ref,
-        ),
+        session: (target.id.map(|id| id.to_string()), &target.key, &target.external_ref),
         prompt: &request.prompt,
         adapter: &request.adapter,
         mode: request.mode,

@@ -71,9 +71,7 @@ impl Kernel {
     ) -> Result<Session, Error> {
         let mut commands = vec![];
         if let Some(title) = patch.title {
-            let title = title
-                .map(|title| title.trim().to_owned())
-                .filter(|title| !title.is_empty());
+            let title = title.map(|title| title.trim().to_owned()).filter(|title| !title.is_empty());
             check_title(self, title.as_deref())?;
             commands.push(session::Command::Rename { title });
         }
@@ -88,8 +86,7 @@ impl Kernel {
 
     /// Deletes a session and everything of it.
     pub async fn session_delete(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
-        self.session_change(caller, by, vec![session::Command::Delete { live: false }], None)
-            .await
+        self.session_change(caller, by, vec![session::Command::Delete { live: false }], None).await
     }
 
     async fn session_change(
@@ -100,9 +97,7 @@ impl Kernel {
         version: Option<u64>,
     ) -> Result<Session, Error> {
         let session = self.session_get(caller, by).await?;
-        self.shared
-            .call(session.id, |reply| Command::Session(commands, version, reply))
-            .await
+        self.shared.call(session.id, |reply| Command::Session(commands, version, reply)).await
     }
 
     /// The session at one instant, and every later event and byte of it exactly once.
@@ -149,11 +144,7 @@ impl Kernel {
         limit: Option<usize>,
     ) -> Result<Vec<Event>, Error> {
         let session = self.session_get(caller, by).await?;
-        Ok(self
-            .shared
-            .store
-            .events_after(session.id, None, after, self.page(limit)?)
-            .await?)
+        Ok(self.shared.store.events_after(session.id, None, after, self.page(limit)?).await?)
     }
 
     /// The whole tree of a session.
@@ -163,30 +154,22 @@ impl Kernel {
         let mut messages: HashMap<LineId, Vec<PlacedMessage>> = HashMap::new();
         for line in &shape.lines {
             if line.end > line.start() {
-                let range = Range {
-                    line: line.id,
-                    from: line.start(),
-                    to: line.end - 1,
-                };
+                let range = Range { line: line.id, from: line.start(), to: line.end - 1 };
                 messages.insert(line.id, self.shared.store.line_messages(range).await?);
             }
         }
         let tree =
             mainspring_core::Tree::from_parts(shape.lines.iter().copied(), shape.cursors.iter().copied());
-        let on_path: HashMap<LineId, (u32, u32)> = tree
-            .path(session.tip)
-            .into_iter()
-            .map(|range| (range.line, (range.from, range.to)))
-            .collect();
+        let on_path: HashMap<LineId, (u32, u32)> =
+            tree.path(session.tip).into_iter().map(|range| (range.line, (range.from, range.to))).collect();
         let mut ids: HashMap<mainspring_core::Point, MessageId> = HashMap::new();
         let mut nodes = vec![];
         for line in &shape.lines {
             for placed in messages.remove(&line.id).unwrap_or_default() {
                 let Some(point) = placed.point else { continue };
                 ids.insert(point, placed.message.id);
-                let active = on_path
-                    .get(&line.id)
-                    .is_some_and(|(from, to)| (from..=to).contains(&&point.pos));
+                let active =
+                    on_path.get(&line.id).is_some_and(|(from, to)| (from..=to).contains(&&point.pos));
                 let parent_id = tree.parent(point).and_then(|parent| ids.get(&parent).copied());
                 nodes.push(TreeNode {
                     message: placed.message,
@@ -224,15 +207,8 @@ impl Kernel {
 
     pub(super) fn session_new(&self, caller: &Caller, target: &SessionTarget) -> Session {
         let now = self.shared.clock.now();
-        let NewSession {
-            title,
-            surface_kind,
-            adapter,
-            cwd,
-            model_profile,
-            agent_definition,
-            metadata,
-        } = target.new.clone();
+        let NewSession { title, surface_kind, adapter, cwd, model_profile, agent_definition, metadata } =
+            target.new.clone();
         Session {
             id: self.shared.ids.session(),
             owner: caller.owner.clone(),
@@ -261,9 +237,9 @@ impl Kernel {
         let most = self.shared.options.limits.page;
         match limit.unwrap_or(most.min(50)) {
             0 => Err(Error::Invalid("a limit must be at least 1".into())),
-            limit if limit > most => Err(Error::Invalid(format!(
-                "a limit may be at most {most}, not {limit}"
-            ))),
+            limit if limit > most => {
+                Err(Error::Invalid(format!("a limit may be at most {most}, not {limit}")))
+            }
             limit => Ok(limit),
         }
     }
@@ -283,29 +259,18 @@ pub(super) fn check_target(kernel: &Kernel, caller: &Caller, target: &SessionTar
     }
     let new = &target.new;
     check_title(kernel, new.title.as_deref())?;
-    new.surface_kind
-        .as_deref()
-        .map_or(Ok(()), |kind| check_text("a surface kind", kind))?;
-    new.agent_definition
-        .as_deref()
-        .map_or(Ok(()), |name| check_text("an agent definition", name))?;
+    new.surface_kind.as_deref().map_or(Ok(()), |kind| check_text("a surface kind", kind))?;
+    new.agent_definition.as_deref().map_or(Ok(()), |name| check_text("an agent definition", name))?;
     if let Some(adapter) = &new.adapter {
         kernel.check_adapter(adapter)?;
     }
     let Some(metadata) = &new.metadata else {
         return Ok(());
     };
-    let (size, limit) = (
-        metadata.to_string().len(),
-        kernel.shared.options.limits.metadata_bytes,
-    );
+    let (size, limit) = (metadata.to_string().len(), kernel.shared.options.limits.metadata_bytes);
     match metadata.is_object() {
         false => Err(Error::Invalid("metadata must be an object".into())),
-        true if size > limit => Err(Error::TooLarge {
-            what: "metadata",
-            size,
-            limit,
-        }),
+        true if size > limit => Err(Error::TooLarge { what: "metadata", size, limit }),
         true => Ok(()),
     }
 }
@@ -335,10 +300,7 @@ fn shown(by: &SessionRef) -> String {
 /// Reads how a person names a session: by id, or by key.
 pub fn session_ref(text: &str) -> Result<SessionRef, Error> {
     if text.starts_with("ses_") {
-        return text
-            .parse::<SessionId>()
-            .map(SessionRef::Id)
-            .map_err(|bad| Error::Invalid(bad.to_string()));
+        return text.parse::<SessionId>().map(SessionRef::Id).map_err(|bad| Error::Invalid(bad.to_string()));
     }
     check_key(text)?;
     Ok(SessionRef::Key(text.into()))

@@ -14,25 +14,15 @@ use tokio::task::JoinSet;
 use crate::world::{Disk, World, by, count, every_store, named, soon};
 
 fn target(target: SessionTarget) -> RunRequest {
-    RunRequest {
-        session: target,
-        prompt: vec![Block::text("say hi")],
-        ..RunRequest::default()
-    }
+    RunRequest { session: target, prompt: vec![Block::text("say hi")], ..RunRequest::default() }
 }
 
 fn external(id: &str) -> ExternalRef {
-    ExternalRef {
-        kind: "task".into(),
-        id: id.into(),
-    }
+    ExternalRef { kind: "task".into(), id: id.into() }
 }
 
 fn alias(key: &str) -> LegacyAlias {
-    LegacyAlias {
-        scope: "default".into(),
-        key: key.into(),
-    }
+    LegacyAlias { scope: "default".into(), key: key.into() }
 }
 
 #[tokio::test]
@@ -42,11 +32,7 @@ async fn a_query_is_one_run_with_one_attempt() {
         let run = world.play("a", "say hello").await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{}", world.disk.name);
         assert_eq!((run.no, run.attempts), (1, 1));
-        let runs = world
-            .kernel
-            .run_list(&world.me, RunQuery::default())
-            .await
-            .unwrap();
+        let runs = world.kernel.run_list(&world.me, RunQuery::default()).await.unwrap();
         assert_eq!(runs.len(), 1);
         let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
         assert_eq!(attempts.iter().map(|attempt| attempt.no).collect::<Vec<_>>(), [1]);
@@ -71,26 +57,14 @@ async fn a_session_is_found_by_id_then_key_then_reference_then_alias_else_made()
         let old = make(of(None, None, None, Some("l"))).await.unwrap().session.id;
         let none = make(of(None, None, None, None)).await.unwrap().session.id;
         let resolved = |wanted| async move { make(wanted).await.unwrap().session.id };
-        assert_eq!(
-            resolved(of(Some(none), Some("k"), Some("r"), Some("l"))).await,
-            none
-        );
+        assert_eq!(resolved(of(Some(none), Some("k"), Some("r"), Some("l"))).await, none);
         assert_eq!(resolved(of(None, Some("k"), Some("r"), Some("l"))).await, key);
-        assert_eq!(
-            resolved(of(None, Some("x"), Some("r"), Some("l"))).await,
-            reference
-        );
+        assert_eq!(resolved(of(None, Some("x"), Some("r"), Some("l"))).await, reference);
         assert_eq!(resolved(of(None, Some("x"), Some("x"), Some("l"))).await, old);
-        let made = make(of(None, Some("x"), Some("x"), Some("x")))
-            .await
-            .unwrap()
-            .session;
+        let made = make(of(None, Some("x"), Some("x"), Some("x"))).await.unwrap().session;
         assert!(![key, reference, old, none].contains(&made.id));
         assert_eq!(resolved(of(None, None, Some("x"), None)).await, made.id);
-        let sessions = world
-            .kernel
-            .session_list(&world.me, SessionQuery::default())
-            .await;
+        let sessions = world.kernel.session_list(&world.me, SessionQuery::default()).await;
         assert_eq!(sessions.unwrap().len(), 5);
     }
 }
@@ -101,40 +75,22 @@ async fn an_id_that_is_not_ours_is_not_found_and_nothing_is_made() {
         let world = World::on(disk).await;
         let run = world.play("a", "say hi").await;
         let eve = Caller::new("eve");
-        let ours = SessionTarget {
-            id: Some(run.session),
-            ..SessionTarget::default()
-        };
+        let ours = SessionTarget { id: Some(run.session), ..SessionTarget::default() };
         let refused = world.kernel.run_create(&eve, target(ours)).await.unwrap_err();
         assert_eq!(refused.code(), "not_found");
-        let nobody = SessionTarget {
-            id: Some(SessionId::from_random([9; 16])),
-            ..SessionTarget::default()
-        };
+        let nobody = SessionTarget { id: Some(SessionId::from_random([9; 16])), ..SessionTarget::default() };
         assert_eq!(world.send(target(nobody)).await.unwrap_err().code(), "not_found");
         for error in [
             world.kernel.run_get(&eve, run.id).await.unwrap_err(),
             world.kernel.run_cancel(&eve, run.id).await.unwrap_err(),
             world.kernel.run_retry(&eve, run.id).await.unwrap_err(),
             world.kernel.run_attempts(&eve, run.id).await.unwrap_err(),
-            world
-                .kernel
-                .session_subscribe(&eve, &SessionRef::Id(run.session), None)
-                .await
-                .err()
-                .unwrap(),
+            world.kernel.session_subscribe(&eve, &SessionRef::Id(run.session), None).await.err().unwrap(),
             world.kernel.session_tree(&eve, &by("a")).await.unwrap_err(),
         ] {
             assert_eq!(error.code(), "not_found");
         }
-        assert!(
-            world
-                .kernel
-                .session_list(&eve, SessionQuery::default())
-                .await
-                .unwrap()
-                .is_empty()
-        );
+        assert!(world.kernel.session_list(&eve, SessionQuery::default()).await.unwrap().is_empty());
     }
 }
 
@@ -157,23 +113,11 @@ async fn a_request_sent_fifty_times_at_once_runs_once() {
             assert!(answers.iter().all(|answer| answer.run.id == first));
             assert_eq!(answers.iter().filter(|answer| !answer.replayed).count(), 1);
             let run = world.ended(first).await;
-            assert_eq!(
-                (run.attempts, run.usage.input_tokens),
-                (1, 1),
-                "{}",
-                world.disk.name
-            );
+            assert_eq!((run.attempts, run.usage.input_tokens), (1, 1), "{}", world.disk.name);
         }
-        let runs = world
-            .kernel
-            .run_list(&world.me, RunQuery::default())
-            .await
-            .unwrap();
+        let runs = world.kernel.run_list(&world.me, RunQuery::default()).await.unwrap();
         assert_eq!(runs.len(), 2);
-        let sessions = world
-            .kernel
-            .session_list(&world.me, SessionQuery::default())
-            .await;
+        let sessions = world.kernel.session_list(&world.me, SessionQuery::default()).await;
         assert_eq!(sessions.unwrap().len(), 2, "no session without a run is left");
     }
 }
@@ -214,10 +158,7 @@ async fn a_name_used_for_another_body_is_a_conflict() {
         let world = World::on(disk).await;
         world.send(named("a", "say one", "app", "1")).await.unwrap();
         let key = |script: &str, key: &str| RunRequest {
-            name: RequestName {
-                idempotency_key: Some("k".into()),
-                ..RequestName::default()
-            },
+            name: RequestName { idempotency_key: Some("k".into()), ..RequestName::default() },
             ..RunRequest::text(key, script)
         };
         let first = world.send(key("say one", "b")).await.unwrap().run;
@@ -236,10 +177,7 @@ async fn a_name_used_for_another_body_is_a_conflict() {
         assert!(again.replayed);
         assert_eq!(again.run.id, first.id);
         assert_eq!(world.events("b").await.len(), before);
-        let sessions = world
-            .kernel
-            .session_list(&world.me, SessionQuery::default())
-            .await;
+        let sessions = world.kernel.session_list(&world.me, SessionQuery::default()).await;
         assert_eq!(sessions.unwrap().len(), 2, "a refused request makes no session");
     }
 }
@@ -248,11 +186,7 @@ async fn a_name_used_for_another_body_is_a_conflict() {
 async fn a_full_queue_refuses_for_now_and_still_answers_what_it_accepted() {
     let options = Options {
         max_workers: 1,
-        limits: Limits {
-            queue_per_session: 2,
-            queue_total: 3,
-            ..Limits::default()
-        },
+        limits: Limits { queue_per_session: 2, queue_total: 3, ..Limits::default() },
         ..Options::default()
     };
     let world = World::with(Disk::memory(), options, vec![]).await;
@@ -267,10 +201,7 @@ async fn a_full_queue_refuses_for_now_and_still_answers_what_it_accepted() {
     world.prompt("b", "say 4").await;
     let full = world.send(named("c", "say 5", "app", "5")).await.unwrap_err();
     assert_eq!(full.code(), "overloaded");
-    let sessions = world
-        .kernel
-        .session_list(&world.me, SessionQuery::default())
-        .await;
+    let sessions = world.kernel.session_list(&world.me, SessionQuery::default()).await;
     assert_eq!(sessions.unwrap().len(), 2);
     assert_eq!(count(&world.events("a").await, "run.queued"), 3);
 }
@@ -291,61 +222,27 @@ async fn bad_input_has_a_stable_code_and_changes_nothing() {
             (text(&"x".repeat(10 << 20)), "too_large"),
             (text(""), "invalid_request"),
             (with(|request| request.prompt.clear()), "invalid_request"),
-            (
-                with(|request| request.adapter = Some("nobody".into())),
-                "adapter_not_registered",
-            ),
-            (
-                with(|request| request.session.new.adapter = Some("nobody".into())),
-                "adapter_not_registered",
-            ),
-            (
-                with(|request| request.session.key = Some("a b".into())),
-                "invalid_request",
-            ),
-            (
-                with(|request| request.session.key = Some("ses_x".into())),
-                "invalid_request",
-            ),
-            (
-                with(|request| request.session.key = Some(String::new())),
-                "invalid_request",
-            ),
-            (
-                with(|request| request.name.request_id = Some("a\u{0}b".into())),
-                "invalid_request",
-            ),
-            (
-                with(|request| request.name.client_id = Some("a\nb".into())),
-                "invalid_request",
-            ),
-            (
-                with(|request| request.session.new.title = Some("a\u{7}".into())),
-                "invalid_request",
-            ),
-            (
-                with(|request| request.session.new.metadata = Some(json!([1]))),
-                "invalid_request",
-            ),
-            (
-                with(|request| request.options.system_prompt = Some("x".repeat(10 << 20))),
-                "too_large",
-            ),
+            (with(|request| request.adapter = Some("nobody".into())), "adapter_not_registered"),
+            (with(|request| request.session.new.adapter = Some("nobody".into())), "adapter_not_registered"),
+            (with(|request| request.session.key = Some("a b".into())), "invalid_request"),
+            (with(|request| request.session.key = Some("ses_x".into())), "invalid_request"),
+            (with(|request| request.session.key = Some(String::new())), "invalid_request"),
+            (with(|request| request.name.request_id = Some("a\u{0}b".into())), "invalid_request"),
+            (with(|request| request.name.client_id = Some("a\nb".into())), "invalid_request"),
+            (with(|request| request.session.new.title = Some("a\u{7}".into())), "invalid_request"),
+            (with(|request| request.session.new.metadata = Some(json!([1]))), "invalid_request"),
+            (with(|request| request.options.system_prompt = Some("x".repeat(10 << 20))), "too_large"),
             (
                 with(|request| {
-                    request.prompt = vec![Block::Error {
-                        code: "x".into(),
-                        message: "y".into(),
-                    }];
+                    request.prompt = vec![Block::Error { code: "x".into(), message: "y".into() }];
                 }),
                 "invalid_request",
             ),
             (
                 with(|request| {
                     request.session.key = Some("new".into());
-                    request.place = Place::Edit {
-                        message_id: mainspring_core::MessageId::from_random([1; 16]),
-                    };
+                    request.place =
+                        Place::Edit { message_id: mainspring_core::MessageId::from_random([1; 16]) };
                 }),
                 "invalid_request",
             ),
@@ -354,15 +251,8 @@ async fn bad_input_has_a_stable_code_and_changes_nothing() {
             let error = world.send(request).await.unwrap_err();
             assert_eq!((error.code(), error.is_retryable()), (code, false), "{error}");
         }
-        let list = |limit| {
-            world.kernel.run_list(
-                &world.me,
-                RunQuery {
-                    limit: Some(limit),
-                    ..RunQuery::default()
-                },
-            )
-        };
+        let list =
+            |limit| world.kernel.run_list(&world.me, RunQuery { limit: Some(limit), ..RunQuery::default() });
         for limit in [0, 501, usize::MAX] {
             assert_eq!(list(limit).await.unwrap_err().code(), "invalid_request");
         }
@@ -372,25 +262,14 @@ async fn bad_input_has_a_stable_code_and_changes_nothing() {
                 .session_events(&world.me, &by("a"), mainspring_core::Cursor::START, Some(0))
                 .await
                 .err(),
-            world
-                .kernel
-                .session_path(&world.me, &by("a"), None, Some(501))
-                .await
-                .err(),
-            world
-                .kernel
-                .run_events(&world.me, run.id, mainspring_core::Cursor::START, Some(0))
-                .await
-                .err(),
+            world.kernel.session_path(&world.me, &by("a"), None, Some(501)).await.err(),
+            world.kernel.run_events(&world.me, run.id, mainspring_core::Cursor::START, Some(0)).await.err(),
             world
                 .kernel
                 .session_patch(
                     &world.me,
                     &by("a"),
-                    SessionPatch {
-                        title: Some(Some("x".repeat(201))),
-                        ..SessionPatch::default()
-                    },
+                    SessionPatch { title: Some(Some("x".repeat(201))), ..SessionPatch::default() },
                 )
                 .await
                 .err(),
@@ -398,10 +277,7 @@ async fn bad_input_has_a_stable_code_and_changes_nothing() {
             assert_eq!(error.unwrap().code(), "invalid_request");
         }
         assert_eq!(world.events("a").await.len(), before, "{}", world.disk.name);
-        let sessions = world
-            .kernel
-            .session_list(&world.me, SessionQuery::default())
-            .await;
+        let sessions = world.kernel.session_list(&world.me, SessionQuery::default()).await;
         assert_eq!(sessions.unwrap().len(), 1);
     }
 }
@@ -410,10 +286,7 @@ async fn bad_input_has_a_stable_code_and_changes_nothing() {
 async fn steering_is_refused_where_the_adapter_cannot() {
     let world = World::on(Disk::memory()).await;
     world.prompt("a", "hang").await;
-    let request = RunRequest {
-        policy: Policy::Steer,
-        ..RunRequest::text("a", "say hi")
-    };
+    let request = RunRequest { policy: Policy::Steer, ..RunRequest::text("a", "say hi") };
     let error = world.send(request).await.unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
 }
@@ -424,15 +297,7 @@ async fn the_name_of_a_deleted_session_is_free_again() {
         let world = World::on(disk).await;
         let first = world.play("a", "say one").await;
         world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
-        assert_eq!(
-            world
-                .kernel
-                .session_get(&world.me, &by("a"))
-                .await
-                .unwrap_err()
-                .code(),
-            "not_found"
-        );
+        assert_eq!(world.kernel.session_get(&world.me, &by("a")).await.unwrap_err().code(), "not_found");
         let second = world.play("a", "say two").await;
         assert_ne!(first.session, second.session, "{}", world.disk.name);
         assert_eq!(second.no, 1);

@@ -32,10 +32,7 @@ async fn tree(world: &World) -> String {
             (false, true) => "x",
             (false, false) => "-",
         };
-        let parent = tree
-            .nodes
-            .iter()
-            .position(|other| Some(other.message.id) == node.parent_id);
+        let parent = tree.nodes.iter().position(|other| Some(other.message.id) == node.parent_id);
         let parent = parent.map_or("root".into(), |at| at.to_string());
         let indent = "  ".repeat(node.depth as usize);
         lines.push(format!("{mark} {indent}{} under {parent}", shown(&node.message)));
@@ -55,16 +52,12 @@ async fn regenerate_edit_and_root_turn_the_path() {
         world.play("a", "say one").await;
         world.play("a", "say two").await;
         let mut story = vec![];
-        let again = Place::Regenerate {
-            message_id: message(&world, 2).await,
-        };
+        let again = Place::Regenerate { message_id: message(&world, 2).await };
         let run = branch(&world, again, "").await;
         assert_eq!(run.state.status(), RunStatus::Succeeded);
         assert_eq!(run.prompt, None, "it answers an earlier prompt");
         story.push(tree(&world).await);
-        let edit = Place::Edit {
-            message_id: message(&world, 1).await,
-        };
+        let edit = Place::Edit { message_id: message(&world, 1).await };
         branch(&world, edit, "say three").await;
         story.push(tree(&world).await);
         branch(&world, Place::Root, "say four").await;
@@ -114,55 +107,25 @@ async fn a_branch_that_does_not_succeed_leaves_path_and_tip_as_they_were() {
         let world = World::on(disk).await;
         world.play("a", "say one").await;
         world.play("a", "say two").await;
-        let before = (
-            world.path("a").await,
-            world.kernel.session_get(&world.me, &by("a")).await.unwrap(),
-        );
+        let before = (world.path("a").await, world.kernel.session_get(&world.me, &by("a")).await.unwrap());
         assert_eq!(before.0.len(), 4);
         let shape = world.disk.store.tree(before.1.id).await.unwrap();
-        let first = Place::Edit {
-            message_id: before.0[1].id,
-        };
+        let first = Place::Edit { message_id: before.0[1].id };
         // One that fails, one that is cancelled while it runs.
         let failed = branch(&world, first, "say lost; fail for good").await;
         assert_eq!(failed.state.status(), RunStatus::Failed);
-        let cancelled = world
-            .send(at(Place::Root, "say lost too; hang"))
-            .await
-            .unwrap()
-            .run;
+        let cancelled = world.send(at(Place::Root, "say lost too; hang")).await.unwrap().run;
         world.kernel.run_cancel(&world.me, cancelled.id).await.unwrap();
         world.ended(cancelled.id).await;
-        let after = (
-            world.path("a").await,
-            world.kernel.session_get(&world.me, &by("a")).await.unwrap(),
-        );
+        let after = (world.path("a").await, world.kernel.session_get(&world.me, &by("a")).await.unwrap());
         assert_eq!(after.0, before.0, "{}", world.disk.name);
-        assert_eq!(
-            (after.1.tip, after.1.tip_message),
-            (before.1.tip, before.1.tip_message)
-        );
-        assert_eq!(
-            world.disk.store.tree(before.1.id).await.unwrap().cursors,
-            shape.cursors
-        );
+        assert_eq!((after.1.tip, after.1.tip_message), (before.1.tip, before.1.tip_message));
+        assert_eq!(world.disk.store.tree(before.1.id).await.unwrap().cursors, shape.cursors);
         let tree = world.kernel.session_tree(&world.me, &by("a")).await.unwrap();
-        let abandoned: Vec<String> = tree
-            .nodes
-            .iter()
-            .filter(|node| node.abandoned)
-            .map(|node| shown(&node.message))
-            .collect();
-        assert!(
-            abandoned
-                .iter()
-                .any(|shown| shown.contains("error script_failed")),
-            "{abandoned:?}"
-        );
-        assert!(
-            abandoned.iter().any(|shown| shown.contains("error cancelled")),
-            "{abandoned:?}"
-        );
+        let abandoned: Vec<String> =
+            tree.nodes.iter().filter(|node| node.abandoned).map(|node| shown(&node.message)).collect();
+        assert!(abandoned.iter().any(|shown| shown.contains("error script_failed")), "{abandoned:?}");
+        assert!(abandoned.iter().any(|shown| shown.contains("error cancelled")), "{abandoned:?}");
         assert!(tree.nodes.iter().all(|node| !(node.active && node.abandoned)));
         let next = world.play("a", "say next").await;
         assert_eq!(next.state.status(), RunStatus::Succeeded);
@@ -175,14 +138,8 @@ async fn a_branch_that_failed_and_is_tried_again_turns_the_path_when_it_succeeds
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "say one").await;
-        let place = Place::Edit {
-            message_id: message(&world, 1).await,
-        };
-        let run = world
-            .send(at(place, "say half; fail once; say whole"))
-            .await
-            .unwrap()
-            .run;
+        let place = Place::Edit { message_id: message(&world, 1).await };
+        let run = world.send(at(place, "say half; fail once; say whole")).await.unwrap().run;
         let run = world.turning(100, world.ended(run.id)).await;
         assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2));
         assert_eq!(world.path("a").await.len(), 4, "{}", world.disk.name);
@@ -233,18 +190,11 @@ async fn another_answer_that_says_nothing_is_an_empty_one() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "usage 1 1").await;
-        let again = Place::Regenerate {
-            message_id: message(&world, 0).await,
-        };
+        let again = Place::Regenerate { message_id: message(&world, 0).await };
         let run = branch(&world, again, "").await;
         let session = world.kernel.session_get(&world.me, &by("a")).await.unwrap();
         let path = world.path("a").await;
-        assert_eq!(
-            (path.len(), path[1].run),
-            (2, Some(run.id)),
-            "{}",
-            world.disk.name
-        );
+        assert_eq!((path.len(), path[1].run), (2, Some(run.id)), "{}", world.disk.name);
         assert_eq!(session.tip_message, Some(path[1].id));
     }
 }
@@ -272,26 +222,13 @@ async fn nothing_goes_on_from_what_was_rolled_back() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "say one").await;
-        let after = Place::Edit {
-            message_id: message(&world, 1).await,
-        };
-        assert_eq!(
-            branch(&world, after, "say lost; fail").await.state.status(),
-            RunStatus::Failed
-        );
+        let after = Place::Edit { message_id: message(&world, 1).await };
+        assert_eq!(branch(&world, after, "say lost; fail").await.state.status(), RunStatus::Failed);
         let tree = world.kernel.session_tree(&world.me, &by("a")).await.unwrap();
         let lost = tree.nodes.iter().rfind(|node| node.abandoned).unwrap().message.id;
-        let refused = world
-            .send(at(Place::Edit { message_id: lost }, "say on"))
-            .await
-            .unwrap_err();
+        let refused = world.send(at(Place::Edit { message_id: lost }, "say on")).await.unwrap_err();
         assert_eq!(refused.code(), "abandoned_message");
-        let path: Vec<String> = world
-            .path("a")
-            .await
-            .iter()
-            .map(|message| shown(message))
-            .collect();
+        let path: Vec<String> = world.path("a").await.iter().map(|message| shown(message)).collect();
         assert_eq!(path.len(), 2, "{path:?}");
     }
 }

@@ -17,41 +17,23 @@ pub(crate) async fn check(world: &World, memory: &mut Memory) {
         }
     }
     for (id, key, name) in &memory.runs {
-        let run = world
-            .kernel
-            .run_get(&world.me, *id)
-            .await
-            .expect("an acknowledged run exists");
+        let run = world.kernel.run_get(&world.me, *id).await.expect("an acknowledged run exists");
         let session = world.kernel.session_get(&world.me, &by(key)).await.unwrap();
         assert_eq!(run.session, session.id);
         assert_eq!(&run.request.request_id, name);
         let attempts = world.kernel.run_attempts(&world.me, *id).await.unwrap();
         let numbers: Vec<u32> = attempts.iter().map(|attempt| attempt.no).collect();
-        assert_eq!(
-            numbers,
-            (1..=run.attempts).collect::<Vec<_>>(),
-            "attempts of {id}"
-        );
+        assert_eq!(numbers, (1..=run.attempts).collect::<Vec<_>>(), "attempts of {id}");
         assert_eq!(run.last_attempt, attempts.last().map(|attempt| attempt.id));
         let mut earlier = None;
         for attempt in &attempts {
             assert_eq!(attempt.resume_from, earlier, "attempt {} of {id}", attempt.no);
             earlier = Some(attempt.id);
         }
-        let live: Vec<_> = attempts
-            .iter()
-            .filter(|attempt| !attempt.status.is_ended())
-            .collect();
-        assert_eq!(
-            live.first().map(|attempt| attempt.id),
-            run.state.holder(),
-            "{id} is {:?}",
-            run.state
-        );
+        let live: Vec<_> = attempts.iter().filter(|attempt| !attempt.status.is_ended()).collect();
+        assert_eq!(live.first().map(|attempt| attempt.id), run.state.holder(), "{id} is {:?}", run.state);
         assert!(live.len() <= 1);
-        let sum = attempts
-            .iter()
-            .fold(Usage::default(), |sum, attempt| sum + attempt.usage);
+        let sum = attempts.iter().fold(Usage::default(), |sum, attempt| sum + attempt.usage);
         assert_eq!(run.usage, sum, "usage of {id}");
         if let Some(before) = memory.ended.get(id) {
             assert_eq!(*before, run, "an ended run stays as it is");
@@ -66,10 +48,7 @@ pub(crate) async fn check(world: &World, memory: &mut Memory) {
 async fn events_hold(world: &World, memory: &mut Memory, key: &'static str) -> Vec<Event> {
     let events = world.events(key).await;
     assert!(events.windows(2).all(|pair| pair[0].cursor < pair[1].cursor));
-    assert!(
-        events.windows(2).all(|pair| pair[0].pos <= pair[1].pos),
-        "positions of {key}"
-    );
+    assert!(events.windows(2).all(|pair| pair[0].pos <= pair[1].pos), "positions of {key}");
     let known = memory.events.entry(key).or_default();
     assert!(events.len() >= known.len());
     for (now, then) in events.iter().zip(known.iter()) {
@@ -86,18 +65,10 @@ async fn events_hold(world: &World, memory: &mut Memory, key: &'static str) -> V
         }
         match &event.body {
             Body::ToolStarted { tool_use_id, .. } => {
-                assert_eq!(
-                    tools.insert(tool_use_id, false),
-                    None,
-                    "{tool_use_id} is begun once"
-                );
+                assert_eq!(tools.insert(tool_use_id, false), None, "{tool_use_id} is begun once");
             }
             Body::ToolCompleted { tool_use_id, .. } | Body::ToolFailed { tool_use_id, .. } => {
-                assert_eq!(
-                    tools.insert(tool_use_id, true),
-                    Some(false),
-                    "{tool_use_id} ends once"
-                );
+                assert_eq!(tools.insert(tool_use_id, true), Some(false), "{tool_use_id} ends once");
             }
             _ => {}
         }
@@ -105,83 +76,37 @@ async fn events_hold(world: &World, memory: &mut Memory, key: &'static str) -> V
     let mut acts = false;
     for (run, kind) in states {
         let status = world.get(run).await.state.status();
-        acts |= matches!(
-            status,
-            RunStatus::Starting | RunStatus::Running | RunStatus::Cancelling
-        );
+        acts |= matches!(status, RunStatus::Starting | RunStatus::Running | RunStatus::Cancelling);
         assert_eq!(kind, format!("run.{status}"), "{run}");
     }
-    assert!(
-        acts || tools.values().all(|ended| *ended),
-        "a tool call without an outcome: {tools:?}"
-    );
+    assert!(acts || tools.values().all(|ended| *ended), "a tool call without an outcome: {tools:?}");
     events
 }
 
 /// The session can be read, agrees with itself, and has one run at a time.
 async fn session_holds(world: &World, key: &str, id: mainspring_core::SessionId, events: &[Event]) {
     let loaded = world.disk.store.session_load(id).await.unwrap().unwrap();
-    let live: Vec<_> = loaded
-        .runs
-        .iter()
-        .filter(|(run, _)| run.state.holder().is_some())
-        .collect();
+    let live: Vec<_> = loaded.runs.iter().filter(|(run, _)| run.state.holder().is_some()).collect();
     assert!(live.len() <= 1, "{key} has two active runs");
-    assert!(
-        loaded.runs.iter().all(|(run, _)| !run.state.status().is_ended()),
-        "an ended run is queued"
-    );
+    assert!(loaded.runs.iter().all(|(run, _)| !run.state.status().is_ended()), "an ended run is queued");
     if live.is_empty() {
-        assert!(
-            loaded.chunks.is_empty(),
-            "streamed text of nobody: {:?}",
-            loaded.chunks
-        );
-        assert!(
-            loaded.effects.is_empty(),
-            "tool calls of nobody: {:?}",
-            loaded.effects
-        );
+        assert!(loaded.chunks.is_empty(), "streamed text of nobody: {:?}", loaded.chunks);
+        assert!(loaded.effects.is_empty(), "tool calls of nobody: {:?}", loaded.effects);
     }
     assert_eq!(Some(loaded.cursor), events.last().map(|event| event.cursor));
-    let session = world
-        .kernel
-        .session_get(&world.me, &SessionRef::Id(id))
-        .await
-        .unwrap();
+    let session = world.kernel.session_get(&world.me, &SessionRef::Id(id)).await.unwrap();
     let path = world.path(key).await;
-    assert_eq!(
-        session.tip_message,
-        path.last().map(|message| message.id),
-        "the tip of {key}"
-    );
+    assert_eq!(session.tip_message, path.last().map(|message| message.id), "the tip of {key}");
     let tree = world.kernel.session_tree(&world.me, &by(key)).await.unwrap();
-    let places: HashMap<_, _> = tree
-        .nodes
-        .iter()
-        .map(|node| (node.message.id, node.depth))
-        .collect();
+    let places: HashMap<_, _> = tree.nodes.iter().map(|node| (node.message.id, node.depth)).collect();
     assert_eq!(places.len(), tree.nodes.len(), "every message stands once");
     for node in &tree.nodes {
         let parent = node.parent_id.map(|parent| places[&parent]);
-        assert_eq!(
-            parent.map_or(0, |depth| depth + 1),
-            node.depth,
-            "{}",
-            node.message.id
-        );
+        assert_eq!(parent.map_or(0, |depth| depth + 1), node.depth, "{}", node.message.id);
     }
-    let active: HashSet<_> = tree
-        .nodes
-        .iter()
-        .filter(|node| node.active)
-        .map(|node| node.message.id)
-        .collect();
-    assert_eq!(
-        active,
-        path.iter().map(|message| message.id).collect(),
-        "the path of {key}"
-    );
+    let active: HashSet<_> =
+        tree.nodes.iter().filter(|node| node.active).map(|node| node.message.id).collect();
+    assert_eq!(active, path.iter().map(|message| message.id).collect(), "the path of {key}");
     for event in events {
         let Body::MessageCompleted { message, parent_id } = &event.body else {
             continue;

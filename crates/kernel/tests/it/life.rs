@@ -17,19 +17,9 @@ async fn stopping_waits_for_what_has_to_be_killed() {
     let queued = world.prompt("a", "say later").await;
     world.turning(500, world.kernel.shutdown()).await;
     let run = world.get(run.id).await;
-    assert_eq!(
-        run.state,
-        RunState::Cancelled {
-            reason: CancelReason::Shutdown
-        }
-    );
+    assert_eq!(run.state, RunState::Cancelled { reason: CancelReason::Shutdown });
     assert_eq!(world.get(queued.id).await.state.status(), RunStatus::Queued);
-    assert!(
-        world
-            .path_shown("a")
-            .await
-            .contains(r#"assistant cancelled "partial\n""#)
-    );
+    assert!(world.path_shown("a").await.contains(r#"assistant cancelled "partial\n""#));
 }
 
 #[tokio::test]
@@ -64,10 +54,7 @@ async fn a_kernel_that_stops_accepts_nothing_and_starts_nothing() {
         // It is answered by the next one.
         let disk = world.disk.clone();
         let next = World::reboot(&disk).await;
-        next.kernel
-            .run_answer(&next.me, waits.id, wait, input("x"))
-            .await
-            .unwrap();
+        next.kernel.run_answer(&next.me, waits.id, wait, input("x")).await.unwrap();
         assert_eq!(next.ended(waits.id).await.state.status(), RunStatus::Succeeded);
     }
 }
@@ -82,9 +69,7 @@ async fn subscribers_of_a_kernel_that_stops_get_the_rest_and_then_the_end() {
     while let Some(item) = soon(events.next()).await {
         last = Some(item.unwrap());
     }
-    let Some(mainspring_kernel::feed::Item::Event(last)) = last else {
-        panic!("{last:?}")
-    };
+    let Some(mainspring_kernel::feed::Item::Event(last)) = last else { panic!("{last:?}") };
     assert_eq!(last.body.kind(), "run.cancelled");
 }
 
@@ -103,27 +88,13 @@ async fn text_streamed_before_a_question_survives_a_stop() {
         let clock = mainspring_kernel::clock::Clock::manual(crate::world::NOW.plus(1_000));
         let world = World::boot(disk, Options::default(), vec![adapter], clock, 2).await;
         let (snapshot, _) = world.subscribe("a", None).await;
-        assert_eq!(
-            snapshot.partial[0].blocks,
-            [(0, "before it asked".to_owned())],
-            "{}",
-            world.disk.name
-        );
-        world
-            .kernel
-            .run_answer(&world.me, run.id, wait, input("x"))
-            .await
-            .unwrap();
+        assert_eq!(snapshot.partial[0].blocks, [(0, "before it asked".to_owned())], "{}", world.disk.name);
+        world.kernel.run_answer(&world.me, run.id, wait, input("x")).await.unwrap();
         let strings = hands.next().await;
         strings.handle.delta(0, "and after").unwrap();
         strings.end(End::succeeded());
         world.ended(run.id).await;
-        let texts: Vec<String> = world
-            .path("a")
-            .await
-            .iter()
-            .map(|message| message.text())
-            .collect();
+        let texts: Vec<String> = world.path("a").await.iter().map(|message| message.text()).collect();
         assert_eq!(texts, ["go", "before it asked", "and after"]);
     }
 }
@@ -134,11 +105,7 @@ async fn who_was_told_of_a_run_and_waits_for_idleness_waits_for_it() {
     for no in 0..200 {
         let run = world.prompt(&format!("s{}", no % 20), "say hi").await;
         soon(world.kernel.drain()).await;
-        assert_eq!(
-            world.get(run.id).await.state.status(),
-            RunStatus::Succeeded,
-            "after {no}"
-        );
+        assert_eq!(world.get(run.id).await.state.status(), RunStatus::Succeeded, "after {no}");
     }
 }
 
@@ -190,9 +157,7 @@ async fn a_refused_prompt_leaves_no_session_in_memory() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.disk.fault(mainspring_store::Fault::CommitFails);
-        let refused = world
-            .send(mainspring_kernel::kernel::RunRequest::text("a", "say hi"))
-            .await;
+        let refused = world.send(mainspring_kernel::kernel::RunRequest::text("a", "say hi")).await;
         assert_eq!(refused.unwrap_err().code(), "unavailable");
         settle().await;
         assert_eq!(world.kernel.sessions_in_memory(), 0);
@@ -209,20 +174,14 @@ async fn an_archived_session_is_opened_by_the_next_prompt_and_a_deleted_one_is_g
             .session_patch(
                 &world.me,
                 &by("a"),
-                SessionPatch {
-                    status: Some(SessionStatus::Archived),
-                    ..SessionPatch::default()
-                },
+                SessionPatch { status: Some(SessionStatus::Archived), ..SessionPatch::default() },
             )
             .await
             .unwrap();
         assert_eq!(archived.status, SessionStatus::Archived);
         let run = world.play("a", "say again").await;
         let session = world.kernel.session_get(&world.me, &by("a")).await.unwrap();
-        assert_eq!(
-            (session.status, run.state.status()),
-            (SessionStatus::Open, RunStatus::Succeeded)
-        );
+        assert_eq!((session.status, run.state.status()), (SessionStatus::Open, RunStatus::Succeeded));
         let (_, mut events) = world.subscribe("a", None).await;
         world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
         while soon(events.next()).await.is_some() {}
@@ -243,10 +202,7 @@ async fn two_kernels_on_one_store_never_both_write() {
         let new = World::reboot(&disk).await;
         assert_eq!(new.get(run.id).await.state.status(), RunStatus::Orphaned);
         let before = new.events("a").await;
-        let text = vec![Record::Message {
-            blocks: vec![Block::text("late")],
-            usage: None,
-        }];
+        let text = vec![Record::Message { blocks: vec![Block::text("late")], usage: None }];
         soon(strings.handle.record(text)).await.unwrap_err();
         settle().await;
         assert_eq!(new.events("a").await, before, "{}", disk.name);

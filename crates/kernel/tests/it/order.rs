@@ -51,12 +51,7 @@ async fn the_story_of_a_tool_turn() {
     let mut told = vec![];
     for disk in every_store() {
         let world = World::on(disk).await;
-        world
-            .play(
-                "a",
-                r#"say let me see; tool add {"a": 1, "b": 2}; tool nope; say done"#,
-            )
-            .await;
+        world.play("a", r#"say let me see; tool add {"a": 1, "b": 2}; tool nope; say done"#).await;
         told.push((story(&world.events("a").await), world.path_shown("a").await));
     }
     let (story, path) = same(told);
@@ -92,9 +87,7 @@ async fn the_story_of_a_tool_turn() {
 #[tokio::test]
 async fn the_story_of_a_retried_turn() {
     let world = World::on(Disk::memory()).await;
-    let run = world
-        .prompt("a", "usage 1 2; say partial; fail once; say whole")
-        .await;
+    let run = world.prompt("a", "usage 1 2; say partial; fail once; say whole").await;
     world.turning(50, world.ended(run.id)).await;
     assert_snapshot!(story(&world.events("a").await), @r#"
     session.created
@@ -162,24 +155,12 @@ async fn the_story_of_a_waiting_turn() {
     let mut told = vec![];
     for disk in every_store() {
         let world = World::on(disk).await;
-        let run = world
-            .prompt("a", "ask Which colour?; approve Paint it?; say painted")
-            .await;
+        let run = world.prompt("a", "ask Which colour?; approve Paint it?; say painted").await;
         let wait = world.asked(run.id).await;
-        world
-            .kernel
-            .run_answer(&world.me, run.id, wait, input("blue"))
-            .await
-            .unwrap();
-        let wait = world
-            .reaches(run.id, |run| run.state.status() == RunStatus::WaitingApproval)
-            .await;
+        world.kernel.run_answer(&world.me, run.id, wait, input("blue")).await.unwrap();
+        let wait = world.reaches(run.id, |run| run.state.status() == RunStatus::WaitingApproval).await;
         let wait = wait.state.wait().unwrap().id;
-        world
-            .kernel
-            .run_answer(&world.me, run.id, wait, allowed())
-            .await
-            .unwrap();
+        world.kernel.run_answer(&world.me, run.id, wait, allowed()).await.unwrap();
         world.ended(run.id).await;
         told.push((story(&world.events("a").await), world.path_shown("a").await));
     }
@@ -216,10 +197,7 @@ async fn the_story_of_a_waiting_turn() {
 #[tokio::test]
 async fn an_agent_that_binds_runs_only_once_its_session_is_open() {
     let disk = Disk::memory();
-    let manners = Manners {
-        uses_bindings: true,
-        ..Manners::default()
-    };
+    let manners = Manners { uses_bindings: true, ..Manners::default() };
     let (adapter, mut hands) = puppet(&disk.store, manners);
     assert_eq!(adapter.capabilities().resume_fidelity, Fidelity::None);
     let world = World::with(disk, Options::default(), vec![adapter]).await;
@@ -234,14 +212,8 @@ async fn an_agent_that_binds_runs_only_once_its_session_is_open() {
 
     let run = world.send(pull("a", "go")).await.unwrap().run;
     hands.next().await.end(End::succeeded());
-    let run = world
-        .reaches(run.id, |run| run.attempts == 1 && run.state.holder().is_none())
-        .await;
-    assert_eq!(
-        run.state.status(),
-        RunStatus::Queued,
-        "an end before its begin is no success"
-    );
+    let run = world.reaches(run.id, |run| run.attempts == 1 && run.state.holder().is_none()).await;
+    assert_eq!(run.state.status(), RunStatus::Queued, "an end before its begin is no success");
 }
 
 #[tokio::test]
@@ -253,10 +225,7 @@ async fn a_prompt_whose_commit_fails_is_refused_and_nothing_of_it_is_seen_or_don
         world.disk.fault(Fault::CommitFails);
         let error = world.send(pull("a", "go")).await.unwrap_err();
         assert_eq!((error.code(), error.is_retryable()), ("unavailable", true));
-        let sessions = world
-            .kernel
-            .session_list(&world.me, SessionQuery::default())
-            .await;
+        let sessions = world.kernel.session_list(&world.me, SessionQuery::default()).await;
         assert!(sessions.unwrap().is_empty());
         // Of a session that exists:
         world.play("a", "say hi").await;
@@ -273,9 +242,7 @@ async fn a_prompt_whose_commit_fails_is_refused_and_nothing_of_it_is_seen_or_don
         hands.next().await.end(End::succeeded());
         world.ended(run.id).await;
         let first = soon(events.next()).await.unwrap().unwrap();
-        let mainspring_kernel::feed::Item::Event(first) = first else {
-            panic!("{first:?}")
-        };
+        let mainspring_kernel::feed::Item::Event(first) = first else { panic!("{first:?}") };
         assert_eq!((first.body.kind(), first.run), ("run.queued", Some(run.id)));
         assert_eq!(run.no, 2, "{}", world.disk.name);
     }
@@ -287,15 +254,9 @@ async fn a_prompt_whose_outcome_is_not_known_is_looked_up_and_accepted_once() {
         let world = World::on(disk).await;
         for (key, no) in [("new", 1), ("new", 2)] {
             world.disk.fault(Fault::OutcomeUnknown);
-            let accepted = world
-                .send(named(key, "say hi", "app", &no.to_string()))
-                .await
-                .unwrap();
+            let accepted = world.send(named(key, "say hi", "app", &no.to_string())).await.unwrap();
             assert!(!accepted.replayed);
-            assert_eq!(
-                world.ended(accepted.run.id).await.state.status(),
-                RunStatus::Succeeded
-            );
+            assert_eq!(world.ended(accepted.run.id).await.state.status(), RunStatus::Succeeded);
             let events = world.events(key).await;
             assert_eq!(count(&events, "run.queued"), no);
             assert_eq!(count(&events, "run.succeeded"), no);
@@ -311,16 +272,9 @@ async fn a_record_that_fails_is_not_recorded_and_the_stream_goes_on() {
         let run = world.send(pull("a", "go")).await.unwrap().run;
         let strings = hands.next().await;
         strings.handle.delta(0, "one ").unwrap();
-        let message = || {
-            vec![Record::Message {
-                blocks: vec![],
-                usage: None,
-            }]
-        };
+        let message = || vec![Record::Message { blocks: vec![], usage: None }];
         let before = world.events("a").await;
-        let (_, mut events) = world
-            .subscribe("a", Some(before.last().unwrap().position()))
-            .await;
+        let (_, mut events) = world.subscribe("a", Some(before.last().unwrap().position())).await;
         world.disk.fault(Fault::CommitFails);
         strings.handle.record(message()).await.unwrap_err();
         assert_eq!(world.events("a").await, before);
@@ -336,16 +290,8 @@ async fn a_record_that_fails_is_not_recorded_and_the_stream_goes_on() {
         strings.handle.record(message()).await.unwrap();
         strings.end(End::succeeded());
         world.ended(run.id).await;
-        assert_eq!(
-            world.path_shown("a").await.lines().last().unwrap(),
-            r#"assistant completed "one two""#
-        );
-        assert_eq!(
-            count(&world.events("a").await, "message.completed"),
-            2,
-            "{}",
-            world.disk.name
-        );
+        assert_eq!(world.path_shown("a").await.lines().last().unwrap(), r#"assistant completed "one two""#);
+        assert_eq!(count(&world.events("a").await, "message.completed"), 2, "{}", world.disk.name);
     }
 }
 
@@ -353,11 +299,7 @@ async fn a_record_that_fails_is_not_recorded_and_the_stream_goes_on() {
 async fn an_end_is_recorded_once_the_store_is_back() {
     for (disk, fault) in every_store().into_iter().flat_map(|disk| {
         let (name, other) = (disk.name, disk.clone());
-        let fresh = if name == "memory" {
-            Disk::memory()
-        } else {
-            Disk::sqlite()
-        };
+        let fresh = if name == "memory" { Disk::memory() } else { Disk::sqlite() };
         [(other, Fault::CommitFails), (fresh, Fault::OutcomeUnknown)]
     }) {
         let (adapter, mut hands) = puppet(&disk.store, Manners::default());
@@ -371,10 +313,7 @@ async fn an_end_is_recorded_once_the_store_is_back() {
         assert_eq!(run.state.status(), RunStatus::Succeeded);
         let events = world.events("a").await;
         assert_eq!(count(&events, "run.succeeded"), 1);
-        assert_eq!(
-            world.path_shown("a").await.lines().last().unwrap(),
-            r#"assistant completed "text""#
-        );
+        assert_eq!(world.path_shown("a").await.lines().last().unwrap(), r#"assistant completed "text""#);
         let next = world.send(pull("a", "next")).await.unwrap().run;
         hands.next().await.end(End::succeeded());
         let next = world.ended(next.id).await;
@@ -411,19 +350,11 @@ async fn a_cancellation_that_is_not_recorded_is_not_dispatched() {
 async fn a_refused_change_of_a_session_leaves_its_stream_flowing() {
     let world = World::on(Disk::memory()).await;
     world.prompt("a", "stream 3 every 10ms x; hang").await;
-    let error = world
-        .kernel
-        .session_delete(&world.me, &by("a"))
-        .await
-        .unwrap_err();
+    let error = world.kernel.session_delete(&world.me, &by("a")).await.unwrap_err();
     assert_eq!(error.code(), "session_busy");
     let (snapshot, mut events) = world.subscribe("a", None).await;
-    let mut text: String = snapshot
-        .partial
-        .iter()
-        .flat_map(|open| open.blocks.clone())
-        .map(|(_, text)| text)
-        .collect();
+    let mut text: String =
+        snapshot.partial.iter().flat_map(|open| open.blocks.clone()).map(|(_, text)| text).collect();
     let read = async {
         while text != "x x x " {
             if let mainspring_kernel::feed::Item::Delta(delta) = events.next().await.unwrap().unwrap() {
@@ -438,54 +369,28 @@ async fn a_refused_change_of_a_session_leaves_its_stream_flowing() {
 async fn what_an_agent_records_has_limits_and_too_much_changes_nothing() {
     let disk = Disk::memory();
     let (adapter, mut hands) = puppet(&disk.store, Manners::default());
-    let options = Options {
-        limits: Limits {
-            message_bytes: 1_000,
-            ..Limits::default()
-        },
-        ..Options::default()
-    };
+    let options =
+        Options { limits: Limits { message_bytes: 1_000, ..Limits::default() }, ..Options::default() };
     let world = World::with(disk, options, vec![adapter]).await;
     let run = world.send(pull("a", "go")).await.unwrap().run;
     let strings = hands.next().await;
     let before = world.events("a").await;
     let long = "x".repeat(1_001);
-    let message = Record::Message {
-        blocks: vec![Block::text(long.clone())],
-        usage: None,
-    };
-    let tool = Record::ToolStarted {
-        tool_use_id: "t".into(),
-        name: "t".into(),
-        input: Some(long.clone().into()),
-    };
+    let message = Record::Message { blocks: vec![Block::text(long.clone())], usage: None };
+    let tool =
+        Record::ToolStarted { tool_use_id: "t".into(), name: "t".into(), input: Some(long.clone().into()) };
     let fine = Record::Progress { text: "fine".into() };
     for record in [message, tool, Record::Progress { text: long.clone() }] {
-        let refused = strings
-            .handle
-            .record(vec![fine.clone(), record])
-            .await
-            .unwrap_err();
-        let HandleError::Kernel(error) = refused else {
-            panic!("{refused}")
-        };
+        let refused = strings.handle.record(vec![fine.clone(), record]).await.unwrap_err();
+        let HandleError::Kernel(error) = refused else { panic!("{refused}") };
         assert_eq!(error.code(), "too_large");
     }
     assert!(strings.handle.delta(0, &long).is_err());
     strings.handle.delta(0, &long[..1_000]).unwrap();
-    assert!(
-        strings.handle.delta(0, "x").is_err(),
-        "piece by piece is no way around it"
-    );
-    let unknown = Record::ToolCompleted {
-        tool_use_id: "never begun".into(),
-    };
+    assert!(strings.handle.delta(0, "x").is_err(), "piece by piece is no way around it");
+    let unknown = Record::ToolCompleted { tool_use_id: "never begun".into() };
     strings.handle.record(vec![fine, unknown]).await.unwrap_err();
-    assert_eq!(
-        world.events("a").await,
-        before,
-        "all of a call is recorded, or nothing"
-    );
+    assert_eq!(world.events("a").await, before, "all of a call is recorded, or nothing");
     strings.end(End::succeeded());
     assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);
 }

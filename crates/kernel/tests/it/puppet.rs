@@ -33,10 +33,7 @@ impl Default for Manners {
         Self {
             name: "puppet",
             uses_bindings: false,
-            dispatch: Dispatch {
-                dispatched: true,
-                acknowledged: false,
-            },
+            dispatch: Dispatch { dispatched: true, acknowledged: false },
             death: Some(Death::Proven),
             answers_cancel: true,
             obeys: false,
@@ -92,53 +89,27 @@ struct Puppet {
 pub(crate) fn puppet(store: &Arc<dyn Store>, manners: Manners) -> (Arc<dyn Adapter>, Hands) {
     let (executions, received) = mpsc::unbounded_channel();
     let log = Arc::<Mutex<Vec<String>>>::default();
-    let puppet = Puppet {
-        manners,
-        store: store.clone(),
-        executions,
-        log: log.clone(),
-        runs: Mutex::default(),
-    };
-    let hands = Hands {
-        executions: received,
-        log,
-    };
+    let puppet =
+        Puppet { manners, store: store.clone(), executions, log: log.clone(), runs: Mutex::default() };
+    let hands = Hands { executions: received, log };
     (Arc::new(puppet), hands)
 }
 
 /// A prompt for the puppet.
 pub(crate) fn pull(key: &str, text: &str) -> RunRequest {
-    RunRequest {
-        adapter: Some("puppet".into()),
-        ..RunRequest::text(key, text)
-    }
+    RunRequest { adapter: Some("puppet".into()), ..RunRequest::text(key, text) }
 }
 
 /// A question that expires, if it does, at a time.
 pub(crate) fn question(request: WaitRequest, expires_at: Option<Time>) -> Ask {
-    Ask {
-        request,
-        question: "may I?".into(),
-        expires_at,
-        resume: Value::Null,
-    }
+    Ask { request, question: "may I?".into(), expires_at, resume: Value::Null }
 }
 
 impl Puppet {
     async fn note(&self, what: &str, attempt: AttemptId) {
-        let known = self
-            .runs
-            .lock()
-            .iter()
-            .find(|(by, _)| *by == attempt)
-            .map(|(_, run)| *run);
+        let known = self.runs.lock().iter().find(|(by, _)| *by == attempt).map(|(_, run)| *run);
         let status = match known {
-            Some(run) => self
-                .store
-                .run_get(run)
-                .await
-                .unwrap()
-                .map(|run| run.state.status()),
+            Some(run) => self.store.run_get(run).await.unwrap().map(|run| run.state.status()),
             None => None,
         };
         let status = status.map_or("unknown", |status| status.name());
@@ -169,10 +140,7 @@ impl Adapter for Puppet {
         self.runs.lock().push((handle.id(), handle.assignment().run.id));
         self.note("execute", handle.id()).await;
         let (end, ended) = oneshot::channel();
-        let _ = self.executions.send(Strings {
-            handle: handle.clone(),
-            end,
-        });
+        let _ = self.executions.send(Strings { handle: handle.clone(), end });
         let ended = async {
             match ended.await {
                 Ok(executed) => executed,

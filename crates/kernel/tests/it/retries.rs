@@ -11,33 +11,19 @@ use crate::world::{Disk, World, by, count, every_store, input, settle};
 async fn a_run_that_fails_once_succeeds_in_its_second_attempt() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        let run = world
-            .prompt("a", "usage 10 5; say partial; fail once; say whole")
-            .await;
+        let run = world.prompt("a", "usage 10 5; say partial; fail once; say whole").await;
         let run = world.turning(100, world.ended(run.id)).await;
         assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2));
         let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
-        let states: Vec<_> = attempts
-            .iter()
-            .map(|attempt| (attempt.no, attempt.status))
-            .collect();
+        let states: Vec<_> = attempts.iter().map(|attempt| (attempt.no, attempt.status)).collect();
         assert_eq!(states, [(1, RunStatus::Failed), (2, RunStatus::Succeeded)]);
         assert_eq!(attempts[1].resume_from, Some(attempts[0].id));
-        let sum = attempts
-            .iter()
-            .fold(Usage::default(), |sum, attempt| sum + attempt.usage);
-        assert_eq!(
-            (run.usage, run.usage.input_tokens),
-            (sum, 20),
-            "usage is that of all attempts"
-        );
+        let sum = attempts.iter().fold(Usage::default(), |sum, attempt| sum + attempt.usage);
+        assert_eq!((run.usage, run.usage.input_tokens), (sum, 20), "usage is that of all attempts");
         let tree = world.kernel.session_tree(&world.me, &by("a")).await.unwrap();
         let aside: Vec<_> = tree.nodes.iter().filter(|node| node.abandoned).collect();
         assert_eq!(aside.len(), 1);
-        assert_eq!(
-            (aside[0].message.status, aside[0].active),
-            (MessageStatus::Failed, false)
-        );
+        assert_eq!((aside[0].message.status, aside[0].active), (MessageStatus::Failed, false));
         assert_eq!(aside[0].message.text(), "partial\n");
         assert_eq!(world.path("a").await.len(), 2, "{}", world.disk.name);
     }
@@ -48,9 +34,7 @@ async fn a_pause_before_the_next_attempt_is_kept() {
     let world = World::on(Disk::memory()).await;
     let run = world.prompt("a", "fail retry").await;
     for pause in [500, 1_000] {
-        world
-            .reaches(run.id, |run| run.state.status() == RunStatus::Queued)
-            .await;
+        world.reaches(run.id, |run| run.state.status() == RunStatus::Queued).await;
         let before = world.get(run.id).await.attempts;
         world.clock.advance(pause - 1);
         settle().await;
@@ -70,10 +54,7 @@ async fn a_run_whose_attempts_are_used_up_has_failed() {
         assert_eq!(run.state.error().unwrap().code, "script_failed");
         assert_eq!(count(&world.events("a").await, "attempt.failed"), 3);
         let last = world.path("a").await.pop().unwrap();
-        assert_eq!(
-            (last.status, last.text().as_str()),
-            (MessageStatus::Failed, "partial\n")
-        );
+        assert_eq!((last.status, last.text().as_str()), (MessageStatus::Failed, "partial\n"));
         let next = world.play("a", "say next").await;
         assert_eq!(next.state.status(), RunStatus::Succeeded);
     }
@@ -107,17 +88,9 @@ async fn a_crash_of_the_agent_is_a_failure_that_is_tried_again() {
 #[tokio::test]
 async fn a_failed_run_is_tried_again_on_demand_beneath_what_it_had_done() {
     for disk in every_store() {
-        let options = Options {
-            limits: Limits {
-                attempts: 1,
-                ..Limits::default()
-            },
-            ..Options::default()
-        };
+        let options = Options { limits: Limits { attempts: 1, ..Limits::default() }, ..Options::default() };
         let world = World::with(disk, options, vec![]).await;
-        let run = world
-            .play("a", r#"tool add {"a": 1, "b": 1}; say half; fail once; say rest"#)
-            .await;
+        let run = world.play("a", r#"tool add {"a": 1, "b": 1}; say half; fail once; say rest"#).await;
         assert_eq!(run.state.status(), RunStatus::Failed);
         assert!(world.path_shown("a").await.contains("error script_failed"));
         let queued = world.kernel.run_retry(&world.me, run.id).await.unwrap();
@@ -149,20 +122,12 @@ async fn only_the_latest_run_is_tried_again_and_only_once_it_is_settled() {
     let retry = |run| world.kernel.run_retry(&world.me, run);
     let second = world.play("a", "say hi").await;
     assert_eq!(retry(first.id).await.unwrap_err().code(), "not_latest_run");
-    assert_eq!(
-        retry(second.id).await.unwrap_err().code(),
-        "wrong_state",
-        "it succeeded"
-    );
+    assert_eq!(retry(second.id).await.unwrap_err().code(), "wrong_state", "it succeeded");
     let third = world.prompt("a", "say partial; hang").await;
     assert_eq!(retry(third.id).await.unwrap_err().code(), "session_busy");
     world.kernel.run_cancel(&world.me, third.id).await.unwrap();
     world.ended(third.id).await;
-    assert_eq!(
-        retry(third.id).await.unwrap_err().code(),
-        "wrong_state",
-        "it was cancelled"
-    );
+    assert_eq!(retry(third.id).await.unwrap_err().code(), "wrong_state", "it was cancelled");
     let before = world.events("a").await.len();
     retry(third.id).await.unwrap_err();
     assert_eq!(world.events("a").await.len(), before);
@@ -178,11 +143,7 @@ async fn a_retry_stands_beneath_all_that_failed() {
     strings.handle.delta(0, "one").unwrap();
     strings.end(Executed::Waiting(question(WaitRequest::Input, None)));
     let wait = world.asked(run.id).await;
-    world
-        .kernel
-        .run_answer(&world.me, run.id, wait, input("x"))
-        .await
-        .unwrap();
+    world.kernel.run_answer(&world.me, run.id, wait, input("x")).await.unwrap();
     let strings = hands.next().await;
     strings.handle.delta(0, "two").unwrap();
     strings.end(End::failed(mainspring_core::Failure::new("x", "y"), false));
@@ -191,22 +152,11 @@ async fn a_retry_stands_beneath_all_that_failed() {
     world.kernel.run_retry(&world.me, run.id).await.unwrap();
     let strings = hands.next().await;
     let path = strings.handle.path(10).await.unwrap();
-    assert_eq!(
-        path.iter().map(|message| message.text()).collect::<Vec<_>>(),
-        ["go"]
-    );
-    let done = Record::Message {
-        blocks: vec![mainspring_core::Block::text("done")],
-        usage: None,
-    };
+    assert_eq!(path.iter().map(|message| message.text()).collect::<Vec<_>>(), ["go"]);
+    let done = Record::Message { blocks: vec![mainspring_core::Block::text("done")], usage: None };
     strings.handle.record(vec![done]).await.unwrap();
     strings.end(End::succeeded());
     world.ended(run.id).await;
-    let texts: Vec<String> = world
-        .path("a")
-        .await
-        .iter()
-        .map(|message| message.text())
-        .collect();
+    let texts: Vec<String> = world.path("a").await.iter().map(|message| message.text()).collect();
     assert_eq!(texts, ["go", "done"]);
 }

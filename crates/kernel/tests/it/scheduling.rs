@@ -17,32 +17,15 @@ use crate::simulation::Dice;
 use crate::world::{Disk, NOW, World, every_store, input, settle, soon};
 
 fn workers(max_workers: usize) -> Options {
-    Options {
-        max_workers,
-        ..Options::default()
-    }
+    Options { max_workers, ..Options::default() }
 }
 
 fn puppets(store: &Arc<dyn Store>, names: [&'static str; 2]) -> (Vec<Arc<dyn Adapter>>, Vec<Hands>) {
-    names
-        .into_iter()
-        .map(|name| {
-            puppet(
-                store,
-                Manners {
-                    name,
-                    ..Manners::default()
-                },
-            )
-        })
-        .unzip()
+    names.into_iter().map(|name| puppet(store, Manners { name, ..Manners::default() })).unzip()
 }
 
 fn to(adapter: &str, key: &str) -> RunRequest {
-    RunRequest {
-        adapter: Some(adapter.into()),
-        ..RunRequest::text(key, "go")
-    }
+    RunRequest { adapter: Some(adapter.into()), ..RunRequest::text(key, "go") }
 }
 
 #[tokio::test]
@@ -79,10 +62,7 @@ async fn no_more_than_max_workers_execute_and_the_rest_follow() {
 async fn an_adapter_at_its_cap_does_not_hold_up_another() {
     let disk = Disk::memory();
     let (adapters, mut hands) = puppets(&disk.store, ["x", "y"]);
-    let options = Options {
-        adapter_workers: HashMap::from([("x".to_owned(), 1)]),
-        ..workers(4)
-    };
+    let options = Options { adapter_workers: HashMap::from([("x".to_owned(), 1)]), ..workers(4) };
     let world = World::with(disk, options, adapters).await;
     for (adapter, key) in [("x", "a"), ("x", "b"), ("y", "c"), ("y", "d")] {
         world.send(to(adapter, key)).await.unwrap();
@@ -100,10 +80,7 @@ async fn an_adapter_at_its_cap_does_not_hold_up_another() {
 async fn a_permit_of_one_adapter_is_not_used_for_another() {
     let disk = Disk::memory();
     let (adapters, mut hands) = puppets(&disk.store, ["x", "y"]);
-    let options = Options {
-        adapter_workers: HashMap::from([("y".to_owned(), 1)]),
-        ..workers(2)
-    };
+    let options = Options { adapter_workers: HashMap::from([("y".to_owned(), 1)]), ..workers(2) };
     let world = World::with(disk, options, adapters).await;
     world.send(to("y", "a")).await.unwrap();
     world.send(to("x", "b")).await.unwrap();
@@ -139,12 +116,7 @@ async fn a_session_runs_one_at_a_time_in_order() {
             strings.end(End::succeeded());
         }
         world.ended(runs[4]).await;
-        let texts: Vec<String> = world
-            .path("a")
-            .await
-            .iter()
-            .map(|message| message.text())
-            .collect();
+        let texts: Vec<String> = world.path("a").await.iter().map(|message| message.text()).collect();
         assert_eq!(texts, ["go", "0", "go", "1", "go", "2", "go", "3", "go", "4"]);
     }
 }
@@ -184,21 +156,14 @@ async fn a_waiting_run_gives_its_worker_back_and_takes_one_again_once_answered()
         let other = world.send(pull("b", "go")).await.unwrap().run.id;
         let strings = hands.next().await;
         assert_eq!(strings.handle.assignment().run.id, other, "the worker is free");
-        world
-            .kernel
-            .run_answer(&world.me, waits, wait, input("yes"))
-            .await
-            .unwrap();
+        world.kernel.run_answer(&world.me, waits, wait, input("yes")).await.unwrap();
         settle().await;
         assert!(hands.is_idle(), "no worker is free for the answered one");
         strings.end(End::succeeded());
         let strings = hands.next().await;
         assert_eq!(strings.handle.assignment().run.id, waits);
         let answered = strings.handle.answer().unwrap();
-        assert_eq!(
-            (&answered.answer, &answered.resume),
-            (&input("yes"), &Value::Null)
-        );
+        assert_eq!((&answered.answer, &answered.resume), (&input("yes"), &Value::Null));
         strings.end(End::succeeded());
         assert_eq!(world.ended(waits).await.attempts, 1);
     }
@@ -211,18 +176,12 @@ async fn a_held_wait_gives_its_worker_back_too() {
     let world = World::with(disk, workers(1), vec![adapter]).await;
     let waits = world.send(pull("a", "go")).await.unwrap().run.id;
     let holder = hands.next().await;
-    let asking = holder
-        .handle
-        .ask(question(mainspring_core::WaitRequest::Input, None));
+    let asking = holder.handle.ask(question(mainspring_core::WaitRequest::Input, None));
     let rest = async {
         let wait = world.asked(waits).await;
         world.send(pull("b", "go")).await.unwrap();
         let other = hands.next().await;
-        world
-            .kernel
-            .run_answer(&world.me, waits, wait, input("yes"))
-            .await
-            .unwrap();
+        world.kernel.run_answer(&world.me, waits, wait, input("yes")).await.unwrap();
         settle().await;
         assert_eq!(world.get(waits).await.state.status(), RunStatus::WaitingInput);
         other.end(End::succeeded());
@@ -234,10 +193,7 @@ async fn a_held_wait_gives_its_worker_back_too() {
 
 /// A kernel that records and does not execute.
 fn clerk() -> Options {
-    Options {
-        execute: false,
-        ..Options::default()
-    }
+    Options { execute: false, ..Options::default() }
 }
 
 #[tokio::test]
@@ -249,11 +205,7 @@ async fn a_run_that_could_not_be_started_is_tried_again_after_a_pause() {
     disk.fault(Fault::CommitFails);
     let world = World::reboot(&disk).await;
     settle().await;
-    assert_eq!(
-        world.get(run.id).await.state.status(),
-        RunStatus::Queued,
-        "not at once and for ever"
-    );
+    assert_eq!(world.get(run.id).await.state.status(), RunStatus::Queued, "not at once and for ever");
     let run = world.turning(10, world.ended(run.id)).await;
     assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 1));
 }
@@ -266,11 +218,7 @@ async fn an_answered_run_that_could_not_go_on_is_tried_again_after_a_pause() {
     let wait = world.asked(run.id).await;
     world.kernel.shutdown().await;
     let world = World::boot(disk.clone(), clerk(), vec![], Clock::manual(NOW), 3).await;
-    world
-        .kernel
-        .run_answer(&world.me, run.id, wait, input("x"))
-        .await
-        .unwrap();
+    world.kernel.run_answer(&world.me, run.id, wait, input("x")).await.unwrap();
     world.kernel.shutdown().await;
     disk.fault(Fault::CommitFails);
     let world = World::reboot(&disk).await;
@@ -290,10 +238,7 @@ async fn a_session_whose_queue_was_emptied_lets_the_permit_it_ordered_go() {
     settle().await;
     world.kernel.run_cancel(&world.me, busy.id).await.unwrap();
     world.ended(busy.id).await;
-    assert_eq!(
-        world.play("c", "say hi").await.state.status(),
-        RunStatus::Succeeded
-    );
+    assert_eq!(world.play("c", "say hi").await.state.status(), RunStatus::Succeeded);
     world
         .turning(10_000, async {
             while world.kernel.sessions_in_memory() > 0 {
@@ -307,10 +252,7 @@ async fn a_session_whose_queue_was_emptied_lets_the_permit_it_ordered_go() {
 async fn no_permit_is_lost_whatever_becomes_of_the_runs() {
     for disk in every_store() {
         let (adapter, mut hands) = puppet(&disk.store, Manners::default());
-        let options = Options {
-            adapter_workers: HashMap::from([("puppet".to_owned(), 2)]),
-            ..workers(3)
-        };
+        let options = Options { adapter_workers: HashMap::from([("puppet".to_owned(), 2)]), ..workers(3) };
         let world = World::with(disk, options, vec![adapter]).await;
         let scripts = [
             "say hi",

@@ -166,21 +166,10 @@ impl Player<'_> {
 
     async fn branch(&mut self) {
         let key = KEYS[self.dice.below(KEYS.len())];
-        if self
-            .world
-            .kernel
-            .session_get(&self.world.me, &by(key))
-            .await
-            .is_err()
-        {
+        if self.world.kernel.session_get(&self.world.me, &by(key)).await.is_err() {
             return;
         }
-        let tree = self
-            .world
-            .kernel
-            .session_tree(&self.world.me, &by(key))
-            .await
-            .unwrap();
+        let tree = self.world.kernel.session_tree(&self.world.me, &by(key)).await.unwrap();
         let Some(node) = self.dice.pick(&tree.nodes) else {
             return;
         };
@@ -193,11 +182,7 @@ impl Player<'_> {
             (_, Role::User) => (Place::Regenerate { message_id }, vec![]),
             (_, Role::Assistant) => (Place::Edit { message_id }, script),
         };
-        let request = RunRequest {
-            place,
-            prompt,
-            ..RunRequest::text(key, "")
-        };
+        let request = RunRequest { place, prompt, ..RunRequest::text(key, "") };
         self.send(key, request, None).await;
     }
 
@@ -245,10 +230,7 @@ impl Player<'_> {
             WaitRequest::Input => input("blue"),
             WaitRequest::Approval => allowed(),
         };
-        let answered = self
-            .world
-            .kernel
-            .run_answer(&self.world.me, run.id, wait.id, answer);
+        let answered = self.world.kernel.run_answer(&self.world.me, run.id, wait.id, answer);
         match self.world.turning(20, answered).await {
             Ok(_) | Err(Error::Refused(_) | Error::Unavailable(_)) => {}
             Err(other) => panic!("{other}"),
@@ -275,10 +257,7 @@ impl Player<'_> {
         let renamed = self.world.kernel.session_patch(
             &self.world.me,
             &session,
-            SessionPatch {
-                title: Some(Some(title)),
-                ..SessionPatch::default()
-            },
+            SessionPatch { title: Some(Some(title)), ..SessionPatch::default() },
         );
         match self.world.turning(20, renamed).await {
             Ok(_) | Err(Error::NotFound { .. } | Error::Unavailable(_)) => {}
@@ -320,19 +299,9 @@ fn history(seed: u64, disk: &Disk, lives: u64, steps: usize) {
         };
         now = live(async {
             let clock = Clock::manual(now.plus(dice.below(5_000) as u64));
-            let world = World::boot(
-                disk.clone(),
-                options.clone(),
-                vec![],
-                clock,
-                seed * 1_000 + 2 * no,
-            )
-            .await;
-            let mut player = Player {
-                world: &world,
-                dice: &mut dice,
-                memory: &mut memory,
-            };
+            let world =
+                World::boot(disk.clone(), options.clone(), vec![], clock, seed * 1_000 + 2 * no).await;
+            let mut player = Player { world: &world, dice: &mut dice, memory: &mut memory };
             player.send_again().await;
             if no == lives {
                 player.finish().await;

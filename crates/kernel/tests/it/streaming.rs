@@ -28,18 +28,10 @@ struct Shown {
 
 impl Shown {
     fn from(snapshot: &Snapshot) -> Self {
-        let open = snapshot
-            .partial
-            .iter()
-            .map(|open| (open.message, open.blocks.iter().cloned().collect()));
+        let open = snapshot.partial.iter().map(|open| (open.message, open.blocks.iter().cloned().collect()));
         Self {
             open: open.collect(),
-            messages: snapshot
-                .messages
-                .iter()
-                .chain(&snapshot.pending)
-                .cloned()
-                .collect(),
+            messages: snapshot.messages.iter().chain(&snapshot.pending).cloned().collect(),
             ..Self::default()
         }
     }
@@ -54,12 +46,7 @@ impl Shown {
             }
             Item::Event(event) => {
                 if let Some(last) = self.events.last() {
-                    assert!(
-                        last.cursor < event.cursor,
-                        "{} then {}",
-                        last.cursor.0,
-                        event.cursor.0
-                    );
+                    assert!(last.cursor < event.cursor, "{} then {}", last.cursor.0, event.cursor.0);
                 }
                 if let Body::MessageCompleted { message, .. } = &event.body {
                     self.complete(message);
@@ -82,10 +69,7 @@ impl Shown {
             })
             .collect();
         for shown in self.open.remove(&message.id).unwrap_or_default().into_values() {
-            assert!(
-                texts.iter().any(|text| text.starts_with(&shown)),
-                "shown {shown:?} of {texts:?}"
-            );
+            assert!(texts.iter().any(|text| text.starts_with(&shown)), "shown {shown:?} of {texts:?}");
         }
         self.messages.push(message.clone());
     }
@@ -94,9 +78,7 @@ impl Shown {
 /// Words of one to four bytes a character.
 fn word(dice: &mut Dice) -> String {
     let letters = ['a', 'é', '中', '🦀', ' ', '\n'];
-    (0..=dice.below(6))
-        .map(|_| letters[dice.below(letters.len())])
-        .collect()
+    (0..=dice.below(6)).map(|_| letters[dice.below(letters.len())]).collect()
 }
 
 /// One run of the agent: text and tool rounds; returns what it said, message by message.
@@ -117,26 +99,12 @@ async fn perform(handle: &AttemptHandle, dice: &mut Dice, world: &World) -> Vec<
             break;
         }
         let id = format!("{}-{round}", handle.id());
-        let call = Block::ToolUse {
-            id: id.clone(),
-            name: "t".into(),
-            input: json!({}),
-        };
-        let message = Record::Message {
-            blocks: vec![call],
-            usage: None,
-        };
+        let call = Block::ToolUse { id: id.clone(), name: "t".into(), input: json!({}) };
+        let message = Record::Message { blocks: vec![call], usage: None };
         handle.record(vec![message]).await.unwrap();
-        let result = Block::ToolResult {
-            tool_use_id: id,
-            name: "t".into(),
-            content: vec![],
-            is_error: false,
-        };
-        handle
-            .record(vec![Record::ToolResults { blocks: vec![result] }])
-            .await
-            .unwrap();
+        let result =
+            Block::ToolResult { tool_use_id: id, name: "t".into(), content: vec![], is_error: false };
+        handle.record(vec![Record::ToolResults { blocks: vec![result] }]).await.unwrap();
         said.push(blocks.concat());
     }
     said
@@ -157,13 +125,8 @@ async fn read(
         let was_done = done.load(Ordering::Acquire);
         let (snapshot, mut events) = kernel.session_subscribe(&world_me, &by("a"), at).await.unwrap();
         let now = snapshot.position;
-        let shown = shown.get_or_insert_with(|| {
-            if fresh {
-                Shown::from(&snapshot)
-            } else {
-                Shown::default()
-            }
-        });
+        let shown =
+            shown.get_or_insert_with(|| if fresh { Shown::from(&snapshot) } else { Shown::default() });
         // It reads a little, or for long, or nothing; then it leaves, and sometimes stays away for long.
         for _ in 0..dice.below(400) {
             if was_done && events.position() >= now {
@@ -191,12 +154,7 @@ async fn read(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_that_come_and_go_are_shown_every_event_and_byte_exactly_once() {
-    for (seed, disk) in [
-        (1, Disk::memory()),
-        (2, Disk::memory()),
-        (3, Disk::sqlite()),
-        (4, Disk::sqlite()),
-    ] {
+    for (seed, disk) in [(1, Disk::memory()), (2, Disk::memory()), (3, Disk::sqlite()), (4, Disk::sqlite())] {
         let (adapter, mut hands) = puppet(&disk.store, Manners::default());
         let world = World::with(disk, Options::default(), vec![adapter]).await;
         world.play("a", "say first").await;
@@ -238,22 +196,13 @@ async fn readers_that_come_and_go_are_shown_every_event_and_byte_exactly_once() 
             assert_eq!(shown.truncated, 0, "seed {seed}");
             assert!(shown.open.is_empty(), "seed {seed}: {:?}", shown.open);
             let first = shown.events.first().map_or(stored.len(), |first| {
-                stored
-                    .iter()
-                    .position(|event| event.cursor == first.cursor)
-                    .unwrap()
+                stored.iter().position(|event| event.cursor == first.cursor).unwrap()
             });
             let events: Vec<Event> = shown.events.iter().map(|event| Event::clone(event)).collect();
             assert_eq!(events, stored[first..], "seed {seed}");
-            assert_eq!(
-                shown.messages, path,
-                "seed {seed}: what was shown is what is stored"
-            );
+            assert_eq!(shown.messages, path, "seed {seed}: what was shown is what is stored");
         }
-        assert!(
-            deltas > 100,
-            "seed {seed}: the readers saw text while it was streamed: {deltas}"
-        );
+        assert!(deltas > 100, "seed {seed}: the readers saw text while it was streamed: {deltas}");
     }
 }
 
@@ -276,17 +225,9 @@ fn text_that_was_shown_and_lost_in_a_crash_is_taken_back() {
             let world = World::reboot(&disk).await;
             let (_, mut events) = world.subscribe("a", Some(at)).await;
             let first = soon(events.next()).await.unwrap().unwrap();
-            assert_eq!(
-                first,
-                Item::Truncated(Position { cursor, pos: 0 }),
-                "{}",
-                disk.name
-            );
+            assert_eq!(first, Item::Truncated(Position { cursor, pos: 0 }), "{}", disk.name);
             let rest = read_until(&mut events, "run.orphaned").await;
-            assert!(
-                rest.iter()
-                    .all(|item| matches!(item, Item::Event(event) if event.cursor > cursor))
-            );
+            assert!(rest.iter().all(|item| matches!(item, Item::Event(event) if event.cursor > cursor)));
         });
     }
 }
@@ -295,14 +236,8 @@ fn text_that_was_shown_and_lost_in_a_crash_is_taken_back() {
 async fn a_cursor_from_the_future_is_refused() {
     let world = World::on(Disk::memory()).await;
     world.play("a", "say hi").await;
-    let ahead = Position {
-        cursor: Cursor(u64::MAX),
-        pos: 0,
-    };
-    let refused = world
-        .kernel
-        .session_subscribe(&world.me, &by("a"), Some(ahead))
-        .await;
+    let ahead = Position { cursor: Cursor(u64::MAX), pos: 0 };
+    let refused = world.kernel.session_subscribe(&world.me, &by("a"), Some(ahead)).await;
     assert_eq!(refused.err().unwrap().code(), "invalid_request");
 }
 
@@ -311,12 +246,7 @@ async fn thoughts_are_shown_and_kept_nowhere() {
     let disk = Disk::sqlite();
     let world = World::on(disk.clone()).await;
     let secret = "xyzzy-plugh-secret";
-    world
-        .prompt(
-            "a",
-            "sleep 10ms; say public-words; think xyzzy-plugh-secret; progress done; hang",
-        )
-        .await;
+    world.prompt("a", "sleep 10ms; say public-words; think xyzzy-plugh-secret; progress done; hang").await;
     let (_, mut events) = world.subscribe("a", None).await;
     let seen = async {
         loop {
@@ -335,12 +265,8 @@ async fn thoughts_are_shown_and_kept_nowhere() {
     let mut found = 0;
     for name in std::fs::read_dir(file.parent().unwrap()).unwrap() {
         let bytes = std::fs::read(name.unwrap().path()).unwrap();
-        let holds = |text: &str| {
-            bytes
-                .windows(text.len())
-                .filter(|window| *window == text.as_bytes())
-                .count()
-        };
+        let holds =
+            |text: &str| bytes.windows(text.len()).filter(|window| *window == text.as_bytes()).count();
         found += holds("public-words\n");
         // The prompt, which is a script here, says it itself: as `think …`, and nowhere else.
         assert_eq!(holds(secret), holds("think xyzzy-plugh-secret"));
@@ -363,10 +289,7 @@ async fn a_reader_that_stalls_costs_the_writer_nothing_and_misses_nothing() {
     while shown.events.last().map(|event| event.cursor) != stored.last().map(|event| event.cursor) {
         shown.take(soon(stalled.next()).await.unwrap().unwrap());
     }
-    let from = stored
-        .iter()
-        .position(|event| event.cursor == shown.events[0].cursor)
-        .unwrap();
+    let from = stored.iter().position(|event| event.cursor == shown.events[0].cursor).unwrap();
     assert_eq!(shown.events.len(), stored.len() - from);
     assert_eq!(shown.messages.len(), 180);
     settle().await;

@@ -17,14 +17,8 @@ async fn an_approval_that_is_denied_is_told_to_the_agent() {
         let world = World::on(disk).await;
         let run = world.prompt("a", "approve Really?; say on").await;
         let wait = world.asked(run.id).await;
-        let denied = Answer::Approval {
-            decision: Approval::Denied,
-        };
-        let answered = world
-            .kernel
-            .run_answer(&world.me, run.id, wait, denied.clone())
-            .await
-            .unwrap();
+        let denied = Answer::Approval { decision: Approval::Denied };
+        let answered = world.kernel.run_answer(&world.me, run.id, wait, denied.clone()).await.unwrap();
         assert_eq!(answered.state.wait().unwrap().answer, Some(denied));
         world.ended(run.id).await;
         assert!(world.path_shown("a").await.contains(r"Denied.\non\n"));
@@ -40,54 +34,31 @@ async fn an_answer_of_the_wrong_kind_or_to_something_else_is_refused_and_changes
         let other = world.play("b", "say hi").await;
         let before = world.events("a").await;
         let answer = |run, wait, answer| world.kernel.run_answer(&world.me, run, wait, answer);
-        let expired = Answer::Approval {
-            decision: Approval::Expired,
-        };
+        let expired = Answer::Approval { decision: Approval::Expired };
         for (error, code) in [
             (answer(run.id, wait, allowed()).await.unwrap_err(), "wrong_answer"),
             (answer(run.id, wait, expired).await.unwrap_err(), "wrong_answer"),
-            (
-                answer(run.id, WaitId::from_random([1; 16]), input("x"))
-                    .await
-                    .unwrap_err(),
-                "not_waiting",
-            ),
-            (
-                answer(other.id, wait, input("x")).await.unwrap_err(),
-                "not_waiting",
-            ),
+            (answer(run.id, WaitId::from_random([1; 16]), input("x")).await.unwrap_err(), "not_waiting"),
+            (answer(other.id, wait, input("x")).await.unwrap_err(), "not_waiting"),
         ] {
             assert_eq!(error.code(), code);
         }
         assert_eq!(world.events("a").await, before);
         answer(run.id, wait, input("x")).await.unwrap();
         assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);
-        assert_eq!(
-            answer(run.id, wait, input("x")).await.unwrap_err().code(),
-            "not_waiting"
-        );
+        assert_eq!(answer(run.id, wait, input("x")).await.unwrap_err().code(), "not_waiting");
     }
 }
 
 #[tokio::test]
 async fn only_the_first_answer_counts() {
-    let options = Options {
-        max_workers: 1,
-        ..Options::default()
-    };
+    let options = Options { max_workers: 1, ..Options::default() };
     let world = World::with(Disk::memory(), options, vec![]).await;
     let run = world.prompt("a", "ask Which?").await;
     let wait = world.asked(run.id).await;
     let busy = world.prompt("b", "hang").await;
-    world
-        .kernel
-        .run_answer(&world.me, run.id, wait, input("first"))
-        .await
-        .unwrap();
-    let second = world
-        .kernel
-        .run_answer(&world.me, run.id, wait, input("second"))
-        .await;
+    world.kernel.run_answer(&world.me, run.id, wait, input("first")).await.unwrap();
+    let second = world.kernel.run_answer(&world.me, run.id, wait, input("second")).await;
     assert_eq!(second.unwrap_err().code(), "already_answered");
     world.kernel.run_cancel(&world.me, busy.id).await.unwrap();
     world.ended(run.id).await;
@@ -108,10 +79,7 @@ async fn a_question_nobody_answers_times_out() {
     assert_eq!(run.state.status(), RunStatus::TimedOut);
     assert_eq!(run.state.error().unwrap().code, "wait_expired");
     let events = world.events("a").await;
-    let from = events
-        .iter()
-        .position(|event| event.body.kind() == "input.requested")
-        .unwrap();
+    let from = events.iter().position(|event| event.body.kind() == "input.requested").unwrap();
     assert_snapshot!(story(&events[from..]), @r#"
     input.requested Which?
     run.waiting_input
@@ -120,10 +88,7 @@ async fn a_question_nobody_answers_times_out() {
     message.completed assistant failed error wait_expired
     run.timed_out wait_expired
     "#);
-    assert_eq!(
-        world.play("a", "say next").await.state.status(),
-        RunStatus::Succeeded
-    );
+    assert_eq!(world.play("a", "say next").await.state.status(), RunStatus::Succeeded);
 }
 
 #[tokio::test]
@@ -134,22 +99,13 @@ async fn a_held_question_nobody_answers_stops_the_agent_before_the_run_ends() {
     let run = world.send(pull("a", "go")).await.unwrap().run;
     let strings = hands.next().await;
     let ask = question(WaitRequest::Approval, Some(NOW.plus(1_000)));
-    let (refused, ended) = world
-        .turning(100, async {
-            tokio::join!(strings.handle.ask(ask), world.ended(run.id))
-        })
-        .await;
+    let (refused, ended) =
+        world.turning(100, async { tokio::join!(strings.handle.ask(ask), world.ended(run.id)) }).await;
     assert_eq!(refused.unwrap_err(), HandleError::Revoked);
     assert_eq!(ended.state.status(), RunStatus::TimedOut);
-    assert_eq!(
-        hands.log(),
-        ["execute while running", "kill while waiting_approval"]
-    );
+    assert_eq!(hands.log(), ["execute while running", "kill while waiting_approval"]);
     let events = world.events("a").await;
-    let from = events
-        .iter()
-        .position(|event| event.body.kind() == "approval.requested")
-        .unwrap();
+    let from = events.iter().position(|event| event.body.kind() == "approval.requested").unwrap();
     assert_snapshot!(story(&events[from..]), @r#"
     approval.requested may I?
     run.waiting_approval
@@ -187,11 +143,7 @@ async fn a_waiting_run_can_be_cancelled_held_or_not() {
                 done
             }
         };
-        let status = if held {
-            RunStatus::Cancelling
-        } else {
-            RunStatus::Cancelled
-        };
+        let status = if held { RunStatus::Cancelling } else { RunStatus::Cancelled };
         assert_eq!(outcome.status, status);
         assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Cancelled);
         let refused = world.kernel.run_answer(&world.me, run.id, wait, input("x")).await;
@@ -232,11 +184,7 @@ fn a_question_survives_the_death_of_the_process() {
         live(async {
             let world = World::reboot(&disk).await;
             assert_eq!(world.get(run).await.state.status(), RunStatus::WaitingInput);
-            world
-                .kernel
-                .run_answer(&world.me, run, wait, input("blue"))
-                .await
-                .unwrap();
+            world.kernel.run_answer(&world.me, run, wait, input("blue")).await.unwrap();
             // It dies again, perhaps before the agent has gone on.
         });
         live(async {
@@ -248,12 +196,7 @@ fn a_question_survives_the_death_of_the_process() {
                 _ => world.ended(run.id).await,
             };
             assert!(run.state.status().is_ended());
-            assert_eq!(
-                count(&world.events("a").await, "input.provided"),
-                1,
-                "{}",
-                disk.name
-            );
+            assert_eq!(count(&world.events("a").await, "input.provided"), 1, "{}", disk.name);
         });
     }
 }
@@ -298,10 +241,7 @@ fn a_held_question_is_orphaned_and_expired_in_one_commit() {
             read_until(&mut events, "run.orphaned").await;
             assert!(hands.is_idle());
             let all = world.events("a").await;
-            let after: Vec<_> = all
-                .into_iter()
-                .filter(|event| event.cursor > cursor.cursor)
-                .collect();
+            let after: Vec<_> = all.into_iter().filter(|event| event.cursor > cursor.cursor).collect();
             assert!(after.iter().all(|event| event.at == after[0].at));
             story(&after)
         });

@@ -75,10 +75,7 @@ pub(crate) fn every_store() -> Vec<Disk> {
 
 /// One life of a process: what still runs when `life` returns is dropped where it stands, as by `kill -9`.
 pub(crate) fn live<T>(life: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let lived = runtime.block_on(life);
     drop(runtime);
     lived
@@ -152,24 +149,12 @@ impl World {
                 }
             }
         };
-        Self {
-            kernel: turning(&clock, 10, start).await,
-            clock,
-            disk,
-            me: Caller::new("ada"),
-        }
+        Self { kernel: turning(&clock, 10, start).await, clock, disk, me: Caller::new("ada") }
     }
 
     /// The next process on the same store.
     pub(crate) async fn reboot(disk: &Disk) -> Self {
-        Self::boot(
-            disk.clone(),
-            Options::default(),
-            vec![],
-            Clock::manual(NOW.plus(1_000)),
-            2,
-        )
-        .await
+        Self::boot(disk.clone(), Options::default(), vec![], Clock::manual(NOW.plus(1_000)), 2).await
     }
 
     pub(crate) async fn send(&self, request: RunRequest) -> Result<Accepted, Error> {
@@ -199,11 +184,7 @@ impl World {
     pub(crate) async fn reaches(&self, run: RunId, is: impl Fn(&Run) -> bool) -> Run {
         let session = SessionRef::Id(self.get(run).await.session);
         let reach = async {
-            let (_, mut events) = self
-                .kernel
-                .session_subscribe(&self.me, &session, None)
-                .await
-                .unwrap();
+            let (_, mut events) = self.kernel.session_subscribe(&self.me, &session, None).await.unwrap();
             loop {
                 let now = self.get(run).await;
                 if is(&now) {
@@ -221,18 +202,12 @@ impl World {
     }
 
     pub(crate) async fn subscribe(&self, key: &str, from: Option<Position>) -> (Snapshot, Subscription) {
-        soon(self.kernel.session_subscribe(&self.me, &by(key), from))
-            .await
-            .unwrap()
+        soon(self.kernel.session_subscribe(&self.me, &by(key), from)).await.unwrap()
     }
 
     /// Waits for a run of the session's that asks, and says what it asked.
     pub(crate) async fn asked(&self, run: RunId) -> WaitId {
-        let run = self
-            .reaches(run, |run| {
-                run.state.wait().is_some_and(|wait| wait.answer.is_none())
-            })
-            .await;
+        let run = self.reaches(run, |run| run.state.wait().is_some_and(|wait| wait.answer.is_none())).await;
         run.state.wait().unwrap().id
     }
 
@@ -241,11 +216,7 @@ impl World {
         let mut all: Vec<Event> = vec![];
         loop {
             let after = all.last().map_or(Cursor::START, |event| event.cursor);
-            let page = self
-                .kernel
-                .session_events(&self.me, &by(key), after, Some(500))
-                .await
-                .unwrap();
+            let page = self.kernel.session_events(&self.me, &by(key), after, Some(500)).await.unwrap();
             if page.is_empty() {
                 return all;
             }
@@ -254,10 +225,7 @@ impl World {
     }
 
     pub(crate) async fn path(&self, key: &str) -> Vec<Arc<Message>> {
-        self.kernel
-            .session_path(&self.me, &by(key), None, Some(500))
-            .await
-            .unwrap()
+        self.kernel.session_path(&self.me, &by(key), None, Some(500)).await.unwrap()
     }
 
     /// The path as text, a line per message.
@@ -289,15 +257,12 @@ fn line(body: &Body) -> String {
     let about = match body {
         Body::MessageCompleted { message, .. } => shown(message),
         Body::AttemptCreated { attempt_no, .. } => attempt_no.to_string(),
-        Body::AttemptFailed {
-            status,
-            error,
-            retryable,
-        } => format!("{status} {} retryable={retryable}", error.code),
-        Body::AttemptCancelDispatch {
-            dispatched,
-            acknowledged,
-        } => format!("dispatched={dispatched} acknowledged={acknowledged}"),
+        Body::AttemptFailed { status, error, retryable } => {
+            format!("{status} {} retryable={retryable}", error.code)
+        }
+        Body::AttemptCancelDispatch { dispatched, acknowledged } => {
+            format!("dispatched={dispatched} acknowledged={acknowledged}")
+        }
         Body::AttemptCancelled { proof } => format!("{proof:?}"),
         Body::RunCancellationRequested { reason } => format!("{reason:?}"),
         Body::RunCancelled { reason, .. } => format!("{reason:?}"),
@@ -319,13 +284,8 @@ pub(crate) fn shown(message: &Message) -> String {
     let blocks = message.content.iter().map(|block| match block {
         mainspring_core::Block::Text { text } => format!("{text:?}"),
         mainspring_core::Block::ToolUse { name, .. } => format!("call {name}"),
-        mainspring_core::Block::ToolResult {
-            content, is_error, ..
-        } => {
-            format!(
-                "result {:?} error={is_error}",
-                mainspring_core::message::text_of(content)
-            )
+        mainspring_core::Block::ToolResult { content, is_error, .. } => {
+            format!("result {:?} error={is_error}", mainspring_core::message::text_of(content))
         }
         mainspring_core::Block::Error { code, .. } => format!("error {code}"),
         other => format!("{other:?}"),
@@ -351,9 +311,7 @@ pub(crate) fn input(text: &str) -> Answer {
 }
 
 pub(crate) fn allowed() -> Answer {
-    Answer::Approval {
-        decision: Approval::Allowed,
-    }
+    Answer::Approval { decision: Approval::Allowed }
 }
 
 /// Reads until an event of this kind has come; gives all that came.

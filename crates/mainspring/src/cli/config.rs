@@ -19,30 +19,17 @@ impl Config {
         let Self::Show = self;
         let rows = context.resolved.rows();
         if context.output.json {
-            context
-                .output
-                .object(&json!({"file": context.resolved.file, "settings": rows}))?;
+            context.output.object(&json!({"file": context.resolved.file, "settings": rows}))?;
             return Ok(Exit::Done);
         }
         match &context.resolved.file {
-            Some(file) => context
-                .output
-                .note(format_args!("{DIM}file: {}{DIM:#}", file.display()))?,
-            None => context
-                .output
-                .note(format_args!("{DIM}no configuration file{DIM:#}"))?,
+            Some(file) => context.output.note(format_args!("{DIM}file: {}{DIM:#}", file.display()))?,
+            None => context.output.note(format_args!("{DIM}no configuration file{DIM:#}"))?,
         }
         let rows = rows.into_iter().map(|row| {
-            vec![
-                row.key,
-                row.value.to_string(),
-                row.origin.to_string(),
-                row.description.trim().to_owned(),
-            ]
+            vec![row.key, row.value.to_string(), row.origin.to_string(), row.description.trim().to_owned()]
         });
-        context
-            .output
-            .table(&["setting", "value", "from", "what it is for"], rows.collect())?;
+        context.output.table(&["setting", "value", "from", "what it is for"], rows.collect())?;
         Ok(Exit::Done)
     }
 }

@@ -77,17 +77,11 @@ impl Demo {
         let temporary = tempfile::tempdir()?;
         let dir = self.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
         let config = Config {
-            retry: crate::config::Retry {
-                base_ms: 400,
-                ..context.config().retry
-            },
+            retry: crate::config::Retry { base_ms: 400, ..context.config().retry },
             state_dir: dir.clone(),
             ..context.config().clone()
         };
-        let stage = Stage {
-            output: context.output,
-            caller: Caller::new("demo"),
-        };
+        let stage = Stage { output: context.output, caller: Caller::new("demo") };
         stage.title("Six sessions, side by side")?;
         let node = Node::open(&config).await?;
         let kernel = node.kernel();
@@ -126,9 +120,7 @@ impl Demo {
                 "Kept in {dir}. Look around: mainspring --state-dir {dir} --owner demo session list"
             ))?;
         }
-        stage
-            .output
-            .line("Try it yourself: mainspring prompt --session hello 'say hi; ask How are you?'")?;
+        stage.output.line("Try it yourself: mainspring prompt --session hello 'say hi; ask How are you?'")?;
         Ok(Exit::Done)
     }
 }
@@ -146,20 +138,10 @@ impl Stage<'_> {
 
     async fn play(&self, kernel: &Kernel, story: &Story) -> Result<Run, Fail> {
         let mut request = RunRequest::text(story.key, story.prompt);
-        request.session.new = NewSession {
-            title: Some(story.shows.into()),
-            ..NewSession::default()
-        };
+        request.session.new = NewSession { title: Some(story.shows.into()), ..NewSession::default() };
         let accepted = kernel.run_create(&self.caller, request).await?;
         self.line(story, &format!("{DIM}accepted{DIM:#}"))?;
-        self.follow(
-            kernel,
-            story,
-            accepted.session.id,
-            &accepted.run,
-            accepted.position,
-        )
-        .await
+        self.follow(kernel, story, accepted.session.id, &accepted.run, accepted.position).await
     }
 
     /// A first answer, then another one to the same prompt, as a branch.
@@ -170,18 +152,8 @@ impl Stage<'_> {
         again.prompt = vec![];
         again.place = Place::Regenerate { message_id };
         let accepted = kernel.run_create(&self.caller, again).await?;
-        self.line(
-            story,
-            &format!("{DIM}accepted: another answer to the same prompt{DIM:#}"),
-        )?;
-        self.follow(
-            kernel,
-            story,
-            accepted.session.id,
-            &accepted.run,
-            accepted.position,
-        )
-        .await
+        self.line(story, &format!("{DIM}accepted: another answer to the same prompt{DIM:#}"))?;
+        self.follow(kernel, story, accepted.session.id, &accepted.run, accepted.position).await
     }
 
     /// Shows a run as it happens, until it ends; plays the person where one is needed.
@@ -193,17 +165,14 @@ impl Stage<'_> {
         run: &Run,
         from: mainspring_core::Position,
     ) -> Result<Run, Fail> {
-        let (_, mut events) = kernel
-            .session_subscribe(&self.caller, &SessionRef::Id(session), Some(from))
-            .await?;
+        let (_, mut events) =
+            kernel.session_subscribe(&self.caller, &SessionRef::Id(session), Some(from)).await?;
         let mut text = String::new();
         let mut bytes = 0;
         let mut streamed = None;
         while let Some(item) = events.next().await.transpose()? {
             match item {
-                Item::Delta(Delta {
-                    text: more, message, ..
-                }) => {
+                Item::Delta(Delta { text: more, message, .. }) => {
                     streamed = Some(message);
                     bytes += more.len();
                     text.push_str(&more);
@@ -264,9 +233,7 @@ impl Stage<'_> {
             Body::ToolStarted { name, .. } => format!("tool {name} is about to run"),
             Body::ToolCompleted { name, .. } => format!("tool {name} answered"),
             Body::InputRequested { question, .. } => format!("asks: {question}"),
-            Body::InputProvided {
-                input: Some(input), ..
-            } => format!("was answered: {input}"),
+            Body::InputProvided { input: Some(input), .. } => format!("was answered: {input}"),
             Body::RunCancellationRequested { .. } => "cancellation requested".into(),
             Body::AttemptCancelDispatch { .. } => "the agent was told to stop".into(),
             Body::RunSucceeded { .. } => "succeeded".into(),
@@ -280,18 +247,12 @@ impl Stage<'_> {
 
     fn line(&self, story: &Story, text: &str) -> Result<(), Fail> {
         let style = Style::new().fg_color(Some(story.colour.into()));
-        Ok(self.output.line(format_args!(
-            "  {style}{:>7}{style:#} {DIM}│{DIM:#} {text}",
-            story.key
-        ))?)
+        Ok(self.output.line(format_args!("  {style}{:>7}{style:#} {DIM}│{DIM:#} {text}", story.key))?)
     }
 
     fn summary(&self, runs: &[Run]) -> Result<(), Fail> {
         let rows = STORIES.iter().zip(runs).map(|(story, run)| {
-            let took = run
-                .completed_at
-                .map(|end| span(end.since(run.created_at)))
-                .unwrap_or_default();
+            let took = run.completed_at.map(|end| span(end.since(run.created_at))).unwrap_or_default();
             vec![
                 format!(" {}", story.key),
                 output::status(run.state.status()),
@@ -300,10 +261,7 @@ impl Stage<'_> {
                 story.shows.into(),
             ]
         });
-        Ok(self.output.table(
-            &[" session", "status", "attempts", "took", "what it shows"],
-            rows.collect(),
-        )?)
+        Ok(self.output.table(&[" session", "status", "attempts", "took", "what it shows"], rows.collect())?)
     }
 
     /// How many events there are in all sessions.
@@ -351,14 +309,8 @@ impl Stage<'_> {
             }
         }
         child.kill().await?;
-        self.line(
-            &CRASH,
-            output::excerpt(&String::from_utf8_lossy(&shown), 60).as_str(),
-        )?;
-        self.line(
-            &CRASH,
-            &format!("{DIM}kill -9 after {} bytes of its answer{DIM:#}", shown.len()),
-        )
+        self.line(&CRASH, output::excerpt(&String::from_utf8_lossy(&shown), 60).as_str())?;
+        self.line(&CRASH, &format!("{DIM}kill -9 after {} bytes of its answer{DIM:#}", shown.len()))
     }
 
     /// Shows what a new process finds: everything that was acknowledged, and the interrupted run, marked as such.
@@ -388,26 +340,17 @@ impl Stage<'_> {
                 ),
             )?;
         }
-        self.line(
-            &CRASH,
-            &format!("{DIM}all {before} events of before are there{DIM:#}"),
-        )?;
+        self.line(&CRASH, &format!("{DIM}all {before} events of before are there{DIM:#}"))?;
         let now = self.count(kernel).await?;
         if now < before {
             return Err(Fail::bad_request(format!("{} events are gone", before - now)));
         }
         let (snapshot, _) = kernel.session_subscribe(&self.caller, &by, None).await?;
         kernel.run_retry(&self.caller, run.id).await?;
-        let run = self
-            .follow(kernel, &CRASH, run.session, run, snapshot.position)
-            .await?;
+        let run = self.follow(kernel, &CRASH, run.session, run, snapshot.position).await?;
         self.line(
             &CRASH,
-            &format!(
-                "retried: {} in attempt {}",
-                output::status(run.state.status()),
-                run.attempts
-            ),
+            &format!("retried: {} in attempt {}", output::status(run.state.status()), run.attempts),
         )
     }
 }
@@ -421,11 +364,7 @@ const CRASH: Story = Story {
 
 /// The user message that started `run`.
 async fn prompt_of(kernel: &Kernel, caller: &Caller, run: &Run) -> Result<MessageId, Fail> {
-    let path = kernel
-        .session_path(caller, &SessionRef::Id(run.session), None, None)
-        .await?;
+    let path = kernel.session_path(caller, &SessionRef::Id(run.session), None, None).await?;
     let prompt = path.iter().find(|message| message.role == Role::User);
-    prompt
-        .map(|message| message.id)
-        .ok_or_else(|| Fail::bad_request("the session has no prompt"))
+    prompt.map(|message| message.id).ok_or_else(|| Fail::bad_request("the session has no prompt"))
 }

@@ -37,9 +37,7 @@ impl Doctor {
         let findings = self.examine(context).await;
         let sick = findings.iter().any(|finding| finding.health == Health::Bad);
         if context.output.json {
-            findings
-                .iter()
-                .try_for_each(|finding| context.output.object(finding))?;
+            findings.iter().try_for_each(|finding| context.output.object(finding))?;
         } else {
             for Finding { health, what, found } in &findings {
                 let mark = match health {
@@ -86,19 +84,11 @@ impl Doctor {
                     "state directory",
                     format!("{dir}, in use by process {} since {since}", owner.pid),
                 );
-                add(
-                    Health::Note,
-                    "database",
-                    "not looked at while another process owns it".into(),
-                );
+                add(Health::Note, "database", "not looked at while another process owns it".into());
                 return findings;
             }
             Ok(None) if !database(&config.state_dir).exists() => {
-                add(
-                    Health::Note,
-                    "state directory",
-                    format!("{dir} is empty; the first prompt sets it up"),
-                );
+                add(Health::Note, "state directory", format!("{dir} is empty; the first prompt sets it up"));
                 return findings;
             }
             Ok(None) => add(Health::Ok, "state directory", format!("{dir}, free")),
@@ -129,11 +119,7 @@ impl Doctor {
                         durability(config)
                     ),
                 );
-                add(
-                    Health::Ok,
-                    "schema",
-                    format!("{} of {SCHEMA_VERSION}", check.schema_version),
-                );
+                add(Health::Ok, "schema", format!("{} of {SCHEMA_VERSION}", check.schema_version));
                 match check.problems.is_empty() {
                     true => add(Health::Ok, "integrity", "nothing wrong".into()),
                     false => check
@@ -145,19 +131,12 @@ impl Doctor {
                 add(
                     Health::Ok,
                     "stored",
-                    format!(
-                        "{} sessions, {} runs, {} events",
-                        check.sessions, check.runs, check.events
-                    ),
+                    format!("{} sessions, {} runs, {} events", check.sessions, check.runs, check.events),
                 );
             }
         }
-        let adapters: Vec<String> = node
-            .kernel()
-            .adapters()
-            .into_iter()
-            .map(|adapter| adapter.adapter)
-            .collect();
+        let adapters: Vec<String> =
+            node.kernel().adapters().into_iter().map(|adapter| adapter.adapter).collect();
         let known = adapters.contains(&config.adapter);
         let found = format!("{} (default {})", adapters.join(", "), config.adapter);
         add(if known { Health::Ok } else { Health::Bad }, "adapters", found);

@@ -32,12 +32,7 @@ pub(super) struct Fail {
 
 impl Fail {
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
-        Self {
-            exit: Exit::BadRequest,
-            code: "invalid_request",
-            message: message.into(),
-            retryable: false,
-        }
+        Self { exit: Exit::BadRequest, code: "invalid_request", message: message.into(), retryable: false }
     }
 
     pub(super) fn json(&self) -> Value {
@@ -62,12 +57,7 @@ impl From<Error> for Fail {
                 Exit::NotNow
             }
         };
-        Self {
-            exit,
-            code: error.code(),
-            message: error.to_string(),
-            retryable: error.is_retryable(),
-        }
+        Self { exit, code: error.code(), message: error.to_string(), retryable: error.is_retryable() }
     }
 }
 
@@ -82,34 +72,19 @@ impl From<NodeError> for Fail {
             NodeError::Kernel { source, .. } => (Exit::NotNow, source.code()),
         };
         let message = chain(&error);
-        Self {
-            exit,
-            code,
-            message,
-            retryable: exit == Exit::Owned,
-        }
+        Self { exit, code, message, retryable: exit == Exit::Owned }
     }
 }
 
 impl From<ConfigError> for Fail {
     fn from(error: ConfigError) -> Self {
-        Self {
-            exit: Exit::BadRequest,
-            code: "invalid_config",
-            message: error.to_string(),
-            retryable: false,
-        }
+        Self { exit: Exit::BadRequest, code: "invalid_config", message: error.to_string(), retryable: false }
     }
 }
 
 impl From<std::io::Error> for Fail {
     fn from(error: std::io::Error) -> Self {
-        Self {
-            exit: Exit::NotNow,
-            code: "io",
-            message: error.to_string(),
-            retryable: false,
-        }
+        Self { exit: Exit::NotNow, code: "io", message: error.to_string(), retryable: false }
     }
 }
 

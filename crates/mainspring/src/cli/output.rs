@@ -62,9 +62,7 @@ impl Output {
     /// Rows under headings.
     pub(super) fn table(&self, headings: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
         let mut table = Table::new();
-        table
-            .load_style(presets::NOTHING)
-            .set_content_arrangement(ContentArrangement::Disabled);
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(headings.iter().map(|heading| heading.to_uppercase()));
         for row in rows {
             table.add_row(row);
@@ -86,12 +84,7 @@ impl Output {
         // With nowhere to say it, the exit code still does.
         let _ = match self.json {
             true => writeln!(io::stderr(), "{}", fail.json()),
-            false => writeln!(
-                anstream::stderr(),
-                "{RED}error[{}]{RED:#}: {}",
-                fail.code,
-                fail.message
-            ),
+            false => writeln!(anstream::stderr(), "{RED}error[{}]{RED:#}: {}", fail.code, fail.message),
         };
     }
 }
@@ -119,10 +112,7 @@ pub(super) fn status(status: RunStatus) -> String {
 /// A moment in the local time zone.
 pub(super) fn moment(time: Time) -> String {
     match jiff::Timestamp::from_millisecond(time.0) {
-        Ok(moment) => moment
-            .to_zoned(jiff::tz::TimeZone::system())
-            .strftime("%Y-%m-%d %H:%M:%S")
-            .to_string(),
+        Ok(moment) => moment.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
         Err(_) => time.0.to_string(),
     }
 }

@@ -93,31 +93,18 @@ impl Prompt {
             }
         };
         if !context.output.json {
-            let session = accepted
-                .session
-                .key
-                .clone()
-                .unwrap_or_else(|| accepted.session.id.to_string());
-            let again = if accepted.replayed {
-                " (sent before: the same run)"
-            } else {
-                ""
-            };
-            context.output.note(format_args!(
-                "{DIM}· session {session}, {}{again}{DIM:#}",
-                accepted.run.id
-            ))?;
+            let session = accepted.session.key.clone().unwrap_or_else(|| accepted.session.id.to_string());
+            let again = if accepted.replayed { " (sent before: the same run)" } else { "" };
+            context
+                .output
+                .note(format_args!("{DIM}· session {session}, {}{again}{DIM:#}", accepted.run.id))?;
         }
-        let from = if accepted.replayed {
-            mainspring_core::Position::START
-        } else {
-            accepted.position
-        };
+        let from = if accepted.replayed { mainspring_core::Position::START } else { accepted.position };
         let exit = match accepted.run.state.status() {
             // Nothing more will come of a run that has ended: show what it said.
-            status if accepted.replayed && status.is_ended() => replay(context, kernel, &accepted.run)
-                .await
-                .map(|()| super::watch::exit_of(status)),
+            status if accepted.replayed && status.is_ended() => {
+                replay(context, kernel, &accepted.run).await.map(|()| super::watch::exit_of(status))
+            }
             _ => watch(context, kernel, accepted.session.id, accepted.run.id, from).await,
         };
         // Work that an earlier process had accepted was started with this one; it is not left half done.
@@ -139,9 +126,7 @@ impl Prompt {
         };
         let (id, key) = match self.session {
             Some(name) if name.starts_with("ses_") => {
-                let id = name
-                    .parse::<SessionId>()
-                    .map_err(|bad| Fail::bad_request(bad.to_string()))?;
+                let id = name.parse::<SessionId>().map_err(|bad| Fail::bad_request(bad.to_string()))?;
                 (Some(id), None)
             }
             key => (None, key),
@@ -157,11 +142,7 @@ impl Prompt {
                 },
                 ..SessionTarget::default()
             },
-            prompt: if self.regenerate.is_some() {
-                vec![]
-            } else {
-                vec![Block::text(text)]
-            },
+            prompt: if self.regenerate.is_some() { vec![] } else { vec![Block::text(text)] },
             adapter: self.adapter,
             mode: match self.mode {
                 CliMode::Ask => Mode::Ask,
@@ -209,19 +190,14 @@ async fn replay(
         }
     }
     if !context.output.json {
-        context.output.note(format_args!(
-            "{DIM}·{DIM:#} {}",
-            super::output::status(run.state.status())
-        ))?;
+        context.output.note(format_args!("{DIM}·{DIM:#} {}", super::output::status(run.state.status())))?;
     }
     Ok(())
 }
 
 fn standard_input() -> Result<String, Fail> {
     if std::io::stdin().is_terminal() {
-        return Err(Fail::bad_request(
-            "no prompt: give it as an argument, or through standard input",
-        ));
+        return Err(Fail::bad_request("no prompt: give it as an argument, or through standard input"));
     }
     let mut text = vec![];
     std::io::stdin().read_to_end(&mut text)?;

@@ -75,11 +75,7 @@ fn parse_status(name: &str) -> Result<RunStatus, String> {
 impl Run {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
         let executes = matches!(self, Self::Retry { .. } | Self::Answer { .. });
-        let node = if executes {
-            context.node().await?
-        } else {
-            context.records().await?
-        };
+        let node = if executes { context.node().await? } else { context.records().await? };
         let outcome = self.carry_out(context, node.kernel()).await;
         if executes {
             node.kernel().drain().await;
@@ -91,21 +87,12 @@ impl Run {
     async fn carry_out(self, context: &Context<'_>, kernel: &Kernel) -> Result<Exit, Fail> {
         let (caller, output) = (context.caller(), context.output);
         match self {
-            Self::List {
-                session,
-                status,
-                limit,
-            } => {
+            Self::List { session, status, limit } => {
                 let session = match session {
                     Some(name) => Some(kernel.session_get(&caller, &session_ref(&name)?).await?.id),
                     None => None,
                 };
-                let query = RunQuery {
-                    session,
-                    status,
-                    limit: Some(limit),
-                    before: None,
-                };
+                let query = RunQuery { session, status, limit: Some(limit), before: None };
                 list(context, &kernel.run_list(&caller, query).await?)?;
             }
             Self::Show { run } => show(context, kernel, run).await?,
@@ -121,32 +108,17 @@ impl Run {
                 let retried = kernel.run_retry(&caller, run).await?;
                 return watch(context, kernel, retried.session, run, now).await;
             }
-            Self::Answer {
-                run,
-                text,
-                allow,
-                deny: _,
-            } => {
+            Self::Answer { run, text, allow, deny: _ } => {
                 let waiting = kernel.run_get(&caller, run).await?;
                 let Some(wait) = waiting.state.wait().map(|wait| wait.id) else {
                     let status = waiting.state.status();
                     let fail = Fail::bad_request(format!("{run} is {status} and waits for nothing"));
-                    return Err(Fail {
-                        exit: Exit::Refused,
-                        code: "not_waiting",
-                        ..fail
-                    });
+                    return Err(Fail { exit: Exit::Refused, code: "not_waiting", ..fail });
                 };
                 let answer = match text {
-                    Some(text) => Answer::Input {
-                        input: Value::String(text),
-                    },
-                    None if allow => Answer::Approval {
-                        decision: Approval::Allowed,
-                    },
-                    None => Answer::Approval {
-                        decision: Approval::Denied,
-                    },
+                    Some(text) => Answer::Input { input: Value::String(text) },
+                    None if allow => Answer::Approval { decision: Approval::Allowed },
+                    None => Answer::Approval { decision: Approval::Denied },
                 };
                 let now = position(kernel, context, run).await?;
                 kernel.run_answer(&caller, run, wait, answer).await?;
@@ -162,11 +134,7 @@ impl Run {
 async fn position(kernel: &Kernel, context: &Context<'_>, run: RunId) -> Result<Position, Fail> {
     let session = kernel.run_get(&context.caller(), run).await?.session;
     let by = mainspring_kernel::store::SessionRef::Id(session);
-    Ok(kernel
-        .session_subscribe(&context.caller(), &by, None)
-        .await?
-        .0
-        .position)
+    Ok(kernel.session_subscribe(&context.caller(), &by, None).await?.0.position)
 }
 
 fn list(context: &Context<'_>, runs: &[mainspring_core::Run]) -> Result<(), Fail> {
@@ -177,11 +145,7 @@ fn list(context: &Context<'_>, runs: &[mainspring_core::Run]) -> Result<(), Fail
         return Ok(context.output.note("no runs")?);
     }
     let rows = runs.iter().map(|run| {
-        let error = run
-            .state
-            .error()
-            .map(|error| error.code.clone())
-            .unwrap_or_default();
+        let error = run.state.error().map(|error| error.code.clone()).unwrap_or_default();
         vec![
             run.id.to_string(),
             output::status(run.state.status()),
@@ -191,16 +155,11 @@ fn list(context: &Context<'_>, runs: &[mainspring_core::Run]) -> Result<(), Fail
             error,
         ]
     });
-    Ok(context.output.table(
-        &["run", "status", "attempts", "accepted", "took", "error"],
-        rows.collect(),
-    )?)
+    Ok(context.output.table(&["run", "status", "attempts", "accepted", "took", "error"], rows.collect())?)
 }
 
 fn took(run: &mainspring_core::Run) -> String {
-    run.completed_at
-        .map(|end| span(end.since(run.created_at)))
-        .unwrap_or_default()
+    run.completed_at.map(|end| span(end.since(run.created_at))).unwrap_or_default()
 }
 
 async fn show(context: &Context<'_>, kernel: &Kernel, run: RunId) -> Result<(), Fail> {
@@ -212,11 +171,7 @@ async fn show(context: &Context<'_>, kernel: &Kernel, run: RunId) -> Result<(), 
         json["attemptList"] = json!(attempts);
         return Ok(output.object(&json)?);
     }
-    output.line(format_args!(
-        "{BOLD}{}{BOLD:#} {}",
-        run.id,
-        output::status(run.state.status())
-    ))?;
+    output.line(format_args!("{BOLD}{}{BOLD:#} {}", run.id, output::status(run.state.status())))?;
     if let Some(error) = run.state.error() {
         output.line(format_args!("error     {} ({})", error.message, error.code))?;
     }
@@ -225,11 +180,7 @@ async fn show(context: &Context<'_>, kernel: &Kernel, run: RunId) -> Result<(), 
     }
     output.line(format_args!("session   {} (run {} of it)", run.session, run.no))?;
     output.line(format_args!("adapter   {}, mode {}", run.adapter, run.mode))?;
-    output.line(format_args!(
-        "accepted  {}  {}",
-        moment(run.created_at),
-        took(&run)
-    ))?;
+    output.line(format_args!("accepted  {}  {}", moment(run.created_at), took(&run)))?;
     if let Some(request) = &run.request.request_id {
         output.line(format_args!("request   {request}"))?;
     }
@@ -243,14 +194,9 @@ async fn show(context: &Context<'_>, kernel: &Kernel, run: RunId) -> Result<(), 
         ))?;
     }
     for attempt in attempts {
-        let error = attempt
-            .error
-            .map(|error| format!(": {} ({})", error.message, error.code))
-            .unwrap_or_default();
-        let took = attempt
-            .completed_at
-            .map(|end| span(end.since(attempt.created_at)))
-            .unwrap_or_default();
+        let error =
+            attempt.error.map(|error| format!(": {} ({})", error.message, error.code)).unwrap_or_default();
+        let took = attempt.completed_at.map(|end| span(end.since(attempt.created_at))).unwrap_or_default();
         output.line(format_args!(
             "attempt {} {}{error} {DIM}{took} {}{DIM:#}",
             attempt.no,
@@ -278,9 +224,8 @@ async fn events(context: &Context<'_>, kernel: &Kernel, run: RunId, after: Curso
             context.output.object(&event)?;
             continue;
         }
-        let payload = serde_json::to_value(&event.body)
-            .map(|json| json["payload"].to_string())
-            .unwrap_or_default();
+        let payload =
+            serde_json::to_value(&event.body).map(|json| json["payload"].to_string()).unwrap_or_default();
         let payload = output::excerpt(&payload, 100);
         let kind = event.body.kind();
         context.output.line(format_args!(
@@ -301,9 +246,8 @@ pub(super) async fn all_events(
     let mut events: Vec<Event> = vec![];
     loop {
         let after = events.last().map_or(Cursor::START, |event| event.cursor);
-        let page = kernel
-            .run_events(&context.caller(), run, after, Some(context.config().limits.page))
-            .await?;
+        let page =
+            kernel.run_events(&context.caller(), run, after, Some(context.config().limits.page)).await?;
         if page.is_empty() {
             return Ok(events);
         }

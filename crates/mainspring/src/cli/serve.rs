@@ -36,11 +36,9 @@ impl Serve {
             return print_token(context, &dir).await;
         }
         let address = match self.listen {
-            None => context
-                .config()
-                .listen
-                .parse()
-                .map_err(|_| Fail::bad_request("listen is not an address"))?,
+            None => {
+                context.config().listen.parse().map_err(|_| Fail::bad_request("listen is not an address"))?
+            }
             Some(address) if address.ip().is_loopback() => address,
             Some(address) => {
                 return Err(Fail::bad_request(format!(
@@ -63,20 +61,12 @@ impl Serve {
     ) -> Result<(), Fail> {
         let kernel = node.kernel();
         let access = Access::new(&token::token(dir)?, &context.config().owner);
-        let tcp = TcpListener::bind(address)
-            .await
-            .map_err(|error| cannot_listen(address, &error))?;
+        let tcp = TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))?;
         let (unix, socket) = bind_socket(dir)?;
         let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
         let router = Http::new(kernel.clone(), access, stop.clone()).router();
-        context.output.note(format_args!(
-            "serving http://{} and {}",
-            tcp.local_addr()?,
-            socket.display()
-        ))?;
-        context
-            .output
-            .note(format_args!("{DIM}token: mainspring serve --print-token{DIM:#}"))?;
+        context.output.note(format_args!("serving http://{} and {}", tcp.local_addr()?, socket.display()))?;
+        context.output.note(format_args!("{DIM}token: mainspring serve --print-token{DIM:#}"))?;
 
         let closes = |closing: CancellationToken| async move { closing.cancelled().await };
         let over_tcp = axum::serve(tcp, router.clone()).with_graceful_shutdown(closes(closing.clone()));
@@ -136,12 +126,7 @@ fn bind_socket(dir: &Path) -> Result<(UnixListener, PathBuf), Fail> {
 
 fn cannot_listen(what: impl std::fmt::Display, error: &io::Error) -> Fail {
     let message = format!("cannot listen on {what}: {error}; choose another address with --listen");
-    Fail {
-        exit: Exit::NotNow,
-        code: "cannot_listen",
-        message,
-        retryable: true,
-    }
+    Fail { exit: Exit::NotNow, code: "cannot_listen", message, retryable: true }
 }
 
 /// Resolves when the process is told to stop, by a person or by its supervisor.

@@ -71,10 +71,8 @@ impl Session {
         let (caller, output) = (context.caller(), context.output);
         let changed = |session: mainspring_core::Session, what: &str| match output.json {
             true => output.object(&session),
-            false => output.line(format_args!(
-                "{what} {}",
-                session.key.as_deref().unwrap_or(&session.id.to_string())
-            )),
+            false => output
+                .line(format_args!("{what} {}", session.key.as_deref().unwrap_or(&session.id.to_string()))),
         };
         match self {
             Self::List { limit, archived } => list(context, kernel, limit, archived).await?,
@@ -91,53 +89,34 @@ impl Session {
                     .session_patch(
                         &caller,
                         &session_ref(&session)?,
-                        SessionPatch {
-                            title: Some(Some(title)),
-                            ..SessionPatch::default()
-                        },
+                        SessionPatch { title: Some(Some(title)), ..SessionPatch::default() },
                     )
                     .await?;
                 changed(session, "renamed")?;
             }
             Self::Archive { session } => changed(
-                kernel
-                    .session_patch(&caller, &session_ref(&session)?, to(SessionStatus::Archived))
-                    .await?,
+                kernel.session_patch(&caller, &session_ref(&session)?, to(SessionStatus::Archived)).await?,
                 "archived",
             )?,
             Self::Reopen { session } => changed(
-                kernel
-                    .session_patch(&caller, &session_ref(&session)?, to(SessionStatus::Open))
-                    .await?,
+                kernel.session_patch(&caller, &session_ref(&session)?, to(SessionStatus::Open)).await?,
                 "reopened",
             )?,
-            Self::Delete { session } => changed(
-                kernel.session_delete(&caller, &session_ref(&session)?).await?,
-                "deleted",
-            )?,
+            Self::Delete { session } => {
+                changed(kernel.session_delete(&caller, &session_ref(&session)?).await?, "deleted")?
+            }
         }
         Ok(())
     }
 }
 
 fn to(status: SessionStatus) -> SessionPatch {
-    SessionPatch {
-        status: Some(status),
-        ..SessionPatch::default()
-    }
+    SessionPatch { status: Some(status), ..SessionPatch::default() }
 }
 
 async fn list(context: &Context<'_>, kernel: &Kernel, limit: usize, archived: bool) -> Result<(), Fail> {
-    let status = if archived {
-        SessionStatus::Archived
-    } else {
-        SessionStatus::Open
-    };
-    let query = SessionQuery {
-        status: Some(status),
-        limit: Some(limit),
-        ..SessionQuery::default()
-    };
+    let status = if archived { SessionStatus::Archived } else { SessionStatus::Open };
+    let query = SessionQuery { status: Some(status), limit: Some(limit), ..SessionQuery::default() };
     let sessions = kernel.session_list(&context.caller(), query).await?;
     if context.output.json {
         for (session, latest) in &sessions {
@@ -148,15 +127,11 @@ async fn list(context: &Context<'_>, kernel: &Kernel, limit: usize, archived: bo
         return Ok(());
     }
     if sessions.is_empty() {
-        context
-            .output
-            .note("no sessions yet; begin one with: mainspring prompt --session NAME TEXT")?;
+        context.output.note("no sessions yet; begin one with: mainspring prompt --session NAME TEXT")?;
         return Ok(());
     }
     let rows = sessions.into_iter().map(|(session, latest)| {
-        let status = latest
-            .as_ref()
-            .map_or_else(|| "-".into(), |run| output::status(run.state.status()));
+        let status = latest.as_ref().map_or_else(|| "-".into(), |run| output::status(run.state.status()));
         let name = session.key.clone().unwrap_or_else(|| session.id.to_string());
         vec![
             name,
@@ -166,10 +141,7 @@ async fn list(context: &Context<'_>, kernel: &Kernel, limit: usize, archived: bo
             moment(session.last_activity_at),
         ]
     });
-    context.output.table(
-        &["session", "title", "runs", "latest run", "last activity"],
-        rows.collect(),
-    )?;
+    context.output.table(&["session", "title", "runs", "latest run", "last activity"], rows.collect())?;
     Ok(())
 }
 
@@ -188,11 +160,7 @@ async fn show(context: &Context<'_>, kernel: &Kernel, by: &SessionRef, limit: us
     }
     output.line(format_args!(
         "{BOLD}{}{BOLD:#}",
-        session
-            .title
-            .as_deref()
-            .or(session.key.as_deref())
-            .unwrap_or("untitled")
+        session.title.as_deref().or(session.key.as_deref()).unwrap_or("untitled")
     ))?;
     output.line(format_args!(
         "{DIM}{}  {}  adapter {}  since {}{DIM:#}",
@@ -203,11 +171,7 @@ async fn show(context: &Context<'_>, kernel: &Kernel, by: &SessionRef, limit: us
     ))?;
     for run in snapshot.active.iter().chain(&snapshot.queued) {
         output.line(format_args!("{} {}", output::status(run.state.status()), run.id))?;
-        if let Some(wait) = run
-            .state
-            .wait()
-            .filter(|_| run.state.status() != RunStatus::Running)
-        {
+        if let Some(wait) = run.state.wait().filter(|_| run.state.status() != RunStatus::Running) {
             output.line(format_args!("  {}", wait.question))?;
         }
     }

@@ -32,12 +32,9 @@ pub(super) fn draw(tree: &MessageTree) -> Vec<String> {
         lines.push(format!("{lead}{}", line(node)));
         let indent = match deeper {
             "" => lead.clone(),
-            deeper => format!(
-                "{}{deeper}",
-                lead.strip_suffix("└─ ")
-                    .or(lead.strip_suffix("├─ "))
-                    .unwrap_or(&lead)
-            ),
+            deeper => {
+                format!("{}{deeper}", lead.strip_suffix("└─ ").or(lead.strip_suffix("├─ ")).unwrap_or(&lead))
+            }
         };
         push(&mut stack, Some(node.message.id), &indent);
     }
@@ -60,11 +57,7 @@ fn line(node: &TreeNode) -> String {
         (status, false) => format!(" {RED}{status}{RED:#}"),
     };
     let style = if node.active { BOLD } else { DIM };
-    format!(
-        "{style}{mark} {who}{style:#} {} {DIM}{}{DIM:#}{status}",
-        excerpt(&text, 60),
-        node.message.id
-    )
+    format!("{style}{mark} {who}{style:#} {} {DIM}{}{DIM:#}{status}", excerpt(&text, 60), node.message.id)
 }
 
 /// The blocks of a message, a line or more each.
@@ -76,14 +69,8 @@ pub(super) fn blocks(content: &[Block]) -> Vec<String> {
             format!("[{} {mime_type}]", name.as_deref().unwrap_or("attachment"))
         }
         Block::ToolUse { name, input, .. } => format!("→ {name} {input}"),
-        Block::ToolResult {
-            content, is_error, ..
-        } => {
-            format!(
-                "{} {}",
-                if *is_error { "← error:" } else { "←" },
-                blocks(content).join(" ")
-            )
+        Block::ToolResult { content, is_error, .. } => {
+            format!("{} {}", if *is_error { "← error:" } else { "←" }, blocks(content).join(" "))
         }
         Block::Error { message, .. } => format!("({message})"),
     };
@@ -110,13 +97,7 @@ mod tests {
             usage: None,
             created_at: Time(0),
         };
-        TreeNode {
-            message: Arc::new(message),
-            parent_id: parent.map(of),
-            depth: 0,
-            active,
-            abandoned: false,
-        }
+        TreeNode { message: Arc::new(message), parent_id: parent.map(of), depth: 0, active, abandoned: false }
     }
 
     #[test]

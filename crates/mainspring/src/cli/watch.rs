@@ -24,15 +24,9 @@ pub(super) async fn watch(
     from: Position,
 ) -> Result<Exit, Fail> {
     let caller = context.caller();
-    let (snapshot, mut events) = kernel
-        .session_subscribe(&caller, &SessionRef::Id(session), Some(from))
-        .await?;
-    let mut screen = Screen {
-        context,
-        run,
-        streamed: HashSet::new(),
-        mid_line: false,
-    };
+    let (snapshot, mut events) =
+        kernel.session_subscribe(&caller, &SessionRef::Id(session), Some(from)).await?;
+    let mut screen = Screen { context, run, streamed: HashSet::new(), mid_line: false };
     if screen.is_blocked(snapshot.active.as_ref())? {
         return Ok(Exit::Waiting);
     }
@@ -56,9 +50,7 @@ pub(super) async fn watch(
         if !screen.show(&item)? {
             continue;
         }
-        let (now, _) = kernel
-            .session_subscribe(&caller, &SessionRef::Id(session), None)
-            .await?;
+        let (now, _) = kernel.session_subscribe(&caller, &SessionRef::Id(session), None).await?;
         if screen.is_blocked(now.active.as_ref())? {
             return Ok(Exit::Waiting);
         }
@@ -113,10 +105,8 @@ impl Screen<'_, '_> {
         };
         if !self.context.output.json {
             let output = self.context.output;
-            output.note(format_args!(
-                "{YELLOW}queued{YELLOW:#} behind a run that waits: {}",
-                wait.question
-            ))?;
+            output
+                .note(format_args!("{YELLOW}queued{YELLOW:#} behind a run that waits: {}", wait.question))?;
             output.note(format_args!(
                 "answer it with: mainspring run answer {} TEXT (or --allow, --deny)",
                 ahead.id
@@ -161,10 +151,7 @@ impl Screen<'_, '_> {
                 output.note(format_args!("{DIM}· tool {name} done{DIM:#}"))?;
             }
             Body::ToolFailed { name, error, .. } => {
-                output.note(format_args!(
-                    "{RED}· tool {name} failed{RED:#}: {}",
-                    error.message
-                ))?;
+                output.note(format_args!("{RED}· tool {name} failed{RED:#}: {}", error.message))?;
             }
             Body::ProgressUpdated { text } => output.note(format_args!("{DIM}· {text}{DIM:#}"))?,
             Body::AttemptCreated { attempt_no, .. } if *attempt_no > 1 => {
@@ -172,10 +159,8 @@ impl Screen<'_, '_> {
             }
             Body::AttemptFailed { error, .. } => {
                 self.end_line()?;
-                output.note(format_args!(
-                    "{RED}· attempt failed{RED:#}: {} ({})",
-                    error.message, error.code
-                ))?;
+                output
+                    .note(format_args!("{RED}· attempt failed{RED:#}: {} ({})", error.message, error.code))?;
             }
             Body::RunQueued { policy: Some(_), .. } if !self.mid_line => {}
             _ => {}
@@ -208,9 +193,7 @@ impl Screen<'_, '_> {
             let Some(answer) = ask(self.context, wait).await? else {
                 return Ok(Some(Exit::Waiting));
             };
-            kernel
-                .run_answer(&self.context.caller(), self.run, wait.id, answer)
-                .await?;
+            kernel.run_answer(&self.context.caller(), self.run, wait.id, answer).await?;
             return Ok(None);
         }
         let status = state.status();
@@ -234,10 +217,7 @@ impl Screen<'_, '_> {
 }
 
 fn waits(body: &Body) -> bool {
-    matches!(
-        body,
-        Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. }
-    )
+    matches!(body, Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. })
 }
 
 /// How a run's end ends the process.
@@ -263,19 +243,13 @@ async fn ask(context: &Context<'_>, wait: &mainspring_core::Wait) -> Result<Opti
         };
         match (wait.request, line.trim()) {
             (mainspring_core::WaitRequest::Input, text) => {
-                return Ok(Some(Answer::Input {
-                    input: Value::String(text.to_owned()),
-                }));
+                return Ok(Some(Answer::Input { input: Value::String(text.to_owned()) }));
             }
             (_, "y" | "yes") => {
-                return Ok(Some(Answer::Approval {
-                    decision: Approval::Allowed,
-                }));
+                return Ok(Some(Answer::Approval { decision: Approval::Allowed }));
             }
             (_, "n" | "no") => {
-                return Ok(Some(Answer::Approval {
-                    decision: Approval::Denied,
-                }));
+                return Ok(Some(Answer::Approval { decision: Approval::Denied }));
             }
             _ => {}
         }

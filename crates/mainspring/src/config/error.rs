@@ -28,9 +28,7 @@ impl std::error::Error for ConfigError {}
 
 impl From<Problem> for ConfigError {
     fn from(problem: Problem) -> Self {
-        Self {
-            problems: vec![problem],
-        }
+        Self { problems: vec![problem] }
     }
 }
 
@@ -126,10 +124,7 @@ impl Problem {
     pub(super) fn unknown_variable(name: &str) -> Self {
         let word = name.strip_prefix("MAINSPRING_").unwrap_or(name);
         let near = near(word).map(|key| settings::variable(&key));
-        Self::UnknownVariable {
-            name: name.to_owned(),
-            near,
-        }
+        Self::UnknownVariable { name: name.to_owned(), near }
     }
 }
 
@@ -141,18 +136,13 @@ fn remedy(near: &Option<String>) -> String {
 }
 
 fn named(by: &Option<Origin>) -> String {
-    by.as_ref()
-        .map(|origin| format!(" (named by {origin})"))
-        .unwrap_or_default()
+    by.as_ref().map(|origin| format!(" (named by {origin})")).unwrap_or_default()
 }
 
 /// The key that `word` was probably meant to be.
 fn near(word: &str) -> Option<String> {
     const ENOUGH: f64 = 0.6;
-    let keys = SETTINGS
-        .iter()
-        .map(|setting| setting.key)
-        .chain(settings::GROUPS.iter().copied());
+    let keys = SETTINGS.iter().map(|setting| setting.key).chain(settings::GROUPS.iter().copied());
     let keys = keys.chain(["adapters", "adapters.NAME.max_workers", "config"]);
     let scored = keys.map(|key| (likeness(word, key), key));
     let (score, key) = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;

@@ -13,24 +13,14 @@ use super::source::Origin;
 
 /// The values that the file at `path` gives, whose content is `text`.
 pub(super) fn entries(path: &Path, text: &str, problems: &mut Vec<Problem>) -> Vec<Entry> {
-    let mut reader = Reader {
-        path,
-        text,
-        entries: Vec::new(),
-        problems,
-    };
+    let mut reader = Reader { path, text, entries: Vec::new(), problems };
     match DeTable::parse(text) {
         Ok(root) => reader.table("", root.get_ref()),
         Err(error) => {
             let start = error.span().map_or(0, |span| span.start);
             let (line, column) = position(text, start);
             let message = error.message().trim_end().replace('\n', "; ");
-            reader.problems.push(Problem::Syntax {
-                path: path.to_owned(),
-                line,
-                column,
-                message,
-            });
+            reader.problems.push(Problem::Syntax { path: path.to_owned(), line, column, message });
         }
     }
     reader.entries
@@ -58,11 +48,7 @@ impl Reader<'_> {
                 self.adapters(value);
             } else {
                 let origin = self.origin(name.span().start);
-                let key = if plain {
-                    key
-                } else {
-                    format!("{at}{:?}", name.get_ref())
-                };
+                let key = if plain { key } else { format!("{at}{:?}", name.get_ref()) };
                 self.problems.push(Problem::unknown_key(key, origin));
             }
         }
@@ -77,11 +63,7 @@ impl Reader<'_> {
 
     fn adapters(&mut self, value: &Spanned<DeValue<'_>>) {
         let DeValue::Table(table) = value.get_ref() else {
-            return self.invalid(
-                "adapters",
-                value,
-                "a table: write [adapters.NAME] for each adapter",
-            );
+            return self.invalid("adapters", value, "a table: write [adapters.NAME] for each adapter");
         };
         for (name, value) in table {
             let key = format!("adapters.{}", name.get_ref());
@@ -90,12 +72,7 @@ impl Reader<'_> {
             } else {
                 let must = format!("[adapters.NAME], where NAME is {ADAPTER_NAME}");
                 let (shown, origin) = (format!("{:?}", name.get_ref()), self.origin(name.span().start));
-                self.problems.push(Problem::Invalid {
-                    key: "adapters".into(),
-                    shown,
-                    origin,
-                    must,
-                });
+                self.problems.push(Problem::Invalid { key: "adapters".into(), shown, origin, must });
             }
         }
     }
@@ -110,41 +87,24 @@ impl Reader<'_> {
         };
         let folder = self.path.parent().map(PathBuf::from).unwrap_or_default();
         let (shown, origin) = (self.shown(value), self.origin(value.span().start));
-        self.entries.push(Entry {
-            key,
-            raw,
-            shown,
-            folder,
-            origin,
-        });
+        self.entries.push(Entry { key, raw, shown, folder, origin });
     }
 
     fn invalid(&mut self, key: &str, value: &Spanned<DeValue<'_>>, must: &str) {
         let (shown, origin) = (self.shown(value), self.origin(value.span().start));
-        self.problems.push(Problem::Invalid {
-            key: key.to_owned(),
-            shown,
-            origin,
-            must: must.to_owned(),
-        });
+        self.problems.push(Problem::Invalid { key: key.to_owned(), shown, origin, must: must.to_owned() });
     }
 
     fn origin(&self, start: usize) -> Origin {
-        Origin::File {
-            path: self.path.to_owned(),
-            line: position(self.text, start).0,
-        }
+        Origin::File { path: self.path.to_owned(), line: position(self.text, start).0 }
     }
 
     /// The value as it stands in the file, on one line and not too long.
     fn shown(&self, value: &Spanned<DeValue<'_>>) -> String {
         const LONG: usize = 60;
         let written = self.text.get(value.span()).unwrap_or_default();
-        let mut shown: String = written
-            .chars()
-            .take(LONG)
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
+        let mut shown: String =
+            written.chars().take(LONG).map(|c| if c.is_control() { ' ' } else { c }).collect();
         if written.chars().nth(LONG).is_some() {
             shown.push('…');
         }

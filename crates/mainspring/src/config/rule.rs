@@ -112,14 +112,8 @@ where
 
 /// A decimal number, where single underscores may stand between digits, as in the file.
 fn digits(text: &str) -> Option<u64> {
-    let grouped = text
-        .split('_')
-        .all(|group| !group.is_empty() && group.bytes().all(|b| b.is_ascii_digit()));
-    if grouped {
-        text.replace('_', "").parse().ok()
-    } else {
-        None
-    }
+    let grouped = text.split('_').all(|group| !group.is_empty() && group.bytes().all(|b| b.is_ascii_digit()));
+    if grouped { text.replace('_', "").parse().ok() } else { None }
 }
 
 /// A type that has few values, each with a word.
@@ -138,19 +132,12 @@ pub(super) const fn word() -> Words {
 
 impl<T: Word> Rule<T> for Words {
     fn read(&self, given: &Given<'_>) -> Result<T, String> {
-        let found = given
-            .text()
-            .and_then(|text| T::ALL.iter().find(|(word, _)| *word == text));
-        found
-            .map(|(_, value)| *value)
-            .ok_or_else(|| Rule::<T>::allowed(self))
+        let found = given.text().and_then(|text| T::ALL.iter().find(|(word, _)| *word == text));
+        found.map(|(_, value)| *value).ok_or_else(|| Rule::<T>::allowed(self))
     }
 
     fn show(&self, value: &T) -> Value {
-        let word = T::ALL
-            .iter()
-            .find(|(_, candidate)| candidate == value)
-            .map_or("", |(word, _)| word);
+        let word = T::ALL.iter().find(|(_, candidate)| candidate == value).map_or("", |(word, _)| word);
         Value::Text(word.to_owned())
     }
 
@@ -176,10 +163,7 @@ pub(super) const fn owner_name() -> Text {
 
 /// The name of an adapter.
 pub(super) const fn adapter_name() -> Text {
-    Text {
-        allowed: ADAPTER_NAME,
-        check: is_adapter_name,
-    }
+    Text { allowed: ADAPTER_NAME, check: is_adapter_name }
 }
 
 /// What the name of an adapter may be.
@@ -201,10 +185,7 @@ pub(super) fn is_adapter_name(name: &str) -> bool {
 pub(super) const fn address() -> Text {
     Text {
         allowed: "a loopback address and a port, such as 127.0.0.1:7433; port 0 takes a free one",
-        check: |text| {
-            text.parse()
-                .is_ok_and(|address: std::net::SocketAddr| address.ip().is_loopback())
-        },
+        check: |text| text.parse().is_ok_and(|address: std::net::SocketAddr| address.ip().is_loopback()),
     }
 }
 
@@ -214,9 +195,7 @@ pub(super) const fn filter() -> Text {
         allowed: "a tracing filter such as \"warn\" or \"info,mainspring=debug\", with the levels off, error, warn, info, debug, trace",
         check: |text| {
             !text.trim().is_empty()
-                && !text
-                    .split(',')
-                    .any(|directive| is_misspelt_level(directive.trim()))
+                && !text.split(',').any(|directive| is_misspelt_level(directive.trim()))
                 && EnvFilter::builder().parse(text).is_ok()
         },
     }
@@ -226,10 +205,7 @@ pub(super) const fn filter() -> Text {
 fn is_misspelt_level(directive: &str) -> bool {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let word = directive.to_ascii_lowercase();
-    !LEVELS.contains(&word.as_str())
-        && LEVELS
-            .iter()
-            .any(|level| strsim::jaro_winkler(level, &word) > 0.85)
+    !LEVELS.contains(&word.as_str()) && LEVELS.iter().any(|level| strsim::jaro_winkler(level, &word) > 0.85)
 }
 
 impl Rule<String> for Text {

@@ -255,9 +255,7 @@ pub(super) fn adapter_key(name: &str) -> String {
 
 /// The adapter whose cap `variable` sets. Names have hyphens and no underscores, so that this is unambiguous.
 pub(super) fn adapter_of_variable(variable: &str) -> Option<String> {
-    let name = variable
-        .strip_prefix("MAINSPRING_ADAPTERS_")?
-        .strip_suffix("_MAX_WORKERS")?;
+    let name = variable.strip_prefix("MAINSPRING_ADAPTERS_")?.strip_suffix("_MAX_WORKERS")?;
     let upper = !name.bytes().any(|b| b.is_ascii_lowercase() || b == b'-');
     let name = name.to_ascii_lowercase().replace('_', "-");
     (upper && rule::is_adapter_name(&name)).then_some(name)

@@ -22,18 +22,12 @@ pub struct Variable {
 
 /// The variables that are not settings. Any other `MAINSPRING_*` that is not one either is an error.
 pub const VARIABLES: &[Variable] = &[
-    Variable {
-        name: "MAINSPRING_CONFIG",
-        description: "The configuration file; --config wins over it.",
-    },
+    Variable { name: "MAINSPRING_CONFIG", description: "The configuration file; --config wins over it." },
     Variable {
         name: "XDG_CONFIG_HOME",
         description: "Folder of configuration files, if absolute; else ~/.config.",
     },
-    Variable {
-        name: "XDG_STATE_HOME",
-        description: "Folder of state, if absolute; else ~/.local/state.",
-    },
+    Variable { name: "XDG_STATE_HOME", description: "Folder of state, if absolute; else ~/.local/state." },
 ];
 
 /// Everything that a configuration is made of.
@@ -54,26 +48,14 @@ pub struct Sources {
 impl Sources {
     /// The sources of this process; set `file` to what `--config` says.
     pub fn from_process(flags: Vec<(String, String)>) -> Result<Self, ConfigError> {
-        let cwd = env::current_dir().map_err(|error| Problem::NoFolder {
-            reason: error.to_string(),
-        })?;
+        let cwd = env::current_dir().map_err(|error| Problem::NoFolder { reason: error.to_string() })?;
         let home = env::home_dir().filter(|home| home.is_absolute());
-        Ok(Self {
-            file: None,
-            env: variables(env::vars_os())?,
-            cwd,
-            home,
-            flags,
-        })
+        Ok(Self { file: None, env: variables(env::vars_os())?, cwd, home, flags })
     }
 
     /// What `name` is set to.
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
-        self.env
-            .iter()
-            .rev()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.as_str())
+        self.env.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 }
 
@@ -86,9 +68,7 @@ pub(super) fn variables(
         let Some(name) = name.to_str().filter(|name| concerns(name)) else {
             continue;
         };
-        let value = value.into_string().map_err(|_| Problem::NotUnicode {
-            name: name.to_owned(),
-        })?;
+        let value = value.into_string().map_err(|_| Problem::NotUnicode { name: name.to_owned() })?;
         kept.push((name.to_owned(), value));
     }
     Ok(kept)
@@ -104,18 +84,10 @@ fn concerns(name: &str) -> bool {
 pub(super) fn locate(sources: &Sources) -> Result<Option<(PathBuf, String)>, Problem> {
     let home = sources.home.as_deref();
     let named = match (&sources.file, sources.variable("MAINSPRING_CONFIG")) {
-        (Some(path), _) => Some((
-            path.as_path(),
-            Origin::Flag {
-                name: "--config".into(),
-            },
-        )),
-        (None, Some(path)) => Some((
-            Path::new(path),
-            Origin::Environment {
-                name: "MAINSPRING_CONFIG".into(),
-            },
-        )),
+        (Some(path), _) => Some((path.as_path(), Origin::Flag { name: "--config".into() })),
+        (None, Some(path)) => {
+            Some((Path::new(path), Origin::Environment { name: "MAINSPRING_CONFIG".into() }))
+        }
         (None, None) => None,
     };
     if let Some((path, origin)) = named {
@@ -128,32 +100,20 @@ pub(super) fn locate(sources: &Sources) -> Result<Option<(PathBuf, String)>, Pro
         let path = expand(path, &sources.cwd, home).map_err(invalid)?;
         return match fs::read_to_string(&path) {
             Ok(text) => Ok(Some((path, text))),
-            Err(error) => Err(Problem::Unreadable {
-                path,
-                named_by: Some(origin),
-                reason: error.to_string(),
-            }),
+            Err(error) => {
+                Err(Problem::Unreadable { path, named_by: Some(origin), reason: error.to_string() })
+            }
         };
     }
     let config_home = xdg(sources, "XDG_CONFIG_HOME", ".config");
-    let places = [
-        Some(sources.cwd.join(FILE)),
-        config_home.map(|folder| folder.join("mainspring").join(FILE)),
-    ];
+    let places =
+        [Some(sources.cwd.join(FILE)), config_home.map(|folder| folder.join("mainspring").join(FILE))];
     for path in places.into_iter().flatten() {
         match fs::read_to_string(&path) {
             Ok(text) => return Ok(Some((path, text))),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                ) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
             Err(error) => {
-                return Err(Problem::Unreadable {
-                    path,
-                    named_by: None,
-                    reason: error.to_string(),
-                });
+                return Err(Problem::Unreadable { path, named_by: None, reason: error.to_string() });
             }
         }
     }
@@ -167,10 +127,7 @@ pub(super) fn default_state_dir(sources: &Sources) -> Option<PathBuf> {
 
 /// The folder that `variable` names, else `below` in the home. The XDG specification has relative ones ignored.
 fn xdg(sources: &Sources, variable: &str, below: &str) -> Option<PathBuf> {
-    let named = sources
-        .variable(variable)
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute());
+    let named = sources.variable(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     named.or_else(|| Some(sources.home.as_ref()?.join(below)))
 }
 

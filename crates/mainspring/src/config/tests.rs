@@ -19,14 +19,7 @@ impl Machine {
         let (cwd, home) = (root.path().join("work"), root.path().join("home"));
         fs::create_dir_all(&cwd).unwrap();
         fs::create_dir_all(&home).unwrap();
-        Self {
-            root,
-            sources: Sources {
-                cwd,
-                home: Some(home),
-                ..Sources::default()
-            },
-        }
+        Self { root, sources: Sources { cwd, home: Some(home), ..Sources::default() } }
     }
 
     fn path(&self, below: &str) -> PathBuf {
@@ -72,11 +65,7 @@ fn machine() -> Machine {
 #[test]
 fn the_defaults() {
     let machine = machine();
-    let Resolved {
-        config,
-        origins,
-        file,
-    } = machine.load();
+    let Resolved { config, origins, file } = machine.load();
     assert_eq!(config.state_dir, machine.path("home/.local/state/mainspring"));
     assert_eq!(
         config,
@@ -95,10 +84,7 @@ fn the_defaults() {
             drain_ms: 10_000,
             log: "warn".into(),
             limits: Limits::default(),
-            retry: Retry {
-                base_ms: 500,
-                max_ms: 30_000
-            },
+            retry: Retry { base_ms: 500, max_ms: 30_000 },
             adapters: BTreeMap::new(),
         }
     );
@@ -111,12 +97,9 @@ fn every_default_is_one_that_its_own_rule_allows() {
     let machine = machine();
     for setting in SETTINGS {
         let value = setting.default();
-        let resolved = Machine {
-            root: TempDir::new().unwrap(),
-            sources: machine.sources.clone(),
-        }
-        .flag(setting.key, &value.to_string())
-        .load();
+        let resolved = Machine { root: TempDir::new().unwrap(), sources: machine.sources.clone() }
+            .flag(setting.key, &value.to_string())
+            .load();
         if setting.key != "state_dir" {
             assert_eq!(setting.value(&resolved.config), value, "{}", setting.key);
         }
@@ -135,11 +118,7 @@ fn every_setting_has_its_own_names_and_says_what_it_is() {
     for setting in SETTINGS {
         assert!(setting.description().ends_with('.'), "{}", setting.key);
         assert!(!setting.allowed().is_empty(), "{}", setting.key);
-        assert!(
-            !VARIABLES.iter().any(|other| other.name == setting.variable()),
-            "{}",
-            setting.key
-        );
+        assert!(!VARIABLES.iter().any(|other| other.name == setting.variable()), "{}", setting.key);
     }
 }
 
@@ -159,9 +138,7 @@ fn each_layer_wins_over_the_one_before() {
 
 #[test]
 fn an_alias_counts_only_without_the_proper_name() {
-    let machine = machine()
-        .env("MAINSPRING_MAX_WORKERS", "4")
-        .env("OMI_AGENT_MAX_WORKERS", "many");
+    let machine = machine().env("MAINSPRING_MAX_WORKERS", "4").env("OMI_AGENT_MAX_WORKERS", "many");
     assert_eq!(machine.load().config.max_workers, 4);
     let machine = Machine::new().env("OMI_AGENT_STATE_DIR", "/srv/state");
     let resolved = machine.load();
@@ -176,10 +153,8 @@ fn an_alias_counts_only_without_the_proper_name() {
 
 #[test]
 fn every_layer_is_checked_even_where_it_is_overridden() {
-    let machine = machine()
-        .file("max_workers = 0")
-        .env("MAINSPRING_MAX_WORKERS", "x")
-        .flag("max_workers", "5");
+    let machine =
+        machine().file("max_workers = 0").env("MAINSPRING_MAX_WORKERS", "x").flag("max_workers", "5");
     assert_eq!(
         machine.problems(),
         "max_workers = 0 ($/work/mainspring.toml line 1): must be a whole number from 1 to 1024\n\
@@ -213,33 +188,13 @@ fn all_of_the_file() {
     assert_eq!(file, Some(machine.path("work/mainspring.toml")));
     assert_eq!(config.state_dir, machine.path("work/state"));
     assert_eq!(
-        (
-            config.owner.as_str(),
-            config.adapter.as_str(),
-            config.log.as_str()
-        ),
+        (config.owner.as_str(), config.adapter.as_str(), config.log.as_str()),
         ("ada", "acp-claude", "info,mainspring=debug")
     );
     assert_eq!((config.max_workers, config.readers), (16, 2));
-    assert_eq!(
-        (
-            config.cancel_grace_ms,
-            config.wait_expiry_hours,
-            config.idle_unload_ms
-        ),
-        (1000, 1, 0)
-    );
-    assert_eq!(
-        (config.durability, config.on_orphan),
-        (Durability::Normal, OnOrphan::Retry)
-    );
-    assert_eq!(
-        config.retry,
-        Retry {
-            base_ms: 1,
-            max_ms: 2
-        }
-    );
+    assert_eq!((config.cancel_grace_ms, config.wait_expiry_hours, config.idle_unload_ms), (1000, 1, 0));
+    assert_eq!((config.durability, config.on_orphan), (Durability::Normal, OnOrphan::Retry));
+    assert_eq!(config.retry, Retry { base_ms: 1, max_ms: 2 });
     assert_eq!(config.limits.page, 7);
     assert_eq!(config.adapters["pi"].max_workers, Some(2));
 }
@@ -264,18 +219,13 @@ fn where_the_file_is_looked_for() {
     assert_eq!(machine.load().config.owner, "home");
     let xdg = machine.path("xdg").to_str().unwrap().to_owned();
     let machine = machine.env("XDG_CONFIG_HOME", &xdg);
-    assert_eq!(
-        machine.load().config.owner,
-        "local",
-        "XDG_CONFIG_HOME replaces ~/.config"
-    );
+    assert_eq!(machine.load().config.owner, "local", "XDG_CONFIG_HOME replaces ~/.config");
     let machine = machine.file_at("xdg/mainspring/mainspring.toml", "owner = \"xdg\"");
     assert_eq!(machine.load().config.owner, "xdg");
     let machine = machine.file("owner = \"cwd\"");
     assert_eq!(machine.load().config.owner, "cwd");
-    let machine = machine
-        .file_at("home/own.toml", "owner = \"variable\"")
-        .env("MAINSPRING_CONFIG", "~/own.toml");
+    let machine =
+        machine.file_at("home/own.toml", "owner = \"variable\"").env("MAINSPRING_CONFIG", "~/own.toml");
     assert_eq!(machine.load().config.owner, "variable");
     let mut machine = machine.file_at("work/flag.toml", "owner = \"flag\"");
     machine.sources.file = Some("flag.toml".into());
@@ -284,9 +234,7 @@ fn where_the_file_is_looked_for() {
 
 #[test]
 fn a_named_file_must_exist() {
-    let mut machine = machine()
-        .file("owner = \"cwd\"")
-        .env("MAINSPRING_CONFIG", "none.toml");
+    let mut machine = machine().file("owner = \"cwd\"").env("MAINSPRING_CONFIG", "none.toml");
     assert_eq!(
         machine.problems(),
         "the configuration file $/work/none.toml (named by MAINSPRING_CONFIG) cannot be read: \
@@ -295,48 +243,28 @@ fn a_named_file_must_exist() {
     machine.sources.file = Some("nor.toml".into());
     assert!(machine.problems().contains("$/work/nor.toml (named by --config)"));
     let machine = Machine::new().env("MAINSPRING_CONFIG", "");
-    assert_eq!(
-        machine.problems(),
-        r#"config = "" (MAINSPRING_CONFIG): must be a path that is not empty"#
-    );
+    assert_eq!(machine.problems(), r#"config = "" (MAINSPRING_CONFIG): must be a path that is not empty"#);
 }
 
 #[test]
 fn a_file_that_lies_there_and_cannot_be_read_is_not_passed_over() {
     let machine = machine();
     fs::create_dir(machine.path("work/mainspring.toml")).unwrap();
-    assert!(
-        machine
-            .problems()
-            .starts_with("the configuration file $/work/mainspring.toml cannot be read: ")
-    );
+    assert!(machine.problems().starts_with("the configuration file $/work/mainspring.toml cannot be read: "));
 }
 
 #[test]
 fn where_the_state_is() {
     let state = |machine: &Machine| machine.load().config.state_dir;
     let machine = machine().env("XDG_STATE_HOME", "relative");
-    assert_eq!(
-        state(&machine),
-        machine.path("home/.local/state/mainspring"),
-        "a relative one is ignored"
-    );
+    assert_eq!(state(&machine), machine.path("home/.local/state/mainspring"), "a relative one is ignored");
     let machine = machine.env("XDG_STATE_HOME", "/xdg");
     assert_eq!(state(&machine), PathBuf::from("/xdg/mainspring"));
-    let machine = machine
-        .file_at("etc/m.toml", "state_dir = \"../state/.\"")
-        .env("MAINSPRING_CONFIG", "../etc/m.toml");
-    assert_eq!(
-        state(&machine),
-        machine.path("work/../etc/../state"),
-        "relative to the file"
-    );
+    let machine =
+        machine.file_at("etc/m.toml", "state_dir = \"../state/.\"").env("MAINSPRING_CONFIG", "../etc/m.toml");
+    assert_eq!(state(&machine), machine.path("work/../etc/../state"), "relative to the file");
     let machine = machine.env("MAINSPRING_STATE_DIR", "./here/");
-    assert_eq!(
-        state(&machine),
-        machine.path("work/here"),
-        "relative to the current folder"
-    );
+    assert_eq!(state(&machine), machine.path("work/here"), "relative to the current folder");
     let machine = machine.flag("state_dir", "~/there");
     assert_eq!(state(&machine), machine.path("home/there"));
     let machine = machine.flag("state_dir", "~");
@@ -346,40 +274,23 @@ fn where_the_state_is() {
 #[test]
 fn paths_that_are_refused() {
     let refused = |value: &str| Machine::new().env("MAINSPRING_STATE_DIR", value).problems();
-    assert_eq!(
-        refused(""),
-        r#"state_dir = "" (MAINSPRING_STATE_DIR): must be a path that is not empty"#
-    );
+    assert_eq!(refused(""), r#"state_dir = "" (MAINSPRING_STATE_DIR): must be a path that is not empty"#);
     assert!(refused("~ada/x").contains("without ~ada: only ~ alone is expanded"));
     assert!(refused("a\0b").contains("without NUL"));
     let machine = machine().file("state_dir = ''");
-    assert!(
-        machine
-            .problems()
-            .contains("mainspring.toml line 1): must be a path that is not empty")
-    );
+    assert!(machine.problems().contains("mainspring.toml line 1): must be a path that is not empty"));
 }
 
 #[test]
 fn without_a_home() {
     let mut machine = machine();
     machine.sources.home = None;
-    assert_eq!(
-        machine.problems(),
-        "no folder for state_dir: there is no HOME; set MAINSPRING_STATE_DIR"
-    );
+    assert_eq!(machine.problems(), "no folder for state_dir: there is no HOME; set MAINSPRING_STATE_DIR");
     let machine = machine.env("MAINSPRING_STATE_DIR", "~/x");
-    assert!(
-        machine
-            .problems()
-            .ends_with("must be a path without ~, since there is no HOME")
-    );
+    assert!(machine.problems().ends_with("must be a path without ~, since there is no HOME"));
     let machine = machine.env("MAINSPRING_STATE_DIR", "/x");
     assert_eq!(machine.sources.variable("MAINSPRING_STATE_DIR"), Some("/x"));
-    assert!(
-        Config::load(&machine.sources).is_err(),
-        "the first value is checked too"
-    );
+    assert!(Config::load(&machine.sources).is_err(), "the first value is checked too");
     let mut machine = Machine::new().flag("state_dir", "/x");
     machine.sources.home = None;
     assert_eq!(machine.load().config.state_dir, PathBuf::from("/x"));
@@ -388,43 +299,18 @@ fn without_a_home() {
 #[test]
 fn numbers_that_are_refused() {
     let number = "must be a whole number from 1 to 1024";
-    for value in [
-        "0",
-        "1025",
-        "-1",
-        "8.0",
-        "true",
-        "[8]",
-        "{ a = 1 }",
-        "99999999999999999999",
-        "nan",
-    ] {
+    for value in ["0", "1025", "-1", "8.0", "true", "[8]", "{ a = 1 }", "99999999999999999999", "nan"] {
         let machine = Machine::new().file(&format!("\nmax_workers = {value}"));
         let expected = format!("max_workers = {value} ($/work/mainspring.toml line 2): {number}");
         assert_eq!(machine.problems(), expected);
     }
     let machine = Machine::new().file("max_workers = \"8\"");
     assert!(machine.problems().ends_with("from 1 to 1024, without quotes"));
-    for value in [
-        "",
-        " ",
-        "0",
-        "1025",
-        "-1",
-        "+1",
-        "8.0",
-        "eight",
-        "_8",
-        "8_",
-        "1__0",
-        "0x8",
-        "99999999999999999999",
-    ] {
+    for value in
+        ["", " ", "0", "1025", "-1", "+1", "8.0", "eight", "_8", "8_", "1__0", "0x8", "99999999999999999999"]
+    {
         let machine = Machine::new().flag("max_workers", value);
-        assert_eq!(
-            machine.problems(),
-            format!("max_workers = {value:?} (--max-workers): {number}")
-        );
+        assert_eq!(machine.problems(), format!("max_workers = {value:?} (--max-workers): {number}"));
     }
 }
 
@@ -435,47 +321,29 @@ fn words_and_texts_that_are_refused() {
         refused("durability", "Full"),
         r#"durability = "Full" (--durability): must be "full" or "normal""#
     );
-    assert_eq!(
-        refused("on_orphan", ""),
-        r#"on_orphan = "" (--on-orphan): must be "leave" or "retry""#
-    );
+    assert_eq!(refused("on_orphan", ""), r#"on_orphan = "" (--on-orphan): must be "leave" or "retry""#);
     for value in ["", "a\nb", &"x".repeat(513)] {
         assert!(
             refused("owner", value).ends_with("must be a text of 1 to 512 bytes without control characters")
         );
     }
     for value in ["", "Pi", "1x", "a_b", "a--b", "a-", "-a", "a.b", "ä"] {
-        assert!(
-            refused("adapter", value).contains("must be 1 to 64 lower-case letters"),
-            "{value}"
-        );
+        assert!(refused("adapter", value).contains("must be 1 to 64 lower-case letters"), "{value}");
     }
     let machine = Machine::new().file("owner = 5");
-    assert!(
-        machine
-            .problems()
-            .starts_with("owner = 5 ($/work/mainspring.toml line 1): must be a text")
-    );
+    assert!(machine.problems().starts_with("owner = 5 ($/work/mainspring.toml line 1): must be a text"));
 }
 
 #[test]
 fn a_log_filter_is_checked() {
-    for value in [
-        "warn",
-        "INFO",
-        "off",
-        "info,mainspring=debug,rusqlite=off",
-        "mainspring[span]=trace",
-        "hyper",
-    ] {
+    for value in
+        ["warn", "INFO", "off", "info,mainspring=debug,rusqlite=off", "mainspring[span]=trace", "hyper"]
+    {
         assert_eq!(Machine::new().flag("log", value).load().config.log, value);
     }
     for value in ["", " ", "mainspring=loud", "wran", "warning", "info,debgu"] {
         let problems = Machine::new().flag("log", value).problems();
-        assert!(
-            problems.contains("must be a tracing filter such as \"warn\""),
-            "{value}: {problems}"
-        );
+        assert!(problems.contains("must be a tracing filter such as \"warn\""), "{value}: {problems}");
     }
 }
 
@@ -520,10 +388,7 @@ fn unknown_variables_suggest_the_near_one() {
     );
     assert!(near("MAINSPRING_ADAPTERS__MAX_WORKERS").starts_with("unknown variable"));
     assert!(near("MAINSPRING_ZZZ").ends_with("remove it; `mainspring config show` lists what there is"));
-    let others = machine()
-        .env("MAINSPRINGS", "1")
-        .env("OMI_AGENT_OTHER", "1")
-        .env("PATH", "/bin");
+    let others = machine().env("MAINSPRINGS", "1").env("OMI_AGENT_OTHER", "1").env("PATH", "/bin");
     assert!(others.load().origins.is_empty());
 }
 
@@ -546,10 +411,7 @@ fn tables_that_are_none_and_values_that_are_tables() {
 #[test]
 fn a_file_that_is_not_toml() {
     let problems = machine().file("owner = \"a\"\nmax_workers = = 3\n").problems();
-    assert!(
-        problems.starts_with("$/work/mainspring.toml line 2, column 15: not TOML: "),
-        "{problems}"
-    );
+    assert!(problems.starts_with("$/work/mainspring.toml line 2, column 15: not TOML: "), "{problems}");
     let problems = machine().file("owner = \"a\"\nowner = \"b\"\n").problems();
     assert!(
         problems.starts_with("$/work/mainspring.toml line 2, column 1: not TOML: duplicate key"),
@@ -559,9 +421,7 @@ fn a_file_that_is_not_toml() {
 
 #[test]
 fn values_that_contradict_each_other() {
-    let machine = machine()
-        .file("[retry]\nbase_ms = 40_000")
-        .env("MAINSPRING_LIMITS_MESSAGE_BYTES", "5");
+    let machine = machine().file("[retry]\nbase_ms = 40_000").env("MAINSPRING_LIMITS_MESSAGE_BYTES", "5");
     assert_eq!(
         machine.problems(),
         "retry.base_ms = 40000 ($/work/mainspring.toml line 2) is more than retry.max_ms = 30000 (default): \
@@ -573,16 +433,12 @@ fn values_that_contradict_each_other() {
 
 #[test]
 fn rows_say_every_value_and_its_origin() {
-    let machine = machine()
-        .file("\nowner = \"ada\"\n[adapters.pi]\nmax_workers = 2")
-        .flag("readers", "1");
+    let machine = machine().file("\nowner = \"ada\"\n[adapters.pi]\nmax_workers = 2").flag("readers", "1");
     let rows = machine.load().rows();
     assert_eq!(rows.len(), SETTINGS.len() + 1);
     let row = |key: &str| {
         let row = rows.iter().find(|row| row.key == key).unwrap();
-        serde_json::to_string(row)
-            .unwrap()
-            .replace(machine.root.path().to_str().unwrap(), "$")
+        serde_json::to_string(row).unwrap().replace(machine.root.path().to_str().unwrap(), "$")
     };
     assert_eq!(
         row("owner"),
@@ -612,13 +468,7 @@ fn only_variables_that_concern_us_leave_the_process_environment() {
     ];
     let kept = source::variables(all.into_iter()).unwrap();
     let names: Vec<_> = kept.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(
-        names,
-        ["MAINSPRING_OWNER", "OMI_AGENT_STATE_DIR", "XDG_STATE_HOME"]
-    );
+    assert_eq!(names, ["MAINSPRING_OWNER", "OMI_AGENT_STATE_DIR", "XDG_STATE_HOME"]);
     let error = source::variables([(os(b"MAINSPRING_STATE_DIR"), os(b"/\xff"))].into_iter()).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "MAINSPRING_STATE_DIR is not valid UTF-8: give a value that is"
-    );
+    assert_eq!(error.to_string(), "MAINSPRING_STATE_DIR is not valid UTF-8: give a value that is");
 }

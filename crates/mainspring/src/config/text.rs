@@ -19,12 +19,7 @@ pub(super) fn variables(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<E
         // Whoever set the proper name may not even know of the alias: it counts, and is checked, only without it.
         let proper = settings::variable(&key);
         if *name == proper || sources.variable(&proper).is_none() {
-            entries.push(entry(
-                sources,
-                key,
-                value,
-                Origin::Environment { name: name.clone() },
-            ));
+            entries.push(entry(sources, key, value, Origin::Environment { name: name.clone() }));
         }
     }
     entries
@@ -34,9 +29,7 @@ pub(super) fn variables(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<E
 pub(super) fn flags(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (key, value) in &sources.flags {
-        let origin = Origin::Flag {
-            name: settings::flag(key),
-        };
+        let origin = Origin::Flag { name: settings::flag(key) };
         if settings::target(key).is_some() {
             entries.push(entry(sources, key.clone(), value, origin));
         } else {
@@ -48,9 +41,7 @@ pub(super) fn flags(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<Entry
 
 /// The key of the setting that the variable `name` sets.
 fn key_of(name: &str) -> Option<String> {
-    let named = SETTINGS
-        .iter()
-        .find(|setting| setting.variable() == name || setting.alias() == Some(name));
+    let named = SETTINGS.iter().find(|setting| setting.variable() == name || setting.alias() == Some(name));
     match named {
         Some(setting) => Some(setting.key.to_owned()),
         None => settings::adapter_of_variable(name).map(|adapter| settings::adapter_key(&adapter)),

@@ -33,17 +33,11 @@ fn run(dir: &Path, arguments: &[&str]) -> Said {
 }
 
 fn json_lines(said: &Said) -> Vec<Value> {
-    said.out
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 fn latest_run(dir: &Path) -> String {
-    json_lines(&run(dir, &["run", "list", "--json"]))[0]["runId"]
-        .as_str()
-        .unwrap()
-        .to_owned()
+    json_lines(&run(dir, &["run", "list", "--json"]))[0]["runId"].as_str().unwrap().to_owned()
 }
 
 #[test]
@@ -51,24 +45,10 @@ fn a_prompt_is_answered_on_standard_output_and_nothing_else_is() {
     let dir = tempfile::tempdir().unwrap();
     let said = run(
         dir.path(),
-        &[
-            "prompt",
-            "--session",
-            "hello",
-            "say hi there; tool add {\"a\":1,\"b\":2}; say done",
-        ],
+        &["prompt", "--session", "hello", "say hi there; tool add {\"a\":1,\"b\":2}; say done"],
     );
-    assert_eq!(
-        (said.code, said.out.as_str()),
-        (0, "hi there\ndone\n"),
-        "{}",
-        said.err
-    );
-    assert!(
-        !said.err.contains('\x1b'),
-        "colour without a terminal: {:?}",
-        said.err
-    );
+    assert_eq!((said.code, said.out.as_str()), (0, "hi there\ndone\n"), "{}", said.err);
+    assert!(!said.err.contains('\x1b'), "colour without a terminal: {:?}", said.err);
     let shown = run(dir.path(), &["session", "show", "hello", "--json"]);
     let messages = json_lines(&shown)[0]["messages"].as_array().unwrap().len();
     assert_eq!(messages, 4);
@@ -78,15 +58,10 @@ fn a_prompt_is_answered_on_standard_output_and_nothing_else_is() {
 fn a_prompt_as_json_is_every_event_of_its_run() {
     let dir = tempfile::tempdir().unwrap();
     let said = run(dir.path(), &["prompt", "--session", "hello", "--json", "say hi"]);
-    let types: Vec<String> = json_lines(&said)
-        .iter()
-        .map(|line| line["type"].as_str().unwrap().to_owned())
-        .collect();
-    let events: Vec<&str> = types
-        .iter()
-        .map(String::as_str)
-        .filter(|kind| *kind != "message.delta")
-        .collect();
+    let types: Vec<String> =
+        json_lines(&said).iter().map(|line| line["type"].as_str().unwrap().to_owned()).collect();
+    let events: Vec<&str> =
+        types.iter().map(String::as_str).filter(|kind| *kind != "message.delta").collect();
     assert_eq!(
         events,
         [
@@ -108,37 +83,17 @@ fn exit_codes_say_what_happened() {
     let cases: [(&[&str], i32, &str); 9] = [
         (&["prompt", "say hi"], 0, "succeeded"),
         (&["prompt", "fail no luck"], 1, "no luck (script_failed)"),
-        (
-            &["prompt", "--session", "bad key", "x"],
-            2,
-            "error[invalid_request]",
-        ),
+        (&["prompt", "--session", "bad key", "x"], 2, "error[invalid_request]"),
         (
             &["prompt", "--adapter", "nope", "x"],
             2,
             "error[adapter_not_registered]: no adapter \"nope\"; there is script",
         ),
-        (
-            &["session", "show", "nobody"],
-            3,
-            "error[not_found]: no session \"nobody\"",
-        ),
-        (
-            &["run", "show", "run_00000000000040008000000000000000"],
-            3,
-            "error[not_found]",
-        ),
+        (&["session", "show", "nobody"], 3, "error[not_found]: no session \"nobody\""),
+        (&["run", "show", "run_00000000000040008000000000000000"], 3, "error[not_found]"),
         (&["run", "show", "run_1"], 2, "is not a run id"),
-        (
-            &["session", "list", "--limit", "0"],
-            2,
-            "a limit must be at least 1",
-        ),
-        (
-            &["prompt", "--session", "asking", "ask Who?"],
-            7,
-            "mainspring run answer run_",
-        ),
+        (&["session", "list", "--limit", "0"], 2, "a limit must be at least 1"),
+        (&["prompt", "--session", "asking", "ask Who?"], 7, "mainspring run answer run_"),
     ];
     for (arguments, code, says) in cases {
         let said = run(dir.path(), arguments);
@@ -148,24 +103,12 @@ fn exit_codes_say_what_happened() {
     let waiting = latest_run(dir.path());
     let said = run(dir.path(), &["prompt", "--session", "asking", "say me too"]);
     assert_eq!(said.code, 7, "{}", said.err);
-    assert!(
-        said.err.contains("queued behind a run that waits: Who?"),
-        "{}",
-        said.err
-    );
+    assert!(said.err.contains("queued behind a run that waits: Who?"), "{}", said.err);
     assert_eq!(run(dir.path(), &["run", "answer", &waiting, "--allow"]).code, 4);
     let said = run(dir.path(), &["run", "answer", &waiting, "me"]);
-    assert_eq!(
-        (said.code, said.out.as_str()),
-        (0, "You answered: me\n"),
-        "{}",
-        said.err
-    );
+    assert_eq!((said.code, said.out.as_str()), (0, "You answered: me\n"), "{}", said.err);
     // The prompt that waited behind it was accepted, so it has been done as well.
-    assert_eq!(
-        json_lines(&run(dir.path(), &["run", "list", "--json"]))[0]["status"],
-        "succeeded"
-    );
+    assert_eq!(json_lines(&run(dir.path(), &["run", "list", "--json"]))[0]["status"], "succeeded");
     assert_eq!(run(dir.path(), &["run", "cancel", &waiting]).code, 4);
 }
 
@@ -181,12 +124,7 @@ fn errors_are_json_when_json_is_wanted() {
 #[test]
 fn a_request_sent_twice_is_one_run() {
     let dir = tempfile::tempdir().unwrap();
-    let send = |text: &str| {
-        run(
-            dir.path(),
-            &["prompt", "--session", "once", "--request-id", "r1", text],
-        )
-    };
+    let send = |text: &str| run(dir.path(), &["prompt", "--session", "once", "--request-id", "r1", text]);
     assert_eq!(send("say once").out, "once\n");
     assert_eq!(send("say once").out, "once\n");
     let said = send("say twice");
@@ -199,10 +137,7 @@ fn a_request_sent_twice_is_one_run() {
 fn sessions_are_renamed_archived_and_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let names = |arguments: &[&str]| -> Vec<Value> {
-        json_lines(&run(dir.path(), arguments))
-            .into_iter()
-            .map(|session| session["title"].clone())
-            .collect()
+        json_lines(&run(dir.path(), arguments)).into_iter().map(|session| session["title"].clone()).collect()
     };
     run(dir.path(), &["prompt", "--session", "a", "say hi"]);
     run(dir.path(), &["session", "rename", "a", "My title"]);
@@ -210,17 +145,11 @@ fn sessions_are_renamed_archived_and_deleted() {
     run(dir.path(), &["session", "archive", "a"]);
     assert_eq!(names(&["session", "list", "--json"]).len(), 0);
     assert_eq!(names(&["session", "list", "--archived", "--json"]), ["My title"]);
-    run(
-        dir.path(),
-        &["prompt", "--session", "a", "say a prompt takes it out again"],
-    );
+    run(dir.path(), &["prompt", "--session", "a", "say a prompt takes it out again"]);
     assert_eq!(names(&["session", "list", "--json"]), ["My title"]);
     assert_eq!(run(dir.path(), &["session", "delete", "a"]).out, "deleted a\n");
     assert_eq!(run(dir.path(), &["session", "show", "a"]).code, 3);
-    run(
-        dir.path(),
-        &["prompt", "--session", "a", "say the name is free again"],
-    );
+    run(dir.path(), &["prompt", "--session", "a", "say the name is free again"]);
     assert_eq!(
         json_lines(&run(dir.path(), &["session", "show", "a", "--json"]))[0]["messages"]
             .as_array()
@@ -242,9 +171,7 @@ fn a_second_process_is_told_who_owns_the_folder_and_changes_nothing() {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    BufReader::new(owner.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    BufReader::new(owner.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "here I am\n");
     let said = run(dir.path(), &["session", "delete", "a"]);
     let doctor = run(dir.path(), &["doctor"]);
@@ -252,16 +179,8 @@ fn a_second_process_is_told_who_owns_the_folder_and_changes_nothing() {
     owner.wait().unwrap();
     assert_eq!(said.code, 6, "{}", said.err);
     let expected = format!("is in use by process {}: ", owner.id());
-    assert!(
-        said.err.contains("error[state_dir_owned]") && said.err.contains(&expected),
-        "{}",
-        said.err
-    );
-    assert!(
-        doctor.code == 0 && doctor.out.contains("in use by process"),
-        "{}",
-        doctor.out
-    );
+    assert!(said.err.contains("error[state_dir_owned]") && said.err.contains(&expected), "{}", said.err);
+    assert!(doctor.code == 0 && doctor.out.contains("in use by process"), "{}", doctor.out);
     let latest = &json_lines(&run(dir.path(), &["run", "list", "--json"]))[0];
     assert_eq!(latest["status"], "orphaned");
 }
@@ -277,12 +196,7 @@ fn an_oversized_or_odd_prompt_is_refused_and_nothing_is_stored() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(&vec![b'a'; 10_000_000])
-        .unwrap();
+    child.stdin.take().unwrap().write_all(&vec![b'a'; 10_000_000]).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let error: Value = serde_json::from_slice(&output.stderr).unwrap();
@@ -295,13 +209,9 @@ fn the_demo_ends_by_itself_without_a_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let said = run(dir.path(), &["demo"]);
     assert_eq!(said.code, 0, "{}", said.err);
-    for expected in [
-        "a tool call, recorded before it runs",
-        "attempt 2",
-        "cancelled",
-        "kill -9",
-        "retried: succeeded",
-    ] {
+    for expected in
+        ["a tool call, recorded before it runs", "attempt 2", "cancelled", "kill -9", "retried: succeeded"]
+    {
         assert!(said.out.contains(expected), "{expected}: {}", said.out);
     }
     assert!(!said.out.contains('\x1b'));
@@ -313,16 +223,8 @@ fn settings_are_shown_with_their_origin_and_unknown_ones_are_refused() {
     std::fs::write(dir.path().join("mainspring.toml"), "max_workers = 3\n").unwrap();
     let said = run(dir.path(), &["config", "show", "--json"]);
     let settings = &json_lines(&said)[0]["settings"];
-    let workers = settings
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|row| row["key"] == "max_workers")
-        .unwrap();
-    assert_eq!(
-        (&workers["value"], &workers["origin"]["from"]),
-        (&Value::from(3), &Value::from("file"))
-    );
+    let workers = settings.as_array().unwrap().iter().find(|row| row["key"] == "max_workers").unwrap();
+    assert_eq!((&workers["value"], &workers["origin"]["from"]), (&Value::from(3), &Value::from("file")));
     std::fs::write(dir.path().join("mainspring.toml"), "max_worker = 3\n").unwrap();
     let said = run(dir.path(), &["config", "show"]);
     assert_eq!(said.code, 2);

@@ -6,18 +6,14 @@ use mainspring::config::{SETTINGS, VARIABLES};
 use mainspring::core::Body;
 
 fn document(name: &str) -> String {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .join(name);
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 #[test]
 fn every_event_type_is_documented_and_none_that_does_not_exist() {
     let text = document("docs/events.md");
-    let rows = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     assert_eq!(rows.collect::<Vec<_>>(), Body::TYPES);
 }
 
@@ -25,10 +21,7 @@ fn every_event_type_is_documented_and_none_that_does_not_exist() {
 fn every_setting_is_documented_as_it_is() {
     let mut table = String::new();
     for setting in SETTINGS {
-        let alias = setting
-            .alias()
-            .map(|alias| format!(", `{alias}`"))
-            .unwrap_or_default();
+        let alias = setting.alias().map(|alias| format!(", `{alias}`")).unwrap_or_default();
         writeln!(
             table,
             "| `{}` | `{}` | {} | `{}`{alias} | {} |",
@@ -41,35 +34,22 @@ fn every_setting_is_documented_as_it_is() {
         .unwrap();
     }
     let text = document("docs/configuration.md");
-    assert!(
-        text.contains(&table),
-        "docs/configuration.md should hold:\n{table}"
-    );
+    assert!(text.contains(&table), "docs/configuration.md should hold:\n{table}");
     for variable in VARIABLES {
-        assert!(
-            text.contains(&format!("`{}`", variable.name)),
-            "{} is not documented",
-            variable.name
-        );
+        assert!(text.contains(&format!("`{}`", variable.name)), "{} is not documented", variable.name);
     }
 }
 
 #[test]
 fn the_examples_of_the_script_language_are_scripts() {
     let text = document("docs/script.md");
-    let examples: Vec<&str> = text
-        .split("```script\n")
-        .skip(1)
-        .filter_map(|rest| rest.split("```").next())
-        .collect();
+    let examples: Vec<&str> =
+        text.split("```script\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(examples.len() > 3);
     for example in examples {
         let commands = mainspring_adapters::script::parse(example).unwrap();
         let said_back = |command: &mainspring_adapters::script::Command| matches!(command, mainspring_adapters::script::Command::Say(text) if text.starts_with("You said:"));
-        assert!(
-            !commands.is_empty() && !commands.iter().any(said_back),
-            "{example}: {commands:?}"
-        );
+        assert!(!commands.is_empty() && !commands.iter().any(said_back), "{example}: {commands:?}");
     }
 }
 
@@ -89,10 +69,7 @@ fn the_documents_link_to_what_exists() {
             if link.starts_with("http") || link.starts_with('#') {
                 continue;
             }
-            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../..")
-                .join(folder)
-                .join(link);
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder).join(link);
             assert!(path.exists(), "{name} links to {link}, which does not exist");
         }
     }
@@ -108,9 +85,6 @@ fn every_endpoint_is_documented() {
         .collect();
     assert!(paths.len() > 15);
     for path in paths {
-        assert!(
-            text.contains(&format!(" {path}`")),
-            "{path} is not in docs/http.md"
-        );
+        assert!(text.contains(&format!(" {path}`")), "{path} is not in docs/http.md");
     }
 }

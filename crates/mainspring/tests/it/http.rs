@@ -40,25 +40,13 @@ impl Server {
             .split_whitespace()
             .find(|word| word.starts_with("http://"))
             .unwrap_or_else(|| panic!("{line}"));
-        let token = mainspring(dir.path())
-            .args(["serve", "--print-token"])
-            .output()
-            .unwrap()
-            .stdout;
+        let token = mainspring(dir.path()).args(["serve", "--print-token"]).output().unwrap().stdout;
         let token = String::from_utf8(token).unwrap().trim().to_owned();
-        Self {
-            url: url.to_owned(),
-            token,
-            client: Client::new(),
-            child,
-            _dir: dir,
-        }
+        Self { url: url.to_owned(), token, client: Client::new(), child, _dir: dir }
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.client
-            .request(method, format!("{}{path}", self.url))
-            .bearer_auth(&self.token)
+        self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token)
     }
 
     async fn get(&self, path: &str) -> (StatusCode, Value) {
@@ -81,18 +69,13 @@ impl Server {
         let path = format!("/v1/runs/{}/events", run["runId"].as_str().unwrap());
         let mut stream = Frames::open(self, &path, None).await;
         while stream.next().await.is_some() {}
-        self.get(&format!("/v1/runs/{}", run["runId"].as_str().unwrap()))
-            .await
-            .1
+        self.get(&format!("/v1/runs/{}", run["runId"].as_str().unwrap())).await.1
     }
 }
 
 fn mainspring(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainspring"));
-    command
-        .env_clear()
-        .env("HOME", dir)
-        .env("MAINSPRING_STATE_DIR", dir.join("state"));
+    command.env_clear().env("HOME", dir).env("MAINSPRING_STATE_DIR", dir.join("state"));
     command
 }
 
@@ -116,18 +99,13 @@ struct Frame {
 
 impl Frames {
     async fn open(server: &Server, path: &str, last: Option<&str>) -> Self {
-        let mut request = server
-            .request(Method::GET, path)
-            .header("accept", "text/event-stream");
+        let mut request = server.request(Method::GET, path).header("accept", "text/event-stream");
         if let Some(last) = last {
             request = request.header("last-event-id", last);
         }
         let response = request.send().await.unwrap();
         assert_eq!(response.headers()["content-type"], "text/event-stream");
-        Self {
-            response,
-            buffer: vec![],
-        }
+        Self { response, buffer: vec![] }
     }
 
     async fn next(&mut self) -> Option<Frame> {
@@ -139,10 +117,7 @@ impl Frames {
                     frame.lines().filter_map(|line| line.split_once(": ")).collect();
                 let Some(data) = fields.get("data") else { continue };
                 let id = fields.get("id").map(|id| (*id).to_owned());
-                return Some(Frame {
-                    id,
-                    data: serde_json::from_str(data).unwrap(),
-                });
+                return Some(Frame { id, data: serde_json::from_str(data).unwrap() });
             }
             self.buffer.extend(self.response.chunk().await.unwrap()?);
         }
@@ -153,26 +128,16 @@ impl Frames {
 async fn a_prompt_can_be_waited_for() {
     let server = Server::start();
     let body = json!({"prompt": "say hi", "session": {"key": "a"}});
-    let request = server
-        .request(Method::POST, "/v1/runs")
-        .header("prefer", "wait=30")
-        .json(&body);
+    let request = server.request(Method::POST, "/v1/runs").header("prefer", "wait=30").json(&body);
     let (status, run) = answer(request).await;
-    assert_eq!(
-        (status, &run["status"]),
-        (StatusCode::OK, &json!("succeeded")),
-        "{run}"
-    );
+    assert_eq!((status, &run["status"]), (StatusCode::OK, &json!("succeeded")), "{run}");
     let (_, messages) = server.get("/v1/sessions/a/messages").await;
     assert_eq!(messages["items"][1]["content"][0]["text"], "hi\n");
     let (_, page) = server.get("/v1/sessions/a/events?limit=3").await;
     assert_eq!(page["items"].as_array().unwrap().len(), 3);
     let next = page["next"].as_str().unwrap();
     let (_, rest) = server.get(&format!("/v1/sessions/a/events?after={next}")).await;
-    assert_eq!(
-        rest["items"].as_array().unwrap().last().unwrap()["type"],
-        "run.succeeded"
-    );
+    assert_eq!(rest["items"].as_array().unwrap().last().unwrap()["type"], "run.succeeded");
     assert!(rest.get("next").is_none(), "{rest}");
 }
 
@@ -181,24 +146,13 @@ async fn the_same_idempotency_key_is_the_same_run() {
     let server = Server::start();
     let send = |text: &str| {
         let body = json!({"prompt": text, "session": {"key": "a"}});
-        answer(
-            server
-                .request(Method::POST, "/v1/runs")
-                .header("idempotency-key", "k1")
-                .json(&body),
-        )
+        answer(server.request(Method::POST, "/v1/runs").header("idempotency-key", "k1").json(&body))
     };
     let (first, again) = (send("say once").await.1, send("say once").await.1);
     assert_eq!(first["runId"], again["runId"]);
-    assert_eq!(
-        (&first["replayed"], &again["replayed"]),
-        (&json!(false), &json!(true))
-    );
+    assert_eq!((&first["replayed"], &again["replayed"]), (&json!(false), &json!(true)));
     let (status, problem) = send("say twice").await;
-    assert_eq!(
-        (status, &problem["code"]),
-        (StatusCode::CONFLICT, &json!("request_conflict"))
-    );
+    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("request_conflict")));
 }
 
 #[tokio::test]
@@ -228,14 +182,8 @@ async fn nobody_without_the_token_gets_anywhere() {
     ];
     for (method, path) in endpoints {
         for token in ["", "wrong", &server.token[1..]] {
-            let request = server
-                .client
-                .request(method.clone(), format!("{}{path}", server.url));
-            let request = if token.is_empty() {
-                request
-            } else {
-                request.bearer_auth(token)
-            };
+            let request = server.client.request(method.clone(), format!("{}{path}", server.url));
+            let request = if token.is_empty() { request } else { request.bearer_auth(token) };
             let (status, problem) = answer(request).await;
             assert_eq!(
                 (status, &problem["code"]),
@@ -245,16 +193,8 @@ async fn nobody_without_the_token_gets_anywhere() {
         }
     }
     assert_eq!(server.get("/v1/sessions/a").await.0, StatusCode::OK);
-    assert_eq!(
-        answer(server.client.get(format!("{}/health", server.url)))
-            .await
-            .0,
-        StatusCode::OK
-    );
-    assert_eq!(
-        answer(server.client.get(format!("{}/ready", server.url))).await.0,
-        StatusCode::OK
-    );
+    assert_eq!(answer(server.client.get(format!("{}/health", server.url))).await.0, StatusCode::OK);
+    assert_eq!(answer(server.client.get(format!("{}/ready", server.url))).await.0, StatusCode::OK);
 }
 
 #[tokio::test]
@@ -264,10 +204,7 @@ async fn another_site_is_kept_out() {
         answer(server.request(Method::GET, "/v1/sessions").header(name, value))
     };
     assert_eq!(with("host", "evil.example").await.1["code"], "forbidden_host");
-    assert_eq!(
-        with("origin", "http://evil.example").await.1["code"],
-        "forbidden_origin"
-    );
+    assert_eq!(with("origin", "http://evil.example").await.1["code"], "forbidden_origin");
     let own = server.url.clone();
     assert_eq!(with("origin", &own).await.0, StatusCode::OK);
 }
@@ -277,96 +214,39 @@ async fn bad_requests_are_problems_with_stable_codes() {
     let server = Server::start();
     let unknown = "/v1/runs/run_00000000000040008000000000000000";
     let cases = [
-        (
-            server.request(Method::GET, "/v1/sessions/nobody"),
-            404,
-            "not_found",
-        ),
+        (server.request(Method::GET, "/v1/sessions/nobody"), 404, "not_found"),
         (server.request(Method::GET, unknown), 404, "not_found"),
-        (
-            server.request(Method::GET, "/v1/runs/run_1"),
-            400,
-            "invalid_request",
-        ),
-        (
-            server.request(Method::GET, "/v1/sessions?limit=0"),
-            400,
-            "invalid_request",
-        ),
-        (
-            server.request(Method::GET, "/v1/sessions?limit=-1"),
-            400,
-            "invalid_request",
-        ),
-        (
-            server.request(Method::GET, "/v1/sessions?nonsense=1"),
-            400,
-            "invalid_request",
-        ),
-        (
-            server.request(Method::GET, "/v1/sessions?before=x"),
-            400,
-            "invalid_request",
-        ),
+        (server.request(Method::GET, "/v1/runs/run_1"), 400, "invalid_request"),
+        (server.request(Method::GET, "/v1/sessions?limit=0"), 400, "invalid_request"),
+        (server.request(Method::GET, "/v1/sessions?limit=-1"), 400, "invalid_request"),
+        (server.request(Method::GET, "/v1/sessions?nonsense=1"), 400, "invalid_request"),
+        (server.request(Method::GET, "/v1/sessions?before=x"), 400, "invalid_request"),
         (server.request(Method::GET, "/v1/nothing"), 404, "not_found"),
+        (server.request(Method::PUT, "/v1/sessions"), 405, "method_not_allowed"),
+        (server.request(Method::POST, "/v1/runs").body("{"), 415, "unsupported_media_type"),
         (
-            server.request(Method::PUT, "/v1/sessions"),
-            405,
-            "method_not_allowed",
-        ),
-        (
-            server.request(Method::POST, "/v1/runs").body("{"),
-            415,
-            "unsupported_media_type",
-        ),
-        (
-            server
-                .request(Method::POST, "/v1/runs")
-                .header("content-type", "application/json")
-                .body("{"),
+            server.request(Method::POST, "/v1/runs").header("content-type", "application/json").body("{"),
             400,
             "invalid_request",
         ),
+        (server.request(Method::POST, "/v1/runs").json(&json!({"promt": "x"})), 400, "invalid_request"),
+        (server.request(Method::POST, "/v1/runs").json(&json!({"prompt": ""})), 400, "invalid_request"),
         (
-            server
-                .request(Method::POST, "/v1/runs")
-                .json(&json!({"promt": "x"})),
-            400,
-            "invalid_request",
-        ),
-        (
-            server
-                .request(Method::POST, "/v1/runs")
-                .json(&json!({"prompt": ""})),
-            400,
-            "invalid_request",
-        ),
-        (
-            server
-                .request(Method::POST, "/v1/runs")
-                .json(&json!({"prompt": "x", "adapter": "no"})),
+            server.request(Method::POST, "/v1/runs").json(&json!({"prompt": "x", "adapter": "no"})),
             400,
             "adapter_not_registered",
         ),
         (
-            server
-                .request(Method::POST, "/v1/runs")
-                .json(&json!({"prompt": "a".repeat(2 << 20)})),
+            server.request(Method::POST, "/v1/runs").json(&json!({"prompt": "a".repeat(2 << 20)})),
             413,
             "too_large",
         ),
         (
-            server
-                .request(Method::POST, "/v1/runs")
-                .json(&json!({"prompt": "a".repeat(20 << 20)})),
+            server.request(Method::POST, "/v1/runs").json(&json!({"prompt": "a".repeat(20 << 20)})),
             413,
             "too_large",
         ),
-        (
-            server.request(Method::POST, &format!("{unknown}/cancel")),
-            404,
-            "not_found",
-        ),
+        (server.request(Method::POST, &format!("{unknown}/cancel")), 404, "not_found"),
     ];
     for (request, status, code) in cases {
         let shown = format!("{request:?}").chars().take(200).collect::<String>();
@@ -383,37 +263,18 @@ async fn bad_requests_are_problems_with_stable_codes() {
 #[tokio::test]
 async fn two_writers_do_not_overwrite_each_other() {
     let server = Server::start();
-    let (status, session) = server
-        .post("/v1/sessions", json!({"key": "a", "title": "first"}))
-        .await;
+    let (status, session) = server.post("/v1/sessions", json!({"key": "a", "title": "first"})).await;
     assert_eq!(status, StatusCode::CREATED);
     let (status, same) = server.post("/v1/sessions", json!({"key": "a"})).await;
-    assert_eq!(
-        (status, &same["sessionId"]),
-        (StatusCode::OK, &session["sessionId"])
-    );
-    let tag = server
-        .request(Method::GET, "/v1/sessions/a")
-        .send()
-        .await
-        .unwrap()
-        .headers()["etag"]
-        .clone();
+    assert_eq!((status, &same["sessionId"]), (StatusCode::OK, &session["sessionId"]));
+    let tag = server.request(Method::GET, "/v1/sessions/a").send().await.unwrap().headers()["etag"].clone();
     let patch = |title: &str| {
         let body = json!({"title": title});
-        answer(
-            server
-                .request(Method::PATCH, "/v1/sessions/a")
-                .header("if-match", tag.clone())
-                .json(&body),
-        )
+        answer(server.request(Method::PATCH, "/v1/sessions/a").header("if-match", tag.clone()).json(&body))
     };
     assert_eq!(patch("mine").await.0, StatusCode::OK);
     let (status, problem) = patch("theirs").await;
-    assert_eq!(
-        (status, &problem["code"]),
-        (StatusCode::PRECONDITION_FAILED, &json!("version_conflict"))
-    );
+    assert_eq!((status, &problem["code"]), (StatusCode::PRECONDITION_FAILED, &json!("version_conflict")));
     assert_eq!(server.get("/v1/sessions/a").await.1["title"], "mine");
 }
 
@@ -421,37 +282,20 @@ async fn two_writers_do_not_overwrite_each_other() {
 async fn questions_are_answered_and_runs_cancelled() {
     let server = Server::start();
     let body = json!({"prompt": "ask Who?; say fine", "session": {"key": "a"}});
-    let request = server
-        .request(Method::POST, "/v1/runs")
-        .header("prefer", "wait=30")
-        .json(&body);
+    let request = server.request(Method::POST, "/v1/runs").header("prefer", "wait=30").json(&body);
     let (status, run) = answer(request).await;
-    assert_eq!(
-        (status, &run["status"]),
-        (StatusCode::ACCEPTED, &json!("waiting_input")),
-        "{run}"
-    );
+    assert_eq!((status, &run["status"]), (StatusCode::ACCEPTED, &json!("waiting_input")), "{run}");
     let path = format!("/v1/runs/{}", run["runId"].as_str().unwrap());
     let reply = json!({"waitId": run["wait"]["waitId"], "answer": {"kind": "input", "input": "me"}});
-    assert_eq!(
-        server.post(&format!("{path}/answer"), reply.clone()).await.0,
-        StatusCode::OK
-    );
+    assert_eq!(server.post(&format!("{path}/answer"), reply.clone()).await.0, StatusCode::OK);
     assert_eq!(server.ended(&run).await["status"], "succeeded");
     let (status, problem) = server.post(&format!("{path}/answer"), reply).await;
-    assert_eq!(
-        (status, &problem["code"]),
-        (StatusCode::CONFLICT, &json!("not_waiting"))
-    );
+    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("not_waiting")));
 
     let run = server.prompt("b", "say begun; hang").await;
     let path = format!("/v1/runs/{}", run["runId"].as_str().unwrap());
     let (status, outcome) = server.post(&format!("{path}/cancel"), json!({})).await;
-    assert_eq!(
-        (status, &outcome["accepted"]),
-        (StatusCode::OK, &json!(true)),
-        "{outcome}"
-    );
+    assert_eq!((status, &outcome["accepted"]), (StatusCode::OK, &json!(true)), "{outcome}");
     assert_eq!(server.ended(&run).await["status"], "cancelled");
 }
 
@@ -476,9 +320,7 @@ async fn a_reader_that_reconnects_misses_nothing_and_sees_nothing_twice() {
             let payload = &frame.data["payload"];
             match frame.data["type"].as_str().unwrap() {
                 "message.delta" => {
-                    let text = texts
-                        .entry(payload["messageId"].as_str().unwrap().to_owned())
-                        .or_default();
+                    let text = texts.entry(payload["messageId"].as_str().unwrap().to_owned()).or_default();
                     text.push_str(payload["text"].as_str().unwrap());
                 }
                 kind => {
@@ -495,12 +337,8 @@ async fn a_reader_that_reconnects_misses_nothing_and_sees_nothing_twice() {
     }
     assert!(connections > 20, "only {connections} connections");
     let (_, page) = server.get("/v1/sessions/long/events?limit=500").await;
-    let stored: Vec<u64> = page["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|event| event["cursor"].as_u64().unwrap())
-        .collect();
+    let stored: Vec<u64> =
+        page["items"].as_array().unwrap().iter().map(|event| event["cursor"].as_u64().unwrap()).collect();
     assert_eq!(events, stored, "every event once, in order");
     for message in completed {
         let whole: String = message["content"]
@@ -510,14 +348,8 @@ async fn a_reader_that_reconnects_misses_nothing_and_sees_nothing_twice() {
             .filter_map(|block| block["text"].as_str())
             .collect();
         // What was streamed to this reader is the beginning of the message; the rest came with its completion.
-        let streamed = texts
-            .get(message["messageId"].as_str().unwrap())
-            .cloned()
-            .unwrap_or_default();
-        assert!(
-            whole.starts_with(&streamed),
-            "{streamed:?} is not the beginning of {whole:?}"
-        );
+        let streamed = texts.get(message["messageId"].as_str().unwrap()).cloned().unwrap_or_default();
+        assert!(whole.starts_with(&streamed), "{streamed:?} is not the beginning of {whole:?}");
     }
     assert_eq!(server.ended(&run).await["status"], "succeeded");
 }
@@ -529,11 +361,7 @@ async fn a_server_that_is_told_to_stop_lets_short_work_finish() {
     let path = format!("/v1/runs/{}/events", run["runId"].as_str().unwrap());
     let mut stream = Frames::open(&server, &path, None).await;
     stream.next().await.unwrap();
-    let told = Command::new("kill")
-        .arg("-TERM")
-        .arg(server.child.id().to_string())
-        .status()
-        .unwrap();
+    let told = Command::new("kill").arg("-TERM").arg(server.child.id().to_string()).status().unwrap();
     assert!(told.success());
     let mut last = Value::Null;
     while let Some(frame) = stream.next().await {

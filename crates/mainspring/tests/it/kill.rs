@@ -32,34 +32,19 @@ fn what_was_acknowledged_survives_sixty_kills() {
     let mut told = HashMap::new();
     for round in 0..KILLS {
         kill_one(folder.path(), round, dice.below(120) + 1, &mut told);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(examine(folder.path(), &mut told, round));
     }
-    assert!(
-        told.len() > 500,
-        "only {} runs were acknowledged: that was no load",
-        told.len()
-    );
-    let ended = told
-        .values()
-        .flatten()
-        .filter(|status| **status == RunStatus::Succeeded)
-        .count();
+    assert!(told.len() > 500, "only {} runs were acknowledged: that was no load", told.len());
+    let ended = told.values().flatten().filter(|status| **status == RunStatus::Succeeded).count();
     assert!(ended > 100, "only {ended} runs succeeded: that was no load");
 }
 
 /// Starts the load, kills it after `lines` lines, and remembers everything it had said.
 fn kill_one(dir: &Path, round: u64, lines: u64, told: &mut HashMap<RunId, Option<RunStatus>>) {
-    let mut child: Child = Command::new(example("load"))
-        .arg(dir)
-        .arg(round.to_string())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child: Child =
+        Command::new(example("load")).arg(dir).arg(round.to_string()).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
     for line in said.by_ref().take(usize::try_from(lines).unwrap()) {
         hear(&line.unwrap(), told);
@@ -95,20 +80,15 @@ async fn examine(dir: &Path, told: &mut HashMap<RunId, Option<RunStatus>>, round
         sessions.entry(run.session).or_insert(0);
         match was {
             Some(was) => assert_eq!(*was, status, "round {round}: {id} had ended"),
-            None => assert!(
-                status.is_ended() || status == RunStatus::Queued,
-                "round {round}: {id} is {status}"
-            ),
+            None => {
+                assert!(status.is_ended() || status == RunStatus::Queued, "round {round}: {id} is {status}")
+            }
         }
         // Ends are forever, whoever saw them first.
         *was = status.is_ended().then_some(status);
         let attempts = kernel.run_attempts(&me, *id).await.unwrap();
         let numbers: Vec<u32> = attempts.iter().map(|attempt| attempt.no).collect();
-        assert_eq!(
-            numbers,
-            (1..=run.attempts).collect::<Vec<_>>(),
-            "round {round}: {id}"
-        );
+        assert_eq!(numbers, (1..=run.attempts).collect::<Vec<_>>(), "round {round}: {id}");
         assert!(
             attempts.iter().all(|attempt| attempt.status.is_ended()),
             "round {round}: {id}: {attempts:?}"
@@ -117,10 +97,7 @@ async fn examine(dir: &Path, told: &mut HashMap<RunId, Option<RunStatus>>, round
     for session in sessions.keys() {
         let by = SessionRef::Id(*session);
         kernel.session_path(&me, &by, None, Some(500)).await.unwrap();
-        let events = kernel
-            .session_events(&me, &by, Cursor::START, Some(500))
-            .await
-            .unwrap();
+        let events = kernel.session_events(&me, &by, Cursor::START, Some(500)).await.unwrap();
         assert!(
             events.is_sorted_by(|a, b| a.cursor < b.cursor && a.pos <= b.pos),
             "round {round}: {session}"
@@ -133,21 +110,13 @@ async fn examine(dir: &Path, told: &mut HashMap<RunId, Option<RunStatus>>, round
         .env_remove("MAINSPRING_STATE_DIR")
         .output()
         .unwrap();
-    assert!(
-        checked.status.success(),
-        "round {round}: {}",
-        String::from_utf8_lossy(&checked.stdout)
-    );
+    assert!(checked.status.success(), "round {round}: {}", String::from_utf8_lossy(&checked.stdout));
 }
 
 /// An example of this package, built beside the tests.
 fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let built = tests.ancestors().nth(2).unwrap().join("examples").join(name);
-    assert!(
-        built.exists(),
-        "{} is not built: run cargo build --examples",
-        built.display()
-    );
+    assert!(built.exists(), "{} is not built: run cargo build --examples", built.display());
     built
 }

@@ -35,20 +35,13 @@ impl State {
             Row::Run(image) => self.run_apply(image),
             Row::Attempt(image) => {
                 let key = (image.run, image.no);
-                if self
-                    .attempts
-                    .get(&key)
-                    .is_some_and(|attempt| attempt.id != image.id)
-                {
+                if self.attempts.get(&key).is_some_and(|attempt| attempt.id != image.id) {
                     return Err(StoreError::Conflict(Unique::Other));
                 }
                 self.attempts.insert(key, Attempt::clone(image));
             }
             Row::Message(message, point) => {
-                let message = PlacedMessage {
-                    message: Arc::clone(message),
-                    point: *point,
-                };
+                let message = PlacedMessage { message: Arc::clone(message), point: *point };
                 self.messages.insert(message.message.id, message);
             }
             Row::MessagePlace(message, point) => self.message_place(session, *message, *point)?,
@@ -95,16 +88,11 @@ impl State {
     }
 
     fn message_place(&mut self, session: SessionId, id: MessageId, point: Point) -> Result<(), StoreError> {
-        let known = self
-            .messages
-            .get_mut(&id)
-            .filter(|known| known.message.session == session);
+        let known = self.messages.get_mut(&id).filter(|known| known.message.session == session);
         let known = known.ok_or(StoreError::Conflict(Unique::Other))?;
         known.point = Some(point);
-        known.message = Arc::new(Message {
-            status: MessageStatus::Completed,
-            ..Message::clone(&known.message)
-        });
+        known.message =
+            Arc::new(Message { status: MessageStatus::Completed, ..Message::clone(&known.message) });
         Ok(())
     }
 
@@ -126,16 +114,8 @@ impl State {
     }
 
     fn request_apply(&mut self, request: &Request) -> Result<(), StoreError> {
-        let key = (
-            request.owner.clone(),
-            request.operation.clone(),
-            request.key.clone(),
-        );
-        if self
-            .requests
-            .get(&key)
-            .is_some_and(|known| known.at.plus(DAY_MS) >= request.at)
-        {
+        let key = (request.owner.clone(), request.operation.clone(), request.key.clone());
+        if self.requests.get(&key).is_some_and(|known| known.at.plus(DAY_MS) >= request.at) {
             return Err(StoreError::Conflict(Unique::RequestKey));
         }
         self.requests.insert(key, request.clone());
@@ -146,11 +126,7 @@ impl State {
         if self.session(to).is_none() {
             return;
         }
-        match self
-            .inbox
-            .iter_mut()
-            .find(|(of, known)| *of == to && known.id == item.id)
-        {
+        match self.inbox.iter_mut().find(|(of, known)| *of == to && known.id == item.id) {
             Some((_, known)) => *known = item.clone(),
             None => self.inbox.push((to, item.clone())),
         }
@@ -159,28 +135,9 @@ impl State {
     fn event_apply(&mut self, session: SessionId, event: &NewEvent) -> Cursor {
         self.seq += 1;
         let cursor = Cursor(self.seq);
-        let NewEvent {
-            id,
-            pos,
-            run,
-            attempt,
-            at,
-            body,
-        } = event.clone();
-        self.events.insert(
-            self.seq,
-            Event {
-                id,
-                cursor,
-                pos,
-                session,
-                run,
-                attempt,
-                request: None,
-                at,
-                body,
-            },
-        );
+        let NewEvent { id, pos, run, attempt, at, body } = event.clone();
+        self.events
+            .insert(self.seq, Event { id, cursor, pos, session, run, attempt, request: None, at, body });
         cursor
     }
 }

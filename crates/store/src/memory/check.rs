@@ -18,28 +18,16 @@ impl State {
             return conflict(Unique::Other);
         }
         let requests = self.runs.values().filter_map(|run| {
-            Some((
-                &run.owner,
-                run.request.client_id.as_ref()?,
-                run.request.request_id.as_ref()?,
-            ))
+            Some((&run.owner, run.request.client_id.as_ref()?, run.request.request_id.as_ref()?))
         });
         if !distinct(requests) {
             return conflict(Unique::RunRequest);
         }
-        if self.runs_fit() && self.records_fit() {
-            Ok(())
-        } else {
-            conflict(Unique::Other)
-        }
+        if self.runs_fit() && self.records_fit() { Ok(()) } else { conflict(Unique::Other) }
     }
 
     fn names_unique(&self) -> bool {
-        let named = || {
-            self.sessions
-                .values()
-                .filter(|session| session.status != SessionStatus::Deleted)
-        };
+        let named = || self.sessions.values().filter(|session| session.status != SessionStatus::Deleted);
         distinct(named().filter_map(|session| Some((&session.owner, session.key.as_ref()?))))
             && distinct(named().filter_map(|session| Some((&session.owner, session.external_ref.as_ref()?))))
             && distinct(named().filter_map(|session| Some((&session.owner, session.legacy_alias.as_ref()?))))
@@ -48,10 +36,7 @@ impl State {
     fn messages_fit(&self) -> bool {
         let places = || self.messages.values().filter_map(|message| message.point);
         let parents = || self.lines.iter().filter_map(|(_, line)| line.parent);
-        distinct(places())
-            && places()
-                .chain(parents())
-                .all(|point| self.line(point.line).is_some())
+        distinct(places()) && places().chain(parents()).all(|point| self.line(point.line).is_some())
     }
 
     fn runs_fit(&self) -> bool {
@@ -59,45 +44,24 @@ impl State {
             let status = run.state.status();
             status != RunStatus::Queued && !status.is_ended()
         });
-        let live = self
-            .attempts
-            .values()
-            .filter(|attempt| !attempt.status.is_ended());
+        let live = self.attempts.values().filter(|attempt| !attempt.status.is_ended());
         distinct(self.runs.values().map(|run| (run.session, run.no)))
             && distinct(active.map(|run| run.session))
             && distinct(live.map(|attempt| attempt.run))
-            && self
-                .runs
-                .values()
-                .all(|run| run.no > 0 && self.sessions.contains_key(&run.session))
-            && self
-                .attempts
-                .values()
-                .all(|attempt| attempt.no > 0 && self.runs.contains_key(&attempt.run))
+            && self.runs.values().all(|run| run.no > 0 && self.sessions.contains_key(&run.session))
+            && self.attempts.values().all(|attempt| attempt.no > 0 && self.runs.contains_key(&attempt.run))
     }
 
     fn records_fit(&self) -> bool {
-        let active = self
-            .bindings
-            .values()
-            .filter(|binding| binding.status == BindingStatus::Active);
-        let native = self
-            .bindings
-            .values()
-            .filter(|binding| binding.status != BindingStatus::Closed);
+        let active = self.bindings.values().filter(|binding| binding.status == BindingStatus::Active);
+        let native = self.bindings.values().filter(|binding| binding.status != BindingStatus::Closed);
         let sessions = (self.bindings.values().map(|binding| binding.session))
             .chain(self.grants.values().map(|grant| grant.session))
             .chain(self.artifacts.values().map(|artifact| artifact.session))
-            .chain(
-                self.delegations
-                    .values()
-                    .map(|delegation| delegation.parent_session),
-            )
+            .chain(self.delegations.values().map(|delegation| delegation.parent_session))
             .chain(self.events.values().map(|event| event.session));
         distinct(
-            self.bindings
-                .values()
-                .map(|binding| (binding.session, &binding.adapter, binding.generation)),
+            self.bindings.values().map(|binding| (binding.session, &binding.adapter, binding.generation)),
         ) && distinct(active.map(|binding| (binding.session, &binding.adapter)))
             && distinct(native.filter_map(|binding| Some((&binding.adapter, binding.native.as_ref()?))))
             && self.bindings.values().all(|binding| binding.generation > 0)

@@ -17,36 +17,25 @@ impl State {
         self.artifacts.retain(|_, artifact| artifact.session != gone);
         self.grants.retain(|_, grant| grant.session != gone);
         self.bindings.retain(|_, binding| binding.session != gone);
-        self.delegations
-            .retain(|_, delegation| delegation.parent_session != gone);
+        self.delegations.retain(|_, delegation| delegation.parent_session != gone);
         self.runs.retain(|_, run| run.session != gone);
         let runs = &self.runs;
         self.attempts.retain(|(run, _), _| runs.contains_key(run));
-        self.messages
-            .retain(|_, message| message.message.session != gone || message.point.is_some());
+        self.messages.retain(|_, message| message.message.session != gone || message.point.is_some());
         self.sessions.remove(&gone);
         while let Some(line) = self.unread_line() {
             self.lines.retain(|(_, known)| known.id != line);
-            self.messages
-                .retain(|_, message| message.point.is_none_or(|point| point.line != line));
+            self.messages.retain(|_, message| message.point.is_none_or(|point| point.line != line));
         }
     }
 
     /// A line whose session is gone, beneath which nothing hangs and on which nobody stands.
     fn unread_line(&self) -> Option<LineId> {
         let read = |id: LineId| {
-            self.lines
-                .iter()
-                .any(|(_, line)| line.parent.is_some_and(|parent| parent.line == id))
-                || self
-                    .sessions
-                    .values()
-                    .any(|session| session.tip.is_some_and(|tip| tip.line == id))
+            self.lines.iter().any(|(_, line)| line.parent.is_some_and(|parent| parent.line == id))
+                || self.sessions.values().any(|session| session.tip.is_some_and(|tip| tip.line == id))
         };
-        let gone = self
-            .lines
-            .iter()
-            .filter(|(session, _)| !self.sessions.contains_key(session));
+        let gone = self.lines.iter().filter(|(session, _)| !self.sessions.contains_key(session));
         gone.map(|(_, line)| line.id).find(|id| !read(*id))
     }
 }

@@ -15,21 +15,11 @@ use super::state::State;
 
 impl State {
     pub(super) fn unfinished(&self) -> Unfinished {
-        let live = self
-            .runs
-            .values()
-            .filter(|run| !run.state.status().is_ended())
-            .map(|run| run.session);
-        let deleted = self
-            .sessions
-            .values()
-            .filter(|session| session.status == SessionStatus::Deleted);
+        let live = self.runs.values().filter(|run| !run.state.status().is_ended()).map(|run| run.session);
+        let deleted = self.sessions.values().filter(|session| session.status == SessionStatus::Deleted);
         let mut live: Vec<SessionId> = live.collect::<HashSet<_>>().into_iter().collect();
         live.sort();
-        Unfinished {
-            live,
-            deleted: deleted.map(|session| session.id).collect(),
-        }
+        Unfinished { live, deleted: deleted.map(|session| session.id).collect() }
     }
 
     pub(super) fn session_load(&self, fence: Fence) -> Option<Loaded> {
@@ -41,24 +31,11 @@ impl State {
             .map(|run| (run.clone(), self.attempt_latest(run.id)))
             .collect();
         runs.sort_by_key(|(run, _)| run.no);
-        let mine = self
-            .chunks
-            .values()
-            .filter(|chunk| chunk.fence.session == session.id);
-        let chunks: Vec<Chunk> = mine
-            .map(|chunk| Chunk {
-                fence,
-                ..chunk.clone()
-            })
-            .collect();
+        let mine = self.chunks.values().filter(|chunk| chunk.fence.session == session.id);
+        let chunks: Vec<Chunk> = mine.map(|chunk| Chunk { fence, ..chunk.clone() }).collect();
         let last = self.events.values().rfind(|event| event.session == session.id);
-        let chunk_end = chunks
-            .last()
-            .map_or(0, |chunk| chunk.pos + chunk.text.len() as u64);
-        let points = session
-            .tip
-            .into_iter()
-            .chain(runs.iter().filter_map(|(run, _)| run.pen));
+        let chunk_end = chunks.last().map_or(0, |chunk| chunk.pos + chunk.text.len() as u64);
+        let points = session.tip.into_iter().chain(runs.iter().filter_map(|(run, _)| run.pen));
         let mut seen = HashSet::new();
         Some(Loaded {
             latest: self.run_latest(session.id),
@@ -87,18 +64,11 @@ impl State {
     }
 
     fn attempt_latest(&self, run: RunId) -> Option<Attempt> {
-        self.attempts
-            .range((run, 0)..=(run, u32::MAX))
-            .next_back()
-            .map(|(_, attempt)| attempt.clone())
+        self.attempts.range((run, 0)..=(run, u32::MAX)).next_back().map(|(_, attempt)| attempt.clone())
     }
 
     fn run_latest(&self, session: SessionId) -> Option<Run> {
-        self.runs
-            .values()
-            .filter(|run| run.session == session)
-            .max_by_key(|run| run.no)
-            .cloned()
+        self.runs.values().filter(|run| run.session == session).max_by_key(|run| run.no).cloned()
     }
 
     pub(super) fn session_find(&self, owner: &str, by: &SessionRef) -> Option<Session> {
@@ -120,10 +90,7 @@ impl State {
             session.owner == page.owner
                 && session.status != SessionStatus::Deleted
                 && page.status.is_none_or(|status| session.status == status)
-                && page
-                    .surface_kind
-                    .as_ref()
-                    .is_none_or(|kind| session.surface_kind == *kind)
+                && page.surface_kind.as_ref().is_none_or(|kind| session.surface_kind == *kind)
                 && page.before.is_none_or(|before| place(session) < before)
         };
         let mut found: Vec<&Session> = self.sessions.values().filter(wanted).collect();
@@ -173,12 +140,7 @@ impl State {
         let wanted = |event: &&Event| {
             event.session == session && event.cursor > after && (run.is_none() || event.run == run)
         };
-        self.events
-            .values()
-            .filter(wanted)
-            .take(limit)
-            .map(|event| self.hydrate(event))
-            .collect()
+        self.events.values().filter(wanted).take(limit).map(|event| self.hydrate(event)).collect()
     }
 
     /// The text of a message has one home: an event shows what is there.
@@ -206,16 +168,9 @@ impl State {
             None => Err(StoreError::Corrupt(format!("line {} is not there", id.0))),
         };
         let ranges = mainspring_core::tree::ranges(Some(tip), parent_of)?;
-        let mut path: Vec<PlacedMessage> = ranges
-            .into_iter()
-            .flat_map(|range| self.line_messages(range))
-            .collect();
-        path.retain(|message| {
-            message
-                .point
-                .zip(before)
-                .is_none_or(|(point, before)| point.pos < before)
-        });
+        let mut path: Vec<PlacedMessage> =
+            ranges.into_iter().flat_map(|range| self.line_messages(range)).collect();
+        path.retain(|message| message.point.zip(before).is_none_or(|(point, before)| point.pos < before));
         Ok(path.split_off(path.len().saturating_sub(limit)))
     }
 
@@ -224,27 +179,13 @@ impl State {
         session: SessionId,
         id: MessageId,
     ) -> Option<(PlacedMessage, Option<Line>)> {
-        let found = self
-            .messages
-            .get(&id)
-            .filter(|found| found.message.session == session)?;
-        Some((
-            found.clone(),
-            found.point.and_then(|point| self.line(point.line).copied()),
-        ))
+        let found = self.messages.get(&id).filter(|found| found.message.session == session)?;
+        Some((found.clone(), found.point.and_then(|point| self.line(point.line).copied())))
     }
 
     pub(super) fn tree(&self, session: SessionId) -> TreeShape {
-        let own = self
-            .lines
-            .iter()
-            .filter(|(of, _)| *of == session)
-            .map(|(_, line)| line.id);
-        let tip = self
-            .sessions
-            .get(&session)
-            .and_then(|session| session.tip)
-            .map(|tip| tip.line);
+        let own = self.lines.iter().filter(|(of, _)| *of == session).map(|(_, line)| line.id);
+        let tip = self.sessions.get(&session).and_then(|session| session.tip).map(|tip| tip.line);
         let mut ids = HashSet::new();
         for mut id in own.chain(tip).map(Some) {
             while let Some(line) = id.filter(|id| ids.insert(*id)).and_then(|id| self.line(id)) {
@@ -253,12 +194,7 @@ impl State {
         }
         let cursors = self.cursors.iter().filter(|((of, _), _)| *of == session);
         TreeShape {
-            lines: self
-                .lines
-                .iter()
-                .map(|(_, line)| *line)
-                .filter(|line| ids.contains(&line.id))
-                .collect(),
+            lines: self.lines.iter().map(|(_, line)| *line).filter(|line| ids.contains(&line.id)).collect(),
             cursors: cursors.map(|((_, at), to)| (*at, *to)).collect(),
         }
     }
@@ -269,10 +205,7 @@ impl State {
         while let Some(id) = next {
             let line = self.line(id).copied();
             let line = line.ok_or_else(|| StoreError::Corrupt(format!("line {} is not there", id.0)))?;
-            let cursors = self
-                .cursors
-                .iter()
-                .filter(|((of, at), _)| *of == session && at.line == id);
+            let cursors = self.cursors.iter().filter(|((of, at), _)| *of == session && at.line == id);
             shape.cursors.extend(cursors.map(|((_, at), to)| (*at, *to)));
             shape.lines.push(line);
             next = line.parent.map(|parent| parent.line);
@@ -284,12 +217,8 @@ impl State {
 
     pub(super) fn line_messages(&self, range: Range) -> Vec<PlacedMessage> {
         let wanted = |point: Point| point.line == range.line && (range.from..=range.to).contains(&point.pos);
-        let mut found: Vec<PlacedMessage> = self
-            .messages
-            .values()
-            .filter(|message| message.point.is_some_and(wanted))
-            .cloned()
-            .collect();
+        let mut found: Vec<PlacedMessage> =
+            self.messages.values().filter(|message| message.point.is_some_and(wanted)).cloned().collect();
         found.sort_by_key(|message| message.point);
         found
     }

@@ -42,16 +42,8 @@ impl Prepared {
             rows.push((index, content));
         }
         rows.sort_by_key(|(index, _)| rank(&commit.rows[*index]));
-        let payloads = commit
-            .events
-            .iter()
-            .map(|event| payload(&event.body))
-            .collect::<Result<_, _>>()?;
-        Ok(Self {
-            commit,
-            rows,
-            payloads,
-        })
+        let payloads = commit.events.iter().map(|event| payload(&event.body)).collect::<Result<_, _>>()?;
+        Ok(Self { commit, rows, payloads })
     }
 
     /// Writes everything. `seq` is the last cursor that was given out, and is moved on.

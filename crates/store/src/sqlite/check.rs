@@ -33,16 +33,9 @@ pub struct SqliteCheck {
 
 /// Looks at everything; `thorough` also compares every index with its table, which reads the whole file.
 pub(super) fn check(connection: &Connection, thorough: bool, file_bytes: u64) -> Result<SqliteCheck> {
-    let number = |sql: &str| {
-        connection
-            .query_row(sql, [], |row| row.get::<_, i64>(0))
-            .map(i64::cast_unsigned)
-    };
-    let integrity = if thorough {
-        "PRAGMA integrity_check(20)"
-    } else {
-        "PRAGMA quick_check(20)"
-    };
+    let number =
+        |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);
+    let integrity = if thorough { "PRAGMA integrity_check(20)" } else { "PRAGMA quick_check(20)" };
     let mut problems = connection
         .prepare(integrity)?
         .query_map([], |row| row.get::<_, String>(0))?
@@ -52,9 +45,7 @@ pub(super) fn check(connection: &Connection, thorough: bool, file_bytes: u64) ->
     let mut rows = foreign.query([])?;
     while let Some(row) = rows.next()? {
         let (table, parent) = (row.get::<_, String>(0)?, row.get::<_, String>(2)?);
-        problems.push(format!(
-            "a row of {table} refers to a row of {parent} that is not there"
-        ));
+        problems.push(format!("a row of {table} refers to a row of {parent} that is not there"));
     }
     Ok(SqliteCheck {
         sqlite_version: rusqlite::version().into(),

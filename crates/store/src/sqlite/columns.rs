@@ -54,10 +54,7 @@ pub(super) fn point(point: Option<Point>) -> (Option<i64>, Option<u32>) {
 
 /// A failure as its two columns.
 pub(super) fn failure(failure: Option<&Failure>) -> (Option<&str>, Option<&str>) {
-    (
-        failure.map(|failure| failure.code.as_str()),
-        failure.map(|failure| failure.message.as_str()),
-    )
+    (failure.map(|failure| failure.code.as_str()), failure.map(|failure| failure.message.as_str()))
 }
 
 /// JSON for a column.
@@ -136,17 +133,12 @@ impl<'row> Columns<'row> {
         let Some(text) = self.maybe_text()? else {
             return Ok(None);
         };
-        serde_json::from_str(text)
-            .map(Some)
-            .map_err(|error| self.nonsense(error))
+        serde_json::from_str(text).map(Some).map_err(|error| self.nonsense(error))
     }
 
     pub(super) fn point(&mut self) -> Result<Option<Point>> {
         let (line, pos) = (self.get::<Option<i64>>()?, self.get::<Option<u32>>()?);
-        Ok(line.zip(pos).map(|(line, pos)| Point {
-            line: LineId(line),
-            pos,
-        }))
+        Ok(line.zip(pos).map(|(line, pos)| Point { line: LineId(line), pos }))
     }
 
     pub(super) fn failure(&mut self) -> Result<Option<Failure>> {

@@ -31,11 +31,7 @@ pub(super) fn of_write(error: &Error) -> StoreError {
 
 /// SQLite names the columns of the index that was violated, not the index.
 fn broken(message: &str) -> Unique {
-    const NAMES: [&str; 3] = [
-        "sessions.key",
-        "sessions.external_ref_id",
-        "sessions.legacy_session_key",
-    ];
+    const NAMES: [&str; 3] = ["sessions.key", "sessions.external_ref_id", "sessions.legacy_session_key"];
     match message {
         _ if message.contains("runs.request_id") => Unique::RunRequest,
         _ if message.starts_with("UNIQUE") && NAMES.iter().any(|name| message.contains(name)) => {

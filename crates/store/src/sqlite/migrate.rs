@@ -36,9 +36,5 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
     if connection.query_row(table, [], |_| Ok(())).optional()?.is_none() {
         return Ok(0);
     }
-    connection.query_row(
-        "SELECT coalesce(max(version), 0) FROM schema_migrations",
-        [],
-        |row| row.get(0),
-    )
+    connection.query_row("SELECT coalesce(max(version), 0) FROM schema_migrations", [], |row| row.get(0))
 }

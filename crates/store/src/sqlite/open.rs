@@ -25,10 +25,7 @@ const STATEMENTS: usize = 128;
 
 /// Why a database cannot be opened. The file is as it was.
 #[derive(Debug, thiserror::Error)]
-#[expect(
-    missing_docs,
-    reason = "every variant names the file, and its message says the rest"
-)]
+#[expect(missing_docs, reason = "every variant names the file, and its message says the rest")]
 pub enum OpenError {
     /// Something that is not a file stands there.
     #[error("{} is not a file: move it away, or choose another state directory", path.display())]
@@ -81,18 +78,12 @@ pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Re
     configure(&connection, options).map_err(fail)?;
     let found = migrate::version(&connection).map_err(fail)?;
     if found > SCHEMA_VERSION {
-        return Err(OpenError::Newer {
-            path: path.into(),
-            found,
-            known: SCHEMA_VERSION,
-        });
+        return Err(OpenError::Newer { path: path.into(), found, known: SCHEMA_VERSION });
     }
     if found < SCHEMA_VERSION {
         migrate::migrate(&mut connection, now).map_err(fail)?;
         // So that the header of the file itself tells an older program that it is too old.
-        connection
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
-            .map_err(fail)?;
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(fail)?;
     }
     Ok(connection)
 }
@@ -134,20 +125,12 @@ fn statements_keep(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     // Otherwise the planner looks at bound values where a partial index might fit, and compiles the statement anew
     // whenever another value is bound: most of the cost of a commit.
-    connection
-        .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
-        .map(drop)
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
 /// What is in force, not what was asked for.
 pub(super) fn pragmas(connection: &Connection) -> rusqlite::Result<Vec<(&'static str, i64)>> {
-    let names = [
-        "synchronous",
-        "foreign_keys",
-        "busy_timeout",
-        "wal_autocheckpoint",
-        "journal_size_limit",
-    ];
+    let names = ["synchronous", "foreign_keys", "busy_timeout", "wal_autocheckpoint", "journal_size_limit"];
     let value = |name| connection.pragma_query_value(None, name, |row| row.get(0));
     names.into_iter().map(|name| Ok((name, value(name)?))).collect()
 }
@@ -165,11 +148,8 @@ fn inspect(path: &Path) -> Result<bool, OpenError> {
     if metadata.permissions().readonly() {
         return Err(OpenError::ReadOnly { path: path.into() });
     }
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(|error| io_failed(path, error))?;
+    let mut file =
+        OpenOptions::new().read(true).write(true).open(path).map_err(|error| io_failed(path, error))?;
     if metadata.len() == 0 {
         return Ok(false);
     }
@@ -178,21 +158,14 @@ fn inspect(path: &Path) -> Result<bool, OpenError> {
     if !header.starts_with(MAGIC) {
         return Err(OpenError::NotADatabase { path: path.into() });
     }
-    whole.map_err(|_| OpenError::Corrupt {
-        path: path.into(),
-        reason: "its header is cut off".into(),
-    })?;
+    whole.map_err(|_| OpenError::Corrupt { path: path.into(), reason: "its header is cut off".into() })?;
     let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     if number(68) != APPLICATION_ID {
         return Err(OpenError::Foreign { path: path.into() });
     }
     let found = number(60);
     if found > SCHEMA_VERSION {
-        return Err(OpenError::Newer {
-            path: path.into(),
-            found,
-            known: SCHEMA_VERSION,
-        });
+        return Err(OpenError::Newer { path: path.into(), found, known: SCHEMA_VERSION });
     }
     // After a crash the file is whole only together with its WAL, which SQLite puts together when it opens both.
     let wal = fs::metadata(sibling(path, "-wal")).is_ok_and(|wal| wal.len() > 0);
@@ -202,10 +175,7 @@ fn inspect(path: &Path) -> Result<bool, OpenError> {
             size => size,
         };
         if u64::from(number(28)) * page_size > metadata.len() {
-            return Err(OpenError::Corrupt {
-                path: path.into(),
-                reason: "its end is missing".into(),
-            });
+            return Err(OpenError::Corrupt { path: path.into(), reason: "its end is missing".into() });
         }
         look(path)?;
     }
@@ -214,35 +184,23 @@ fn inspect(path: &Path) -> Result<bool, OpenError> {
 
 /// Reads the schema and a row of each small table through a connection that cannot write.
 fn look(path: &Path) -> Result<(), OpenError> {
-    let name = path
-        .to_string_lossy()
-        .replace('%', "%25")
-        .replace('?', "%3f")
-        .replace('#', "%23");
+    let name = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let look = || {
         let connection = Connection::open_with_flags(format!("file:{name}?immutable=1"), flags)?;
-        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| {
-            row.get::<_, i64>(0)
-        })?;
-        connection.query_row("SELECT max(version) FROM schema_migrations", [], |row| {
-            row.get::<_, u32>(0)
-        })?;
+        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))?;
+        connection.query_row("SELECT max(version) FROM schema_migrations", [], |row| row.get::<_, u32>(0))?;
         connection.query_row("SELECT count(*) FROM meta", [], |row| row.get::<_, i64>(0))
     };
     look().map(drop).map_err(|error| match error {
         // A table of ours is missing, or holds what it cannot hold.
         rusqlite::Error::SqliteFailure(code, reason) if code.code == ErrorCode::Unknown => {
-            OpenError::Corrupt {
-                path: path.into(),
-                reason: reason.unwrap_or_else(|| code.to_string()),
-            }
+            OpenError::Corrupt { path: path.into(), reason: reason.unwrap_or_else(|| code.to_string()) }
         }
-        rusqlite::Error::InvalidColumnType(..) => OpenError::Corrupt {
-            path: path.into(),
-            reason: error.to_string(),
-        },
+        rusqlite::Error::InvalidColumnType(..) => {
+            OpenError::Corrupt { path: path.into(), reason: error.to_string() }
+        }
         error => failed(path, error),
     })
 }
@@ -264,13 +222,8 @@ fn create(path: &Path, now: Time) -> Result<(), OpenError> {
         let _ = remove(&draft);
     }
     placed?;
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    File::open(folder)
-        .and_then(|folder| folder.sync_all())
-        .map_err(|error| io_failed(path, error))
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| io_failed(path, error))
 }
 
 /// Only its owner may read what people told their agents.
@@ -292,10 +245,7 @@ fn draft_make(draft: &Path, now: Time) -> rusqlite::Result<()> {
 
 /// Makes sure that this SQLite can do what is asked of it.
 fn sqlite_probe() -> Result<(), OpenError> {
-    let lacks = |lacks: &str| OpenError::Sqlite {
-        version: rusqlite::version().into(),
-        lacks: lacks.into(),
-    };
+    let lacks = |lacks: &str| OpenError::Sqlite { version: rusqlite::version().into(), lacks: lacks.into() };
     if rusqlite::version_number() < OLDEST_SQLITE {
         return Err(lacks("the WAL-reset fix of 3.51.3"));
     }
@@ -304,22 +254,13 @@ fn sqlite_probe() -> Result<(), OpenError> {
             "STRICT tables",
             "CREATE TABLE probe (id INTEGER PRIMARY KEY, name TEXT, n INTEGER NOT NULL) STRICT",
         ),
-        (
-            "partial indexes",
-            "CREATE UNIQUE INDEX probe_uq ON probe(name) WHERE name IS NOT NULL",
-        ),
+        ("partial indexes", "CREATE UNIQUE INDEX probe_uq ON probe(name) WHERE name IS NOT NULL"),
         (
             "upsert",
             "INSERT INTO probe VALUES (1, 'a', 1) ON CONFLICT (id) DO UPDATE SET n = n + 1 WHERE n = 1",
         ),
-        (
-            "JSON",
-            "INSERT INTO probe SELECT 2, value ->> '$.a', 2 FROM json_each('[{\"a\":\"b\"}]')",
-        ),
-        (
-            "savepoints",
-            "SAVEPOINT one; DELETE FROM probe; ROLLBACK TO one; RELEASE one",
-        ),
+        ("JSON", "INSERT INTO probe SELECT 2, value ->> '$.a', 2 FROM json_each('[{\"a\":\"b\"}]')"),
+        ("savepoints", "SAVEPOINT one; DELETE FROM probe; ROLLBACK TO one; RELEASE one"),
     ];
     let memory = Connection::open_in_memory().map_err(|_| lacks("in-memory databases"))?;
     for (feature, sql) in features {
@@ -342,10 +283,7 @@ fn io_failed(path: &Path, error: io::Error) -> OpenError {
         io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnly { path },
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => OpenError::Full { path },
         io::ErrorKind::IsADirectory => OpenError::NotAFile { path },
-        _ => OpenError::Io {
-            path,
-            source: error.into(),
-        },
+        _ => OpenError::Io { path, source: error.into() },
     }
 }
 
@@ -353,20 +291,14 @@ pub(super) fn failed(path: &Path, error: rusqlite::Error) -> OpenError {
     let path = path.to_path_buf();
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => OpenError::NotADatabase { path },
-        Some(ErrorCode::DatabaseCorrupt) => OpenError::Corrupt {
-            path,
-            reason: error.to_string(),
-        },
+        Some(ErrorCode::DatabaseCorrupt) => OpenError::Corrupt { path, reason: error.to_string() },
         Some(ErrorCode::ReadOnly) => OpenError::ReadOnly { path },
         Some(ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied) => {
             OpenError::Permission { path }
         }
         Some(ErrorCode::DiskFull) => OpenError::Full { path },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::Busy { path },
-        _ => OpenError::Io {
-            path,
-            source: error.into(),
-        },
+        _ => OpenError::Io { path, source: error.into() },
     }
 }
 
@@ -380,11 +312,7 @@ mod tests {
         let path = folder.path().join("test.sqlite3");
         let writer = open_writer(&path, &SqliteOptions::default(), Time(0)).unwrap();
         for connection in [&writer, &open_reader(&path).unwrap()] {
-            assert!(
-                connection
-                    .db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG)
-                    .unwrap()
-            );
+            assert!(connection.db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG).unwrap());
         }
     }
 
@@ -393,9 +321,6 @@ mod tests {
         let full =
             rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL), None);
         let error = failed(Path::new("a.sqlite3"), full);
-        assert_eq!(
-            error.to_string(),
-            "no space left for a.sqlite3: free some and start again"
-        );
+        assert_eq!(error.to_string(), "no space left for a.sqlite3: free some and start again");
     }
 }

@@ -55,9 +55,7 @@ pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u6
     if left == 0 || lines_purge(connection, session, left)? {
         return Ok(true);
     }
-    connection
-        .prepare_cached("DELETE FROM sessions WHERE session_id = ?1")?
-        .execute([session.bytes()])?;
+    connection.prepare_cached("DELETE FROM sessions WHERE session_id = ?1")?.execute([session.bytes()])?;
     Ok(false)
 }
 
@@ -73,20 +71,13 @@ pub(super) fn requests_forget(connection: &Connection, before: Time) -> Result<b
 }
 
 fn step(connection: &Connection, sql: &str, session: SessionId, left: i64) -> Result<i64> {
-    Ok(connection
-        .prepare_cached(sql)?
-        .execute(params![session.bytes(), left])? as i64)
+    Ok(connection.prepare_cached(sql)?.execute(params![session.bytes(), left])? as i64)
 }
 
 /// Removes lines that nobody reads, leaves first; true when it ran out of `left`.
 fn lines_purge(connection: &Connection, session: SessionId, mut left: i64) -> Result<bool> {
     // A fork without a line of its own stands on another session's.
-    adopt(
-        connection,
-        session,
-        "SELECT tip_line FROM sessions WHERE session_id = ?1",
-        session.bytes(),
-    )?;
+    adopt(connection, session, "SELECT tip_line FROM sessions WHERE session_id = ?1", session.bytes())?;
     loop {
         let unread = connection
             .prepare_cached(
@@ -106,15 +97,8 @@ fn lines_purge(connection: &Connection, session: SessionId, mut left: i64) -> Re
         if left == 0 {
             return Ok(true);
         }
-        adopt(
-            connection,
-            session,
-            "SELECT parent_line FROM lines WHERE line = ?1",
-            line,
-        )?;
-        connection
-            .prepare_cached("DELETE FROM lines WHERE line = ?1")?
-            .execute([line])?;
+        adopt(connection, session, "SELECT parent_line FROM lines WHERE line = ?1", line)?;
+        connection.prepare_cached("DELETE FROM lines WHERE line = ?1")?.execute([line])?;
         left -= 1;
         if left == 0 {
             return Ok(true);
@@ -129,8 +113,6 @@ fn adopt(connection: &Connection, session: SessionId, which: &str, key: impl rus
            AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = lines.session_id)",
         which.replace("?1", "?2"),
     );
-    connection
-        .prepare_cached(&sql)?
-        .execute(params![session.bytes(), key])?;
+    connection.prepare_cached(&sql)?.execute(params![session.bytes(), key])?;
     Ok(())
 }

@@ -43,10 +43,7 @@ impl<U, L> Default for Queue<U, L> {
             held: false,
             closed: false,
         };
-        Self {
-            inner: Mutex::new(inner),
-            filled: Condvar::new(),
-        }
+        Self { inner: Mutex::new(inner), filled: Condvar::new() }
     }
 }
 

@@ -67,11 +67,9 @@ fn one<T>(
     params: impl Params,
     read: impl FnOnce(&mut Columns<'_>) -> Result<T>,
 ) -> Result<Option<T>, StoreError> {
-    let found = connection.prepare_cached(sql).and_then(|mut statement| {
-        statement
-            .query_row(params, |row| read(&mut Columns::of(row)))
-            .optional()
-    });
+    let found = connection
+        .prepare_cached(sql)
+        .and_then(|mut statement| statement.query_row(params, |row| read(&mut Columns::of(row))).optional());
     found.map_err(|error| of_read(&error))
 }
 
@@ -83,9 +81,7 @@ fn all<T>(
     read: impl Fn(&mut Columns<'_>) -> Result<T>,
 ) -> Result<Vec<T>, StoreError> {
     let found = connection.prepare_cached(sql).and_then(|mut statement| {
-        statement
-            .query_map(params, |row: &Row<'_>| read(&mut Columns::of(row)))?
-            .collect::<Result<_>>()
+        statement.query_map(params, |row: &Row<'_>| read(&mut Columns::of(row)))?.collect::<Result<_>>()
     });
     found.map_err(|error| of_read(&error))
 }
@@ -182,34 +178,18 @@ fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
 
 fn message(columns: &mut Columns<'_>) -> Result<PlacedMessage> {
     let (id, session, run) = (columns.id()?, columns.id()?, columns.maybe_id()?);
-    let (role, status) = (
-        columns.name(Role::from_name)?,
-        columns.name(MessageStatus::from_name)?,
-    );
+    let (role, status) = (columns.name(Role::from_name)?, columns.name(MessageStatus::from_name)?);
     let point = columns.point()?;
     let (content, created_at) = (columns.json()?, columns.time()?);
     let usage = usage_maybe(columns)?;
     Ok(PlacedMessage {
-        message: Arc::new(Message {
-            id,
-            session,
-            run,
-            role,
-            status,
-            content,
-            usage,
-            created_at,
-        }),
+        message: Arc::new(Message { id, session, run, role, status, content, usage, created_at }),
         point,
     })
 }
 
 fn usage_maybe(columns: &mut Columns<'_>) -> Result<Option<Usage>> {
-    if columns.peek::<Option<i64>>()?.is_none() {
-        Ok(None)
-    } else {
-        columns.usage().map(Some)
-    }
+    if columns.peek::<Option<i64>>()?.is_none() { Ok(None) } else { columns.usage().map(Some) }
 }
 
 fn line(columns: &mut Columns<'_>) -> Result<Line> {

@@ -44,16 +44,11 @@ impl std::fmt::Debug for Shared {
 impl Readers {
     /// Starts one thread per connection.
     pub(super) fn start(connections: Vec<Connection>) -> std::io::Result<Self> {
-        let mut readers = Self {
-            shared: Arc::default(),
-            threads: vec![],
-        };
+        let mut readers = Self { shared: Arc::default(), threads: vec![] };
         for connection in connections {
             let shared = Arc::clone(&readers.shared);
             let thread = std::thread::Builder::new().name("store-reader".into());
-            readers
-                .threads
-                .push(thread.spawn(move || shared.serve(&connection))?);
+            readers.threads.push(thread.spawn(move || shared.serve(&connection))?);
         }
         Ok(readers)
     }
@@ -71,9 +66,7 @@ impl Readers {
         });
         self.shared.inner.lock().jobs.push_back(job);
         self.shared.filled.notify_one();
-        answered
-            .await
-            .unwrap_or_else(|_| Err(StoreError::Unavailable("the reader stopped".into())))
+        answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the reader stopped".into())))
     }
 }
 
@@ -83,9 +76,7 @@ fn in_transaction<T>(
     read: impl FnOnce(&Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     let execute = |sql| {
-        let executed = connection
-            .prepare_cached(sql)
-            .and_then(|mut statement| statement.execute([]));
+        let executed = connection.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
         executed.map_err(|failure| error::of_read(&failure))
     };
     execute("BEGIN")?;

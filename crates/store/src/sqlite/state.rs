@@ -34,10 +34,7 @@ struct StoredWait {
 
 impl<'run> StateColumns<'run> {
     pub(super) fn of(state: &'run RunState) -> Result<Self> {
-        let mut columns = Self {
-            attempt: state.holder(),
-            ..Self::default()
-        };
+        let mut columns = Self { attempt: state.holder(), ..Self::default() };
         match state {
             RunState::Queued { retry_at } => columns.retry_at = *retry_at,
             RunState::WaitingInput { wait, .. } | RunState::WaitingApproval { wait, .. } => {
@@ -81,15 +78,15 @@ pub(super) fn state_read(columns: &mut Columns<'_>) -> Result<RunState> {
         RunStatus::Queued => Some(RunState::Queued { retry_at }),
         RunStatus::Starting => attempt.map(|attempt| RunState::Starting { attempt }),
         RunStatus::Running => attempt.map(|attempt| RunState::Running { attempt }),
-        RunStatus::WaitingInput => attempt
-            .zip(wait)
-            .map(|(attempt, wait)| RunState::WaitingInput { attempt, wait }),
-        RunStatus::WaitingApproval => attempt
-            .zip(wait)
-            .map(|(attempt, wait)| RunState::WaitingApproval { attempt, wait }),
-        RunStatus::Cancelling => attempt
-            .zip(reason)
-            .map(|(attempt, reason)| RunState::Cancelling { attempt, reason }),
+        RunStatus::WaitingInput => {
+            attempt.zip(wait).map(|(attempt, wait)| RunState::WaitingInput { attempt, wait })
+        }
+        RunStatus::WaitingApproval => {
+            attempt.zip(wait).map(|(attempt, wait)| RunState::WaitingApproval { attempt, wait })
+        }
+        RunStatus::Cancelling => {
+            attempt.zip(reason).map(|(attempt, reason)| RunState::Cancelling { attempt, reason })
+        }
         RunStatus::Succeeded => Some(RunState::Succeeded {}),
         RunStatus::Failed => error.map(|error| RunState::Failed { error }),
         RunStatus::Cancelled => reason.map(|reason| RunState::Cancelled { reason }),

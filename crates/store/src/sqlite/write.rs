@@ -39,14 +39,8 @@ impl From<WriteError> for StoreError {
 pub(super) type Written = Result<(), WriteError>;
 
 fn usage(usage: &Usage) -> [i64; 5] {
-    [
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.cache_read_tokens,
-        usage.cache_write_tokens,
-        usage.cost.0,
-    ]
-    .map(int)
+    [usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens, usage.cost.0]
+        .map(int)
 }
 
 pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> Written {
@@ -54,9 +48,7 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> Written
     let (error_code, error_message) = failure(state.error);
     let (pen_line, pen_pos) = point(run.pen);
     let [input, output, cache_read, cache_write, cost] = usage(&run.usage);
-    let options = (run.options != Default::default())
-        .then(|| json(&run.options))
-        .transpose()?;
+    let options = (run.options != Default::default()).then(|| json(&run.options)).transpose()?;
     let place = run.place.is_branch().then(|| json(&run.place)).transpose()?;
     connection
         .prepare_cached(
@@ -159,11 +151,7 @@ pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> Writt
             ms(attempt.completed_at),
         ])?;
     // Another attempt has this number already.
-    if written == 0 {
-        Err(WriteError::Conflict(Unique::Other))
-    } else {
-        Ok(())
-    }
+    if written == 0 { Err(WriteError::Conflict(Unique::Other)) } else { Ok(()) }
 }
 
 pub(super) fn message_write(
@@ -215,11 +203,7 @@ pub(super) fn message_place(
             "UPDATE messages SET line = ?3, pos = ?4, status = 'completed' WHERE message_id = ?1 AND session_id = ?2",
         )?
         .execute(params![message.bytes(), session.bytes(), at.line.0, at.pos])?;
-    if placed == 0 {
-        Err(WriteError::Conflict(Unique::Other))
-    } else {
-        Ok(())
-    }
+    if placed == 0 { Err(WriteError::Conflict(Unique::Other)) } else { Ok(()) }
 }
 
 pub(super) fn line_write(connection: &Connection, session: SessionId, line: &Line) -> Written {
@@ -227,14 +211,7 @@ pub(super) fn line_write(connection: &Connection, session: SessionId, line: &Lin
     let mut extend = connection.prepare_cached(
         "UPDATE lines SET end_pos = ?2, abandoned = ?3 WHERE line = ?1 AND parent_line IS ?4 AND parent_pos IS ?5",
     )?;
-    if extend.execute(params![
-        line.id.0,
-        line.end,
-        line.abandoned,
-        parent_line,
-        parent_pos
-    ])? > 0
-    {
+    if extend.execute(params![line.id.0, line.end, line.abandoned, parent_line, parent_pos])? > 0 {
         return Ok(());
     }
     connection
@@ -273,12 +250,7 @@ pub(super) fn effect_write(connection: &Connection, session: SessionId, effect: 
             "INSERT INTO effects (session_id, run_id, tool_use_id, name) VALUES (?1, ?2, ?3, ?4)
              ON CONFLICT (session_id, run_id, tool_use_id) DO UPDATE SET name = ?4",
         )?
-        .execute(params![
-            session.bytes(),
-            effect.run.bytes(),
-            effect.tool_use_id,
-            effect.name
-        ])?;
+        .execute(params![session.bytes(), effect.run.bytes(), effect.tool_use_id, effect.name])?;
     Ok(())
 }
 
@@ -299,11 +271,7 @@ pub(super) fn request_write(connection: &Connection, request: &Request) -> Writt
             request.at.0,
             request.at.0.saturating_sub(DAY_MS),
         ])?;
-    if written == 0 {
-        Err(WriteError::Conflict(Unique::RequestKey))
-    } else {
-        Ok(())
-    }
+    if written == 0 { Err(WriteError::Conflict(Unique::RequestKey)) } else { Ok(()) }
 }
 
 /// Nobody reads the inbox of a session that is gone or deleted: what is left there is dropped.
@@ -314,11 +282,6 @@ pub(super) fn inbox_write(connection: &Connection, session: SessionId, item: &In
              SELECT ?1, ?2, ?3, ?4 FROM sessions WHERE session_id = ?1 AND status <> 'deleted'
              ON CONFLICT (session_id, event_id) DO UPDATE SET created_at_ms = ?3, item = ?4",
         )?
-        .execute(params![
-            session.bytes(),
-            item.id.bytes(),
-            item.at.0,
-            json(&item.item)?
-        ])?;
+        .execute(params![session.bytes(), item.id.bytes(), item.at.0, json(&item.item)?])?;
     Ok(())
 }

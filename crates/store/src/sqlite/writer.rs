@@ -69,10 +69,7 @@ pub(super) struct Lease {
 
 impl Shared {
     fn is_current(&self, fence: Fence) -> bool {
-        self.leases
-            .lock()
-            .get(&fence.session)
-            .is_some_and(|lease| lease.epoch == fence.epoch)
+        self.leases.lock().get(&fence.session).is_some_and(|lease| lease.epoch == fence.epoch)
     }
 }
 
@@ -144,11 +141,8 @@ impl Writer {
         let mut done = Vec::with_capacity(jobs.len());
         let mut drops = vec![];
         let mut failure = None;
-        let fault = self
-            .shared
-            .fault
-            .lock()
-            .take_if(|_| jobs.iter().any(|job| matches!(job, Job::Commit(..))));
+        let fault =
+            self.shared.fault.lock().take_if(|_| jobs.iter().any(|job| matches!(job, Job::Commit(..))));
         if fault == Some(Fault::DiskFull) {
             self.pages_limit(false);
         }
@@ -170,9 +164,7 @@ impl Writer {
                 done.push(self.job_write(job, alone, &mut drops));
                 // Some errors (a full disk, for one) make SQLite roll back everything, savepoints and all.
                 if self.connection.is_autocommit() && !alone {
-                    failure = Some(StoreError::Unavailable(
-                        "SQLite rolled the transaction back".into(),
-                    ));
+                    failure = Some(StoreError::Unavailable("SQLite rolled the transaction back".into()));
                 }
             } else {
                 done.push(job.unanswered());
@@ -238,22 +230,16 @@ impl Writer {
         if alone {
             let result = write(&self.connection);
             if result.is_err() && !self.connection.is_autocommit() {
-                self.execute("ROLLBACK")
-                    .map_err(|error| StoreError::Unavailable(error.to_string()))?;
+                self.execute("ROLLBACK").map_err(|error| StoreError::Unavailable(error.to_string()))?;
             }
             return result;
         }
         self.execute("SAVEPOINT one").map_err(|error| of_write(&error))?;
         match write(&self.connection) {
-            Ok(value) => self
-                .execute("RELEASE one")
-                .map(|()| value)
-                .map_err(|error| of_write(&error)),
+            Ok(value) => self.execute("RELEASE one").map(|()| value).map_err(|error| of_write(&error)),
             Err(failure) => {
                 if !self.connection.is_autocommit() {
-                    let undone = self
-                        .execute("ROLLBACK TO one")
-                        .and_then(|()| self.execute("RELEASE one"));
+                    let undone = self.execute("ROLLBACK TO one").and_then(|()| self.execute("RELEASE one"));
                     undone.map_err(|error| StoreError::Unavailable(error.to_string()))?;
                 }
                 Err(failure)
@@ -265,9 +251,7 @@ impl Writer {
     fn finish(&self, fault: Option<Fault>) -> Result<(), StoreError> {
         let result = match fault {
             Some(Fault::CommitFails) => Err(StoreError::Unavailable(Fault::CommitFails.message())),
-            _ => self
-                .execute("COMMIT")
-                .map_err(|error| StoreError::Unavailable(error.to_string())),
+            _ => self.execute("COMMIT").map_err(|error| StoreError::Unavailable(error.to_string())),
         };
         if !self.connection.is_autocommit()
             && let Err(error) = self.execute("ROLLBACK")
@@ -282,14 +266,9 @@ impl Writer {
 
     /// Lets the file grow, or not a page more: to SQLite, that is a full disk.
     fn pages_limit(&self, grow: bool) {
-        let limit = if grow {
-            Ok(i64::from(u32::MAX - 1))
-        } else {
-            self.page_count()
-        };
+        let limit = if grow { Ok(i64::from(u32::MAX - 1)) } else { self.page_count() };
         let limited = limit.and_then(|pages| {
-            self.connection
-                .pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))
+            self.connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))
         });
         if let Err(error) = limited {
             tracing::error!(%error, "a fault could not be injected");
@@ -297,8 +276,7 @@ impl Writer {
     }
 
     fn page_count(&self) -> rusqlite::Result<i64> {
-        self.connection
-            .pragma_query_value(None, "page_count", |row| row.get(0))
+        self.connection.pragma_query_value(None, "page_count", |row| row.get(0))
     }
 
     fn execute(&self, sql: &str) -> rusqlite::Result<()> {
@@ -310,9 +288,7 @@ impl Writer {
         let mut leases = self.shared.leases.lock();
         let epoch = leases.get(&session).map_or(first, |lease| lease.epoch) + 1;
         if epoch >= first + (1 << LEASE_BITS) {
-            return Err(StoreError::Unavailable(
-                "this session was taken too often: restart".into(),
-            ));
+            return Err(StoreError::Unavailable("this session was taken too often: restart".into()));
         }
         leases.insert(session, Lease { epoch, dropped: 0 });
         Ok(Fence { session, epoch })
@@ -328,9 +304,7 @@ impl Writer {
     }
 
     fn chunks_write(&self, jobs: VecDeque<ChunkJob>) {
-        let result = self
-            .chunks_try(&jobs)
-            .map_err(|error| StoreError::Unavailable(error.to_string()));
+        let result = self.chunks_try(&jobs).map_err(|error| StoreError::Unavailable(error.to_string()));
         if result.is_err() && !self.connection.is_autocommit() {
             let _ = self.execute("ROLLBACK");
         }
@@ -347,9 +321,7 @@ impl Writer {
         )?;
         let leases = self.shared.leases.lock();
         for chunk in jobs.iter().flat_map(|job| &job.chunks) {
-            let lease = leases
-                .get(&chunk.fence.session)
-                .filter(|lease| lease.epoch == chunk.fence.epoch);
+            let lease = leases.get(&chunk.fence.session).filter(|lease| lease.epoch == chunk.fence.epoch);
             // The commit that completes a message overtakes its last chunks; even one whose outcome was not known,
             // and whose drop was therefore not noted, has left the message.
             if lease.is_some_and(|lease| chunk.pos >= lease.dropped) {

@@ -14,26 +14,13 @@ async fn a_commit_is_visible_when_it_returns() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = lease(store, 1).await;
-        let cursors = commit(
-            store,
-            fence,
-            vec![row_session(session(1))],
-            vec![progress(1), progress(2)],
-        )
-        .await
-        .unwrap();
+        let cursors = commit(store, fence, vec![row_session(session(1))], vec![progress(1), progress(2)])
+            .await
+            .unwrap();
         let events = events(store, 1).await;
-        assert_eq!(
-            events.iter().map(|event| event.cursor).collect::<Vec<_>>(),
-            cursors,
-            "{name}"
-        );
+        assert_eq!(events.iter().map(|event| event.cursor).collect::<Vec<_>>(), cursors, "{name}");
         assert_eq!(events[1].body, progress(2).body, "{name}");
-        assert_eq!(
-            store.session_load(session_id(1)).await.unwrap().unwrap().session,
-            session(1),
-            "{name}"
-        );
+        assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, session(1), "{name}");
     }
 }
 
@@ -42,30 +29,17 @@ async fn a_conflict_changes_nothing() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
-        let running = RunState::Running {
-            attempt: attempt_id(1),
-        };
+        let running = RunState::Running { attempt: attempt_id(1) };
         let rows = vec![
-            row_session(Session {
-                title: Some("changed".into()),
-                ..session(1)
-            }),
+            row_session(Session { title: Some("changed".into()), ..session(1) }),
             row_run(run(1, 1, 1, running.clone())),
             row_run(run(2, 1, 2, running)),
         ];
         let error = commit(store, fence, rows, vec![progress(1)]).await.unwrap_err();
-        assert_eq!(
-            error,
-            StoreError::Conflict(Unique::Other),
-            "{name}: two active runs in one session"
-        );
+        assert_eq!(error, StoreError::Conflict(Unique::Other), "{name}: two active runs in one session");
         assert_eq!(events(store, 1).await, [], "{name}");
         assert_eq!(store.run_get(run_id(1)).await.unwrap(), None, "{name}");
-        assert_eq!(
-            store.session_load(session_id(1)).await.unwrap().unwrap().session,
-            session(1),
-            "{name}"
-        );
+        assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, session(1), "{name}");
     }
 }
 
@@ -89,9 +63,7 @@ async fn a_session_that_nobody_has_taken_cannot_be_written() {
         let store = &*subject.store;
         let mut fence = session_made(store, 1).await;
         fence.session = session_id(2);
-        let error = commit(store, fence, vec![row_session(session(2))], vec![])
-            .await
-            .unwrap_err();
+        let error = commit(store, fence, vec![row_session(session(2))], vec![]).await.unwrap_err();
         assert_eq!(error, StoreError::Fenced, "{name}");
     }
 }
@@ -101,9 +73,7 @@ async fn the_rows_of_a_commit_may_come_in_any_order() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = lease(store, 1).await;
-        let running = |n| RunState::Running {
-            attempt: attempt_id(n),
-        };
+        let running = |n| RunState::Running { attempt: attempt_id(n) };
         let mut rows = vec![
             row_message(message(2, 1, "hi"), Some(point(5, 0))),
             Row::Line(line(5, None, 1)),
@@ -131,22 +101,11 @@ async fn the_last_image_of_a_thing_in_a_commit_counts() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
         let rows = vec![
-            row_run(run(
-                1,
-                1,
-                1,
-                RunState::Running {
-                    attempt: attempt_id(1),
-                },
-            )),
+            row_run(run(1, 1, 1, RunState::Running { attempt: attempt_id(1) })),
             row_run(run(1, 1, 1, RunState::Succeeded {})),
         ];
         commit(store, fence, rows, vec![]).await.unwrap();
-        assert_eq!(
-            store.run_get(run_id(1)).await.unwrap().unwrap().state,
-            RunState::Succeeded {},
-            "{name}"
-        );
+        assert_eq!(store.run_get(run_id(1)).await.unwrap().unwrap().state, RunState::Succeeded {}, "{name}");
     }
 }
 
@@ -158,11 +117,7 @@ async fn cursors_grow_across_sessions() {
         let mut all = vec![];
         for n in 0..10 {
             let fence = if n % 3 == 0 { one } else { two };
-            all.extend(
-                commit(store, fence, vec![], vec![progress(n), progress(n + 100)])
-                    .await
-                    .unwrap(),
-            );
+            all.extend(commit(store, fence, vec![], vec![progress(n), progress(n + 100)]).await.unwrap());
         }
         assert!(all.is_sorted_by(|a, b| a < b), "{name}: {all:?}");
         assert!(all[0] > Cursor::START, "{name}");
@@ -204,9 +159,7 @@ fn every_state() -> Vec<RunState> {
         expires_at: held.then_some(NOW),
         held,
         resume: json!({"call": ["t1", null, 1.5]}),
-        answer: held.then(|| Answer::Input {
-            input: serde_json::json!("yes"),
-        }),
+        answer: held.then(|| Answer::Input { input: serde_json::json!("yes") }),
     };
     let error = || Failure::new("timeout", "took too long");
     vec![
@@ -214,23 +167,12 @@ fn every_state() -> Vec<RunState> {
         RunState::Queued { retry_at: Some(NOW) },
         RunState::Starting { attempt },
         RunState::Running { attempt },
-        RunState::WaitingInput {
-            attempt,
-            wait: wait(WaitRequest::Input, true),
-        },
-        RunState::WaitingApproval {
-            attempt,
-            wait: wait(WaitRequest::Approval, false),
-        },
-        RunState::Cancelling {
-            attempt,
-            reason: CancelReason::Superseded,
-        },
+        RunState::WaitingInput { attempt, wait: wait(WaitRequest::Input, true) },
+        RunState::WaitingApproval { attempt, wait: wait(WaitRequest::Approval, false) },
+        RunState::Cancelling { attempt, reason: CancelReason::Superseded },
         RunState::Succeeded {},
         RunState::Failed { error: error() },
-        RunState::Cancelled {
-            reason: CancelReason::Parent,
-        },
+        RunState::Cancelled { reason: CancelReason::Parent },
         RunState::TimedOut { error: error() },
         RunState::Orphaned { error: error() },
     ]
@@ -242,25 +184,15 @@ async fn every_state_of_a_run_reads_back_as_written() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
         for state in every_state() {
-            commit(store, fence, vec![row_run(run(1, 1, 1, state.clone()))], vec![])
-                .await
-                .unwrap();
-            assert_eq!(
-                store.run_get(run_id(1)).await.unwrap().unwrap().state,
-                state,
-                "{name}"
-            );
+            commit(store, fence, vec![row_run(run(1, 1, 1, state.clone()))], vec![]).await.unwrap();
+            assert_eq!(store.run_get(run_id(1)).await.unwrap().unwrap().state, state, "{name}");
         }
     }
 }
 
 fn full_run() -> Run {
-    let usage = Usage {
-        input_tokens: u64::MAX,
-        output_tokens: 1,
-        cost: Cost(123_456_789_012),
-        ..Usage::default()
-    };
+    let usage =
+        Usage { input_tokens: u64::MAX, output_tokens: 1, cost: Cost(123_456_789_012), ..Usage::default() };
     Run {
         parent: Some(run_id(9)),
         request: RequestName {
@@ -275,9 +207,7 @@ fn full_run() -> Run {
             cwd: Some("/tmp".into()),
             ..RunOptions::default()
         },
-        place: Place::Edit {
-            message_id: message_id(3),
-        },
+        place: Place::Edit { message_id: message_id(3) },
         pen: Some(point(i64::MAX, u32::MAX)),
         attempts: 2,
         last_attempt: Some(attempt_id(2)),
@@ -310,17 +240,10 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
         let attempts = [attempt(1, 1, 1, RunStatus::Failed), full_attempt.clone()];
-        let rows = vec![
-            row_run(full_run()),
-            row_attempt(attempts[1].clone()),
-            row_attempt(attempts[0].clone()),
-        ];
+        let rows =
+            vec![row_run(full_run()), row_attempt(attempts[1].clone()), row_attempt(attempts[0].clone())];
         commit(store, fence, rows, vec![]).await.unwrap();
-        assert_eq!(
-            store.run_get(run_id(1)).await.unwrap(),
-            Some(full_run()),
-            "{name}"
-        );
+        assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(full_run()), "{name}");
         assert_eq!(store.attempts(run_id(1)).await.unwrap(), attempts, "{name}");
         let loaded = store.session_load(session_id(1)).await.unwrap().unwrap();
         assert_eq!(loaded.runs, [(full_run(), Some(full_attempt.clone()))], "{name}");
@@ -333,9 +256,7 @@ async fn what_a_run_was_asked_never_changes() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
-        commit(store, fence, vec![row_run(full_run())], vec![])
-            .await
-            .unwrap();
+        commit(store, fence, vec![row_run(full_run())], vec![]).await.unwrap();
         let changed = Run {
             owner: "eve".into(),
             request: RequestName::default(),
@@ -344,13 +265,8 @@ async fn what_a_run_was_asked_never_changes() {
             state: RunState::Succeeded {},
             ..full_run()
         };
-        commit(store, fence, vec![row_run(changed)], vec![])
-            .await
-            .unwrap();
-        let kept = Run {
-            state: RunState::Succeeded {},
-            ..full_run()
-        };
+        commit(store, fence, vec![row_run(changed)], vec![]).await.unwrap();
+        let kept = Run { state: RunState::Succeeded {}, ..full_run() };
         assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(kept), "{name}");
     }
 }
@@ -359,14 +275,8 @@ async fn what_a_run_was_asked_never_changes() {
 async fn a_session_reads_back_as_written() {
     let full = Session {
         key: Some("k".into()),
-        external_ref: Some(ExternalRef {
-            kind: "task".into(),
-            id: "7".into(),
-        }),
-        legacy_alias: Some(LegacyAlias {
-            scope: "desk".into(),
-            key: "main".into(),
-        }),
+        external_ref: Some(ExternalRef { kind: "task".into(), id: "7".into() }),
+        legacy_alias: Some(LegacyAlias { scope: "desk".into(), key: "main".into() }),
         cwd: Some("/home".into()),
         model_profile: Some("fast".into()),
         metadata: json!({"a": [1, "two", null], "b": {"c": 1.5}}),
@@ -379,28 +289,11 @@ async fn a_session_reads_back_as_written() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
-        commit(store, fence, vec![row_session(full.clone())], vec![])
-            .await
-            .unwrap();
-        assert_eq!(
-            store.session_load(session_id(1)).await.unwrap().unwrap().session,
-            full,
-            "{name}"
-        );
-        let moved = Session {
-            tip: Some(point(4, 3)),
-            title: None,
-            version: 5,
-            ..full.clone()
-        };
-        commit(store, fence, vec![row_session(moved.clone())], vec![])
-            .await
-            .unwrap();
-        assert_eq!(
-            store.session_load(session_id(1)).await.unwrap().unwrap().session,
-            moved,
-            "{name}"
-        );
+        commit(store, fence, vec![row_session(full.clone())], vec![]).await.unwrap();
+        assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, full, "{name}");
+        let moved = Session { tip: Some(point(4, 3)), title: None, version: 5, ..full.clone() };
+        commit(store, fence, vec![row_session(moved.clone())], vec![]).await.unwrap();
+        assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, moved, "{name}");
     }
 }
 
@@ -413,16 +306,10 @@ async fn one_conflict_does_not_hurt_its_group() {
             fences.push(session_made(&*store, n).await);
         }
         let commits = fences.iter().map(|fence| {
-            let taken = Session {
-                key: Some("same".into()),
-                ..session(u64::from(fence.session.as_bytes()[15]))
-            };
+            let taken =
+                Session { key: Some("same".into()), ..session(u64::from(fence.session.as_bytes()[15])) };
             let rows = vec![row_session(taken)];
-            let commit = Commit {
-                fence: *fence,
-                events: vec![progress(1)],
-                rows,
-            };
+            let commit = Commit { fence: *fence, events: vec![progress(1)], rows };
             let store = Arc::clone(&store);
             async move { store.commit(Arc::new(commit)).await }
         });
@@ -438,11 +325,7 @@ async fn one_conflict_does_not_hurt_its_group() {
         let won = answers.iter().filter(|answer| answer.is_ok()).count();
         assert_eq!(won, 1, "{name}");
         let conflict = Err(StoreError::Conflict(Unique::SessionName));
-        assert_eq!(
-            answers.iter().filter(|answer| **answer == conflict).count(),
-            19,
-            "{name}"
-        );
+        assert_eq!(answers.iter().filter(|answer| **answer == conflict).count(), 19, "{name}");
         let mut stored = 0;
         for n in 0..20 {
             stored += events(&*store, n).await.len();

@@ -39,11 +39,7 @@ pub(crate) fn every_store() -> Vec<(&'static str, Subject)> {
     vec![
         (
             "memory",
-            Subject {
-                store: memory,
-                fault: Box::new(move |fault| memory_fault.fault(fault)),
-                _folder: None,
-            },
+            Subject { store: memory, fault: Box::new(move |fault| memory_fault.fault(fault)), _folder: None },
         ),
         (
             "sqlite",
@@ -156,11 +152,7 @@ pub(crate) fn message(n: u64, of: u64, text: &str) -> Message {
         id: message_id(n),
         session: session_id(of),
         run: None,
-        role: if n.is_multiple_of(2) {
-            Role::User
-        } else {
-            Role::Assistant
-        },
+        role: if n.is_multiple_of(2) { Role::User } else { Role::Assistant },
         status: MessageStatus::Completed,
         content: vec![Block::text(text)],
         usage: None,
@@ -169,10 +161,7 @@ pub(crate) fn message(n: u64, of: u64, text: &str) -> Message {
 }
 
 pub(crate) fn point(line: i64, pos: u32) -> Point {
-    Point {
-        line: LineId(line),
-        pos,
-    }
+    Point { line: LineId(line), pos }
 }
 
 pub(crate) fn line(id: i64, parent: Option<Point>, messages: u32) -> Line {
@@ -182,23 +171,11 @@ pub(crate) fn line(id: i64, parent: Option<Point>, messages: u32) -> Line {
 }
 
 pub(crate) fn event(n: u64, body: Body) -> NewEvent {
-    NewEvent {
-        id: event_id(n),
-        pos: 0,
-        run: None,
-        attempt: None,
-        at: NOW.plus(n),
-        body,
-    }
+    NewEvent { id: event_id(n), pos: 0, run: None, attempt: None, at: NOW.plus(n), body }
 }
 
 pub(crate) fn progress(n: u64) -> NewEvent {
-    event(
-        n,
-        Body::ProgressUpdated {
-            text: format!("step {n}"),
-        },
-    )
+    event(n, Body::ProgressUpdated { text: format!("step {n}") })
 }
 
 /// The right to write session `n`.
@@ -218,25 +195,18 @@ pub(crate) async fn commit(
 /// A stored session `n`, and the right to write it.
 pub(crate) async fn session_made(store: &dyn Store, n: u64) -> Fence {
     let fence = lease(store, n).await;
-    commit(store, fence, vec![Row::Session(Box::new(session(n)))], vec![])
-        .await
-        .unwrap();
+    commit(store, fence, vec![Row::Session(Box::new(session(n)))], vec![]).await.unwrap();
     fence
 }
 
 pub(crate) async fn session_deleted(store: &dyn Store, fence: Fence) {
     let mut session = store.session_load(fence.session).await.unwrap().unwrap().session;
     session.status = SessionStatus::Deleted;
-    commit(store, fence, vec![Row::Session(Box::new(session))], vec![])
-        .await
-        .unwrap();
+    commit(store, fence, vec![Row::Session(Box::new(session))], vec![]).await.unwrap();
 }
 
 pub(crate) async fn events(store: &dyn Store, n: u64) -> Vec<Event> {
-    store
-        .events_after(session_id(n), None, Cursor::START, EVERYTHING)
-        .await
-        .unwrap()
+    store.events_after(session_id(n), None, Cursor::START, EVERYTHING).await.unwrap()
 }
 
 pub(crate) fn row_session(session: Session) -> Row {

@@ -6,36 +6,12 @@ use mainspring_kernel::store::{Request, Row, RunPage, SessionPage, SessionRef, S
 use crate::fixtures::*;
 
 fn named() -> Vec<(SessionRef, Session)> {
-    let external = ExternalRef {
-        kind: "task".into(),
-        id: "7".into(),
-    };
-    let alias = LegacyAlias {
-        scope: "desk".into(),
-        key: "main".into(),
-    };
+    let external = ExternalRef { kind: "task".into(), id: "7".into() };
+    let alias = LegacyAlias { scope: "desk".into(), key: "main".into() };
     vec![
-        (
-            SessionRef::Key("k".into()),
-            Session {
-                key: Some("k".into()),
-                ..session(1)
-            },
-        ),
-        (
-            SessionRef::External(external.clone()),
-            Session {
-                external_ref: Some(external),
-                ..session(1)
-            },
-        ),
-        (
-            SessionRef::Legacy(alias.clone()),
-            Session {
-                legacy_alias: Some(alias),
-                ..session(1)
-            },
-        ),
+        (SessionRef::Key("k".into()), Session { key: Some("k".into()), ..session(1) }),
+        (SessionRef::External(external.clone()), Session { external_ref: Some(external), ..session(1) }),
+        (SessionRef::Legacy(alias.clone()), Session { legacy_alias: Some(alias), ..session(1) }),
     ]
 }
 
@@ -44,49 +20,22 @@ async fn a_name_belongs_to_one_session_of_an_owner_until_it_is_deleted() {
     for (by, first) in named() {
         for (name, subject) in every_store() {
             let store = &*subject.store;
-            let (one, two, other) = (
-                lease(store, 1).await,
-                lease(store, 2).await,
-                lease(store, 3).await,
-            );
-            commit(store, one, vec![row_session(first.clone())], vec![])
-                .await
-                .unwrap();
-            assert_eq!(
-                store.session_find(OWNER, &by).await.unwrap(),
-                Some(first.clone()),
-                "{name}"
-            );
+            let (one, two, other) = (lease(store, 1).await, lease(store, 2).await, lease(store, 3).await);
+            commit(store, one, vec![row_session(first.clone())], vec![]).await.unwrap();
+            assert_eq!(store.session_find(OWNER, &by).await.unwrap(), Some(first.clone()), "{name}");
             assert_eq!(store.session_find("eve", &by).await.unwrap(), None, "{name}");
 
-            let second = Session {
-                id: session_id(2),
-                ..first.clone()
-            };
-            let error = commit(store, two, vec![row_session(second.clone())], vec![])
-                .await
-                .unwrap_err();
+            let second = Session { id: session_id(2), ..first.clone() };
+            let error = commit(store, two, vec![row_session(second.clone())], vec![]).await.unwrap_err();
             assert_eq!(error, StoreError::Conflict(Unique::SessionName), "{name}");
-            let hers = Session {
-                id: session_id(3),
-                owner: "eve".into(),
-                ..first.clone()
-            };
-            commit(store, other, vec![row_session(hers)], vec![])
-                .await
-                .unwrap();
+            let hers = Session { id: session_id(3), owner: "eve".into(), ..first.clone() };
+            commit(store, other, vec![row_session(hers)], vec![]).await.unwrap();
 
             session_deleted(store, one).await;
             assert_eq!(store.session_find(OWNER, &by).await.unwrap(), None, "{name}");
             assert_eq!(store.session_load(session_id(1)).await.unwrap(), None, "{name}");
-            commit(store, two, vec![row_session(second.clone())], vec![])
-                .await
-                .unwrap();
-            assert_eq!(
-                store.session_find(OWNER, &by).await.unwrap(),
-                Some(second),
-                "{name}"
-            );
+            commit(store, two, vec![row_session(second.clone())], vec![]).await.unwrap();
+            assert_eq!(store.session_find(OWNER, &by).await.unwrap(), Some(second), "{name}");
         }
     }
 }
@@ -97,11 +46,7 @@ async fn a_session_is_found_by_id_by_its_owner_alone() {
         let store = &*subject.store;
         session_made(store, 1).await;
         let by = SessionRef::Id(session_id(1));
-        assert_eq!(
-            store.session_find(OWNER, &by).await.unwrap(),
-            Some(session(1)),
-            "{name}"
-        );
+        assert_eq!(store.session_find(OWNER, &by).await.unwrap(), Some(session(1)), "{name}");
         assert_eq!(store.session_find("eve", &by).await.unwrap(), None, "{name}");
     }
 }
@@ -119,26 +64,14 @@ async fn a_request_of_a_client_makes_one_run() {
             },
             ..run(n, 1, u32::try_from(n).unwrap(), queued())
         };
-        commit(store, fence, vec![row_run(asked(1, Some("desk")))], vec![])
-            .await
-            .unwrap();
-        let error = commit(store, fence, vec![row_run(asked(2, Some("desk")))], vec![])
-            .await
-            .unwrap_err();
+        commit(store, fence, vec![row_run(asked(1, Some("desk")))], vec![]).await.unwrap();
+        let error = commit(store, fence, vec![row_run(asked(2, Some("desk")))], vec![]).await.unwrap_err();
         assert_eq!(error, StoreError::Conflict(Unique::RunRequest), "{name}");
-        let rows = vec![
-            row_run(asked(2, None)),
-            row_run(asked(3, None)),
-            row_run(asked(4, Some("web"))),
-        ];
+        let rows = vec![row_run(asked(2, None)), row_run(asked(3, None)), row_run(asked(4, Some("web")))];
         commit(store, fence, rows, vec![]).await.unwrap();
         let found = store.run_by_request(OWNER, "desk", "r").await.unwrap();
         assert_eq!(found, Some(asked(1, Some("desk"))), "{name}");
-        assert_eq!(
-            store.run_by_request("eve", "desk", "r").await.unwrap(),
-            None,
-            "{name}"
-        );
+        assert_eq!(store.run_by_request("eve", "desk", "r").await.unwrap(), None, "{name}");
     }
 }
 
@@ -185,21 +118,14 @@ async fn a_request_made_again_is_known_as_that() {
                 at: NOW,
             };
             vec![
-                row_session(Session {
-                    key: Some("k".into()),
-                    ..session(n)
-                }),
+                row_session(Session { key: Some("k".into()), ..session(n) }),
                 Row::Request(Box::new(request)),
             ]
         };
         let (one, two) = (lease(store, 1).await, lease(store, 2).await);
         commit(store, one, create(1), vec![]).await.unwrap();
         let error = commit(store, two, create(2), vec![]).await.unwrap_err();
-        assert_eq!(
-            error,
-            StoreError::Conflict(Unique::RequestKey),
-            "{name}: and not on the session's name"
-        );
+        assert_eq!(error, StoreError::Conflict(Unique::RequestKey), "{name}: and not on the session's name");
     }
 }
 
@@ -210,42 +136,24 @@ async fn sessions_are_paged_by_activity() {
         for n in 1..=7 {
             let fence = lease(store, n).await;
             // Two by two at the same moment.
-            let made = Session {
-                last_activity_at: NOW.plus(n / 2),
-                ..session(n)
-            };
-            commit(store, fence, vec![row_session(made)], vec![])
-                .await
-                .unwrap();
+            let made = Session { last_activity_at: NOW.plus(n / 2), ..session(n) };
+            commit(store, fence, vec![row_session(made)], vec![]).await.unwrap();
             if n == 4 {
                 session_deleted(store, fence).await;
             }
         }
-        let mut page = SessionPage {
-            owner: OWNER.into(),
-            status: None,
-            surface_kind: None,
-            before: None,
-            limit: 2,
-        };
+        let mut page =
+            SessionPage { owner: OWNER.into(), status: None, surface_kind: None, before: None, limit: 2 };
         let mut seen = vec![];
         loop {
             let found = store.session_page(&page).await.unwrap();
             let Some((last, _)) = found.last() else { break };
             page.before = Some((last.last_activity_at, last.id));
-            seen.extend(
-                found
-                    .into_iter()
-                    .map(|(session, _)| (session.last_activity_at, session.id)),
-            );
+            seen.extend(found.into_iter().map(|(session, _)| (session.last_activity_at, session.id)));
         }
         assert_eq!(seen.len(), 6, "{name}");
         assert!(seen.is_sorted_by(|a, b| a > b), "{name}: {seen:?}");
-        page = SessionPage {
-            surface_kind: Some("phone".into()),
-            before: None,
-            ..page
-        };
+        page = SessionPage { surface_kind: Some("phone".into()), before: None, ..page };
         assert_eq!(store.session_page(&page).await.unwrap(), [], "{name}");
     }
 }
@@ -256,23 +164,11 @@ async fn a_listed_session_shows_its_latest_run() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
         let latest = run(1, 1, 2, queued());
-        let rows = vec![
-            row_run(run(2, 1, 1, RunState::Succeeded {})),
-            row_run(latest.clone()),
-        ];
+        let rows = vec![row_run(run(2, 1, 1, RunState::Succeeded {})), row_run(latest.clone())];
         commit(store, fence, rows, vec![]).await.unwrap();
-        let page = SessionPage {
-            owner: OWNER.into(),
-            status: None,
-            surface_kind: None,
-            before: None,
-            limit: 9,
-        };
-        assert_eq!(
-            store.session_page(&page).await.unwrap(),
-            [(session(1), Some(latest))],
-            "{name}"
-        );
+        let page =
+            SessionPage { owner: OWNER.into(), status: None, surface_kind: None, before: None, limit: 9 };
+        assert_eq!(store.session_page(&page).await.unwrap(), [(session(1), Some(latest))], "{name}");
     }
 }
 
@@ -285,20 +181,11 @@ async fn runs_are_paged_newest_first() {
             for no in 1..=4 {
                 let state = if no == 4 { queued() } else { RunState::Succeeded {} };
                 let made = run(of * 10 + u64::from(no), of, no, state);
-                let made = Run {
-                    created_at: NOW.plus(u64::from(no)),
-                    ..made
-                };
+                let made = Run { created_at: NOW.plus(u64::from(no)), ..made };
                 commit(store, fence, vec![row_run(made)], vec![]).await.unwrap();
             }
         }
-        let all = RunPage {
-            owner: OWNER.into(),
-            session: None,
-            status: None,
-            before: None,
-            limit: 5,
-        };
+        let all = RunPage { owner: OWNER.into(), session: None, status: None, before: None, limit: 5 };
         let mut page = all.clone();
         let mut seen = vec![];
         loop {
@@ -310,32 +197,8 @@ async fn runs_are_paged_newest_first() {
         assert_eq!(seen.len(), 12, "{name}");
         assert!(seen.is_sorted_by(|a, b| a > b), "{name}");
         let count = async |page: RunPage| store.run_page(&page).await.unwrap().len();
-        assert_eq!(
-            count(RunPage {
-                session: Some(session_id(2)),
-                ..all.clone()
-            })
-            .await,
-            4,
-            "{name}"
-        );
-        assert_eq!(
-            count(RunPage {
-                status: Some(RunStatus::Queued),
-                ..all.clone()
-            })
-            .await,
-            3,
-            "{name}"
-        );
-        assert_eq!(
-            count(RunPage {
-                owner: "eve".into(),
-                ..all
-            })
-            .await,
-            0,
-            "{name}"
-        );
+        assert_eq!(count(RunPage { session: Some(session_id(2)), ..all.clone() }).await, 4, "{name}");
+        assert_eq!(count(RunPage { status: Some(RunStatus::Queued), ..all.clone() }).await, 3, "{name}");
+        assert_eq!(count(RunPage { owner: "eve".into(), ..all }).await, 0, "{name}");
     }
 }

@@ -31,11 +31,7 @@ fn refused(path: &Path) -> OpenError {
     let error = SqliteStore::open(path, SqliteOptions::default(), NOW).unwrap_err();
     assert!(error.to_string().contains(&path.display().to_string()), "{error}");
     assert_eq!(fs::read(path).ok(), bytes, "{error}: the file changed");
-    assert_eq!(
-        names(path.parent().unwrap()),
-        files,
-        "{error}: a file came or went"
-    );
+    assert_eq!(names(path.parent().unwrap()), files, "{error}: a file came or went");
     error
 }
 
@@ -68,9 +64,7 @@ fn the_database_of_another_program_is_not_touched() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("test.sqlite3");
     let theirs = Connection::open(&path).unwrap();
-    theirs
-        .execute_batch("CREATE TABLE sessions (id TEXT); INSERT INTO sessions VALUES ('theirs')")
-        .unwrap();
+    theirs.execute_batch("CREATE TABLE sessions (id TEXT); INSERT INTO sessions VALUES ('theirs')").unwrap();
     drop(theirs);
     assert!(matches!(refused(&path), OpenError::Foreign { .. }));
 }
@@ -80,15 +74,10 @@ fn a_newer_database_asks_for_an_upgrade() {
     let (_folder, path) = database();
     let newer = Connection::open(&path).unwrap();
     newer.pragma_update(None, "journal_mode", "DELETE").unwrap();
-    newer
-        .pragma_update(None, "user_version", SCHEMA_VERSION + 1)
-        .unwrap();
+    newer.pragma_update(None, "user_version", SCHEMA_VERSION + 1).unwrap();
     drop(newer);
     let error = refused(&path);
-    assert!(
-        matches!(error, OpenError::Newer { found, .. } if found == SCHEMA_VERSION + 1),
-        "{error:?}"
-    );
+    assert!(matches!(error, OpenError::Newer { found, .. } if found == SCHEMA_VERSION + 1), "{error:?}");
     assert!(error.to_string().contains("upgrade"), "{error}");
 }
 
@@ -98,11 +87,7 @@ fn damage_is_seen() {
     let whole = fs::read(&path).unwrap();
     let mut overwritten = whole.clone();
     overwritten[100..4096].fill(0xA5);
-    let damaged = [
-        whole[..50].to_vec(),
-        whole[..whole.len() / 2].to_vec(),
-        overwritten,
-    ];
+    let damaged = [whole[..50].to_vec(), whole[..whole.len() / 2].to_vec(), overwritten];
     for bytes in damaged {
         fs::write(&path, bytes).unwrap();
         let error = refused(&path);
@@ -142,9 +127,7 @@ fn a_name_that_looks_like_a_query_is_a_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("50%?mode=memory#x.sqlite3");
     for _ in 0..2 {
-        SqliteStore::open(&path, SqliteOptions::default(), NOW)
-            .unwrap()
-            .close();
+        SqliteStore::open(&path, SqliteOptions::default(), NOW).unwrap().close();
     }
     assert_eq!(names(folder.path()), ["50%?mode=memory#x.sqlite3"]);
 }

@@ -21,10 +21,7 @@ async fn talk(store: &dyn Store, n: u64, parent: Option<Point>, messages: u32) -
     let held = line(id, parent, messages);
     let mut rows = vec![
         Row::Line(held),
-        row_session(Session {
-            tip: held.last(),
-            ..session(n)
-        }),
+        row_session(Session { tip: held.last(), ..session(n) }),
         row_run(run(n, n, 1, RunState::Succeeded {})),
         row_attempt(attempt(n, n, 1, RunStatus::Succeeded)),
     ];
@@ -32,9 +29,7 @@ async fn talk(store: &dyn Store, n: u64, parent: Option<Point>, messages: u32) -
         let message = message(n * 100_000 + u64::from(pos), n, &format!("{n}.{pos}"));
         rows.push(row_message(message, Some(point(id, pos))));
     }
-    commit(store, fence, rows, vec![progress(n), progress(n + 1)])
-        .await
-        .unwrap();
+    commit(store, fence, rows, vec![progress(n), progress(n + 1)]).await.unwrap();
     fence
 }
 
@@ -44,31 +39,16 @@ async fn a_purged_session_leaves_nothing() {
         let store = &*subject.store;
         let (fence, _) = (talk(store, 1, None, 3).await, talk(store, 2, None, 2).await);
         assert!(!store.session_purge(session_id(1)).await.unwrap(), "{name}");
-        assert_eq!(
-            events(store, 1).await.len(),
-            2,
-            "{name}: only what is deleted is purged"
-        );
+        assert_eq!(events(store, 1).await.len(), 2, "{name}: only what is deleted is purged");
         session_deleted(store, fence).await;
-        assert_eq!(
-            store.unfinished().await.unwrap().deleted,
-            [session_id(1)],
-            "{name}"
-        );
+        assert_eq!(store.unfinished().await.unwrap().deleted, [session_id(1)], "{name}");
         purge(store, 1).await;
         assert_eq!(store.unfinished().await.unwrap().deleted, [], "{name}");
         assert_eq!(events(store, 1).await, [], "{name}");
         assert_eq!(store.run_get(run_id(1)).await.unwrap(), None, "{name}");
         assert_eq!(store.attempts(run_id(1)).await.unwrap(), [], "{name}");
         assert_eq!(store.tree(session_id(1)).await.unwrap().lines, [], "{name}");
-        assert_eq!(
-            store
-                .message_get(session_id(1), message_id(100_000))
-                .await
-                .unwrap(),
-            None,
-            "{name}"
-        );
+        assert_eq!(store.message_get(session_id(1), message_id(100_000)).await.unwrap(), None, "{name}");
         assert_eq!(events(store, 2).await.len(), 2, "{name}");
         assert_eq!(store.path(point(2, 1), None, 9).await.unwrap().len(), 2, "{name}");
     }
@@ -82,10 +62,7 @@ async fn a_large_session_is_purged_in_steps() {
     session_deleted(&store, fence).await;
     assert_eq!(purge(&store, 1).await, 3);
     let check = store.check(true).await.unwrap();
-    assert_eq!(
-        (check.sessions, check.runs, check.events, check.problems),
-        (0, 0, 0, vec![])
-    );
+    assert_eq!((check.sessions, check.runs, check.events, check.problems), (0, 0, 0, vec![]));
 }
 
 #[tokio::test]
@@ -96,13 +73,8 @@ async fn a_line_stays_while_a_fork_reads_it_and_goes_with_the_last_one() {
         let branch = talk(store, 2, Some(point(1, 2)), 2).await;
         // The third stands on the origin's line and has none of its own.
         let bare = lease(store, 3).await;
-        let fork = Session {
-            tip: Some(point(1, 1)),
-            ..session(3)
-        };
-        commit(store, bare, vec![row_session(fork)], vec![])
-            .await
-            .unwrap();
+        let fork = Session { tip: Some(point(1, 1)), ..session(3) };
+        commit(store, bare, vec![row_session(fork)], vec![]).await.unwrap();
 
         session_deleted(store, origin).await;
         purge(store, 1).await;
@@ -112,19 +84,9 @@ async fn a_line_stays_while_a_fork_reads_it_and_goes_with_the_last_one() {
         assert_eq!(store.path(point(1, 1), None, 9).await.unwrap().len(), 2, "{name}");
         session_deleted(store, bare).await;
         purge(store, 3).await;
-        let left = store
-            .line_messages(Range {
-                line: LineId(1),
-                from: 0,
-                to: 9,
-            })
-            .await
-            .unwrap();
+        let left = store.line_messages(Range { line: LineId(1), from: 0, to: 9 }).await.unwrap();
         assert_eq!(left, [], "{name}");
-        assert!(
-            store.path(point(1, 1), None, 9).await.is_err(),
-            "{name}: the line itself is gone"
-        );
+        assert!(store.path(point(1, 1), None, 9).await.is_err(), "{name}: the line itself is gone");
     }
 }
 
@@ -135,10 +97,7 @@ async fn a_cursor_is_never_used_again() {
     for _ in 0..3 {
         let store = sqlite_open(folder.path());
         let fence = session_made(&store, 1).await;
-        for cursor in commit(&store, fence, vec![], vec![progress(1), progress(2)])
-            .await
-            .unwrap()
-        {
+        for cursor in commit(&store, fence, vec![], vec![progress(1), progress(2)]).await.unwrap() {
             assert!(cursor > last, "{cursor:?} comes after {last:?}");
             last = cursor;
         }

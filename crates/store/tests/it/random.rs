@@ -35,15 +35,9 @@ impl Dice {
         let attempt = attempt_id(self.roll(9));
         match self.roll(5) {
             0 => RunState::Running { attempt },
-            1 => RunState::Queued {
-                retry_at: self.chance(50).then_some(NOW),
-            },
-            2 => RunState::Failed {
-                error: Failure::new("lost", "gone"),
-            },
-            3 => RunState::Cancelled {
-                reason: CancelReason::Requested,
-            },
+            1 => RunState::Queued { retry_at: self.chance(50).then_some(NOW) },
+            2 => RunState::Failed { error: Failure::new("lost", "gone") },
+            3 => RunState::Cancelled { reason: CancelReason::Requested },
             _ => RunState::Succeeded {},
         }
     }
@@ -54,10 +48,8 @@ impl Dice {
 
     /// A row of any kind for session `of`. Small numbers make for collisions.
     fn row(&mut self, of: u64) -> Row {
-        let (line_no, pos) = (
-            i64::try_from(of * 3 + self.roll(3)).unwrap(),
-            u32::try_from(self.roll(4)).unwrap(),
-        );
+        let (line_no, pos) =
+            (i64::try_from(of * 3 + self.roll(3)).unwrap(), u32::try_from(self.roll(4)).unwrap());
         let n = self.roll(RUNS);
         match self.roll(14) {
             0 | 1 => {
@@ -67,10 +59,7 @@ impl Dice {
                     request_id: Some(format!("r{}", self.roll(20))),
                     idempotency_key: None,
                 };
-                row_run(Run {
-                    request: asked,
-                    ..run(n, n % SESSIONS, no, self.state())
-                })
+                row_run(Run { request: asked, ..run(n, n % SESSIONS, no, self.state()) })
             }
             2 => {
                 let status =
@@ -85,16 +74,10 @@ impl Dice {
             }
             5 | 6 => {
                 let id = of * 50 + self.roll(12);
-                row_message(
-                    message(id, of, &self.text()),
-                    self.chance(80).then_some(point(line_no, pos)),
-                )
+                row_message(message(id, of, &self.text()), self.chance(80).then_some(point(line_no, pos)))
             }
             7 => Row::MessagePlace(message_id(of * 50 + self.roll(12)), point(line_no, pos)),
-            8 => Row::Cursor(
-                point(line_no, pos),
-                self.chance(60).then_some(LineId(100 + line_no)),
-            ),
+            8 => Row::Cursor(point(line_no, pos), self.chance(60).then_some(LineId(100 + line_no))),
             9 => Row::ChunksDrop(self.roll(60)),
             10 => Row::Effect(Effect {
                 run: run_id(n),
@@ -103,11 +86,7 @@ impl Dice {
             }),
             11 => Row::EffectEnd(run_id(n), format!("t{}", self.roll(3))),
             12 => {
-                let item = InboxItem {
-                    id: event_id(self.roll(20)),
-                    at: NOW,
-                    item: json!({"n": n}),
-                };
+                let item = InboxItem { id: event_id(self.roll(20)), at: NOW, item: json!({"n": n}) };
                 if self.chance(60) {
                     Row::Inbox(session_id(self.roll(SESSIONS)), item)
                 } else {
@@ -134,9 +113,7 @@ impl Dice {
         row_session(Session {
             key: self.chance(40).then(|| format!("k{}", self.roll(4))),
             status,
-            tip: self
-                .chance(50)
-                .then(|| point(i64::try_from(self.roll(SESSIONS * 3)).unwrap(), 1)),
+            tip: self.chance(50).then(|| point(i64::try_from(self.roll(SESSIONS * 3)).unwrap(), 1)),
             title: Some(self.text()),
             version: self.roll(9),
             last_activity_at: NOW.plus(self.roll(5)),
@@ -146,31 +123,16 @@ impl Dice {
 
     fn event(&mut self) -> NewEvent {
         let (n, pos) = (self.roll(1000), self.roll(50));
-        NewEvent {
-            pos,
-            run: self.chance(70).then(|| run_id(self.roll(RUNS))),
-            ..progress(n)
-        }
+        NewEvent { pos, run: self.chance(70).then(|| run_id(self.roll(RUNS))), ..progress(n) }
     }
 }
 
 /// Everything that can be read, as text.
 async fn everything(store: &dyn Store) -> Vec<String> {
     let mut all = vec![format!("{:?}", store.unfinished().await)];
-    let runs = RunPage {
-        owner: OWNER.into(),
-        session: None,
-        status: None,
-        before: None,
-        limit: EVERYTHING,
-    };
-    let sessions = SessionPage {
-        owner: OWNER.into(),
-        status: None,
-        surface_kind: None,
-        before: None,
-        limit: 3,
-    };
+    let runs = RunPage { owner: OWNER.into(), session: None, status: None, before: None, limit: EVERYTHING };
+    let sessions =
+        SessionPage { owner: OWNER.into(), status: None, surface_kind: None, before: None, limit: 3 };
     all.push(format!("{:?}", store.run_page(&runs).await));
     all.push(format!("{:?}", store.session_page(&sessions).await));
     for n in 0..SESSIONS {
@@ -181,20 +143,11 @@ async fn everything(store: &dyn Store) -> Vec<String> {
             chunk.fence.epoch = 0;
         }
         all.push(format!("load {n} {loaded:?}"));
-        all.push(format!(
-            "events {n} {:?}",
-            store.events_after(id, None, Cursor::START, EVERYTHING).await
-        ));
+        all.push(format!("events {n} {:?}", store.events_after(id, None, Cursor::START, EVERYTHING).await));
         all.push(format!("tree {n} {:?}", store.tree(id).await));
-        all.push(format!(
-            "key {n} {:?}",
-            store.session_find(OWNER, &SessionRef::Key(format!("k{n}"))).await
-        ));
+        all.push(format!("key {n} {:?}", store.session_find(OWNER, &SessionRef::Key(format!("k{n}"))).await));
         for m in 0..12 {
-            all.push(format!(
-                "message {n} {:?}",
-                store.message_get(id, message_id(n * 50 + m)).await
-            ));
+            all.push(format!("message {n} {:?}", store.message_get(id, message_id(n * 50 + m)).await));
         }
     }
     for n in 0..RUNS {
@@ -205,9 +158,7 @@ async fn everything(store: &dyn Store) -> Vec<String> {
         ));
         let asked = store.run_by_request(OWNER, "desk", &format!("r{n}")).await;
         all.push(format!("asked {n} {asked:?}"));
-        let of_run = store
-            .events_after(session_id(n % SESSIONS), Some(run_id(n)), Cursor(5), 3)
-            .await;
+        let of_run = store.events_after(session_id(n % SESSIONS), Some(run_id(n)), Cursor(5), 3).await;
         all.push(format!("of run {n} {of_run:?}"));
         all.push(format!(
             "request {n} {:?}",
@@ -219,11 +170,7 @@ async fn everything(store: &dyn Store) -> Vec<String> {
             // Which line is missing first is no promise; that one is missing is.
             let path = store.path(point(line, 3), Some(4), 3).await.map_err(|_| "lost");
             all.push(format!("path {line} {path:?}"));
-            let range = Range {
-                line: LineId(line),
-                from: 1,
-                to: 2,
-            };
+            let range = Range { line: LineId(line), from: 1, to: 2 };
             all.push(format!("line {line} {:?}", store.line_messages(range).await));
         }
     }
@@ -248,17 +195,8 @@ async fn drive(seed: u64) {
         match dice.roll(20) {
             0 => {
                 fences[usize::try_from(of).unwrap()] = [lease(&sqlite, of).await, lease(&memory, of).await];
-                let commit = |fence| {
-                    Arc::new(Commit {
-                        fence,
-                        events: vec![progress(1)],
-                        rows: vec![],
-                    })
-                };
-                let stale = (
-                    sqlite.commit(commit(in_sqlite)).await,
-                    memory.commit(commit(in_memory)).await,
-                );
+                let commit = |fence| Arc::new(Commit { fence, events: vec![progress(1)], rows: vec![] });
+                let stale = (sqlite.commit(commit(in_sqlite)).await, memory.commit(commit(in_memory)).await);
                 assert_eq!(stale.0, stale.1, "seed {seed} step {step}");
             }
             1 => {
@@ -272,15 +210,8 @@ async fn drive(seed: u64) {
             }
             3 | 4 => {
                 let (pos, text) = (dice.roll(60), dice.text());
-                let chunk = |fence| {
-                    vec![Chunk {
-                        fence,
-                        pos,
-                        message: message_id(1),
-                        block: 0,
-                        text: text.clone(),
-                    }]
-                };
+                let chunk =
+                    |fence| vec![Chunk { fence, pos, message: message_id(1), block: 0, text: text.clone() }];
                 sqlite.chunks_write(chunk(in_sqlite)).await.unwrap();
                 memory.chunks_write(chunk(in_memory)).await.unwrap();
             }
@@ -305,11 +236,7 @@ async fn drive(seed: u64) {
                     };
                     event.run = known.map(|run| run.id);
                 }
-                let commit = |fence| Commit {
-                    fence,
-                    events: events.clone(),
-                    rows: rows.clone(),
-                };
+                let commit = |fence| Commit { fence, events: events.clone(), rows: rows.clone() };
                 let (ours, theirs) = (
                     sqlite.commit(commit(in_sqlite).into()).await,
                     memory.commit(commit(in_memory).into()).await,

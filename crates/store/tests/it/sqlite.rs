@@ -19,37 +19,22 @@ async fn everything_survives_a_reopening() {
     let folder = tempfile::tempdir().unwrap();
     let store = sqlite_open(folder.path());
     let fence = session_made(&store, 1).await;
-    let said = Body::MessageCompleted {
-        message: Arc::new(message(2, 1, "hi")),
-        parent_id: None,
-    };
+    let said = Body::MessageCompleted { message: Arc::new(message(2, 1, "hi")), parent_id: None };
     let rows = vec![
         Row::Line(line(1, None, 1)),
         row_message(message(2, 1, "hi"), Some(point(1, 0))),
-        row_run(run(
-            1,
-            1,
-            1,
-            RunState::Running {
-                attempt: attempt_id(1),
-            },
-        )),
+        row_run(run(1, 1, 1, RunState::Running { attempt: attempt_id(1) })),
         row_attempt(attempt(1, 1, 1, RunStatus::Running)),
     ];
     commit(&store, fence, rows, vec![event(1, said)]).await.unwrap();
-    let (before, told) = (
-        store.session_load(session_id(1)).await.unwrap(),
-        events(&store, 1).await,
-    );
+    let (before, told) = (store.session_load(session_id(1)).await.unwrap(), events(&store, 1).await);
     store.close();
 
     let store = sqlite_open(folder.path());
     assert_eq!(store.session_load(session_id(1)).await.unwrap(), before);
     assert_eq!(events(&store, 1).await, told);
     assert_eq!(store.unfinished().await.unwrap().live, [session_id(1)]);
-    let old = commit(&store, fence, vec![], vec![progress(2)])
-        .await
-        .unwrap_err();
+    let old = commit(&store, fence, vec![], vec![progress(2)]).await.unwrap_err();
     assert_eq!(old, StoreError::Fenced, "a fence ends with its process");
     assert!(lease(&store, 1).await.epoch > fence.epoch);
 }
@@ -59,16 +44,11 @@ async fn opening_again_migrates_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let applied = |at: Time| {
         let path = folder.path().join("test.sqlite3");
-        SqliteStore::open(&path, SqliteOptions::default(), at)
-            .unwrap()
-            .close();
+        SqliteStore::open(&path, SqliteOptions::default(), at).unwrap().close();
         let connection = look(folder.path());
-        let mut statement = connection
-            .prepare("SELECT version, applied_at_ms FROM schema_migrations")
-            .unwrap();
-        let rows = statement
-            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
-            .unwrap();
+        let mut statement =
+            connection.prepare("SELECT version, applied_at_ms FROM schema_migrations").unwrap();
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         rows.collect::<Result<Vec<(u32, i64)>, _>>().unwrap()
     };
     let first = applied(NOW);
@@ -81,18 +61,10 @@ async fn opening_again_migrates_nothing() {
 async fn the_pragmas_are_in_force() {
     for (durability, synchronous) in [(Durability::Full, 2), (Durability::Normal, 1)] {
         let folder = tempfile::tempdir().unwrap();
-        let options = SqliteOptions {
-            durability,
-            ..SqliteOptions::default()
-        };
+        let options = SqliteOptions { durability, ..SqliteOptions::default() };
         let store = SqliteStore::open(&folder.path().join("test.sqlite3"), options, NOW).unwrap();
         let pragmas = store.pragmas();
-        let value = |name: &str| {
-            pragmas
-                .iter()
-                .find(|(known, _)| *known == name)
-                .map(|(_, value)| *value)
-        };
+        let value = |name: &str| pragmas.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
         assert_eq!(value("synchronous"), Some(synchronous));
         assert_eq!(value("foreign_keys"), Some(1));
         assert_eq!(value("busy_timeout"), Some(5000));
@@ -127,18 +99,9 @@ async fn group_meets(fault: Fault, text: &str) -> (Vec<Result<Vec<Cursor>, Store
     let mut stored = 0;
     for n in 0..8 {
         stored += events(&*store, n).await.len();
-        assert_eq!(
-            store
-                .message_get(session_id(n), message_id(n))
-                .await
-                .unwrap()
-                .is_some(),
-            stored > 0
-        );
+        assert_eq!(store.message_get(session_id(n), message_id(n)).await.unwrap().is_some(), stored > 0);
     }
-    commit(&*store, fences[0], vec![], vec![progress(2)])
-        .await
-        .unwrap();
+    commit(&*store, fences[0], vec![], vec![progress(2)]).await.unwrap();
     assert_eq!(store.check(true).await.unwrap().problems, Vec::<String>::new());
     (answers, stored)
 }
@@ -150,20 +113,14 @@ fn is_unavailable(answer: &Result<Vec<Cursor>, StoreError>) -> bool {
 #[tokio::test]
 async fn a_group_that_cannot_be_committed_fails_as_a_whole() {
     let (answers, stored) = group_meets(Fault::CommitFails, "hi").await;
-    assert!(
-        answers.len() == 8 && answers.iter().all(is_unavailable),
-        "{answers:?}"
-    );
+    assert!(answers.len() == 8 && answers.iter().all(is_unavailable), "{answers:?}");
     assert_eq!(stored, 0);
 }
 
 #[tokio::test]
 async fn a_group_that_fills_the_disk_fails_as_a_whole() {
     let (answers, stored) = group_meets(Fault::DiskFull, &"hello ".repeat(2000)).await;
-    assert!(
-        answers.len() == 8 && answers.iter().all(is_unavailable),
-        "{answers:?}"
-    );
+    assert!(answers.len() == 8 && answers.iter().all(is_unavailable), "{answers:?}");
     assert_eq!(stored, 0);
 }
 
@@ -175,16 +132,10 @@ async fn the_views_have_the_shape_of_the_original() {
     let done = Run {
         prompt: Some(message_id(2)),
         final_message: Some(message_id(3)),
-        usage: Usage {
-            cost: Cost(1_500_000_000),
-            ..Usage::default()
-        },
+        usage: Usage { cost: Cost(1_500_000_000), ..Usage::default() },
         ..run(1, 1, 1, RunState::Succeeded {})
     };
-    let said = Body::MessageCompleted {
-        message: Arc::new(message(3, 1, "four")),
-        parent_id: None,
-    };
+    let said = Body::MessageCompleted { message: Arc::new(message(3, 1, "four")), parent_id: None };
     let rows = vec![
         Row::Line(line(1, None, 2)),
         row_message(message(2, 1, "2 + 2?"), Some(point(1, 0))),
@@ -248,28 +199,12 @@ async fn the_views_have_the_shape_of_the_original() {
     ];
     commit(&store, fence, rows, vec![event(1, said)]).await.unwrap();
     let connection = look(folder.path());
-    let text = |sql: &str| {
-        connection
-            .query_row(sql, [], |row| row.get::<_, String>(0))
-            .unwrap()
-    };
-    assert_eq!(
-        text("SELECT session_id FROM omi_sessions"),
-        session_id(1).to_string()
-    );
-    assert_eq!(
-        text("SELECT run_id || final_text FROM omi_runs"),
-        format!("{}four", run_id(1))
-    );
+    let text = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
+    assert_eq!(text("SELECT session_id FROM omi_sessions"), session_id(1).to_string());
+    assert_eq!(text("SELECT run_id || final_text FROM omi_runs"), format!("{}four", run_id(1)));
     assert_eq!(text("SELECT input_json ->> '$.prompt' FROM omi_runs"), "2 + 2?");
-    assert_eq!(
-        text("SELECT cost_usd || '' FROM omi_runs WHERE parent_run_id IS NULL"),
-        "1.5"
-    );
-    assert_eq!(
-        text("SELECT payload_json ->> '$.message.content[0].text' FROM omi_events"),
-        "four"
-    );
+    assert_eq!(text("SELECT cost_usd || '' FROM omi_runs WHERE parent_run_id IS NULL"), "1.5");
+    assert_eq!(text("SELECT payload_json ->> '$.message.content[0].text' FROM omi_events"), "four");
     for (view, id, text_id) in [
         ("omi_run_attempts", "attempt_id", attempt_id(1).to_string()),
         ("omi_adapter_bindings", "binding_id", binding_id(1).to_string()),
@@ -323,21 +258,13 @@ fn turn(n: u64) -> [(Vec<Row>, Vec<NewEvent>); 2] {
         pen: Some(point(1, pos)),
         ..run(n, 1, no, state)
     };
-    let moved = |pos| {
-        row_session(Session {
-            tip: Some(point(1, pos)),
-            version: n,
-            ..session(1)
-        })
-    };
+    let moved = |pos| row_session(Session { tip: Some(point(1, pos)), version: n, ..session(1) });
     [
         (
             vec![
                 Row::Line(line(1, None, pos + 1)),
                 row_message(message(asked, 1, "ok"), Some(point(1, pos))),
-                row_run(named(RunState::Running {
-                    attempt: attempt_id(n),
-                })),
+                row_run(named(RunState::Running { attempt: attempt_id(n) })),
                 row_attempt(attempt(n, n, 1, RunStatus::Running)),
                 moved(pos),
             ],
@@ -368,10 +295,7 @@ fn turn(n: u64) -> [(Vec<Row>, Vec<NewEvent>); 2] {
             vec![
                 Row::Line(line(1, None, pos + 2)),
                 row_message(message(answered, 1, "ok"), Some(point(1, pos + 1))),
-                row_run(Run {
-                    final_message: Some(message_id(answered)),
-                    ..named(RunState::Succeeded {})
-                }),
+                row_run(Run { final_message: Some(message_id(answered)), ..named(RunState::Succeeded {}) }),
                 row_attempt(attempt(n, n, 1, RunStatus::Succeeded)),
                 moved(pos + 1),
             ],
@@ -380,20 +304,13 @@ fn turn(n: u64) -> [(Vec<Row>, Vec<NewEvent>); 2] {
                 of(
                     7,
                     Body::UsageUpdated {
-                        usage: Usage {
-                            input_tokens: 900,
-                            output_tokens: 80,
-                            ..Usage::default()
-                        },
+                        usage: Usage { input_tokens: 900, output_tokens: 80, ..Usage::default() },
                     },
                 ),
                 of(
                     8,
                     Body::RunSucceeded {
-                        close: Close {
-                            message_id: Some(message_id(answered)),
-                            ..Close::default()
-                        },
+                        close: Close { message_id: Some(message_id(answered)), ..Close::default() },
                     },
                 ),
             ],
@@ -406,19 +323,14 @@ async fn what_makes_no_sense_is_called_corrupt() {
     let folder = tempfile::tempdir().unwrap();
     let store = sqlite_open(folder.path());
     let fence = session_made(&store, 1).await;
-    commit(&store, fence, vec![row_run(run(1, 1, 1, queued()))], vec![])
-        .await
-        .unwrap();
+    commit(&store, fence, vec![row_run(run(1, 1, 1, queued()))], vec![]).await.unwrap();
     store.close();
     let meddler = Connection::open(folder.path().join("test.sqlite3")).unwrap();
     meddler.execute("UPDATE runs SET status = 'failed'", []).unwrap();
     drop(meddler);
     let store = sqlite_open(folder.path());
     let error = store.run_get(run_id(1)).await.unwrap_err();
-    assert!(
-        matches!(&error, StoreError::Corrupt(text) if text.contains("failed run")),
-        "{error:?}"
-    );
+    assert!(matches!(&error, StoreError::Corrupt(text) if text.contains("failed run")), "{error:?}");
 }
 
 #[tokio::test]

@@ -18,10 +18,7 @@ fn a_folder_is_made_private_and_owned() {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
     }
     let owner = StateDir::peek(&path).unwrap().unwrap();
-    assert_eq!(
-        (owner.pid, owner.since, owner.node),
-        (std::process::id(), NOW, Some(node_id(1)))
-    );
+    assert_eq!((owner.pid, owner.since, owner.node), (std::process::id(), NOW, Some(node_id(1))));
 }
 
 #[test]
@@ -33,10 +30,7 @@ fn a_second_owner_is_told_who_the_first_is() {
     let text = error.to_string();
     assert!(matches!(error, StateDirError::Busy { .. }));
     assert!(text.contains(&folder.path().display().to_string()), "{text}");
-    assert!(
-        text.contains(&format!("process {}", std::process::id())),
-        "{text}"
-    );
+    assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
     assert_eq!(fs::read(folder.path().join("mainspring.lock")).unwrap(), before);
 }
 
@@ -51,11 +45,8 @@ fn a_folder_is_free_once_its_owner_is_gone() {
 #[test]
 fn what_a_crashed_owner_wrote_decides_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(
-        folder.path().join("mainspring.lock"),
-        r#"{"pid":1,"version":"0","sinceMs":0,"node":null}"#,
-    )
-    .unwrap();
+    fs::write(folder.path().join("mainspring.lock"), r#"{"pid":1,"version":"0","sinceMs":0,"node":null}"#)
+        .unwrap();
     assert_eq!(StateDir::peek(folder.path()).unwrap(), None);
     StateDir::open(folder.path(), NOW, node_id(2)).unwrap();
 }

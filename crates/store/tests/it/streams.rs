@@ -9,13 +9,7 @@ use serde_json::json;
 use crate::fixtures::*;
 
 fn chunk(fence: Fence, pos: u64, text: &str) -> Chunk {
-    Chunk {
-        fence,
-        pos,
-        message: message_id(1),
-        block: 0,
-        text: text.into(),
-    }
+    Chunk { fence, pos, message: message_id(1), block: 0, text: text.into() }
 }
 
 #[tokio::test]
@@ -23,36 +17,14 @@ async fn events_are_read_by_session_run_and_cursor() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
-        let asked = RequestName {
-            request_id: Some("r1".into()),
-            ..RequestName::default()
-        };
-        let rows = vec![
-            row_run(Run {
-                request: asked,
-                ..run(1, 1, 1, queued())
-            }),
-            row_run(run(2, 1, 2, queued())),
-        ];
-        let of = |n, run| NewEvent {
-            run,
-            attempt: Some(attempt_id(n)),
-            pos: n,
-            ..progress(n)
-        };
-        let news = vec![
-            of(1, Some(run_id(1))),
-            of(2, None),
-            of(3, Some(run_id(2))),
-            of(4, Some(run_id(1))),
-        ];
+        let asked = RequestName { request_id: Some("r1".into()), ..RequestName::default() };
+        let rows =
+            vec![row_run(Run { request: asked, ..run(1, 1, 1, queued()) }), row_run(run(2, 1, 2, queued()))];
+        let of = |n, run| NewEvent { run, attempt: Some(attempt_id(n)), pos: n, ..progress(n) };
+        let news = vec![of(1, Some(run_id(1))), of(2, None), of(3, Some(run_id(2))), of(4, Some(run_id(1)))];
         let cursors = commit(store, fence, rows, news.clone()).await.unwrap();
-        let read = async |run, after, limit| {
-            store
-                .events_after(session_id(1), run, after, limit)
-                .await
-                .unwrap()
-        };
+        let read =
+            async |run, after, limit| store.events_after(session_id(1), run, after, limit).await.unwrap();
         let all = read(None, Cursor::START, EVERYTHING).await;
         let expected: Vec<Event> = news
             .into_iter()
@@ -72,72 +44,35 @@ async fn events_are_read_by_session_run_and_cursor() {
         assert_eq!(all, expected, "{name}");
         assert_eq!(read(None, cursors[1], 1).await, expected[2..3], "{name}");
         let of_run = [expected[0].clone(), expected[3].clone()];
-        assert_eq!(
-            read(Some(run_id(1)), Cursor::START, EVERYTHING).await,
-            of_run,
-            "{name}"
-        );
-        assert_eq!(
-            read(Some(run_id(1)), cursors[0], EVERYTHING).await,
-            of_run[1..],
-            "{name}"
-        );
+        assert_eq!(read(Some(run_id(1)), Cursor::START, EVERYTHING).await, of_run, "{name}");
+        assert_eq!(read(Some(run_id(1)), cursors[0], EVERYTHING).await, of_run[1..], "{name}");
         assert_eq!(read(None, Cursor(u64::MAX), EVERYTHING).await, [], "{name}");
-        assert_eq!(
-            store
-                .events_after(session_id(2), None, Cursor::START, 9)
-                .await
-                .unwrap(),
-            [],
-            "{name}"
-        );
+        assert_eq!(store.events_after(session_id(2), None, Cursor::START, 9).await.unwrap(), [], "{name}");
     }
 }
 
 #[tokio::test]
 async fn a_completed_message_comes_back_with_its_event() {
-    let usage = Usage {
-        input_tokens: 3,
-        cost: Cost(5),
-        ..Usage::default()
-    };
+    let usage = Usage { input_tokens: 3, cost: Cost(5), ..Usage::default() };
     let said = Message {
         run: Some(run_id(1)),
         usage: Some(usage),
         content: vec![
             Block::Thinking {},
             Block::text("it's \"done\" – ✓"),
-            Block::ToolUse {
-                id: "t".into(),
-                name: "add".into(),
-                input: json!({"a": [1, null]}),
-            },
+            Block::ToolUse { id: "t".into(), name: "add".into(), input: json!({"a": [1, null]}) },
         ],
         ..message(1, 1, "")
     };
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
-        let bodies = [Some(message_id(8)), None].map(|parent_id| Body::MessageCompleted {
-            message: Arc::new(said.clone()),
-            parent_id,
-        });
-        let news = bodies
-            .iter()
-            .cloned()
-            .zip(1..)
-            .map(|(body, n)| event(n, body))
-            .collect();
-        let rows = vec![
-            Row::Line(line(5, None, 1)),
-            row_message(said.clone(), Some(point(5, 0))),
-        ];
+        let bodies = [Some(message_id(8)), None]
+            .map(|parent_id| Body::MessageCompleted { message: Arc::new(said.clone()), parent_id });
+        let news = bodies.iter().cloned().zip(1..).map(|(body, n)| event(n, body)).collect();
+        let rows = vec![Row::Line(line(5, None, 1)), row_message(said.clone(), Some(point(5, 0)))];
         commit(store, fence, rows, news).await.unwrap();
-        let read: Vec<Body> = events(store, 1)
-            .await
-            .into_iter()
-            .map(|event| event.body)
-            .collect();
+        let read: Vec<Body> = events(store, 1).await.into_iter().map(|event| event.body).collect();
         assert_eq!(read, bodies, "{name}");
     }
 }
@@ -151,9 +86,7 @@ async fn bodies_read_back_as_written() {
             adapter: "a".into(),
             surface_kind: "s".into(),
         },
-        Body::SessionUpdated {
-            change: SessionChange::Title { title: None },
-        },
+        Body::SessionUpdated { change: SessionChange::Title { title: None } },
         Body::SessionDeleted {},
         Body::RunQueued {
             adapter: "a".into(),
@@ -164,44 +97,18 @@ async fn bodies_read_back_as_written() {
         Body::RunStarting {},
         Body::RunFailed {
             error: Failure::new("c", "m"),
-            close: Close {
-                message_id: Some(message_id(1)),
-                tip: None,
-                usage: Usage::default(),
-            },
+            close: Close { message_id: Some(message_id(1)), tip: None, usage: Usage::default() },
         },
-        Body::ToolStarted {
-            tool_use_id: "t".into(),
-            name: "n".into(),
-            input: Some(json!({"x": "}{\""})),
-        },
-        Body::UsageUpdated {
-            usage: Usage {
-                output_tokens: 2,
-                cost: Cost(1_234_567),
-                ..Usage::default()
-            },
-        },
-        Body::InputProvided {
-            wait_id: wait_id(1),
-            input: Some(json!("yes")),
-        },
+        Body::ToolStarted { tool_use_id: "t".into(), name: "n".into(), input: Some(json!({"x": "}{\""})) },
+        Body::UsageUpdated { usage: Usage { output_tokens: 2, cost: Cost(1_234_567), ..Usage::default() } },
+        Body::InputProvided { wait_id: wait_id(1), input: Some(json!("yes")) },
     ];
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
-        let news = bodies
-            .iter()
-            .cloned()
-            .zip(1..)
-            .map(|(body, n)| event(n, body))
-            .collect();
+        let news = bodies.iter().cloned().zip(1..).map(|(body, n)| event(n, body)).collect();
         commit(store, fence, vec![], news).await.unwrap();
-        let read: Vec<Body> = events(store, 1)
-            .await
-            .into_iter()
-            .map(|event| event.body)
-            .collect();
+        let read: Vec<Body> = events(store, 1).await.into_iter().map(|event| event.body).collect();
         assert_eq!(read, bodies, "{name}");
     }
 }
@@ -211,27 +118,15 @@ async fn streamed_text_is_kept_until_it_is_in_a_message() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
-        let chunks = vec![
-            chunk(fence, 0, "he"),
-            chunk(fence, 2, "llo "),
-            chunk(fence, 6, "wörld"),
-        ];
+        let chunks = vec![chunk(fence, 0, "he"), chunk(fence, 2, "llo "), chunk(fence, 6, "wörld")];
         store.chunks_write(chunks.clone()).await.unwrap();
         store.chunks_write(vec![chunk(fence, 2, "again")]).await.unwrap();
         let loaded = store.session_load(session_id(1)).await.unwrap().unwrap();
         assert_eq!(loaded.chunks, chunks, "{name}");
         assert_eq!(loaded.pos, 12, "{name}: bytes, not characters");
-        commit(
-            store,
-            fence,
-            vec![Row::ChunksDrop(6)],
-            vec![NewEvent {
-                pos: 6,
-                ..progress(1)
-            }],
-        )
-        .await
-        .unwrap();
+        commit(store, fence, vec![Row::ChunksDrop(6)], vec![NewEvent { pos: 6, ..progress(1) }])
+            .await
+            .unwrap();
         let loaded = store.session_load(session_id(1)).await.unwrap().unwrap();
         assert_eq!((loaded.chunks, loaded.pos), (chunks[2..].to_vec(), 12), "{name}");
     }
@@ -242,17 +137,9 @@ async fn a_chunk_that_comes_after_its_message_is_dropped() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
-        let event = NewEvent {
-            pos: 5,
-            ..progress(1)
-        };
-        commit(store, fence, vec![Row::ChunksDrop(5)], vec![event])
-            .await
-            .unwrap();
-        store
-            .chunks_write(vec![chunk(fence, 2, "llo"), chunk(fence, 5, "next")])
-            .await
-            .unwrap();
+        let event = NewEvent { pos: 5, ..progress(1) };
+        commit(store, fence, vec![Row::ChunksDrop(5)], vec![event]).await.unwrap();
+        store.chunks_write(vec![chunk(fence, 2, "llo"), chunk(fence, 5, "next")]).await.unwrap();
         let loaded = store.session_load(session_id(1)).await.unwrap().unwrap();
         assert_eq!(loaded.chunks, [chunk(fence, 5, "next")], "{name}");
     }
@@ -264,26 +151,9 @@ async fn a_chunk_of_an_old_lease_is_dropped() {
         let store = &*subject.store;
         let (old, other) = (session_made(store, 1).await, session_made(store, 2).await);
         let new = lease(store, 1).await;
-        store
-            .chunks_write(vec![chunk(old, 0, "late"), chunk(other, 0, "kept")])
-            .await
-            .unwrap();
-        assert_eq!(
-            store.session_load(session_id(1)).await.unwrap().unwrap().chunks,
-            [],
-            "{name}"
-        );
-        assert_eq!(
-            store
-                .session_load(session_id(2))
-                .await
-                .unwrap()
-                .unwrap()
-                .chunks
-                .len(),
-            1,
-            "{name}"
-        );
+        store.chunks_write(vec![chunk(old, 0, "late"), chunk(other, 0, "kept")]).await.unwrap();
+        assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().chunks, [], "{name}");
+        assert_eq!(store.session_load(session_id(2)).await.unwrap().unwrap().chunks.len(), 1, "{name}");
         store.chunks_write(vec![chunk(new, 0, "fresh")]).await.unwrap();
         let chunks = store.session_load(session_id(1)).await.unwrap().unwrap().chunks;
         assert_eq!(chunks, [chunk(new, 0, "fresh")], "{name}");
@@ -292,62 +162,33 @@ async fn a_chunk_of_an_old_lease_is_dropped() {
 
 #[tokio::test]
 async fn a_tool_call_is_open_until_it_has_an_outcome() {
-    let effect = |run: u64, id: &str| Effect {
-        run: run_id(run),
-        tool_use_id: id.into(),
-        name: "add".into(),
-    };
+    let effect = |run: u64, id: &str| Effect { run: run_id(run), tool_use_id: id.into(), name: "add".into() };
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
         let begun = [effect(1, "t2"), effect(1, "t1"), effect(2, "t1")];
-        commit(
-            store,
-            fence,
-            begun.iter().cloned().map(Row::Effect).collect(),
-            vec![],
-        )
-        .await
-        .unwrap();
+        commit(store, fence, begun.iter().cloned().map(Row::Effect).collect(), vec![]).await.unwrap();
         let open = async || store.session_load(session_id(1)).await.unwrap().unwrap().effects;
         assert_eq!(open().await, begun, "{name}");
-        commit(store, fence, vec![Row::EffectEnd(run_id(1), "t1".into())], vec![])
-            .await
-            .unwrap();
+        commit(store, fence, vec![Row::EffectEnd(run_id(1), "t1".into())], vec![]).await.unwrap();
         assert_eq!(open().await, [begun[0].clone(), begun[2].clone()], "{name}");
     }
 }
 
 #[tokio::test]
 async fn what_one_session_leaves_another_takes() {
-    let item = |n| InboxItem {
-        id: event_id(n),
-        at: NOW,
-        item: json!({"settled": n}),
-    };
+    let item = |n| InboxItem { id: event_id(n), at: NOW, item: json!({"settled": n}) };
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let (from, to) = (session_made(store, 1).await, session_made(store, 2).await);
         let leave = |n| Row::Inbox(session_id(2), item(n));
-        commit(store, from, vec![leave(3), leave(1)], vec![])
-            .await
-            .unwrap();
-        commit(store, from, vec![leave(2), leave(1)], vec![])
-            .await
-            .unwrap();
+        commit(store, from, vec![leave(3), leave(1)], vec![]).await.unwrap();
+        commit(store, from, vec![leave(2), leave(1)], vec![]).await.unwrap();
         let inbox = async || store.session_load(session_id(2)).await.unwrap().unwrap().inbox;
-        assert_eq!(
-            inbox().await,
-            [item(3), item(1), item(2)],
-            "{name}: in order, and each once"
-        );
-        commit(store, from, vec![Row::InboxTaken(event_id(1))], vec![])
-            .await
-            .unwrap();
+        assert_eq!(inbox().await, [item(3), item(1), item(2)], "{name}: in order, and each once");
+        commit(store, from, vec![Row::InboxTaken(event_id(1))], vec![]).await.unwrap();
         assert_eq!(inbox().await.len(), 3, "{name}: only the receiver takes");
-        commit(store, to, vec![Row::InboxTaken(event_id(1))], vec![])
-            .await
-            .unwrap();
+        commit(store, to, vec![Row::InboxTaken(event_id(1))], vec![]).await.unwrap();
         assert_eq!(inbox().await, [item(3), item(2)], "{name}");
         let gone = vec![Row::Inbox(session_id(99), item(4))];
         commit(store, from, gone, vec![]).await.unwrap();

@@ -36,16 +36,8 @@ async fn a_path_follows_the_lines_to_the_root() {
         let store = &*subject.store;
         branched(store).await;
         let path = async |tip, before, limit| texts(&store.path(tip, before, limit).await.unwrap());
-        assert_eq!(
-            path(point(3, 5), None, 99).await,
-            ["m10", "m11", "m12", "m23", "m24", "m35"],
-            "{name}"
-        );
-        assert_eq!(
-            path(point(1, 3), None, 99).await,
-            ["m10", "m11", "m12", "m13"],
-            "{name}"
-        );
+        assert_eq!(path(point(3, 5), None, 99).await, ["m10", "m11", "m12", "m23", "m24", "m35"], "{name}");
+        assert_eq!(path(point(1, 3), None, 99).await, ["m10", "m11", "m12", "m13"], "{name}");
         assert_eq!(path(point(3, 5), None, 2).await, ["m24", "m35"], "{name}");
         assert_eq!(path(point(3, 5), Some(4), 2).await, ["m12", "m23"], "{name}");
         assert_eq!(path(point(3, 5), Some(1), 9).await, ["m10"], "{name}");
@@ -63,32 +55,12 @@ async fn a_line_is_read_by_range_and_a_message_by_its_session() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         branched(store).await;
-        let range = Range {
-            line: LineId(1),
-            from: 1,
-            to: 3,
-        };
-        assert_eq!(
-            texts(&store.line_messages(range).await.unwrap()),
-            ["m11", "m12", "m13"],
-            "{name}"
-        );
-        let (found, of) = store
-            .message_get(session_id(1), message_id(24))
-            .await
-            .unwrap()
-            .unwrap();
-        assert_eq!(
-            (found.message.text(), found.point),
-            ("m24".into(), Some(point(2, 4))),
-            "{name}"
-        );
+        let range = Range { line: LineId(1), from: 1, to: 3 };
+        assert_eq!(texts(&store.line_messages(range).await.unwrap()), ["m11", "m12", "m13"], "{name}");
+        let (found, of) = store.message_get(session_id(1), message_id(24)).await.unwrap().unwrap();
+        assert_eq!((found.message.text(), found.point), ("m24".into(), Some(point(2, 4))), "{name}");
         assert_eq!(of, Some(line(2, Some(point(1, 2)), 3)), "{name}");
-        assert_eq!(
-            store.message_get(session_id(2), message_id(24)).await.unwrap(),
-            None,
-            "{name}"
-        );
+        assert_eq!(store.message_get(session_id(2), message_id(24)).await.unwrap(), None, "{name}");
     }
 }
 
@@ -97,53 +69,22 @@ async fn a_prompt_takes_its_place_when_its_run_starts() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
-        let prompt = Message {
-            status: MessageStatus::NotStarted,
-            ..message(2, 1, "do it")
-        };
-        commit(store, fence, vec![row_message(prompt.clone(), None)], vec![])
-            .await
-            .unwrap();
-        let found = store
-            .message_get(session_id(1), prompt.id)
-            .await
-            .unwrap()
-            .unwrap();
-        assert_eq!(
-            found,
-            (
-                PlacedMessage {
-                    message: prompt.clone().into(),
-                    point: None
-                },
-                None
-            ),
-            "{name}"
-        );
+        let prompt = Message { status: MessageStatus::NotStarted, ..message(2, 1, "do it") };
+        commit(store, fence, vec![row_message(prompt.clone(), None)], vec![]).await.unwrap();
+        let found = store.message_get(session_id(1), prompt.id).await.unwrap().unwrap();
+        assert_eq!(found, (PlacedMessage { message: prompt.clone().into(), point: None }, None), "{name}");
 
-        let rows = vec![
-            Row::MessagePlace(prompt.id, point(1, 0)),
-            Row::Line(line(1, None, 1)),
-        ];
+        let rows = vec![Row::MessagePlace(prompt.id, point(1, 0)), Row::Line(line(1, None, 1))];
         commit(store, fence, rows, vec![]).await.unwrap();
-        let (placed, _) = store
-            .message_get(session_id(1), prompt.id)
-            .await
-            .unwrap()
-            .unwrap();
+        let (placed, _) = store.message_get(session_id(1), prompt.id).await.unwrap().unwrap();
         assert_eq!(
             (placed.message.status, placed.point),
             (MessageStatus::Completed, Some(point(1, 0))),
             "{name}"
         );
 
-        let nowhere = commit(
-            store,
-            fence,
-            vec![Row::MessagePlace(message_id(77), point(1, 1))],
-            vec![],
-        )
-        .await;
+        let nowhere =
+            commit(store, fence, vec![Row::MessagePlace(message_id(77), point(1, 1))], vec![]).await;
         assert_eq!(nowhere, Err(StoreError::Conflict(Unique::Other)), "{name}");
     }
 }
@@ -155,14 +96,9 @@ async fn a_place_holds_one_message_of_a_known_line() {
         branched(store).await;
         let fence = lease(store, 1).await;
         for at in [point(1, 0), point(77, 0)] {
-            let error = commit(
-                store,
-                fence,
-                vec![row_message(message(99, 1, "x"), Some(at))],
-                vec![],
-            )
-            .await
-            .unwrap_err();
+            let error = commit(store, fence, vec![row_message(message(99, 1, "x"), Some(at))], vec![])
+                .await
+                .unwrap_err();
             assert_eq!(error, StoreError::Conflict(Unique::Other), "{name}: {at:?}");
         }
     }
@@ -175,17 +111,9 @@ async fn the_shape_of_a_tree_has_lines_in_order_and_cursors() {
         branched(store).await;
         let fence = lease(store, 1).await;
         let shape = store.tree(session_id(1)).await.unwrap();
-        assert_eq!(
-            shape.lines.iter().map(|line| line.id.0).collect::<Vec<_>>(),
-            [1, 2, 3, 4],
-            "{name}"
-        );
+        assert_eq!(shape.lines.iter().map(|line| line.id.0).collect::<Vec<_>>(), [1, 2, 3, 4], "{name}");
         assert_eq!(shape.cursors, [(point(1, 2), LineId(2))], "{name}");
-        let abandoned = Line {
-            abandoned: true,
-            end: 7,
-            ..line(2, Some(point(1, 2)), 3)
-        };
+        let abandoned = Line { abandoned: true, end: 7, ..line(2, Some(point(1, 2)), 3) };
         let rows = vec![
             Row::Line(abandoned),
             Row::Cursor(point(1, 2), None),
@@ -195,11 +123,7 @@ async fn the_shape_of_a_tree_has_lines_in_order_and_cursors() {
         let shape = store.tree(session_id(1)).await.unwrap();
         assert_eq!((shape.lines.len(), shape.lines[1]), (4, abandoned), "{name}");
         assert_eq!(shape.cursors, [(point(2, 4), LineId(3))], "{name}");
-        assert_eq!(
-            store.tree(session_id(9)).await.unwrap(),
-            TreeShape::default(),
-            "{name}"
-        );
+        assert_eq!(store.tree(session_id(9)).await.unwrap(), TreeShape::default(), "{name}");
     }
 }
 
@@ -209,32 +133,13 @@ async fn a_fork_sees_the_lines_it_stands_on() {
         let store = &*subject.store;
         branched(store).await;
         let fence = lease(store, 2).await;
-        let fork = Session {
-            tip: Some(point(2, 4)),
-            ..session(2)
-        };
-        commit(store, fence, vec![row_session(fork)], vec![])
-            .await
-            .unwrap();
+        let fork = Session { tip: Some(point(2, 4)), ..session(2) };
+        commit(store, fence, vec![row_session(fork)], vec![]).await.unwrap();
         let lines = async || -> Vec<i64> {
-            store
-                .tree(session_id(2))
-                .await
-                .unwrap()
-                .lines
-                .iter()
-                .map(|line| line.id.0)
-                .collect()
+            store.tree(session_id(2)).await.unwrap().lines.iter().map(|line| line.id.0).collect()
         };
         assert_eq!(lines().await, [1, 2], "{name}");
-        commit(
-            store,
-            fence,
-            vec![Row::Line(line(9, Some(point(2, 4)), 0))],
-            vec![],
-        )
-        .await
-        .unwrap();
+        commit(store, fence, vec![Row::Line(line(9, Some(point(2, 4)), 0))], vec![]).await.unwrap();
         assert_eq!(lines().await, [1, 2, 9], "{name}");
         assert_eq!(
             store.session_load(session_id(2)).await.unwrap().unwrap().lines[0].id,

@@ -36,12 +36,7 @@ pub(in super::super) fn events_after(
         }
     };
     let after = int(after.0.min(i64::MAX.cast_unsigned()));
-    let mut reader = Reader {
-        connection,
-        session,
-        names: HashMap::new(),
-        text: String::new(),
-    };
+    let mut reader = Reader { connection, session, names: HashMap::new(), text: String::new() };
     let mut statement = connection.prepare_cached(sql).map_err(|error| of_read(&error))?;
     let params = params![session.bytes(), after, blob(run), limit(many)];
     let mut rows = statement.query(params).map_err(|error| of_read(&error))?;
@@ -68,16 +63,11 @@ impl Reader<'_> {
             event.request = self.name(run)?;
         }
         let message = columns.maybe_id().map_err(|error| of_read(&error))?;
-        let (kind, payload) = columns
-            .text()
-            .and_then(|kind| Ok((kind, columns.text()?)))
-            .map_err(|error| of_read(&error))?;
+        let (kind, payload) =
+            columns.text().and_then(|kind| Ok((kind, columns.text()?))).map_err(|error| of_read(&error))?;
         event.body = match message {
             None => self.body(kind, payload)?,
-            Some(id) => Body::MessageCompleted {
-                message: self.message(id)?,
-                parent_id: parent(payload)?,
-            },
+            Some(id) => Body::MessageCompleted { message: self.message(id)?, parent_id: parent(payload)? },
         };
         Ok(event)
     }
@@ -110,20 +100,14 @@ impl Reader<'_> {
             return Ok(name.clone());
         }
         let sql = "SELECT request_id FROM runs WHERE run_id = ?1";
-        let name = one(self.connection, sql, [run.bytes()], |columns| {
-            columns.get::<Option<String>>()
-        })?
-        .flatten();
+        let name =
+            one(self.connection, sql, [run.bytes()], |columns| columns.get::<Option<String>>())?.flatten();
         self.names.insert(run, name.clone());
         Ok(name)
     }
 
     fn message(&self, id: MessageId) -> Result<Arc<Message>, StoreError> {
-        let sql = concat!(
-            "SELECT ",
-            message_columns!(),
-            " FROM messages WHERE message_id = ?1"
-        );
+        let sql = concat!("SELECT ", message_columns!(), " FROM messages WHERE message_id = ?1");
         let found = one(self.connection, sql, [id.bytes()], message)?;
         found
             .map(|found| found.message)
@@ -137,9 +121,6 @@ fn parent(payload: &str) -> Result<Option<MessageId>, StoreError> {
     }
     let payload: Value =
         serde_json::from_str(payload).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-    let parent = payload["parentId"]
-        .as_str()
-        .map(str::parse::<MessageId>)
-        .transpose();
+    let parent = payload["parentId"].as_str().map(str::parse::<MessageId>).transpose();
     parent.map_err(|error| StoreError::Corrupt(error.to_string()))
 }

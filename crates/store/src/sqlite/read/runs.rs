@@ -53,32 +53,15 @@ pub(in super::super) fn run_page(connection: &Connection, page: &RunPage) -> Res
         page!("owner_id = ?1 AND ?2 IS NULL")
     };
     let status = page.status.map(|status| status.name());
-    let (time, id) = page
-        .before
-        .map_or((i64::MAX, None), |(time, id)| (time.0, Some(id)));
+    let (time, id) = page.before.map_or((i64::MAX, None), |(time, id)| (time.0, Some(id)));
     // The empty blob lies before every id, and nothing is as late as the end of time.
     let id = blob(id).map_or_else(Vec::new, Vec::from);
-    all(
-        connection,
-        sql,
-        params![
-            page.owner,
-            blob(page.session),
-            status,
-            time,
-            id,
-            limit(page.limit)
-        ],
-        run,
-    )
+    all(connection, sql, params![page.owner, blob(page.session), status, time, id, limit(page.limit)], run)
 }
 
 pub(in super::super) fn attempts(connection: &Connection, run: RunId) -> Result<Vec<Attempt>, StoreError> {
-    let sql = concat!(
-        "SELECT ",
-        attempt_columns!(),
-        " FROM run_attempts WHERE run_id = ?1 ORDER BY attempt_no"
-    );
+    let sql =
+        concat!("SELECT ", attempt_columns!(), " FROM run_attempts WHERE run_id = ?1 ORDER BY attempt_no");
     all(connection, sql, [run.bytes()], attempt)
 }
 

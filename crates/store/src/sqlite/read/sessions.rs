@@ -51,9 +51,7 @@ pub(in super::super) fn session_load(
     let runs = runs_live(connection, id)?;
     let chunks = chunks(connection, Fence { session: id, epoch })?;
     let (cursor, event_pos) = last_event(connection, id)?;
-    let chunk_end = chunks
-        .last()
-        .map_or(0, |chunk: &Chunk| chunk.pos + chunk.text.len() as u64);
+    let chunk_end = chunks.last().map_or(0, |chunk: &Chunk| chunk.pos + chunk.text.len() as u64);
     Ok(Some(Loaded {
         latest: run_latest(connection, id)?,
         lines: lines_of(connection, &session, &runs)?,
@@ -90,11 +88,8 @@ fn runs_live(connection: &Connection, id: SessionId) -> Result<Vec<(Run, Option<
 }
 
 fn run_latest(connection: &Connection, id: SessionId) -> Result<Option<Run>, StoreError> {
-    let sql = concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM runs WHERE session_id = ?1 ORDER BY run_no DESC LIMIT 1"
-    );
+    let sql =
+        concat!("SELECT ", run_columns!(), " FROM runs WHERE session_id = ?1 ORDER BY run_no DESC LIMIT 1");
     one(connection, sql, [id.bytes()], run)
 }
 
@@ -104,10 +99,7 @@ fn lines_of(
     runs: &[(Run, Option<Attempt>)],
 ) -> Result<Vec<Line>, StoreError> {
     let sql = concat!("SELECT ", line_columns!(), " FROM lines WHERE line = ?1");
-    let points = session
-        .tip
-        .into_iter()
-        .chain(runs.iter().filter_map(|(run, _)| run.pen));
+    let points = session.tip.into_iter().chain(runs.iter().filter_map(|(run, _)| run.pen));
     let mut seen = HashSet::<LineId>::new();
     let mut lines = vec![];
     for point in points.filter(|point| seen.insert(point.line)) {
@@ -132,30 +124,21 @@ fn chunks(connection: &Connection, fence: Fence) -> Result<Vec<Chunk>, StoreErro
 fn effects(connection: &Connection, id: SessionId) -> Result<Vec<Effect>, StoreError> {
     let sql = "SELECT run_id, tool_use_id, name FROM effects WHERE session_id = ?1 ORDER BY id";
     all(connection, sql, [id.bytes()], |columns| {
-        Ok(Effect {
-            run: columns.id()?,
-            tool_use_id: columns.get()?,
-            name: columns.get()?,
-        })
+        Ok(Effect { run: columns.id()?, tool_use_id: columns.get()?, name: columns.get()? })
     })
 }
 
 fn inbox(connection: &Connection, id: SessionId) -> Result<Vec<InboxItem>, StoreError> {
     let sql = "SELECT event_id, created_at_ms, item FROM inbox WHERE session_id = ?1 ORDER BY id";
     all(connection, sql, [id.bytes()], |columns| {
-        Ok(InboxItem {
-            id: columns.id()?,
-            at: columns.time()?,
-            item: columns.json()?,
-        })
+        Ok(InboxItem { id: columns.id()?, at: columns.time()?, item: columns.json()? })
     })
 }
 
 fn last_event(connection: &Connection, id: SessionId) -> Result<(Cursor, u64), StoreError> {
     let sql = "SELECT event_seq, pos FROM events WHERE session_id = ?1 ORDER BY event_seq DESC LIMIT 1";
-    let last = one(connection, sql, [id.bytes()], |columns| {
-        Ok((Cursor(columns.number()?), columns.number()?))
-    })?;
+    let last =
+        one(connection, sql, [id.bytes()], |columns| Ok((Cursor(columns.number()?), columns.number()?)))?;
     Ok(last.unwrap_or_default())
 }
 
@@ -175,18 +158,8 @@ pub(in super::super) fn session_find(
         };
     }
     match by {
-        SessionRef::Id(id) => one(
-            connection,
-            find!("session_id = ?2"),
-            params![owner, id.bytes()],
-            session,
-        ),
-        SessionRef::Key(key) => one(
-            connection,
-            find!("key = ?2 AND key IS NOT NULL"),
-            [owner, key],
-            session,
-        ),
+        SessionRef::Id(id) => one(connection, find!("session_id = ?2"), params![owner, id.bytes()], session),
+        SessionRef::Key(key) => one(connection, find!("key = ?2 AND key IS NOT NULL"), [owner, key], session),
         SessionRef::External(external) => {
             let sql =
                 find!("external_ref_kind = ?2 AND external_ref_id = ?3 AND external_ref_kind IS NOT NULL");
@@ -213,9 +186,7 @@ pub(in super::super) fn session_page(
           ORDER BY last_activity_at_ms DESC, session_id DESC LIMIT ?6"
     );
     let status = page.status.map(|status| status.name());
-    let (Time(time), id) = page
-        .before
-        .map_or((Time(i64::MAX), None), |(time, id)| (time, Some(id)));
+    let (Time(time), id) = page.before.map_or((Time(i64::MAX), None), |(time, id)| (time, Some(id)));
     // The empty blob lies before every id, and nothing is as late as the end of time.
     let id = blob(id).map_or_else(Vec::new, Vec::from);
     let found = all(

@@ -30,12 +30,7 @@ pub(in super::super) fn path(
         };
         if last >= line.start() {
             let left = limit(many - found.len());
-            found.extend(all(
-                connection,
-                sql,
-                params![point.line.0, line.start(), last, left],
-                message,
-            )?);
+            found.extend(all(connection, sql, params![point.line.0, line.start(), last, left], message)?);
         }
         next = line.parent.filter(|_| found.len() < many);
     }
@@ -48,18 +43,12 @@ pub(in super::super) fn message_get(
     session: SessionId,
     id: MessageId,
 ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
-    let sql = concat!(
-        "SELECT ",
-        message_columns!(),
-        " FROM messages WHERE message_id = ?1 AND session_id = ?2"
-    );
+    let sql =
+        concat!("SELECT ", message_columns!(), " FROM messages WHERE message_id = ?1 AND session_id = ?2");
     let Some(found) = one(connection, sql, [id.bytes(), session.bytes()], message)? else {
         return Ok(None);
     };
-    let line = found
-        .point
-        .map(|point| line_known(connection, point.line))
-        .transpose()?;
+    let line = found.point.map(|point| line_known(connection, point.line)).transpose()?;
     Ok(Some((found, line)))
 }
 
@@ -92,9 +81,7 @@ pub(in super::super) fn path_shape(
     let mut next = Some(tip.line);
     while let Some(id) = next {
         let line = line_known(connection, id)?;
-        shape
-            .cursors
-            .extend(all(connection, sql, params![session.bytes(), id.0], cursor)?);
+        shape.cursors.extend(all(connection, sql, params![session.bytes(), id.0], cursor)?);
         shape.lines.push(line);
         next = line.parent.map(|parent| parent.line);
     }
@@ -104,10 +91,7 @@ pub(in super::super) fn path_shape(
 }
 
 fn cursor(columns: &mut Columns<'_>) -> rusqlite::Result<(Point, LineId)> {
-    let at = Point {
-        line: LineId(columns.get()?),
-        pos: columns.get()?,
-    };
+    let at = Point { line: LineId(columns.get()?), pos: columns.get()? };
     Ok((at, LineId(columns.get()?)))
 }
 
@@ -120,12 +104,7 @@ pub(in super::super) fn line_messages(
         message_columns!(),
         " FROM messages WHERE line = ?1 AND pos BETWEEN ?2 AND ?3 ORDER BY pos"
     );
-    all(
-        connection,
-        sql,
-        params![range.line.0, range.from, range.to],
-        message,
-    )
+    all(connection, sql, params![range.line.0, range.from, range.to], message)
 }
 
 fn line_known(connection: &Connection, id: LineId) -> Result<Line, StoreError> {
