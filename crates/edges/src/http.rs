@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post};
 use axum::{Router, middleware};
 use mainspring_kernel::Kernel;
@@ -29,18 +28,19 @@ pub struct Http {
     kernel: Kernel,
     access: Arc<Access>,
     stop: CancellationToken,
+    body_bytes: usize,
 }
 
 impl Http {
     /// An edge on `kernel` for those whom `access` lets in, until `stop`.
     pub fn new(kernel: Kernel, access: Access, stop: CancellationToken) -> Self {
-        Self { kernel, access: Arc::new(access), stop }
+        // A body holds a prompt and a system prompt, each escaped at worst sixfold.
+        let body_bytes = kernel.limits().prompt_bytes.saturating_mul(12).saturating_add(64 << 10);
+        Self { kernel, access: Arc::new(access), stop, body_bytes }
     }
 
     /// Every endpoint.
     pub fn router(self) -> Router {
-        // A body holds a prompt and a system prompt, each escaped at worst sixfold.
-        let most = self.kernel.limits().prompt_bytes.saturating_mul(12).saturating_add(64 << 10);
         let open = Router::new().route("/health", get(health::health)).route("/ready", get(health::ready));
         let resources = Router::new()
             .route("/v1/adapters", get(health::adapters))
@@ -63,7 +63,6 @@ impl Http {
         open.merge(resources)
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)
-            .layer(DefaultBodyLimit::max(most))
             .layer(middleware::from_fn(guard::check_origin))
             .with_state(self)
     }

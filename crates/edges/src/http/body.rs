@@ -1,43 +1,59 @@
 //! What comes in: bodies and queries whose mistakes become problems, never plain text.
 
-use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::RequestPartsExt;
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::{Json, RequestPartsExt};
+use axum::http::{StatusCode, header};
+use futures_util::StreamExt;
 use mainspring_core::RunId;
 use mainspring_kernel::kernel::session_ref;
 use mainspring_kernel::store::SessionRef;
 use serde::de::DeserializeOwned;
 
-use super::Problem;
+use super::{Http, Problem};
+
+/// How much of a body that is too large is still read, in multiples of what is allowed: whoever sends it then learns
+/// why it was refused, instead of a connection that breaks.
+const PATIENCE: usize = 8;
 
 /// A JSON body.
 pub(super) struct Input<T>(pub(super) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Input<T> {
+impl<T: DeserializeOwned> FromRequest<Http> for Input<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        match Json::<T>::from_request(request, state).await {
-            Ok(Json(input)) => Ok(Self(input)),
-            Err(rejection) => Err(unreadable(&rejection)),
+    async fn from_request(request: Request, http: &Http) -> Result<Self, Problem> {
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let is_json = kind
+            .is_some_and(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == "application/json"));
+        let bytes = read(request.into_body(), http.body_bytes).await?;
+        if !is_json {
+            let detail = "send the body as application/json";
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
         }
+        serde_json::from_slice(&bytes)
+            .map(Self)
+            .map_err(|error| Problem::invalid(format!("the body: {error}")))
     }
 }
 
-fn unreadable(rejection: &JsonRejection) -> Problem {
-    let detail = rejection.body_text();
-    match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is too large")
+async fn read(body: Body, limit: usize) -> Result<Vec<u8>, Problem> {
+    let mut chunks = body.into_data_stream();
+    let (mut bytes, mut size) = (vec![], 0);
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| Problem::invalid(format!("the body broke off: {error}")))?;
+        size += chunk.len();
+        match size {
+            _ if size <= limit => bytes.extend_from_slice(&chunk),
+            _ if size > limit.saturating_mul(PATIENCE) => break,
+            _ => bytes.clear(),
         }
-        StatusCode::UNSUPPORTED_MEDIA_TYPE => Problem::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "unsupported_media_type",
-            "send the body as application/json",
-        ),
-        _ => Problem::invalid(detail),
+    }
+    match size > limit {
+        true => Err(mainspring_kernel::Error::TooLarge { what: "the body", size, limit }.into()),
+        false => Ok(bytes),
     }
 }
 
