@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Answer, Attempt, Message, Position, Proof, Run, RunId, Time};
+use mainspring_core::{Answer, Attempt, Message, Position, Proof, Run, Time};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
@@ -52,7 +52,6 @@ pub(crate) struct Actor {
     active: Option<Active>,
     /// Runs that wait their turn, the next first.
     queue: VecDeque<Run>,
-    latest: Option<RunId>,
     next_no: u32,
     /// True while a permit is on order.
     ordered: bool,
@@ -103,7 +102,8 @@ impl Actor {
             last_role: None,
             session: loaded.session,
         };
-        feed.restore(loaded.chunks);
+        let open = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());
+        feed.restore(loaded.chunks, open.map(|run| run.id));
         let idle_since = shared.clock.now();
         let latest = loaded.latest.as_ref();
         Self {
@@ -121,7 +121,6 @@ impl Actor {
                 .filter(|run| run.state.holder().is_none())
                 .cloned()
                 .collect(),
-            latest: latest.map(|run| run.id),
             next_no: latest.map_or(0, |run| run.no) + 1,
             ordered: false,
             stalled: None,

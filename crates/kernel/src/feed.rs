@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position, SessionId};
+use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position, RunId, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
@@ -61,6 +61,7 @@ struct State {
 #[derive(Debug)]
 struct Writer {
     attempt: AttemptId,
+    run: RunId,
     open: Option<MessageId>,
     bytes: usize,
 }
@@ -68,6 +69,7 @@ struct Writer {
 #[derive(Debug)]
 struct Segment {
     start: u64,
+    run: Option<RunId>,
     message: MessageId,
     block: u32,
     text: String,
@@ -160,11 +162,17 @@ impl Feed {
         if writer.bytes + text.len() > self.message_bytes {
             return Err(DeltaError::TooLarge(self.message_bytes));
         }
-        let message = *writer.open.get_or_insert_with(fresh);
+        let (run, message) = (writer.run, *writer.open.get_or_insert_with(fresh));
         writer.bytes += text.len();
         match state.text.back_mut() {
             Some(last) if last.message == message && last.block == block => last.text.push_str(text),
-            _ => state.text.push_back(Segment { start: state.pos, message, block, text: text.to_owned() }),
+            _ => state.text.push_back(Segment {
+                start: state.pos,
+                run: Some(run),
+                message,
+                block,
+                text: text.to_owned(),
+            }),
         }
         state.pos += text.len() as u64;
         if !std::mem::replace(&mut state.is_dirty, true) {
@@ -195,9 +203,9 @@ impl Feed {
         Ok(())
     }
 
-    /// Gives `attempt` the right to stream; nobody if none.
-    pub(crate) fn authorize(&self, attempt: Option<AttemptId>) {
-        self.state.lock().writer = attempt.map(|attempt| Writer { attempt, open: None, bytes: 0 });
+    /// Gives an attempt of a run the right to stream; nobody if none.
+    pub(crate) fn authorize(&self, writer: Option<(AttemptId, RunId)>) {
+        self.state.lock().writer = writer.map(|(attempt, run)| Writer { attempt, run, open: None, bytes: 0 });
     }
 
     /// Counts a late call of an attempt without authority.
@@ -269,11 +277,12 @@ impl Feed {
     }
 
     /// Takes over the durable text of a message that was being streamed when the process ended.
-    pub(crate) fn restore(&self, chunks: Vec<Chunk>) {
+    pub(crate) fn restore(&self, chunks: Vec<Chunk>, run: Option<RunId>) {
         let mut state = self.state.lock();
         for chunk in chunks {
             state.text.push_back(Segment {
                 start: chunk.pos,
+                run,
                 message: chunk.message,
                 block: chunk.block,
                 text: chunk.text,

@@ -44,7 +44,7 @@ impl Ids {
                 *used += N;
             }
             Source::Seeded { state } => {
-                bytes.iter_mut().for_each(|byte| *byte = splitmix(state).to_le_bytes()[0])
+                bytes.iter_mut().for_each(|byte| *byte = splitmix(state).to_le_bytes()[0]);
             }
         }
         bytes

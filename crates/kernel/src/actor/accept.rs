@@ -88,7 +88,6 @@ impl Actor {
         let Some(run) = run else {
             return Err(Error::Invalid("the run was lost".into()));
         };
-        self.latest = Some(run.id);
         self.next_no = run.no + 1;
         let accepted = Accepted {
             session: self.hot.session.clone(),

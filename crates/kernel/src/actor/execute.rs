@@ -107,7 +107,7 @@ impl Actor {
     ) {
         let cancel = CancellationToken::new();
         let by = attempt.id;
-        self.feed.authorize(Some(by));
+        self.feed.authorize(Some((by, run.id)));
         let assignment = Assignment {
             session: Arc::new(self.hot.session.clone()),
             run: Arc::new(run.clone()),
@@ -268,7 +268,12 @@ impl Actor {
         }
     }
 
-    async fn try_finish(&mut self, by: AttemptId, outcome: Outcome, usage: Usage) -> Result<(), Error> {
+    pub(super) async fn try_finish(
+        &mut self,
+        by: AttemptId,
+        outcome: Outcome,
+        usage: Usage,
+    ) -> Result<(), Error> {
         let Some(active) = &self.active else { return Ok(()) };
         let (run, attempt, telling) = (active.run.clone(), active.attempt.clone(), active.telling);
         let shape = match (run.place.is_branch(), run.pen.and_then(before)) {

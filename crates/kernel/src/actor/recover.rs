@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Active, Actor, before};
 use crate::error::Error;
 use crate::kernel::OnOrphan;
+use crate::store::RunPage;
 
 impl Actor {
     /// Takes up a run that was active: a wait that the store holds goes on, everything else has lost its executor.
@@ -48,8 +49,8 @@ impl Actor {
             retryable: true,
             retry_at: retry.then(|| self.shared.clock.now()),
         };
-        self.finish(by, outcome, Usage::default()).await;
-        Ok(())
+        // Not tried for ever as at a run's own end: whoever opens a store that cannot be written may still read it.
+        self.try_finish(by, outcome, Usage::default()).await
     }
 
     /// A run of this session, from memory or from the store.
@@ -58,15 +59,34 @@ impl Actor {
         found.filter(|run| run.session == self.fence.session).ok_or_else(|| Error::not_found("run", run))
     }
 
+    /// Refuses a run that others have come after. What was cancelled before it began has not.
+    async fn check_latest(&self, run: &Run) -> Result<(), Error> {
+        let mut page = RunPage {
+            owner: run.owner.clone(),
+            session: Some(run.session),
+            status: None,
+            before: None,
+            limit: 20,
+        };
+        loop {
+            let runs = self.shared.store.run_page(&page).await?;
+            if runs.iter().any(|later| later.no > run.no && later.attempts > 0) {
+                return Err(Error::NotLatest(run.id));
+            }
+            let Some(last) = runs.last().filter(|last| last.created_at >= run.created_at) else {
+                return Ok(());
+            };
+            page.before = Some((last.created_at, last.id));
+        }
+    }
+
     /// Tries an ended run again, beneath the last message that was not part of its failure.
     pub(super) async fn retry(&mut self, id: RunId) -> Result<Run, Error> {
         if let Some(status) = self.busy() {
             return Err(Error::Busy { status });
         }
         let run = self.run_known(id).await?;
-        if self.latest != Some(id) {
-            return Err(Error::NotLatest(id));
-        }
+        self.check_latest(&run).await?;
         let failed = |placed: &crate::store::PlacedMessage| {
             let message = &placed.message;
             message.run == Some(id)

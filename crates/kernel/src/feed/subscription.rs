@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position};
+use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position, RunId};
 
 use super::{Feed, State};
 use crate::error::Error;
@@ -41,6 +41,8 @@ pub enum Item {
 /// Streamed text of a message that is not complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delta {
+    /// The run it belongs to; none if that is not known any more.
+    pub run: Option<RunId>,
     /// The message.
     pub message: MessageId,
     /// Which block of it.
@@ -158,6 +160,7 @@ impl Subscription {
         self.at.pos = segment.end().min(limit);
         let text = segment.slice(from, self.at.pos).to_owned();
         (!text.is_empty()).then_some(Delta {
+            run: segment.run,
             message: segment.message,
             block: segment.block,
             text,

@@ -188,10 +188,15 @@ impl Kernel {
         ] {
             name.as_deref().map_or(Ok(()), |name| check_text(what, name))?;
         }
+        if names.idempotency_key.is_some() && names.request_id.is_some() {
+            return Err(Error::Invalid(
+                "name a request by its id or by an idempotency key, not by both".into(),
+            ));
+        }
         let again = matches!(request.place, Place::Regenerate { .. });
         let text_only =
             request.prompt.iter().all(|block| matches!(block, Block::Text { .. } | Block::Attachment { .. }));
-        let is_blank = |block: &Block| matches!(block, Block::Text { text } if text.is_empty());
+        let is_blank = |block: &Block| matches!(block, Block::Text { text } if text.trim().is_empty());
         match request.prompt.iter().all(is_blank) {
             true if !again => return Err(Error::Invalid("a prompt must not be empty".into())),
             false if again => return Err(Error::Invalid("to answer a message again, give no prompt".into())),
