@@ -195,8 +195,8 @@ impl Player {
 
     /// Puts a question and gives the worker back; the script goes on after it once it is answered.
     async fn ask(&self, at: usize, request: WaitRequest, question: &str) -> Result<Executed, Stop> {
-        let text = Block::text(format!("{question}\n"));
-        self.attempt.record(vec![Record::Message { blocks: vec![text], usage: None }]).await?;
+        self.say(question)?;
+        self.attempt.record(vec![Record::Message { blocks: vec![], usage: None }]).await?;
         let resume = json!({"next": at + 1, "ignoresCancel": self.ignores_cancel});
         Ok(Executed::Waiting(Ask { request, question: question.to_owned(), expires_at: None, resume }))
     }

@@ -142,6 +142,45 @@ impl Serialize for Event {
     }
 }
 
+/// What is shown live and never stored: the envelope of an event, without an id and a time, since it is none.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Live {
+    /// The resume point right after it.
+    pub position: Position,
+    /// The session.
+    pub session: SessionId,
+    /// The run, where it is known.
+    pub run: Option<RunId>,
+    /// `message.delta` or `message.truncated`.
+    pub body: Body,
+}
+
+impl Serialize for Live {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Envelope<'a> {
+            protocol_version: u8,
+            cursor: Cursor,
+            pos: u64,
+            session_id: SessionId,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            run_id: Option<RunId>,
+            #[serde(flatten)]
+            body: &'a Body,
+        }
+        Envelope {
+            protocol_version: PROTOCOL_VERSION,
+            cursor: self.position.cursor,
+            pos: self.position.pos,
+            session_id: self.session,
+            run_id: self.run,
+            body: &self.body,
+        }
+        .serialize(serializer)
+    }
+}
+
 macro_rules! bodies {
     ($($(#[$doc:meta])* $name:literal => $variant:ident { $($(#[$meta:meta])* $field:ident: $type:ty),* $(,)? })*) => {
         /// What happened: the type of an event and its payload.

@@ -24,8 +24,8 @@ pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};
 pub use delegation::{Delegation, DelegationMode, DelegationStatus};
 pub use event::{
-    BadPosition, Body, CancelReason, Close, Cursor, Event, PROTOCOL_VERSION, Position, Proof, SessionChange,
-    ToolOutcome,
+    BadPosition, Body, CancelReason, Close, Cursor, Event, Live, PROTOCOL_VERSION, Position, Proof,
+    SessionChange, ToolOutcome,
 };
 pub use ids::{
     ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, GoalId, GrantId, LineId, MessageId,

@@ -95,7 +95,10 @@ enum Command {
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misunderstood(&error),
+    };
     let output = Output::new(cli.global.json);
     let outcome = match start(cli, &output) {
         Ok(exit) => exit,
@@ -105,6 +108,19 @@ pub fn main() -> ExitCode {
         }
     };
     ExitCode::from(outcome as u8)
+}
+
+/// Arguments that make no sense, as JSON where JSON was wanted; also help and version, which clap prints.
+fn misunderstood(error: &clap::Error) -> ExitCode {
+    let wants_json = std::env::args().any(|argument| argument == "--json");
+    if !error.use_stderr() || !wants_json {
+        error.exit();
+    }
+    let text = error.to_string();
+    let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let fail = Fail::bad_request(message);
+    Output::new(true).fail(&fail);
+    ExitCode::from(fail.exit as u8)
 }
 
 fn start(cli: Cli, output: &Output) -> Result<Exit, Fail> {

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
-use mainspring_core::{Body, Event, Position, RunId};
+use mainspring_core::{Event, Position, RunId, SessionId};
 use mainspring_kernel::feed::{Item, Subscription};
 use mainspring_kernel::kernel::{Accepted, Caller, ends_run};
 use mainspring_kernel::store::SessionRef;
@@ -134,43 +134,27 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
                 }
             };
             reader.done = matches!((&item, reader.run), (Item::Event(event), Some(run)) if event.run == Some(run) && ends_run(&event.body));
-            if let Some(frame) = frame(&item, reader.run) {
+            if let Some(frame) = frame(&item, reader.items.session(), reader.run) {
                 return Some((Ok(frame), reader));
             }
         }
     })
 }
 
-/// What is shown live and never stored: no event id, since it is no event.
-#[derive(Serialize)]
-struct Live<'a> {
-    position: Position,
-    #[serde(flatten)]
-    body: &'a Body,
-}
-
-fn frame(item: &Item, run: Option<RunId>) -> Option<sse::Event> {
-    let live = |body: &Body, position: Position| {
-        data(&Live { position, body }).id(position.to_string()).event(body.kind())
-    };
+fn frame(item: &Item, session: SessionId, run: Option<RunId>) -> Option<sse::Event> {
+    if let Some(live) = item.live(session) {
+        let other = run.is_some() && live.run.is_some() && live.run != run;
+        return (!other).then(|| data(&live).id(live.position.to_string()).event(live.body.kind()));
+    }
     match item {
         Item::Event(event) if run.is_none() || event.run == run => {
             Some(data(&**event).id(event.position().to_string()).event(event.body.kind()))
         }
-        Item::Event(_) => None,
-        Item::Delta(delta) => {
-            let body = Body::MessageDelta {
-                message_id: delta.message,
-                block: delta.block,
-                text: delta.text.clone(),
-            };
-            Some(live(&body, delta.position))
-        }
-        Item::Truncated(position) => Some(live(&Body::MessageTruncated { pos: position.pos }, *position)),
         // A thought has no place in the order, so it carries no id.
         Item::Thought(thought) => Some(
             data(&serde_json::json!({"attemptId": thought.attempt, "text": &*thought.text})).event("thought"),
         ),
+        _ => None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position, RunId};
+use mainspring_core::{AttemptId, Body, Cursor, Event, Live, MessageId, Position, RunId, SessionId};
 
 use super::{Feed, State};
 use crate::error::Error;
@@ -63,6 +63,24 @@ pub struct Thought {
     pub text: Arc<str>,
 }
 
+impl Item {
+    /// What of it is shown live and never stored, with its envelope; none for events and thoughts.
+    pub fn live(&self, session: SessionId) -> Option<Live> {
+        match self {
+            Self::Delta(delta) => {
+                let (message_id, block, text) = (delta.message, delta.block, delta.text.clone());
+                let body = Body::MessageDelta { message_id, block, text };
+                Some(Live { position: delta.position, session, run: delta.run, body })
+            }
+            Self::Truncated(position) => {
+                let body = Body::MessageTruncated { pos: position.pos };
+                Some(Live { position: *position, session, run: None, body })
+            }
+            Self::Event(_) | Self::Thought(_) => None,
+        }
+    }
+}
+
 enum Step {
     Ready(Item),
     Load,
@@ -87,6 +105,11 @@ impl Subscription {
     /// How many calls of attempts without authority were refused since the session is in memory.
     pub fn late(&self) -> u64 {
         self.feed.late()
+    }
+
+    /// The session it reads.
+    pub fn session(&self) -> SessionId {
+        self.feed.session
     }
 
     /// The resume point: hand it to a later subscription and nothing is missed or seen twice.

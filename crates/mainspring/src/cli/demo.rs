@@ -101,7 +101,7 @@ impl Demo {
         stage.title("The tree of \"branch\": the active path is ●, the first answer is still there")?;
         let by = SessionRef::Key("branch".into());
         for line in tree::draw(&kernel.session_tree(&stage.caller, &by).await?) {
-            stage.output.line(format_args!("  {line}"))?;
+            stage.text(&format!("  {line}"))?;
         }
         let before = stage.count(kernel).await?;
         node.close().await;
@@ -113,14 +113,12 @@ impl Demo {
         node.close().await;
         recovered?;
 
-        stage.output.line("")?;
+        stage.text("")?;
         if self.keep.is_some() {
             let dir = dir.display();
-            stage.output.line(format_args!(
-                "Kept in {dir}. Look around: mainspring --state-dir {dir} --owner demo session list"
-            ))?;
+            stage.text(&format!("Kept in {dir}: mainspring --state-dir {dir} --owner demo session list"))?;
         }
-        stage.output.line("Try it yourself: mainspring prompt --session hello 'say hi; ask How are you?'")?;
+        stage.text("Try it yourself: mainspring prompt --session hello 'say hi; ask How are you?'")?;
         Ok(Exit::Done)
     }
 }
@@ -131,9 +129,17 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
+    /// A line for people.
+    fn text(&self, text: &str) -> Result<(), Fail> {
+        if !self.output.json {
+            self.output.line(text)?;
+        }
+        Ok(())
+    }
+
     fn title(&self, title: &str) -> Result<(), Fail> {
-        self.output.line("")?;
-        Ok(self.output.line(format_args!("{BOLD}{title}{BOLD:#}"))?)
+        self.text("")?;
+        self.text(&format!("{BOLD}{title}{BOLD:#}"))
     }
 
     async fn play(&self, kernel: &Kernel, story: &Story) -> Result<Run, Fail> {
@@ -247,10 +253,13 @@ impl Stage<'_> {
 
     fn line(&self, story: &Story, text: &str) -> Result<(), Fail> {
         let style = Style::new().fg_color(Some(story.colour.into()));
-        Ok(self.output.line(format_args!("  {style}{:>7}{style:#} {DIM}│{DIM:#} {text}", story.key))?)
+        self.text(&format!("  {style}{:>7}{style:#} {DIM}│{DIM:#} {text}", story.key))
     }
 
     fn summary(&self, runs: &[Run]) -> Result<(), Fail> {
+        if self.output.json {
+            return Ok(runs.iter().try_for_each(|run| self.output.object(run))?);
+        }
         let rows = STORIES.iter().zip(runs).map(|(story, run)| {
             let took = run.completed_at.map(|end| span(end.since(run.created_at))).unwrap_or_default();
             vec![

@@ -50,7 +50,7 @@ impl Doctor {
             let verdict = if sick {
                 format!("{RED}something is wrong{RED:#}")
             } else {
-                format!("{DIM}all is well{DIM:#}")
+                format!("{DIM}nothing wrong was found{DIM:#}")
             };
             context.output.line(verdict)?;
         }
@@ -69,7 +69,7 @@ impl Doctor {
                 .resolved
                 .file
                 .as_ref()
-                .map_or("defaults, no file".into(), |file| file.display().to_string()),
+                .map_or("no file (mainspring config show)".into(), |file| file.display().to_string()),
         );
         let dir = config.state_dir.display();
         match StateDir::peek(&config.state_dir) {
@@ -87,8 +87,20 @@ impl Doctor {
                 add(Health::Note, "database", "not looked at while another process owns it".into());
                 return findings;
             }
+            Ok(None) if !config.state_dir.exists() => {
+                add(
+                    Health::Note,
+                    "state directory",
+                    format!("{dir} does not exist; the first prompt makes it"),
+                );
+                return findings;
+            }
             Ok(None) if !database(&config.state_dir).exists() => {
-                add(Health::Note, "state directory", format!("{dir} is empty; the first prompt sets it up"));
+                add(
+                    Health::Note,
+                    "state directory",
+                    format!("{dir} holds no database; the first prompt makes it"),
+                );
                 return findings;
             }
             Ok(None) => add(Health::Ok, "state directory", format!("{dir}, free")),
@@ -135,11 +147,20 @@ impl Doctor {
                 );
             }
         }
+        let work = *node.kernel().work().borrow();
+        if work.queued + work.blocked > 0 {
+            let found = format!("{} wait for a process: the next prompt works them off", work.queued);
+            let blocked = format!("{found}; {} wait behind a question (mainspring run list)", work.blocked);
+            add(Health::Note, "queued runs", if work.blocked > 0 { blocked } else { found });
+        }
         let adapters: Vec<String> =
             node.kernel().adapters().into_iter().map(|adapter| adapter.adapter).collect();
         let known = adapters.contains(&config.adapter);
-        let found = format!("{} (default {})", adapters.join(", "), config.adapter);
-        add(if known { Health::Ok } else { Health::Bad }, "adapters", found);
+        let found = format!("{}, by default {}", adapters.join(", "), config.adapter);
+        match known {
+            true => add(Health::Ok, "adapters", found),
+            false => add(Health::Bad, "adapters", format!("{found}, which does not exist: change `adapter`")),
+        }
         let limits = &config.limits;
         add(
             Health::Ok,

@@ -79,6 +79,14 @@ impl Output {
         Ok(())
     }
 
+    /// Says that a list may go on.
+    pub(super) fn maybe_more(&self, shown: usize, limit: usize) -> io::Result<()> {
+        match shown < limit {
+            true => Ok(()),
+            false => self.note(format_args!("{DIM}the first {shown}; more with --limit{DIM:#}")),
+        }
+    }
+
     /// Why the command could not be carried out.
     pub(super) fn fail(&self, fail: &Fail) {
         // With nowhere to say it, the exit code still does.

@@ -9,7 +9,7 @@ use mainspring_kernel::kernel::{NewSession, RunRequest, SessionTarget};
 use super::Context;
 use super::fail::{Exit, Fail};
 use super::output::DIM;
-use super::watch::watch;
+use super::watch::{ended, watch, work_off};
 
 /// Send a prompt and stream the answer
 #[derive(Args)]
@@ -60,7 +60,7 @@ pub(super) struct Prompt {
     #[arg(long, value_name = "NAME", default_value = "cli")]
     client_id: String,
     /// A key under which the same request gives the same run for 24 hours
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", conflicts_with = "request_id")]
     idempotency_key: Option<String>,
 }
 
@@ -107,10 +107,9 @@ impl Prompt {
             }
             _ => watch(context, kernel, accepted.session.id, accepted.run.id, from).await,
         };
-        // Work that an earlier process had accepted was started with this one; it is not left half done.
-        kernel.drain().await;
+        let rest = work_off(context, kernel).await;
         node.close().await;
-        exit
+        rest.and(exit)
     }
 
     fn request(self) -> Result<RunRequest, Fail> {
@@ -190,7 +189,7 @@ async fn replay(
         }
     }
     if !context.output.json {
-        context.output.note(format_args!("{DIM}·{DIM:#} {}", super::output::status(run.state.status())))?;
+        context.output.note(ended(run.id, &run.state))?;
     }
     Ok(())
 }

@@ -1,14 +1,18 @@
 //! `mainspring run`
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use clap::Subcommand;
-use mainspring_core::{Answer, Approval, Cursor, Event, Position, RunId, RunStatus};
+use mainspring_core::{Answer, Approval, Cursor, Event, Position, RunId, RunStatus, SessionId};
 use mainspring_kernel::kernel::{Kernel, RunQuery, session_ref};
+use mainspring_kernel::store::SessionRef;
 use serde_json::{Value, json};
 
 use super::Context;
 use super::fail::{Exit, Fail};
 use super::output::{self, BOLD, DIM, moment, span};
-use super::watch::watch;
+use super::watch::{watch, work_off};
 
 /// List, show, cancel, retry and answer runs
 #[derive(Subcommand)]
@@ -46,7 +50,7 @@ pub(super) enum Run {
         run: RunId,
         /// The answer
         #[arg(required_unless_present_any = ["allow", "deny"], conflicts_with_all = ["allow", "deny"])]
-        text: Option<String>,
+        text: Vec<String>,
         /// Approve
         #[arg(long, conflicts_with = "deny")]
         allow: bool,
@@ -74,17 +78,28 @@ fn parse_status(name: &str) -> Result<RunStatus, String> {
 
 impl Run {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
+        let mut from = None;
+        if let Self::Retry { run } = &self {
+            // Recorded before anything executes, so that nothing queued behind it comes first.
+            let node = context.records().await?;
+            let retried = retry(context, node.kernel(), *run).await;
+            node.close().await;
+            from = Some(retried?);
+        }
         let executes = matches!(self, Self::Retry { .. } | Self::Answer { .. });
         let node = if executes { context.node().await? } else { context.records().await? };
-        let outcome = self.carry_out(context, node.kernel()).await;
-        if executes {
-            node.kernel().drain().await;
-        }
+        let outcome = self.carry_out(context, node.kernel(), from).await;
+        let rest = if executes { work_off(context, node.kernel()).await } else { Ok(()) };
         node.close().await;
-        outcome
+        rest.and(outcome)
     }
 
-    async fn carry_out(self, context: &Context<'_>, kernel: &Kernel) -> Result<Exit, Fail> {
+    async fn carry_out(
+        self,
+        context: &Context<'_>,
+        kernel: &Kernel,
+        from: Option<Position>,
+    ) -> Result<Exit, Fail> {
         let (caller, output) = (context.caller(), context.output);
         match self {
             Self::List { session, status, limit } => {
@@ -93,7 +108,7 @@ impl Run {
                     None => None,
                 };
                 let query = RunQuery { session, status, limit: Some(limit), before: None };
-                list(context, &kernel.run_list(&caller, query).await?)?;
+                list(context, kernel, &kernel.run_list(&caller, query).await?, limit).await?;
             }
             Self::Show { run } => show(context, kernel, run).await?,
             Self::Cancel { run } => {
@@ -104,17 +119,20 @@ impl Run {
                 }
             }
             Self::Retry { run } => {
-                let now = position(kernel, context, run).await?;
-                let retried = kernel.run_retry(&caller, run).await?;
-                return watch(context, kernel, retried.session, run, now).await;
+                let session = kernel.run_get(&caller, run).await?.session;
+                return watch(context, kernel, session, run, from.unwrap_or(Position::START)).await;
             }
-            Self::Answer { run, text, allow, deny: _ } => {
+            Self::Answer { run, text, allow, deny } => {
                 let waiting = kernel.run_get(&caller, run).await?;
                 let Some(wait) = waiting.state.wait().map(|wait| wait.id) else {
                     let status = waiting.state.status();
                     let fail = Fail::bad_request(format!("{run} is {status} and waits for nothing"));
                     return Err(Fail { exit: Exit::Refused, code: "not_waiting", ..fail });
                 };
+                let text = Some(text.join(" ")).filter(|text| !text.is_empty());
+                if text.is_none() && !allow && !deny {
+                    return Err(Fail::bad_request("an answer must not be empty"));
+                }
                 let answer = match text {
                     Some(text) => Answer::Input { input: Value::String(text) },
                     None if allow => Answer::Approval { decision: Approval::Allowed },
@@ -130,24 +148,44 @@ impl Run {
     }
 }
 
+/// Puts the run back into the queue; says where its session's stream stood before.
+async fn retry(context: &Context<'_>, kernel: &Kernel, run: RunId) -> Result<Position, Fail> {
+    let now = position(kernel, context, run).await?;
+    kernel.run_retry(&context.caller(), run).await?;
+    Ok(now)
+}
+
 /// Where the stream of the run's session stands.
 async fn position(kernel: &Kernel, context: &Context<'_>, run: RunId) -> Result<Position, Fail> {
     let session = kernel.run_get(&context.caller(), run).await?.session;
-    let by = mainspring_kernel::store::SessionRef::Id(session);
+    let by = SessionRef::Id(session);
     Ok(kernel.session_subscribe(&context.caller(), &by, None).await?.0.position)
 }
 
-fn list(context: &Context<'_>, runs: &[mainspring_core::Run]) -> Result<(), Fail> {
+async fn list(
+    context: &Context<'_>,
+    kernel: &Kernel,
+    runs: &[mainspring_core::Run],
+    limit: usize,
+) -> Result<(), Fail> {
     if context.output.json {
         return Ok(runs.iter().try_for_each(|run| context.output.object(run))?);
     }
     if runs.is_empty() {
         return Ok(context.output.note("no runs")?);
     }
+    let mut names: HashMap<SessionId, String> = HashMap::new();
+    for run in runs {
+        if let Entry::Vacant(vacant) = names.entry(run.session) {
+            let session = kernel.session_get(&context.caller(), &SessionRef::Id(run.session)).await?;
+            vacant.insert(session.key.unwrap_or_else(|| "-".into()));
+        }
+    }
     let rows = runs.iter().map(|run| {
         let error = run.state.error().map(|error| error.code.clone()).unwrap_or_default();
         vec![
             run.id.to_string(),
+            names.get(&run.session).cloned().unwrap_or_default(),
             output::status(run.state.status()),
             run.attempts.to_string(),
             moment(run.created_at),
@@ -155,7 +193,9 @@ fn list(context: &Context<'_>, runs: &[mainspring_core::Run]) -> Result<(), Fail
             error,
         ]
     });
-    Ok(context.output.table(&["run", "status", "attempts", "accepted", "took", "error"], rows.collect())?)
+    let headings = ["run", "session", "status", "attempts", "accepted", "took", "error"];
+    context.output.table(&headings, rows.collect())?;
+    Ok(context.output.maybe_more(runs.len(), limit)?)
 }
 
 fn took(run: &mainspring_core::Run) -> String {

@@ -7,7 +7,7 @@ use mainspring_kernel::store::SessionRef;
 use serde_json::json;
 
 use super::fail::{Exit, Fail};
-use super::output::{self, BOLD, DIM, excerpt, moment};
+use super::output::{self, BOLD, DIM, moment};
 use super::{Context, tree};
 
 /// List, show and change sessions
@@ -127,9 +127,13 @@ async fn list(context: &Context<'_>, kernel: &Kernel, limit: usize, archived: bo
         return Ok(());
     }
     if sessions.is_empty() {
-        context.output.note("no sessions yet; begin one with: mainspring prompt --session NAME TEXT")?;
+        context.output.note(match archived {
+            true => "no archived sessions",
+            false => "no sessions yet; begin one with: mainspring prompt --session NAME TEXT",
+        })?;
         return Ok(());
     }
+    let shown = sessions.len();
     let rows = sessions.into_iter().map(|(session, latest)| {
         let status = latest.as_ref().map_or_else(|| "-".into(), |run| output::status(run.state.status()));
         let name = session.key.clone().unwrap_or_else(|| session.id.to_string());
@@ -142,7 +146,7 @@ async fn list(context: &Context<'_>, kernel: &Kernel, limit: usize, archived: bo
         ]
     });
     context.output.table(&["session", "title", "runs", "latest run", "last activity"], rows.collect())?;
-    Ok(())
+    Ok(context.output.maybe_more(shown, limit)?)
 }
 
 async fn show(context: &Context<'_>, kernel: &Kernel, by: &SessionRef, limit: usize) -> Result<(), Fail> {
@@ -175,7 +179,7 @@ async fn show(context: &Context<'_>, kernel: &Kernel, by: &SessionRef, limit: us
             output.line(format_args!("  {}", wait.question))?;
         }
     }
-    for message in messages {
+    for message in messages.iter().chain(&snapshot.pending) {
         output.line("")?;
         output.line(format_args!(
             "{BOLD}{}{BOLD:#} {DIM}{} {}{DIM:#}",
@@ -185,8 +189,8 @@ async fn show(context: &Context<'_>, kernel: &Kernel, by: &SessionRef, limit: us
             output.line(line)?;
         }
     }
-    if session.tip.is_none() {
-        output.line(format_args!("{DIM}{}{DIM:#}", excerpt("no messages yet", 80)))?;
+    if session.tip.is_none() && snapshot.pending.is_empty() {
+        output.line(format_args!("{DIM}{}{DIM:#}", "no messages yet"))?;
     }
     Ok(())
 }

@@ -1,12 +1,14 @@
 //! Watching a run: its text on standard output as it comes, what it does on standard error.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::io::IsTerminal;
 
 use mainspring_core::{
-    Answer, Approval, Block, Body, MessageId, Position, RunId, RunState, RunStatus, SessionId,
+    Answer, Approval, Block, Body, Message, MessageId, MessageStatus, Position, Role, Run, RunId, RunState,
+    RunStatus, SessionId, Wait, WaitRequest,
 };
 use mainspring_kernel::feed::{Delta, Item};
-use mainspring_kernel::kernel::Kernel;
+use mainspring_kernel::kernel::{Kernel, Work, ends_run};
 use mainspring_kernel::store::SessionRef;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -24,23 +26,20 @@ pub(super) async fn watch(
     from: Position,
 ) -> Result<Exit, Fail> {
     let caller = context.caller();
-    let (snapshot, mut events) =
-        kernel.session_subscribe(&caller, &SessionRef::Id(session), Some(from)).await?;
-    let mut screen = Screen { context, run, streamed: HashSet::new(), mid_line: false };
+    let by = SessionRef::Id(session);
+    let (snapshot, mut items) = kernel.session_subscribe(&caller, &by, Some(from)).await?;
+    let mut screen = Screen { context, session, run, streamed: HashMap::new(), mid_line: false };
     if screen.is_blocked(snapshot.active.as_ref())? {
         return Ok(Exit::Waiting);
     }
-    let mut interrupted = false;
+    let mut told = false;
     loop {
         let item = tokio::select! {
-            item = events.next() => item,
-            signal = tokio::signal::ctrl_c(), if !interrupted => {
+            item = items.next() => item,
+            signal = interrupted(), if !told => {
                 signal?;
-                interrupted = true;
-                screen.end_line()?;
-                context.output.note(format_args!("{DIM}cancelling…{DIM:#}"))?;
-                // A run that has ended meanwhile needs no cancellation.
-                let _ = kernel.run_cancel(&caller, run).await;
+                told = true;
+                screen.cancel(kernel).await?;
                 continue;
             }
         };
@@ -50,82 +49,111 @@ pub(super) async fn watch(
         if !screen.show(&item)? {
             continue;
         }
-        let (now, _) = kernel.session_subscribe(&caller, &SessionRef::Id(session), None).await?;
+        let (now, _) = kernel.session_subscribe(&caller, &by, None).await?;
         if screen.is_blocked(now.active.as_ref())? {
             return Ok(Exit::Waiting);
         }
         let state = kernel.run_get(&caller, run).await?.state;
-        match screen.after(kernel, &state).await? {
-            Some(exit) => return Ok(exit),
-            None => continue,
+        if let Some(exit) = screen.after(kernel, &state).await? {
+            return Ok(exit);
         }
+    }
+}
+
+/// Works off what an earlier process had accepted and this one has started; Ctrl-C leaves the rest queued.
+pub(super) async fn work_off(context: &Context<'_>, kernel: &Kernel) -> Result<(), Fail> {
+    let Work { queued, active, .. } = *kernel.work().borrow();
+    if queued + active == 0 {
+        return Ok(());
+    }
+    let count = queued + active;
+    context
+        .output
+        .note(format_args!("{DIM}working off {count} accepted earlier; Ctrl-C leaves them{DIM:#}"))?;
+    tokio::select! {
+        () = kernel.drain() => Ok(()),
+        signal = interrupted() => Ok(signal?),
+    }
+}
+
+/// Resolves when the process is told to stop: by Ctrl-C, or by whoever supervises it.
+async fn interrupted() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
+    tokio::select! {
+        interrupt = tokio::signal::ctrl_c() => interrupt,
+        _ = terminate.recv() => Ok(()),
+        _ = hang_up.recv() => Ok(()),
     }
 }
 
 struct Screen<'a, 'b> {
     context: &'a Context<'b>,
+    session: SessionId,
     run: RunId,
-    streamed: HashSet<MessageId>,
+    /// How many bytes of a message were shown as they came.
+    streamed: HashMap<MessageId, usize>,
     mid_line: bool,
 }
 
 impl Screen<'_, '_> {
-    /// Shows one item; true when the run has come to a stop of some kind.
+    /// Shows one item; true when the run, or one that it waits behind, has come to a stop of some kind.
     fn show(&mut self, item: &Item) -> Result<bool, Fail> {
-        let event = match item {
-            Item::Event(event) if event.run == Some(self.run) => event,
-            Item::Event(event) => return Ok(waits(&event.body)),
-            Item::Delta(delta) => {
-                self.delta(delta)?;
-                return Ok(false);
+        let output = self.context.output;
+        match item {
+            Item::Event(event) if event.run == Some(self.run) => {
+                if output.json {
+                    output.object(&**event)?;
+                } else {
+                    self.describe(&event.body)?;
+                }
+                Ok(waits(&event.body) || ends_run(&event.body))
             }
-            Item::Truncated(position) if self.context.output.json => {
-                let body = Body::MessageTruncated { pos: position.pos };
-                self.context.output.object(&live(&body, *position))?;
-                return Ok(false);
+            Item::Event(event) => Ok(waits(&event.body)),
+            Item::Delta(delta) if delta.run != Some(self.run) => Ok(false),
+            Item::Delta(_) | Item::Truncated(_) if output.json => {
+                if let Some(live) = item.live(self.session) {
+                    output.object(&live)?;
+                }
+                Ok(false)
             }
-            _ => return Ok(false),
-        };
-        let stops = waits(&event.body) || mainspring_kernel::kernel::ends_run(&event.body);
-        if self.context.output.json {
-            self.context.output.object(&**event)?;
-        } else {
-            self.describe(&event.body)?;
+            Item::Delta(delta) => self.delta(delta).map(|()| false),
+            Item::Truncated(_) => Ok(false),
+            Item::Thought(thought) if output.json => {
+                let payload = json!({"attemptId": thought.attempt, "text": &*thought.text});
+                output.object(&json!({"type": "thought", "sessionId": self.session, "payload": payload}))?;
+                Ok(false)
+            }
+            Item::Thought(thought) => {
+                self.end_line()?;
+                output.note(format_args!("{DIM}· ({}){DIM:#}", thought.text))?;
+                Ok(false)
+            }
         }
-        Ok(stops)
     }
 
     /// True when another run of the session waits for a person, and this one behind it.
-    fn is_blocked(&self, active: Option<&mainspring_core::Run>) -> Result<bool, Fail> {
+    fn is_blocked(&self, active: Option<&Run>) -> Result<bool, Fail> {
         let Some(ahead) = active.filter(|active| active.id != self.run) else {
             return Ok(false);
         };
         let Some(wait) = ahead.state.wait().filter(|wait| wait.answer.is_none()) else {
             return Ok(false);
         };
-        if !self.context.output.json {
-            let output = self.context.output;
+        let output = self.context.output;
+        if output.json {
+            let behind = json!({"runId": ahead.id, "waitId": wait.id, "question": wait.question});
+            output.object(&json!({"type": "blocked", "runId": self.run, "behind": behind}))?;
+        } else {
             output
                 .note(format_args!("{YELLOW}queued{YELLOW:#} behind a run that waits: {}", wait.question))?;
-            output.note(format_args!(
-                "answer it with: mainspring run answer {} TEXT (or --allow, --deny)",
-                ahead.id
-            ))?;
+            output.note(format_args!("answer it with: {}", how_to_answer(ahead.id, wait)))?;
         }
         Ok(true)
     }
 
     fn delta(&mut self, delta: &Delta) -> Result<(), Fail> {
-        self.streamed.insert(delta.message);
-        if self.context.output.json {
-            let body = Body::MessageDelta {
-                message_id: delta.message,
-                block: delta.block,
-                text: delta.text.clone(),
-            };
-            self.context.output.object(&live(&body, delta.position))?;
-            return Ok(());
-        }
+        *self.streamed.entry(delta.message).or_default() += delta.text.len();
         self.mid_line = !delta.text.ends_with('\n');
         Ok(self.context.output.part(&delta.text)?)
     }
@@ -133,23 +161,8 @@ impl Screen<'_, '_> {
     fn describe(&mut self, body: &Body) -> Result<(), Fail> {
         let output = self.context.output;
         match body {
-            // What was not seen streaming, such as the end of a run taken up late, is shown whole.
-            Body::MessageCompleted { message, .. } => {
-                let assistant = message.role == mainspring_core::Role::Assistant;
-                if assistant && !self.streamed.contains(&message.id) {
-                    for block in &message.content {
-                        if let Block::Text { text } = block {
-                            output.part(text)?;
-                            self.mid_line = !text.ends_with('\n');
-                        }
-                    }
-                }
-                self.end_line()?;
-            }
+            Body::MessageCompleted { message, .. } => self.message(message)?,
             Body::ToolStarted { name, .. } => output.note(format_args!("{DIM}· tool {name}{DIM:#}"))?,
-            Body::ToolCompleted { name, .. } => {
-                output.note(format_args!("{DIM}· tool {name} done{DIM:#}"))?;
-            }
             Body::ToolFailed { name, error, .. } => {
                 output.note(format_args!("{RED}· tool {name} failed{RED:#}: {}", error.message))?;
             }
@@ -157,13 +170,35 @@ impl Screen<'_, '_> {
             Body::AttemptCreated { attempt_no, .. } if *attempt_no > 1 => {
                 output.note(format_args!("{DIM}· attempt {attempt_no}{DIM:#}"))?;
             }
+            Body::RunQueued { retry_at_ms: Some(_), .. } => {
+                output.note(format_args!("{DIM}· will be tried again{DIM:#}"))?;
+            }
             Body::AttemptFailed { error, .. } => {
                 self.end_line()?;
                 output
                     .note(format_args!("{RED}· attempt failed{RED:#}: {} ({})", error.message, error.code))?;
             }
-            Body::RunQueued { policy: Some(_), .. } if !self.mid_line => {}
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Shows what of a whole message has not been seen streaming. What a failed attempt left is in the log only.
+    fn message(&mut self, message: &Message) -> Result<(), Fail> {
+        let seen = self.streamed.get(&message.id).copied().unwrap_or_default();
+        if message.role == Role::Assistant && message.status == MessageStatus::Completed {
+            let text = message.text();
+            let rest = text.get(seen..).unwrap_or_default();
+            self.context.output.part(rest)?;
+            self.mid_line = if rest.is_empty() { self.mid_line } else { !rest.ends_with('\n') };
+        }
+        self.end_line()?;
+        for block in &message.content {
+            if let Block::ToolResult { name, is_error: false, .. } = block {
+                let shown = super::tree::blocks(std::slice::from_ref(block)).join(" ");
+                let shown = output::excerpt(&shown, 100);
+                self.context.output.note(format_args!("{DIM}· tool {name} {shown}{DIM:#}"))?;
+            }
         }
         Ok(())
     }
@@ -175,26 +210,22 @@ impl Screen<'_, '_> {
         Ok(())
     }
 
+    async fn cancel(&mut self, kernel: &Kernel) -> Result<(), Fail> {
+        self.end_line()?;
+        let grace = output::span(self.context.config().cancel_grace_ms);
+        let note = format_args!("{DIM}cancelling; what does not stop within {grace} is killed{DIM:#}");
+        self.context.output.note(note)?;
+        // A run that has ended meanwhile needs no cancellation.
+        let _ = kernel.run_cancel(&self.context.caller(), self.run).await;
+        Ok(())
+    }
+
     /// What a stop means: the exit, or none if the run goes on.
     async fn after(&mut self, kernel: &Kernel, state: &RunState) -> Result<Option<Exit>, Fail> {
         let output = self.context.output;
         if let Some(wait) = state.wait().filter(|wait| wait.answer.is_none()) {
             self.end_line()?;
-            if !output.is_interactive() {
-                if !output.json {
-                    output.note(format_args!("{YELLOW}waiting{YELLOW:#}: {}", wait.question))?;
-                    output.note(format_args!(
-                        "answer with: mainspring run answer {} TEXT (or --allow, --deny)",
-                        self.run
-                    ))?;
-                }
-                return Ok(Some(Exit::Waiting));
-            }
-            let Some(answer) = ask(self.context, wait).await? else {
-                return Ok(Some(Exit::Waiting));
-            };
-            kernel.run_answer(&self.context.caller(), self.run, wait.id, answer).await?;
-            return Ok(None);
+            return self.question(kernel, wait).await;
         }
         let status = state.status();
         if !status.is_ended() {
@@ -202,17 +233,49 @@ impl Screen<'_, '_> {
         }
         if !output.json {
             self.end_line()?;
-            let why = state
-                .error()
-                .map(|error| format!(": {} ({})", error.message, error.code))
-                .unwrap_or_default();
-            output.note(format_args!(
-                "{DIM}·{DIM:#} {}{why} {DIM}{}{DIM:#}",
-                output::status(status),
-                self.run
-            ))?;
+            output.note(ended(self.run, state))?;
         }
         Ok(Some(exit_of(status)))
+    }
+
+    /// Puts the run's question to the person, if there is one; else says how to answer it.
+    async fn question(&mut self, kernel: &Kernel, wait: &Wait) -> Result<Option<Exit>, Fail> {
+        let output = self.context.output;
+        if output.is_interactive() {
+            output.note(format_args!("{YELLOW}?{YELLOW:#} {}", wait.question))?;
+            let answer = tokio::select! {
+                answer = ask(self.context, wait) => answer?,
+                signal = interrupted() => {
+                    signal?;
+                    output.part("\n")?;
+                    self.cancel(kernel).await?;
+                    return Ok(None);
+                }
+            };
+            if let Some(answer) = answer {
+                kernel.run_answer(&self.context.caller(), self.run, wait.id, answer).await?;
+                return Ok(None);
+            }
+            output.part("\n")?;
+        }
+        if !output.json {
+            output.note(format_args!("{YELLOW}waiting{YELLOW:#}: {}", wait.question))?;
+            output.note(format_args!("answer with: {}", how_to_answer(self.run, wait)))?;
+        }
+        Ok(Some(Exit::Waiting))
+    }
+}
+
+/// How a run has ended, for people.
+pub(super) fn ended(run: RunId, state: &RunState) -> String {
+    let why = state.error().map(|error| format!(": {} ({})", error.message, error.code)).unwrap_or_default();
+    format!("{DIM}·{DIM:#} {}{why} {DIM}{run}{DIM:#}", output::status(state.status()))
+}
+
+fn how_to_answer(run: RunId, wait: &Wait) -> String {
+    match wait.request {
+        WaitRequest::Input => format!("mainspring run answer {run} TEXT"),
+        WaitRequest::Approval => format!("mainspring run answer {run} --allow (or --deny)"),
     }
 }
 
@@ -229,36 +292,36 @@ pub(super) fn exit_of(status: RunStatus) -> Exit {
     }
 }
 
-/// Puts the run's question to the person at the terminal; none when there is nobody any more.
-async fn ask(context: &Context<'_>, wait: &mainspring_core::Wait) -> Result<Option<Answer>, Fail> {
+/// Reads an answer from the terminal; none when there is nobody any more.
+async fn ask(context: &Context<'_>, wait: &Wait) -> Result<Option<Answer>, Fail> {
+    // What was typed before the question was seen is no answer to it.
+    if std::io::stdin().is_terminal() {
+        rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush)
+            .map_err(std::io::Error::from)?;
+    }
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     loop {
         let hint = match wait.request {
-            mainspring_core::WaitRequest::Input => "answer",
-            mainspring_core::WaitRequest::Approval => "allow? [y/n]",
+            WaitRequest::Input => "answer",
+            WaitRequest::Approval => "allow? [y/n]",
         };
         context.output.part(&format!("{hint}> "))?;
         let Some(line) = lines.next_line().await? else {
             return Ok(None);
         };
-        match (wait.request, line.trim()) {
-            (mainspring_core::WaitRequest::Input, text) => {
-                return Ok(Some(Answer::Input { input: Value::String(text.to_owned()) }));
+        match (wait.request, line.trim().to_lowercase().as_str()) {
+            (_, "") => {}
+            (WaitRequest::Input, _) => {
+                let input = Value::String(line.trim().to_owned());
+                return Ok(Some(Answer::Input { input }));
             }
-            (_, "y" | "yes") => {
+            (WaitRequest::Approval, "y" | "yes") => {
                 return Ok(Some(Answer::Approval { decision: Approval::Allowed }));
             }
-            (_, "n" | "no") => {
+            (WaitRequest::Approval, "n" | "no") => {
                 return Ok(Some(Answer::Approval { decision: Approval::Denied }));
             }
-            _ => {}
+            (WaitRequest::Approval, _) => context.output.note("please answer y or n")?,
         }
     }
-}
-
-/// What is shown live and never stored, as JSON: without an event id, since it is no event.
-fn live(body: &Body, position: Position) -> Value {
-    let mut json = serde_json::to_value(body).unwrap_or_else(|_| json!({}));
-    json["position"] = json!(position);
-    json
 }

@@ -122,6 +122,66 @@ fn errors_are_json_when_json_is_wanted() {
 }
 
 #[test]
+fn arguments_that_make_no_sense_are_json_errors_too() {
+    let dir = tempfile::tempdir().unwrap();
+    for arguments in [
+        &["run", "show", "garbage", "--json"][..],
+        &["nonsense", "--json"],
+        &["prompt", "--json", "--bogus"],
+        &["prompt", "--json", "--request-id", "r", "--idempotency-key", "k", "x"],
+    ] {
+        let said = run(dir.path(), arguments);
+        let error: Value = serde_json::from_str(&said.err).unwrap();
+        assert_eq!(
+            (said.code, &error["error"]["code"]),
+            (2, &Value::from("invalid_request")),
+            "{arguments:?}"
+        );
+    }
+    let said = run(dir.path(), &["demo", "--json"]);
+    assert_eq!(json_lines(&said).len(), 6, "{}", said.out);
+}
+
+#[test]
+fn a_prompt_shows_its_own_run_only_and_says_what_it_waits_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    run(dir.path(), &["prompt", "--session", "a", "say before; ask Q?"]);
+    let waiting = latest_run(dir.path());
+    let said = run(dir.path(), &["prompt", "--session", "a", "--json", "stream 5 every 20ms other"]);
+    let blocked = &json_lines(&said)[0];
+    assert_eq!((said.code, &blocked["behind"]["question"]), (7, &Value::from("Q?")), "{}", said.out);
+    run(dir.path(), &["run", "cancel", &waiting]);
+    let said = run(dir.path(), &["prompt", "--session", "a", "say mine"]);
+    assert_eq!((said.code, said.out.as_str()), (0, "mine\n"), "{}", said.err);
+}
+
+#[test]
+fn a_question_is_always_shown_and_the_answer_to_it_is_said_how() {
+    let dir = tempfile::tempdir().unwrap();
+    let said =
+        run(dir.path(), &["prompt", "--session", "a", "stream 3 every 20ms x; approve Wipe the disk?"]);
+    assert_eq!((said.code, said.out.as_str()), (7, "x x x Wipe the disk?\n"));
+    assert!(said.err.contains("--allow (or --deny)"), "{}", said.err);
+    assert_eq!(run(dir.path(), &["run", "answer", &latest_run(dir.path()), ""]).code, 2);
+    let shown = run(dir.path(), &["session", "show", "a"]);
+    assert!(shown.out.contains("Wipe the disk?"), "{}", shown.out);
+}
+
+#[test]
+fn a_run_can_be_tried_again_although_a_prompt_behind_it_was_cancelled() {
+    let dir = tempfile::tempdir().unwrap();
+    run(dir.path(), &["prompt", "--session", "a", "ask Q?; fail"]);
+    let asking = latest_run(dir.path());
+    run(dir.path(), &["prompt", "--session", "a", "say never"]);
+    let behind = latest_run(dir.path());
+    assert_eq!(run(dir.path(), &["run", "cancel", &behind]).code, 0);
+    assert_eq!(run(dir.path(), &["run", "answer", &asking, "me"]).code, 1);
+    let said = run(dir.path(), &["run", "retry", &asking]);
+    assert_eq!(said.code, 7, "{}", said.err);
+    assert!(said.err.contains("attempt 2"), "{}", said.err);
+}
+
+#[test]
 fn a_request_sent_twice_is_one_run() {
     let dir = tempfile::tempdir().unwrap();
     let send = |text: &str| run(dir.path(), &["prompt", "--session", "once", "--request-id", "r1", text]);
