@@ -50,7 +50,10 @@ fn line(node: &TreeNode) -> String {
         Role::User => "user",
         Role::Assistant => "agent",
     };
-    let text = blocks(&node.message.content).join(" ");
+    let text = match node.message.content.is_empty() {
+        true => "(nothing)".to_owned(),
+        false => blocks(&node.message.content).join(" "),
+    };
     let status = match (node.message.status, node.abandoned) {
         (_, true) => format!(" {RED}abandoned{RED:#}"),
         (MessageStatus::Completed, false) => String::new(),
