@@ -103,7 +103,7 @@ impl Session {
                 "reopened",
             )?,
             Self::Delete { session } => {
-                changed(kernel.session_delete(&caller, &session_ref(&session)?).await?, "deleted")?
+                changed(kernel.session_delete(&caller, &session_ref(&session)?).await?, "deleted")?;
             }
         }
         Ok(())

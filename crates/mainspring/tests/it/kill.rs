@@ -81,7 +81,7 @@ async fn examine(dir: &Path, told: &mut HashMap<RunId, Option<RunStatus>>, round
         match was {
             Some(was) => assert_eq!(*was, status, "round {round}: {id} had ended"),
             None => {
-                assert!(status.is_ended() || status == RunStatus::Queued, "round {round}: {id} is {status}")
+                assert!(status.is_ended() || status == RunStatus::Queued, "round {round}: {id} is {status}");
             }
         }
         // Ends are forever, whoever saw them first.
