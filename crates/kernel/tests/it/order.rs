@@ -178,7 +178,7 @@ async fn the_story_of_a_waiting_turn() {
     run.waiting_input
     input.provided "blue"
     run.running
-    message.completed assistant completed "You answered: blue\n" + "Paint it?\n"
+    message.completed assistant completed "You answered: blue\nPaint it?\n"
     approval.requested Paint it?
     run.waiting_approval
     approval.resolved Allowed
