@@ -189,7 +189,7 @@ async fn the_story_of_a_waiting_turn() {
     assert_snapshot!(path, @r#"
     user completed "ask Which colour?; approve Paint it?; say painted"
     assistant completed "Which colour?\n"
-    assistant completed "You answered: blue\n" + "Paint it?\n"
+    assistant completed "You answered: blue\nPaint it?\n"
     assistant completed "Approved.\npainted\n"
     "#);
 }

@@ -16,7 +16,7 @@ struct Machine {
 impl Machine {
     fn new() -> Self {
         let root = TempDir::new().unwrap();
-        let (cwd, home) = (root.path().join("work"), root.path().join("home"));
+        let (cwd, home) = (root.path().join("project"), root.path().join("home"));
         fs::create_dir_all(&cwd).unwrap();
         fs::create_dir_all(&home).unwrap();
         Self { root, sources: Sources { cwd, home: Some(home), ..Sources::default() } }
@@ -27,7 +27,7 @@ impl Machine {
     }
 
     fn file(self, text: &str) -> Self {
-        self.file_at("work/mainspring.toml", text)
+        self.file_at("project/mainspring.toml", text)
     }
 
     fn file_at(self, below: &str, text: &str) -> Self {
@@ -157,7 +157,7 @@ fn every_layer_is_checked_even_where_it_is_overridden() {
         machine().file("max_workers = 0").env("MAINSPRING_MAX_WORKERS", "x").flag("max_workers", "5");
     assert_eq!(
         machine.problems(),
-        "max_workers = 0 ($/work/mainspring.toml line 1): must be a whole number from 1 to 1024\n\
+        "max_workers = 0 ($/project/mainspring.toml line 1): must be a whole number from 1 to 1024\n\
          max_workers = \"x\" (MAINSPRING_MAX_WORKERS): must be a whole number from 1 to 1024"
     );
 }
@@ -185,8 +185,8 @@ fn all_of_the_file() {
         "#,
     );
     let Resolved { config, file, .. } = machine.load();
-    assert_eq!(file, Some(machine.path("work/mainspring.toml")));
-    assert_eq!(config.state_dir, machine.path("work/state"));
+    assert_eq!(file, Some(machine.path("project/mainspring.toml")));
+    assert_eq!(config.state_dir, machine.path("project/state"));
     assert_eq!(
         (config.owner.as_str(), config.adapter.as_str(), config.log.as_str()),
         ("ada", "acp-claude", "info,mainspring=debug")
@@ -227,7 +227,7 @@ fn where_the_file_is_looked_for() {
     let machine =
         machine.file_at("home/own.toml", "owner = \"variable\"").env("MAINSPRING_CONFIG", "~/own.toml");
     assert_eq!(machine.load().config.owner, "variable");
-    let mut machine = machine.file_at("work/flag.toml", "owner = \"flag\"");
+    let mut machine = machine.file_at("project/flag.toml", "owner = \"flag\"");
     machine.sources.file = Some("flag.toml".into());
     assert_eq!(machine.load().config.owner, "flag");
 }
@@ -237,11 +237,11 @@ fn a_named_file_must_exist() {
     let mut machine = machine().file("owner = \"cwd\"").env("MAINSPRING_CONFIG", "none.toml");
     assert_eq!(
         machine.problems(),
-        "the configuration file $/work/none.toml (named by MAINSPRING_CONFIG) cannot be read: \
+        "the configuration file $/project/none.toml (named by MAINSPRING_CONFIG) cannot be read: \
          No such file or directory (os error 2); correct its path or make it readable"
     );
     machine.sources.file = Some("nor.toml".into());
-    assert!(machine.problems().contains("$/work/nor.toml (named by --config)"));
+    assert!(machine.problems().contains("$/project/nor.toml (named by --config)"));
     let machine = Machine::new().env("MAINSPRING_CONFIG", "");
     assert_eq!(machine.problems(), r#"config = "" (MAINSPRING_CONFIG): must be a path that is not empty"#);
 }
@@ -249,8 +249,8 @@ fn a_named_file_must_exist() {
 #[test]
 fn a_file_that_lies_there_and_cannot_be_read_is_not_passed_over() {
     let machine = machine();
-    fs::create_dir(machine.path("work/mainspring.toml")).unwrap();
-    assert!(machine.problems().starts_with("the configuration file $/work/mainspring.toml cannot be read: "));
+    fs::create_dir(machine.path("project/mainspring.toml")).unwrap();
+    assert!(machine.problems().starts_with("the configuration file $/project/mainspring.toml cannot be read: "));
 }
 
 #[test]
@@ -262,9 +262,9 @@ fn where_the_state_is() {
     assert_eq!(state(&machine), PathBuf::from("/xdg/mainspring"));
     let machine =
         machine.file_at("etc/m.toml", "state_dir = \"../state/.\"").env("MAINSPRING_CONFIG", "../etc/m.toml");
-    assert_eq!(state(&machine), machine.path("work/../etc/../state"), "relative to the file");
+    assert_eq!(state(&machine), machine.path("project/../etc/../state"), "relative to the file");
     let machine = machine.env("MAINSPRING_STATE_DIR", "./here/");
-    assert_eq!(state(&machine), machine.path("work/here"), "relative to the current folder");
+    assert_eq!(state(&machine), machine.path("project/here"), "relative to the current folder");
     let machine = machine.flag("state_dir", "~/there");
     assert_eq!(state(&machine), machine.path("home/there"));
     let machine = machine.flag("state_dir", "~");
@@ -301,7 +301,7 @@ fn numbers_that_are_refused() {
     let number = "must be a whole number from 1 to 1024";
     for value in ["0", "1025", "-1", "8.0", "true", "[8]", "{ a = 1 }", "99999999999999999999", "nan"] {
         let machine = Machine::new().file(&format!("\nmax_workers = {value}"));
-        let expected = format!("max_workers = {value} ($/work/mainspring.toml line 2): {number}");
+        let expected = format!("max_workers = {value} ($/project/mainspring.toml line 2): {number}");
         assert_eq!(machine.problems(), expected);
     }
     let machine = Machine::new().file("max_workers = \"8\"");
@@ -331,7 +331,7 @@ fn words_and_texts_that_are_refused() {
         assert!(refused("adapter", value).contains("must be 1 to 64 lower-case letters"), "{value}");
     }
     let machine = Machine::new().file("owner = 5");
-    assert!(machine.problems().starts_with("owner = 5 ($/work/mainspring.toml line 1): must be a text"));
+    assert!(machine.problems().starts_with("owner = 5 ($/project/mainspring.toml line 1): must be a text"));
 }
 
 #[test]
@@ -358,13 +358,13 @@ fn unknown_keys_suggest_the_near_one() {
     assert_eq!(
         problems,
         [
-            "unknown setting `\"limits.page\"` ($/work/mainspring.toml line 4): did you mean limits.page?",
-            "unknown setting `adapters.pi.max_worker` ($/work/mainspring.toml line 10): did you mean adapters.NAME.max_workers?",
-            "unknown setting `limit` ($/work/mainspring.toml line 5): did you mean limits?",
-            "unknown setting `limits.pgae` ($/work/mainspring.toml line 8): did you mean limits.page?",
-            "unknown setting `max_worker` ($/work/mainspring.toml line 1): did you mean max_workers?",
-            "unknown setting `prompt_bytes` ($/work/mainspring.toml line 2): did you mean limits.prompt_bytes?",
-            "unknown setting `zzz` ($/work/mainspring.toml line 3): remove it; `mainspring config show` lists what there is",
+            "unknown setting `\"limits.page\"` ($/project/mainspring.toml line 4): did you mean limits.page?",
+            "unknown setting `adapters.pi.max_worker` ($/project/mainspring.toml line 10): did you mean adapters.NAME.max_workers?",
+            "unknown setting `limit` ($/project/mainspring.toml line 5): did you mean limits?",
+            "unknown setting `limits.pgae` ($/project/mainspring.toml line 8): did you mean limits.page?",
+            "unknown setting `max_worker` ($/project/mainspring.toml line 1): did you mean max_workers?",
+            "unknown setting `prompt_bytes` ($/project/mainspring.toml line 2): did you mean limits.prompt_bytes?",
+            "unknown setting `zzz` ($/project/mainspring.toml line 3): remove it; `mainspring config show` lists what there is",
         ]
     );
     assert_eq!(
@@ -398,11 +398,11 @@ fn tables_that_are_none_and_values_that_are_tables() {
         machine().file("limits = 5\nretry = []\n[max_workers]\na = 1\n[adapters]\npi = 3\nPi = {}\n");
     let problems = machine.problems();
     for expected in [
-        "limits = 5 ($/work/mainspring.toml line 1): must be a table: write [limits] and its keys below",
-        "retry = [] ($/work/mainspring.toml line 2): must be a table: write [retry] and its keys below",
-        "($/work/mainspring.toml line 3): must be a whole number from 1 to 1024",
-        "adapters.pi = 3 ($/work/mainspring.toml line 6): must be a table: write [adapters.pi] and its keys below",
-        "adapters = \"Pi\" ($/work/mainspring.toml line 7): must be [adapters.NAME], where NAME is 1 to 64",
+        "limits = 5 ($/project/mainspring.toml line 1): must be a table: write [limits] and its keys below",
+        "retry = [] ($/project/mainspring.toml line 2): must be a table: write [retry] and its keys below",
+        "($/project/mainspring.toml line 3): must be a whole number from 1 to 1024",
+        "adapters.pi = 3 ($/project/mainspring.toml line 6): must be a table: write [adapters.pi] and its keys below",
+        "adapters = \"Pi\" ($/project/mainspring.toml line 7): must be [adapters.NAME], where NAME is 1 to 64",
     ] {
         assert!(problems.contains(expected), "{expected}\n{problems}");
     }
@@ -411,10 +411,10 @@ fn tables_that_are_none_and_values_that_are_tables() {
 #[test]
 fn a_file_that_is_not_toml() {
     let problems = machine().file("owner = \"a\"\nmax_workers = = 3\n").problems();
-    assert!(problems.starts_with("$/work/mainspring.toml line 2, column 15: not TOML: "), "{problems}");
+    assert!(problems.starts_with("$/project/mainspring.toml line 2, column 15: not TOML: "), "{problems}");
     let problems = machine().file("owner = \"a\"\nowner = \"b\"\n").problems();
     assert!(
-        problems.starts_with("$/work/mainspring.toml line 2, column 1: not TOML: duplicate key"),
+        problems.starts_with("$/project/mainspring.toml line 2, column 1: not TOML: duplicate key"),
         "{problems}"
     );
 }
@@ -424,7 +424,7 @@ fn values_that_contradict_each_other() {
     let machine = machine().file("[retry]\nbase_ms = 40_000").env("MAINSPRING_LIMITS_MESSAGE_BYTES", "5");
     assert_eq!(
         machine.problems(),
-        "retry.base_ms = 40000 ($/work/mainspring.toml line 2) is more than retry.max_ms = 30000 (default): \
+        "retry.base_ms = 40000 ($/project/mainspring.toml line 2) is more than retry.max_ms = 30000 (default): \
          lower the first or raise the second\n\
          limits.prompt_bytes = 1048576 (default) is more than limits.message_bytes = 5 \
          (MAINSPRING_LIMITS_MESSAGE_BYTES): lower the first or raise the second"
@@ -442,7 +442,7 @@ fn rows_say_every_value_and_its_origin() {
     };
     assert_eq!(
         row("owner"),
-        r#"{"key":"owner","value":"ada","origin":{"from":"file","path":"$/work/mainspring.toml","line":2},"description":"Owner of the sessions that are made without naming one."}"#
+        r#"{"key":"owner","value":"ada","origin":{"from":"file","path":"$/project/mainspring.toml","line":2},"description":"Owner of the sessions that are made without naming one."}"#
     );
     assert_eq!(
         row("readers"),
@@ -450,7 +450,7 @@ fn rows_say_every_value_and_its_origin() {
     );
     assert_eq!(
         row("adapters.pi.max_workers"),
-        r#"{"key":"adapters.pi.max_workers","value":2,"origin":{"from":"file","path":"$/work/mainspring.toml","line":4},"description":"Runs of this adapter that may be active at once."}"#
+        r#"{"key":"adapters.pi.max_workers","value":2,"origin":{"from":"file","path":"$/project/mainspring.toml","line":4},"description":"Runs of this adapter that may be active at once."}"#
     );
     assert!(row("max_workers").contains(r#""value":8,"origin":{"from":"default"}"#));
 }
