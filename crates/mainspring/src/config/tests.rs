@@ -250,7 +250,9 @@ fn a_named_file_must_exist() {
 fn a_file_that_lies_there_and_cannot_be_read_is_not_passed_over() {
     let machine = machine();
     fs::create_dir(machine.path("project/mainspring.toml")).unwrap();
-    assert!(machine.problems().starts_with("the configuration file $/project/mainspring.toml cannot be read: "));
+    assert!(
+        machine.problems().starts_with("the configuration file $/project/mainspring.toml cannot be read: ")
+    );
 }
 
 #[test]
