@@ -122,6 +122,8 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
             }
             let stop = reader.stop.clone();
             let item = tokio::select! {
+                // What has happened is told before the stream ends.
+                biased;
                 item = reader.items.next() => item?,
                 () = stop.cancelled() => return None,
             };
