@@ -49,7 +49,7 @@ impl Actor {
             retryable: true,
             retry_at: retry.then(|| self.shared.clock.now()),
         };
-        // Not tried for ever as at a run's own end: whoever opens a store that cannot be written may still read it.
+        // Not tried for ever as at a run's own end: a start that cannot record what was left says so and ends.
         self.try_finish(by, outcome, Usage::default()).await
     }
 

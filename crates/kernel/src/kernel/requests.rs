@@ -26,7 +26,7 @@ impl Caller {
 }
 
 /// Which session a prompt is for: the first name given that is found, else a new session with these names.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct SessionTarget {
     /// By id: it must exist.
     pub id: Option<SessionId>,
@@ -41,7 +41,7 @@ pub struct SessionTarget {
 }
 
 /// What a new session is like.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct NewSession {
     /// Its title.
     pub title: Option<String>,

@@ -8,7 +8,7 @@ use mainspring_core::{
 use serde::Serialize;
 
 use super::sessions::check_target;
-use super::{Accept, Accepted, Caller, CancelOutcome, Kernel, RunQuery, RunRequest};
+use super::{Accept, Accepted, Caller, CancelOutcome, Kernel, RunQuery, RunRequest, SessionTarget};
 use crate::actor::Command;
 use crate::error::Error;
 use crate::store::{RunPage, SessionRef, StoreError, Unique};
@@ -226,7 +226,7 @@ impl Kernel {
 fn fingerprint(request: &RunRequest) -> [u8; 16] {
     #[derive(Serialize)]
     struct Asked<'a> {
-        session: (Option<String>, &'a Option<String>, &'a Option<mainspring_core::ExternalRef>),
+        session: &'a SessionTarget,
         prompt: &'a [Block],
         adapter: &'a Option<String>,
         mode: mainspring_core::Mode,
@@ -234,9 +234,8 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
         place: Place,
         policy: Policy,
     }
-    let target = &request.session;
     let asked = Asked {
-        session: (target.id.map(|id| id.to_string()), &target.key, &target.external_ref),
+        session: &request.session,
         prompt: &request.prompt,
         adapter: &request.adapter,
         mode: request.mode,

@@ -164,7 +164,13 @@ async fn a_name_used_for_another_body_is_a_conflict() {
         let first = world.send(key("say one", "b")).await.unwrap().run;
         world.ended(first.id).await;
         let before = world.events("b").await.len();
+        let mut aliased = named("a", "say one", "app", "1");
+        aliased.session.legacy_alias = Some(alias("k"));
+        let mut titled = named("a", "say one", "app", "1");
+        titled.session.new.title = Some("another".into());
         for request in [
+            aliased,
+            titled,
             named("a", "say two", "app", "1"),
             named("other", "say one", "app", "1"),
             key("say two", "b"),
@@ -221,6 +227,14 @@ async fn bad_input_has_a_stable_code_and_changes_nothing() {
         let cases = [
             (text(&"x".repeat(10 << 20)), "too_large"),
             (text(""), "invalid_request"),
+            (text(" \n\t"), "invalid_request"),
+            (
+                with(|request| {
+                    request.name.request_id = Some("r".into());
+                    request.name.idempotency_key = Some("k".into());
+                }),
+                "invalid_request",
+            ),
             (with(|request| request.prompt.clear()), "invalid_request"),
             (with(|request| request.adapter = Some("nobody".into())), "adapter_not_registered"),
             (with(|request| request.session.new.adapter = Some("nobody".into())), "adapter_not_registered"),
