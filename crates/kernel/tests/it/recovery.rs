@@ -284,3 +284,22 @@ fn a_retried_run_that_was_orphaned_goes_on_from_its_last_message() {
         });
     }
 }
+
+#[test]
+fn a_start_that_cannot_record_what_was_left_says_so_and_the_next_one_does_it() {
+    for disk in every_store() {
+        let run = live(async { World::on(disk.clone()).await.prompt("a", "say half; hang").await.id });
+        live(async {
+            disk.fault(mainspring_store::Fault::CommitFails);
+            let (clock, ids) = (Clock::manual(NOW), mainspring_kernel::ids::Ids::seeded(9));
+            // The clock stands still: whoever waited for a second try would wait for ever.
+            let start =
+                mainspring_kernel::Kernel::start(disk.store.clone(), vec![], Options::default(), clock, ids);
+            assert_eq!(soon(start).await.err().unwrap().code(), "unavailable", "{}", disk.name);
+        });
+        live(async {
+            let world = World::reboot(&disk).await;
+            assert_eq!(world.get(run).await.state.status(), RunStatus::Orphaned, "{}", disk.name);
+        });
+    }
+}
