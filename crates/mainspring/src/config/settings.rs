@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use mainspring_core::Limits;
 
 use super::rule::{
-    self, Given, Number, Rule, Value, Word, adapter_name, address, filter, number, owner_name, path, word,
+    self, Given, Number, Rule, Value, Word, adapter_name, address, filter, number, owner_name, path, url,
+    word,
 };
 
 const SECOND: u64 = 1000;
@@ -101,6 +102,8 @@ settings! {
         on_orphan: OnOrphan, word(), OnOrphan::Leave;
         /// Address that `serve` listens on.
         listen: String, address(), "127.0.0.1:7433".into();
+        /// Server that the command line talks to instead of the state directory's, such as `http://127.0.0.1:7433`.
+        url: Option<String>, url(), None;
         /// Milliseconds that `serve` lets active runs finish before it stops them.
         drain_ms: u64, number(0, HOUR), 10 * SECOND;
         /// What is logged: a tracing filter.

@@ -5,5 +5,6 @@
 
 mod cli;
 mod docs;
+mod guests;
 mod http;
 mod kill;
