@@ -124,6 +124,17 @@ impl Client {
         Ok(page.items)
     }
 
+    /// A page of a session's events.
+    pub async fn session_history(
+        &self,
+        session: &str,
+        after: Position,
+        limit: Option<usize>,
+    ) -> Result<Page<Event>, Error> {
+        let query = [("after", Some(after.to_string())), ("limit", text(limit))];
+        self.get(&["v1", "sessions", session, "events"], &given(query)).await
+    }
+
     /// Everything that happens in a session after `from`, streamed text included.
     pub fn session_events(&self, session: &str, from: Position) -> Events {
         Events::of_session(self.clone(), session, from)

@@ -15,7 +15,7 @@ use sse_stream::{Sse, SseByteStream};
 use crate::{Client, Error, Snapshot};
 
 /// The pauses between tries to come back: the first, and the longest.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
 
 type Frames = Pin<Box<dyn Stream<Item = Result<Sse, sse_stream::Error>> + Send>>;
 

@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use crate::cli::{Said, command, json_lines, run, said};
 
 /// A process that is killed when it is dropped.
-struct Owner {
+pub(crate) struct Owner {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
 }
@@ -51,7 +51,7 @@ impl Owner {
 }
 
 /// A `mainspring serve`, and where it listens.
-fn serve(dir: &Path) -> (Owner, String) {
+pub(crate) fn serve(dir: &Path) -> (Owner, String) {
     let mut owner = Owner::start(dir, &["serve", "--listen", "127.0.0.1:0"]);
     let mut line = String::new();
     BufReader::new(owner.child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
