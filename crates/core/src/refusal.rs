@@ -54,7 +54,9 @@ pub enum Refusal {
         given: &'static str,
     },
     /// There is nobody whom the session could be shown to.
-    #[error("the session belongs to no org: only one that was made with an org's key can be shown to that org")]
+    #[error(
+        "the session belongs to no org: only one that was made with an org's key can be shown to that org"
+    )]
     NoOrg,
     /// The command does not fit this state.
     #[error("not possible while the {what} is {status}")]
