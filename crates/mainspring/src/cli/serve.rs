@@ -64,7 +64,8 @@ impl Serve {
         context.output.note(format_args!("serving http://{} and {}", tcp.local_addr()?, socket.display()))?;
         if !address.ip().is_loopback() {
             context.output.note(format_args!(
-                "warning: others can reach {address}, without TLS: put a proxy that speaks it in front, and name its host in allowed_hosts"
+                "warning: others can reach {}, without TLS: put a proxy that speaks it in front, and name its host in allowed_hosts",
+                tcp.local_addr()?
             ))?;
         }
         context.output.note(format_args!("{DIM}token: mainspring serve --print-token{DIM:#}"))?;
