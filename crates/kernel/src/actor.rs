@@ -103,6 +103,7 @@ impl Actor {
             session: loaded.session,
         };
         let open = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());
+        feed.show_guests(hot.session.visibility);
         feed.restore(loaded.chunks, open.map(|run| run.id));
         let idle_since = shared.clock.now();
         let latest = loaded.latest.as_ref();
@@ -172,8 +173,8 @@ impl Actor {
                 self.count();
                 let _ = reply.send(outcome);
             }
-            Command::Create(reply) => {
-                let outcome = self.create().await;
+            Command::Create(request, reply) => {
+                let outcome = self.create(request).await;
                 self.over |= !self.stored;
                 let _ = reply.send(outcome);
             }
@@ -192,8 +193,8 @@ impl Actor {
                 let outcome = self.change_session(commands, version).await;
                 let _ = reply.send(outcome);
             }
-            Command::Subscribe(reply) => {
-                let outcome = self.snapshot().await;
+            Command::Subscribe(caller, reply) => {
+                let outcome = self.snapshot(&caller).await;
                 let _ = reply.send(outcome);
             }
             Command::Record { by, records, reply } => {

@@ -65,7 +65,8 @@ impl Server {
         let socket = Socket::of(&config.state_dir);
         let unix = socket.listen()?;
         let (closing, stop, tasks) = (CancellationToken::new(), CancellationToken::new(), Tasks::default());
-        let router = Http::new(kernel.clone(), Access::new(&token, &config.owner), stop.clone()).router();
+        let edge = Http::new(kernel.clone(), Access::new(&token, &config.owner), stop.clone());
+        let router = edge.known_as(&config.allowed_hosts).router();
         let closes = |closing: CancellationToken| async move { closing.cancelled().await };
         if let Some(tcp) = tcp {
             let served = axum::serve(tcp, router.clone()).with_graceful_shutdown(closes(closing.clone()));

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session, SessionId, Time,
+    ApiKey, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session, SessionId,
+    Time,
 };
 use mainspring_kernel::store::{
-    Chunk, Commit, Fence, Loaded, PlacedMessage, Request, Row, RunPage, SessionPage, SessionRef, Store,
-    StoreError, TreeShape, Unfinished,
+    Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, PlacedMessage, Request, Row, RunPage, SessionPage,
+    SessionRef, Store, StoreError, TreeShape, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -21,6 +22,7 @@ use crate::Fault;
 
 mod apply;
 mod check;
+mod keys;
 mod purge;
 mod read;
 mod state;
@@ -63,12 +65,16 @@ impl Inner {
     }
 
     fn commit(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
+        self.faulty(|inner| inner.commit_try(commit))
+    }
+
+    fn faulty<T>(&mut self, write: impl FnOnce(&mut Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
         // As with a group of commits: a fault strikes whatever comes next, even what would have been refused.
         let fault = self.fault.take();
         if let Some(fault @ (Fault::CommitFails | Fault::DiskFull)) = fault {
             return Err(StoreError::Unavailable(fault.message()));
         }
-        let result = self.commit_try(commit);
+        let result = write(self);
         if fault == Some(Fault::OutcomeUnknown) {
             return Err(StoreError::Unavailable(Fault::OutcomeUnknown.message()));
         }
@@ -215,5 +221,28 @@ impl Store for MemoryStore {
 
     async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError> {
         self.read(|state| state.line_messages(range))
+    }
+
+    async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError> {
+        self.inner.lock().faulty(|inner| {
+            let mut next = inner.state.clone();
+            request.map_or(Ok(()), |request| next.request_apply(request))?;
+            next.keys.insert(key.id, key.clone());
+            next.check()?;
+            inner.state = next;
+            Ok(())
+        })
+    }
+
+    async fn key_find(&self, by: &KeyRef) -> Result<Option<ApiKey>, StoreError> {
+        self.read(|state| state.key_find(by))
+    }
+
+    async fn key_page(&self, page: &KeyPage) -> Result<Vec<ApiKey>, StoreError> {
+        self.read(|state| state.key_page(page))
+    }
+
+    async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
+        self.read(|state| state.owner_elsewhere(owner, org))
     }
 }

@@ -15,7 +15,7 @@ use crate::node::Node;
 use crate::server::Server;
 use crate::token;
 
-/// Serve the HTTP API, on a loopback address and a Unix socket
+/// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
 #[derive(Args)]
 pub(super) struct Serve {
     /// The address to listen on [default: 127.0.0.1:7433]; port 0 takes a free one
@@ -34,12 +34,7 @@ impl Serve {
         }
         let address = match self.listen {
             None => config.listen.parse().map_err(|_| Fail::bad_request("listen is not an address"))?,
-            Some(address) if address.ip().is_loopback() => address,
-            Some(address) => {
-                return Err(Fail::bad_request(format!(
-                    "{address} is not a loopback address; put a proxy in front"
-                )));
-            }
+            Some(address) => address,
         };
         let node = Node::open(config).await?;
         let served = serve(context, &node, address).await;
@@ -53,6 +48,11 @@ async fn serve(context: &Context<'_>, node: &Node, address: SocketAddr) -> Resul
     let server = Server::start(node, config, Some(address)).await?;
     let address = server.address().unwrap_or(address);
     output.note(format_args!("serving http://{address} and {}", server.socket().path().display()))?;
+    if !address.ip().is_loopback() {
+        output.note(format_args!(
+            "warning: others can reach {address}, without TLS: put a proxy that speaks it in front, and name its host in allowed_hosts"
+        ))?;
+    }
     output.note(format_args!("{DIM}token: mainspring serve --print-token{DIM:#}"))?;
     let signal = stopped().await;
     let drain = config.drain_ms;

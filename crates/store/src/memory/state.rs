@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use mainspring_core::{
-    Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant, GrantId, Line,
-    LineId, MessageId, Point, Run, RunId, Session, SessionId,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant,
+    GrantId, KeyId, Line, LineId, MessageId, Point, Run, RunId, Session, SessionId,
 };
 use mainspring_kernel::store::{Chunk, Effect, InboxItem, PlacedMessage, Request};
 
@@ -29,6 +29,7 @@ pub(super) struct State {
     pub(super) grants: BTreeMap<GrantId, Grant>,
     pub(super) artifacts: BTreeMap<ArtifactId, Artifact>,
     pub(super) delegations: BTreeMap<DelegationId, Delegation>,
+    pub(super) keys: BTreeMap<KeyId, ApiKey>,
 }
 
 impl State {
