@@ -1,8 +1,8 @@
 //! What is sent and what comes back, beside the core's own types.
 
 use mainspring_core::{
-    AttemptId, Block, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy, Position, Run,
-    RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus,
+    AccessRole, ApiKey, AttemptId, Block, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy,
+    Position, Run, RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -151,6 +151,36 @@ pub struct Listed {
     pub session: Session,
     /// Its latest run.
     pub latest_run: Option<Run>,
+}
+
+/// A key to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NewKey {
+    /// What it is for, for people.
+    pub name: String,
+    /// For whom its holder acts; the caller if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner_id: Option<String>,
+    /// The org its holder belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub org_id: Option<String>,
+    /// What its holder may do.
+    pub role: AccessRole,
+    /// From when on it opens nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at_ms: Option<Time>,
+}
+
+/// A key that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeKey {
+    /// The key.
+    #[serde(flatten)]
+    pub key: ApiKey,
+    /// Shown once; none when the same request made the key before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
 }
 
 /// Which sessions to list.

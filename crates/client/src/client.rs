@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainspring_core::{Answer, Attempt, Event, Message, Position, Run, RunId, RunStatus, Session, WaitId};
+use mainspring_core::{
+    Answer, ApiKey, Attempt, Event, KeyId, Message, Position, Run, RunId, RunStatus, Session, WaitId,
+};
 use reqwest::header::ACCEPT;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
@@ -12,8 +14,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::{
-    Accepted, Cancellation, Error, Events, Listed, Page, Problem, Prompt, SessionChanges, SessionList,
-    Snapshot, Target, TreeNode,
+    Accepted, Cancellation, Error, Events, Listed, MadeKey, NewKey, Page, Problem, Prompt, SessionChanges,
+    SessionList, Snapshot, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -202,6 +204,21 @@ impl Client {
     pub async fn run_answer(&self, run: RunId, wait: WaitId, answer: &Answer) -> Result<Run, Error> {
         let body = json!({"waitId": wait, "answer": answer});
         self.post(&["v1", "runs", &run.to_string(), "answer"], &body).await
+    }
+
+    /// Makes a key. Its secret is shown this once.
+    pub async fn key_create(&self, new: &NewKey) -> Result<MadeKey, Error> {
+        self.post(&["v1", "keys"], new).await
+    }
+
+    /// The keys that the caller may manage, the newest first.
+    pub async fn key_list(&self, limit: Option<usize>) -> Result<Page<ApiKey>, Error> {
+        self.get(&["v1", "keys"], &given([("limit", text(limit))])).await
+    }
+
+    /// Revokes a key: it opens nothing any more.
+    pub async fn key_revoke(&self, key: KeyId) -> Result<(), Error> {
+        self.send(self.request(Method::DELETE, &["v1", "keys", &key.to_string()])).await.map(drop)
     }
 
     /// A stream of server-sent events.

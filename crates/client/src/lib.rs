@@ -22,8 +22,8 @@ mod error;
 mod events;
 
 pub use api::{
-    Accepted, Cancellation, Listed, OpenBlock, OpenText, Page, Problem, Prompt, SessionChanges, SessionList,
-    Snapshot, Target, TreeNode,
+    Accepted, Cancellation, Listed, MadeKey, NewKey, OpenBlock, OpenText, Page, Problem, Prompt,
+    SessionChanges, SessionList, Snapshot, Target, TreeNode,
 };
 pub use client::Client;
 pub use error::Error;

@@ -17,6 +17,7 @@ mod demo;
 mod doctor;
 mod fail;
 mod home;
+mod key;
 mod output;
 mod prompt;
 mod run;
@@ -66,8 +67,8 @@ struct Global {
     #[arg(long, global = true, value_name = "URL", help_heading = "Settings")]
     url: Option<String>,
     /// The key to show to the server; better given as MAINSPRING_KEY, which other users cannot see
-    #[arg(long, global = true, value_name = "KEY", help_heading = "Settings")]
-    key: Option<String>,
+    #[arg(long = "key", global = true, value_name = "KEY", help_heading = "Settings")]
+    secret: Option<String>,
     /// Machine-readable output: JSON, one object per line where there are many
     #[arg(long, global = true)]
     json: bool,
@@ -87,6 +88,9 @@ enum Command {
     Run(run::Run),
     /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
     Serve(serve::Serve),
+    /// Make, list and revoke API keys
+    #[command(subcommand)]
+    Key(key::Key),
     /// Show the configuration
     #[command(subcommand)]
     Config(config::Config),
@@ -139,7 +143,7 @@ fn start(cli: Cli, output: &Output) -> Result<Exit, Fail> {
     let resolved = load(&cli.global)?;
     log(&resolved.config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let key = cli.global.key.clone().or_else(|| std::env::var("MAINSPRING_KEY").ok());
+    let key = cli.global.secret.clone().or_else(|| std::env::var("MAINSPRING_KEY").ok());
     let context = Context { resolved, output, key };
     let exit = runtime.block_on(context.execute(cli.command));
     // What still reads from a terminal must not keep the process.
@@ -191,6 +195,7 @@ impl Context<'_> {
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
+            Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,
             Command::Completions { .. } => Ok(Exit::Done),

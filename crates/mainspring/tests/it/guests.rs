@@ -108,6 +108,11 @@ const SCRIPT: &[&[&str]] = &[
     &["session", "tree", "a", "--json"],
     &["session", "show", "a"],
     &["session", "list", "--limit", "0"],
+    &["key", "create", "ci", "--for", "ann", "--org", "acme", "--role", "viewer"],
+    &["key", "create", "mine", "--days", "3", "--json"],
+    &["key", "list"],
+    &["key", "list", "--json"],
+    &["key", "revoke", "key_00000000000040008000000000000000"],
     &["session", "delete", "a"],
     &["session", "show", "a"],
 ];
