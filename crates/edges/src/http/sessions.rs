@@ -4,8 +4,12 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use mainspring_core::{ExternalRef, LegacyAlias, Message, Run, Session, SessionId, SessionStatus, Time};
-use mainspring_kernel::kernel::{NewSession, SessionPatch, SessionQuery, SessionTarget, TreeNode};
+use mainspring_core::{
+    ExternalRef, LegacyAlias, Message, Position, Run, Session, SessionId, SessionStatus, Time,
+};
+use mainspring_kernel::kernel::{
+    NewSession, Opening, SessionPatch, SessionQuery, SessionTarget, Snapshot, TreeNode,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -77,16 +81,25 @@ fn tag(version: u64) -> String {
     format!("\"{version}\"")
 }
 
+#[derive(Debug, Serialize)]
+struct Opened {
+    #[serde(flatten)]
+    session: Session,
+    opening: Opening,
+}
+
 /// `POST /v1/sessions`: the session that the body names; a new one if there is none.
 pub(super) async fn session_resolve(
     State(http): State<Http>,
     Known(caller): Known,
     Input(target): Input<Target>,
 ) -> Result<Response, Problem> {
-    let (session, made) = http.kernel.session_open(&caller, &target.into()).await?;
-    let status = if made { StatusCode::CREATED } else { StatusCode::OK };
+    let (session, opening) = http.kernel.session_open(&caller, &target.into()).await?;
+    let status = if opening == Opening::Created { StatusCode::CREATED } else { StatusCode::OK };
     let place = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
-    let mut response = (status, Tagged(session)).into_response();
+    let tag = HeaderValue::from_str(&tag(session.version));
+    let mut response = (status, Json(Opened { session, opening })).into_response();
+    response.headers_mut().extend(tag.into_iter().map(|tag| (header::ETAG, tag)));
     response.headers_mut().extend(place.into_iter().map(|place| (header::LOCATION, place)));
     Ok(response)
 }
@@ -200,6 +213,57 @@ pub(super) async fn session_delete(
 ) -> Result<StatusCode, Problem> {
     http.kernel.session_delete(&caller, &by).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Closed {
+    /// True if the session was in memory.
+    closed: bool,
+}
+
+/// `POST /v1/sessions/{session}/close`: lets an idle session leave memory now.
+pub(super) async fn session_close(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+) -> Result<Json<Closed>, Problem> {
+    Ok(Json(Closed { closed: http.kernel.session_close(&caller, &by).await? }))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Compaction {
+    /// The resume point before which events are pruned.
+    before: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Compacted {
+    /// Up to where events are gone.
+    floor: Position,
+}
+
+/// `POST /v1/sessions/{session}/compact`: prunes events.
+pub(super) async fn session_compact(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+    Input(compaction): Input<Compaction>,
+) -> Result<Json<Compacted>, Problem> {
+    let before: Position = compaction
+        .before
+        .parse()
+        .map_err(|bad: mainspring_core::BadPosition| Problem::invalid(bad.to_string()))?;
+    Ok(Json(Compacted { floor: http.kernel.session_compact(&caller, &by, before.cursor).await? }))
+}
+
+/// `GET /v1/sessions/{session}/snapshot`: the session at one instant.
+pub(super) async fn session_snapshot(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+) -> Result<Json<Snapshot>, Problem> {
+    Ok(Json(http.kernel.session_snapshot(&caller, &by).await?))
 }
 
 #[derive(Debug, Deserialize)]

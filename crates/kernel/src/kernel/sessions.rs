@@ -5,34 +5,40 @@ use std::sync::Arc;
 
 use mainspring_core::limits::{check_key, check_text};
 use mainspring_core::{
-    Body, Event, LineId, Message, MessageId, Position, Range, Run, Session, SessionId, SessionStatus, session,
+    Body, Cursor, Event, LineId, Message, MessageId, Position, Range, Run, Session, SessionId, SessionStatus,
+    session,
 };
 use serde_json::{Map, Value};
+use tokio::sync::oneshot;
 
 use super::requests::{MessageTree, TreeNode};
-use super::{Caller, Kernel, NewSession, SessionPatch, SessionQuery, SessionTarget, Snapshot};
+use super::{Caller, Kernel, NewSession, Opening, SessionPatch, SessionQuery, SessionTarget};
 use crate::actor::Command;
 use crate::error::Error;
-use crate::feed::Subscription;
 use crate::store::{PlacedMessage, SessionPage, SessionRef, StoreError, Unique};
 
 impl Kernel {
-    /// The session that `target` names; a new one if there is none. Says whether it was made.
+    /// The session that `target` names, in memory; a new one if there is none.
+    ///
+    /// It stays in memory until something happens in it, or until very many others were opened after it.
     pub async fn session_open(
         &self,
         caller: &Caller,
         target: &SessionTarget,
-    ) -> Result<(Session, bool), Error> {
+    ) -> Result<(Session, Opening), Error> {
         check_target(self, caller, target)?;
         loop {
             if let Some(found) = self.session_named(caller, target).await? {
-                return Ok((found, false));
+                return self.shared.open(found.id).await;
             }
             let session = self.session_new(caller, target);
             let id = session.id;
             self.shared.birth(session).await?;
             match self.shared.call(id, Command::Create).await? {
-                Ok(session) => return Ok((session, true)),
+                Ok(session) => {
+                    self.shared.note_opened(id);
+                    return Ok((session, Opening::Created));
+                }
                 // Somebody was faster: theirs is found now.
                 Err(StoreError::Conflict(Unique::SessionName)) => {}
                 Err(error) => return Err(error.into()),
@@ -89,6 +95,35 @@ impl Kernel {
         self.session_change(caller, by, vec![session::Command::Delete { live: false }], None).await
     }
 
+    /// Lets an idle session leave memory now; true if it was there. A busy one is refused.
+    ///
+    /// Its readers keep their streams, which go on when the session is back.
+    pub async fn session_close(&self, caller: &Caller, by: &SessionRef) -> Result<bool, Error> {
+        let session = self.session_get(caller, by).await?;
+        let (reply, closed) = oneshot::channel();
+        let Some(actor) = self.shared.actor(session.id) else { return Ok(false) };
+        if actor.send(Command::Close(reply)).is_err() {
+            return Ok(false);
+        }
+        match closed.await {
+            Ok(outcome) => outcome.map(|()| true),
+            // It left before it read this.
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Prunes a session's events before `before`: those of runs that have ended, and no messages. Says up to where
+    /// events are gone; whoever had not read them starts again from a snapshot.
+    pub async fn session_compact(
+        &self,
+        caller: &Caller,
+        by: &SessionRef,
+        before: Cursor,
+    ) -> Result<Position, Error> {
+        let session = self.session_get(caller, by).await?;
+        self.shared.call(session.id, |reply| Command::Compact(before, reply)).await
+    }
+
     async fn session_change(
         &self,
         caller: &Caller,
@@ -98,27 +133,6 @@ impl Kernel {
     ) -> Result<Session, Error> {
         let session = self.session_get(caller, by).await?;
         self.shared.call(session.id, |reply| Command::Session(commands, version, reply)).await
-    }
-
-    /// The session at one instant, and every later event and byte of it exactly once.
-    ///
-    /// With `from` the subscription goes on where an earlier one was; the snapshot is that of now all the same.
-    pub async fn session_subscribe(
-        &self,
-        caller: &Caller,
-        by: &SessionRef,
-        from: Option<Position>,
-    ) -> Result<(Snapshot, Subscription), Error> {
-        let session = self.session_get(caller, by).await?;
-        let (snapshot, subscription) = self.shared.call(session.id, Command::Subscribe).await?;
-        let now = subscription.position();
-        let from = from.unwrap_or(now);
-        if from.cursor > now.cursor {
-            return Err(Error::Invalid(format!(
-                "the cursor {from} lies ahead of the session, which stands at {now}"
-            )));
-        }
-        Ok((snapshot, subscription.resume(from)))
     }
 
     /// The last messages of the active path above depth `before`, root first.
@@ -140,7 +154,7 @@ impl Kernel {
         &self,
         caller: &Caller,
         by: &SessionRef,
-        after: mainspring_core::Cursor,
+        after: Cursor,
         limit: Option<usize>,
     ) -> Result<Vec<Event>, Error> {
         let session = self.session_get(caller, by).await?;

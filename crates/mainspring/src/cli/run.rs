@@ -159,7 +159,7 @@ async fn retry(context: &Context<'_>, kernel: &Kernel, run: RunId) -> Result<Pos
 async fn position(kernel: &Kernel, context: &Context<'_>, run: RunId) -> Result<Position, Fail> {
     let session = kernel.run_get(&context.caller(), run).await?.session;
     let by = SessionRef::Id(session);
-    Ok(kernel.session_subscribe(&context.caller(), &by, None).await?.0.position)
+    Ok(kernel.session_snapshot(&context.caller(), &by).await?.position)
 }
 
 async fn list(

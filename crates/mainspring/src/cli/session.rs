@@ -153,7 +153,7 @@ async fn show(context: &Context<'_>, kernel: &Kernel, by: &SessionRef, limit: us
     let (caller, output) = (context.caller(), context.output);
     let session = kernel.session_get(&caller, by).await?;
     let messages = kernel.session_path(&caller, by, None, Some(limit)).await?;
-    let (snapshot, _) = kernel.session_subscribe(&caller, by, None).await?;
+    let snapshot = kernel.session_snapshot(&caller, by).await?;
     if output.json {
         let mut json = serde_json::to_value(&session).unwrap_or_default();
         json["messages"] = json!(messages);

@@ -27,7 +27,8 @@ pub(super) async fn watch(
 ) -> Result<Exit, Fail> {
     let caller = context.caller();
     let by = SessionRef::Id(session);
-    let (snapshot, mut items) = kernel.session_subscribe(&caller, &by, Some(from)).await?;
+    let mut items = kernel.session_subscribe(&caller, &by, Some(from)).await?;
+    let snapshot = kernel.session_snapshot(&caller, &by).await?;
     let mut screen = Screen { context, session, run, streamed: HashMap::new(), mid_line: false };
     if screen.is_blocked(snapshot.active.as_ref())? {
         return Ok(Exit::Waiting);
@@ -49,7 +50,7 @@ pub(super) async fn watch(
         if !screen.show(&item)? {
             continue;
         }
-        let (now, _) = kernel.session_subscribe(&caller, &by, None).await?;
+        let now = kernel.session_snapshot(&caller, &by).await?;
         if screen.is_blocked(now.active.as_ref())? {
             return Ok(Exit::Waiting);
         }
@@ -119,6 +120,8 @@ impl Screen<'_, '_> {
             }
             Item::Delta(delta) => self.delta(delta).map(|()| false),
             Item::Truncated(_) => Ok(false),
+            // What was pruned may be this run's end: look at it.
+            Item::Reset(_) => Ok(true),
             Item::Thought(thought) if output.json => {
                 let payload = json!({"attemptId": thought.attempt, "text": &*thought.text});
                 output.object(&json!({"type": "thought", "sessionId": self.session, "payload": payload}))?;
