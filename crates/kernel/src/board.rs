@@ -118,7 +118,7 @@ struct Owner {
 }
 
 impl Board {
-    /// The state of a session in memory. The same state again is nothing new.
+    /// The state of a session in memory. Told again, it is nothing new to any reader.
     pub(crate) fn put(&self, owner: &str, session: LiveSession) {
         let mut state = self.0.lock();
         if !state.owners.contains_key(owner) {
@@ -178,10 +178,8 @@ impl State {
 impl Owner {
     fn put(&mut self, session: LiveSession) {
         let id = session.session_id;
-        match self.sessions.get(&id) {
-            Some((known, _)) if *known == session => return,
-            Some((_, at)) => drop(self.order.remove(at)),
-            None => {}
+        if let Some((_, at)) = self.sessions.get(&id) {
+            self.order.remove(at);
         }
         if let Some((_, at)) = self.gone.remove(&id) {
             self.order.remove(&at);

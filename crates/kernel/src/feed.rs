@@ -62,8 +62,6 @@ struct State {
     /// The events in (floor, cursor].
     recent: VecDeque<Arc<Event>>,
     floor: Cursor,
-    /// The last event that is gone for good: who has not seen it starts from a snapshot.
-    pruned: Cursor,
     text: VecDeque<Segment>,
     flushed: u64,
     is_dirty: bool,
@@ -111,7 +109,7 @@ impl Segment {
         self.start + self.text.len() as u64
     }
 
-    /// Its text from byte `from` of the stream to byte `to`. Both lie between two deltas, so on a character's edge.
+    /// Its text from byte `from` of the stream to byte `to`. Both lie on a character's edge.
     fn slice(&self, from: u64, to: u64) -> &str {
         let offset = |pos: u64| {
             usize::try_from(pos.saturating_sub(self.start)).unwrap_or(usize::MAX).min(self.text.len())
@@ -173,7 +171,6 @@ impl Feed {
                 barrier: None,
                 recent: VecDeque::new(),
                 floor: Cursor::START,
-                pruned: Cursor::START,
                 text: VecDeque::new(),
                 flushed: 0,
                 is_dirty: false,
@@ -317,10 +314,9 @@ impl Feed {
         self.wake.notify_waiters();
     }
 
-    /// The events up to `floor` are gone for good.
+    /// The events up to `floor` are gone for good: who has not seen them learns it from the store.
     pub(crate) fn prune(&self, floor: Cursor) {
         let mut state = self.state.lock();
-        state.pruned = state.pruned.max(floor);
         state.floor = state.floor.max(floor);
         while state.recent.front().is_some_and(|event| event.cursor <= floor) {
             state.recent.pop_front();

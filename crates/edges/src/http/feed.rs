@@ -18,7 +18,7 @@ use super::events::{data, sse_of};
 /// `GET /v1/feed`
 pub(super) async fn feed(State(http): State<Http>, Known(caller): Known) -> Response {
     let feed = http.kernel.feed(&caller);
-    sse_of(frames(Reader { feed, stop: http.stop.clone(), begun: false }))
+    sse_of(frames(Reader { feed, stop: http.stop, begun: false }))
 }
 
 struct Reader {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use mainspring_core::{Cursor, Position, RunId, SessionId};
+use mainspring_core::{Position, RunId, SessionId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -170,7 +170,6 @@ impl State {
         self.cursor = at.cursor;
         self.pos = at.pos;
         self.flushed = at.pos;
-        self.pruned = self.pruned.max(loaded.floor.map_or(Cursor::START, |floor| floor.cursor));
     }
 }
 

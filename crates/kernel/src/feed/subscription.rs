@@ -16,6 +16,9 @@ use crate::store::StoreError;
 /// How many events are read from the store at a time.
 const PAGE: usize = 256;
 
+/// How much text a reader is given at a time, so that one who does not take it holds little.
+const STRETCH: usize = 64 << 10;
+
 /// A reader's place in a session's stream. Dropping it is leaving.
 pub struct Subscription {
     feed: Arc<Feed>,
@@ -87,7 +90,6 @@ impl Item {
 enum Step {
     Ready(Item),
     Load,
-    Reset,
     Wait,
     End,
     Fail(Error),
@@ -148,7 +150,6 @@ impl Subscription {
                 Step::Wait => notified.await,
                 Step::End => return None,
                 Step::Fail(error) => return Some(Err(error)),
-                Step::Reset => return Some(self.reset().await),
                 Step::Load => {
                     let store = &self.shared.store;
                     match store.events_after(self.feed.session, None, self.at.cursor, PAGE).await {
@@ -184,7 +185,6 @@ impl Subscription {
         }
         let event = match self.backlog.front() {
             Some(event) => Some(event.clone()),
-            None if self.at.cursor < state.pruned => return Step::Reset,
             None if self.at.cursor < state.floor => return Step::Load,
             None => after(&state, self.at.cursor),
         };
@@ -216,8 +216,9 @@ impl Subscription {
         let first = state.text.partition_point(|segment| segment.end() <= self.at.pos);
         let segment = state.text.get(first).filter(|segment| segment.start < limit)?;
         let from = segment.start.max(self.at.pos);
-        self.at.pos = segment.end().min(limit);
-        let text = segment.slice(from, self.at.pos).to_owned();
+        let text = segment.slice(from, segment.end().min(limit));
+        let text = text[..text.floor_char_boundary(STRETCH)].to_owned();
+        self.at.pos = from + text.len() as u64;
         (!text.is_empty()).then_some(Delta {
             run: segment.run,
             message: segment.message,

@@ -94,9 +94,10 @@ async fn the_last_controller_leaving_dying_or_demoted_arms_the_timer() {
         match how {
             "leaving" => drop(last),
             "dying" => {
-                let reader = tokio::task::spawn(async move { while last.next().await.is_some() {} });
+                let mut reader = tokio::task::JoinSet::new();
+                reader.spawn(async move { while last.next().await.is_some() {} });
                 settle().await;
-                reader.abort();
+                reader.abort_all();
             }
             _ => {
                 last.set_mode(SubscriptionMode::Observer);
