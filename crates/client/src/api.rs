@@ -215,9 +215,9 @@ pub struct SessionChanges {
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     /// The session.
-    #[serde(flatten)]
     pub session: Session,
     /// The run that is being executed or waits for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_run: Option<Run>,
     /// Runs that wait their turn.
     pub queued_runs: Vec<Run>,

@@ -472,6 +472,11 @@ pub enum SessionChange {
         /// Its status now.
         status: SessionStatus,
     },
+    /// Its events up to one were pruned.
+    Compacted {
+        /// The last event that is gone.
+        floor: Cursor,
+    },
     /// Its active path ends elsewhere.
     Tip {
         /// The last message of the path now.

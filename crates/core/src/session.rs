@@ -165,7 +165,7 @@ fn set(session: &Session, change: SessionChange) -> Result<Vec<Body>, Refusal> {
         SessionChange::Visibility { visibility: Visibility::Org } if session.org.is_none() => {
             return Err(Refusal::NoOrg);
         }
-        SessionChange::Status { .. } | SessionChange::Tip { .. } => {
+        SessionChange::Status { .. } | SessionChange::Tip { .. } | SessionChange::Compacted { .. } => {
             return Err(Refusal::WrongState { what: "session", status: session.status.name() });
         }
         _ => {}
@@ -187,12 +187,15 @@ fn change_apply(session: &mut Session, change: &SessionChange) {
         SessionChange::Metadata { metadata } => session.metadata.clone_from(metadata),
         SessionChange::Status { status } => session.status = *status,
         SessionChange::Tip { tip } => session.tip_message = *tip,
+        // What is told of the past changes nothing of the session itself.
+        SessionChange::Compacted { .. } => {}
     }
 }
 
 /// Changes `session` as `body` says. Cannot fail: what was decided happens.
 pub fn apply(session: &mut Session, body: &Body, at: Time) {
     match body {
+        Body::SessionUpdated { change: SessionChange::Compacted { .. } } => return,
         Body::SessionUpdated { change } => change_apply(session, change),
         Body::SessionDeleted {} => session.status = SessionStatus::Deleted,
         Body::RunSucceeded { close }

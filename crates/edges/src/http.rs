@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 mod access;
 mod body;
 mod events;
+mod feed;
 mod guard;
 mod health;
 mod keys;
@@ -54,14 +55,17 @@ impl Http {
         let open = Router::new().route("/health", get(health::health)).route("/ready", get(health::ready));
         let resources = Router::new()
             .route("/v1/adapters", get(health::adapters))
+            .route("/v1/feed", get(feed::feed))
             .route("/v1/sessions", get(sessions::session_list).post(sessions::session_resolve))
             .route(
                 "/v1/sessions/{session}",
                 get(sessions::session_get).patch(sessions::session_patch).delete(sessions::session_delete),
             )
-            .route("/v1/sessions/{session}/snapshot", get(sessions::session_snapshot))
             .route("/v1/sessions/{session}/messages", get(sessions::session_messages))
             .route("/v1/sessions/{session}/tree", get(sessions::session_tree))
+            .route("/v1/sessions/{session}/snapshot", get(sessions::session_snapshot))
+            .route("/v1/sessions/{session}/close", post(sessions::session_close))
+            .route("/v1/sessions/{session}/compact", post(sessions::session_compact))
             .route("/v1/sessions/{session}/events", get(events::session_events))
             .route("/v1/sessions/{session}/runs", post(runs::run_create_in))
             .route("/v1/runs", get(runs::run_list).post(runs::run_create))

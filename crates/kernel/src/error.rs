@@ -1,6 +1,6 @@
 //! What the kernel says when it will not do as asked: a stable code, the thing, the remedy.
 
-use mainspring_core::{BadName, MessageId, Refusal, RunId, RunStatus};
+use mainspring_core::{BadName, MessageId, Position, Refusal, RunId, RunStatus};
 
 use crate::store::StoreError;
 
@@ -85,6 +85,14 @@ pub enum Error {
     /// Only the session's last run can be tried again.
     #[error("{0} is not the last run of its session; only the last one can be tried again")]
     NotLatest(RunId),
+    /// The events that were asked for are gone: they were pruned.
+    #[error(
+        "the events up to {floor} were pruned; take a snapshot and go on after its position, or read after {floor}"
+    )]
+    Expired {
+        /// Up to where events are gone.
+        floor: Position,
+    },
     /// A rule said no.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -125,6 +133,7 @@ impl Error {
             Self::NotAssistantMessage(_) => "not_assistant_message",
             Self::Abandoned(_) => "abandoned_message",
             Self::NotLatest(_) => "not_latest_run",
+            Self::Expired { .. } => "cursor_expired",
             Self::Refused(refusal) => refusal.code(),
             Self::Overloaded { .. } => "overloaded",
             Self::ShuttingDown => "shutting_down",
@@ -154,6 +163,7 @@ impl From<BadName> for Error {
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
+            StoreError::Pruned(floor) => Self::Expired { floor },
             StoreError::Corrupt(what) => Self::Corrupt(what),
             StoreError::Unavailable(what) => Self::Unavailable(what),
             StoreError::Fenced | StoreError::Conflict(_) => Self::Unavailable(error.to_string()),

@@ -5,6 +5,7 @@
 
 mod actor;
 pub mod adapter;
+pub mod board;
 pub mod clock;
 pub mod error;
 pub mod feed;

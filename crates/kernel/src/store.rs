@@ -10,8 +10,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId, ExternalRef,
-    Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Range, Run, RunId, RunStatus,
-    Session, SessionId, SessionStatus, Time,
+    Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Position, Range, Run, RunId,
+    RunStatus, Session, SessionId, SessionStatus, Time,
 };
 use serde_json::Value;
 
@@ -78,7 +78,12 @@ pub trait Store: Send + Sync + 'static {
         key: &str,
     ) -> Result<Option<Request>, StoreError>;
 
+    /// Removes some of the events that a session has pruned; true while there is more.
+    async fn events_prune(&self, session: SessionId) -> Result<bool, StoreError>;
+
     /// Events of a session after `after`, in order; those of `run` alone if it is given.
+    ///
+    /// Refused with [`StoreError::Pruned`] if one of them may have been pruned.
     async fn events_after(
         &self,
         session: SessionId,
@@ -86,6 +91,9 @@ pub trait Store: Send + Sync + 'static {
         after: Cursor,
         limit: usize,
     ) -> Result<Vec<Event>, StoreError>;
+
+    /// Where the last event of a session before `before` stands.
+    async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError>;
 
     /// The last `limit` messages of the path to `tip` that lie above depth `before`, root first.
     async fn path(
@@ -133,6 +141,9 @@ pub enum StoreError {
     /// Somebody else has taken the right to write this session. Nothing changed.
     #[error("another writer has taken over this session")]
     Fenced,
+    /// The session's events up to here are gone. Nothing changed.
+    #[error("the events up to {0} are gone")]
+    Pruned(Position),
     /// What is stored does not make sense. Nothing changed.
     #[error("{0}")]
     Corrupt(String),
@@ -210,6 +221,8 @@ pub enum Row {
     Cursor(Point, Option<LineId>),
     /// The session's streamed text before this position is in messages now.
     ChunksDrop(u64),
+    /// The session's events up to here are gone for every reader from now on. It only ever rises.
+    Floor(Position),
     /// A tool call that has begun.
     Effect(Effect),
     /// The tool call of this id has an outcome.
@@ -305,6 +318,8 @@ pub struct Loaded {
     pub cursor: Cursor,
     /// The session's count of streamed bytes, as far as it is durable.
     pub pos: u64,
+    /// Up to where its events are gone.
+    pub floor: Option<Position>,
 }
 
 /// What a start has to look at.
@@ -314,6 +329,8 @@ pub struct Unfinished {
     pub live: Vec<SessionId>,
     /// Deleted sessions of which something is left.
     pub deleted: Vec<SessionId>,
+    /// Sessions with events that are gone for every reader and not removed yet.
+    pub compacted: Vec<SessionId>,
 }
 
 /// How a session is named.

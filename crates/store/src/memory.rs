@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session, SessionId,
-    Time,
+    ApiKey, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Range, Run, RunId, Session,
+    SessionId, Time,
 };
 use mainspring_kernel::store::{
     Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, PlacedMessage, Request, Row, RunPage, SessionPage,
@@ -129,6 +129,11 @@ impl Store for MemoryStore {
         Ok(false)
     }
 
+    async fn events_prune(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.inner.lock().state.prune(session);
+        Ok(false)
+    }
+
     async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
         self.inner.lock().state.requests.retain(|_, request| request.at >= before);
         Ok(())
@@ -192,6 +197,10 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
         self.read(|state| state.events_after(session, run, after, limit))?
+    }
+
+    async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError> {
+        self.read(|state| state.event_before(session, before))
     }
 
     async fn path(

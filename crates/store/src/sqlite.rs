@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session, SessionId,
-    Time,
+    ApiKey, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Range, Run, RunId, Session,
+    SessionId, Time,
 };
 use mainspring_kernel::store::{
     Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, PlacedMessage, Request, RunPage, SessionPage, SessionRef,
@@ -219,6 +219,10 @@ impl Store for SqliteStore {
         self.ask(|answer| Job::Purge(session, answer)).await
     }
 
+    async fn events_prune(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.ask(|answer| Job::Prune(session, answer)).await
+    }
+
     async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
         while self.ask(|answer| Job::Forget(before, answer)).await? {}
         Ok(())
@@ -284,6 +288,10 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
         self.read(move |connection| read::events::events_after(connection, session, run, after, limit)).await
+    }
+
+    async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError> {
+        self.read(move |connection| read::events::event_before(connection, session, before)).await
     }
 
     async fn path(

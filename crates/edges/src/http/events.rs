@@ -14,9 +14,9 @@ use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use mainspring_core::{Event, Position, RunId, SessionId};
-use mainspring_kernel::feed::{Item, Subscription};
+use mainspring_kernel::Kernel;
+use mainspring_kernel::feed::{Item, Subscription, SubscriptionMode};
 use mainspring_kernel::kernel::{Accepted, Caller, ends_run};
-use mainspring_kernel::store::SessionRef;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +34,8 @@ pub(super) struct EventsQuery {
     /// Only what comes after this position.
     after: Option<String>,
     limit: Option<usize>,
+    /// Whether a stream keeps the session in memory.
+    mode: Option<SubscriptionMode>,
 }
 
 /// `GET /v1/sessions/{session}/events`: a page, or a stream if the caller accepts `text/event-stream`.
@@ -46,7 +48,10 @@ pub(super) async fn session_events(
 ) -> Result<Response, Problem> {
     let after = after(&headers, &query)?;
     if wants_stream(&headers) {
-        let (_, items) = http.kernel.session_subscribe(&caller, &by, after).await?;
+        let items = match query.mode.unwrap_or_default() {
+            SubscriptionMode::Controller => http.kernel.session_subscribe(&caller, &by, after).await?,
+            SubscriptionMode::Observer => http.kernel.session_observe(&caller, &by, after).await?,
+        };
         return Ok(stream_of(&http, caller, items, None));
     }
     let cursor = after.unwrap_or(Position::START).cursor;
@@ -66,9 +71,7 @@ pub(super) async fn run_events(
     if !wants_stream(&headers) {
         return Ok(page(http.kernel.run_events(&caller, run, cursor, query.limit).await?, query.limit));
     }
-    let session = SessionRef::Id(http.kernel.run_get(&caller, run).await?.session);
-    let (_, items) =
-        http.kernel.session_subscribe(&caller, &session, Some(after.unwrap_or(Position::START))).await?;
+    let items = http.kernel.run_observe(&caller, run, after).await?;
     Ok(stream_of(&http, caller, items, Some(run)))
 }
 
@@ -78,9 +81,13 @@ pub(super) async fn run_stream(
     caller: &Caller,
     accepted: &Accepted,
 ) -> Result<Response, Problem> {
-    let by = SessionRef::Id(accepted.session.id);
-    let (_, items) = http.kernel.session_subscribe(caller, &by, Some(accepted.position)).await?;
+    let items = http.kernel.run_observe(caller, accepted.run.id, begin(accepted)).await?;
     Ok(stream_of(http, caller.clone(), items, Some(accepted.run.id)))
+}
+
+/// Where the stream of an accepted run begins: of one that was accepted before, everything is told.
+pub(super) fn begin(accepted: &Accepted) -> Option<Position> {
+    (!accepted.replayed).then_some(accepted.position)
 }
 
 /// True when the caller asks for server-sent events.
@@ -103,19 +110,43 @@ fn page(events: Vec<Event>, limit: Option<usize>) -> Response {
 }
 
 fn stream_of(http: &Http, caller: Caller, items: Subscription, run: Option<RunId>) -> Response {
-    let kernel = http.kernel.clone();
-    let over = Box::pin(async move { kernel.key_over(&caller).await });
-    let stream = frames(Reader { items, run, over, stop: http.stop.clone(), done: false });
-    Sse::new(stream).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
+    let (kernel, reader) = (http.kernel.clone(), caller.clone());
+    let over = Box::pin(async move { kernel.key_over(&reader).await });
+    let (kernel, stop) = (http.kernel.clone(), http.stop.clone());
+    sse_of(frames(Reader { kernel, caller, items, run, over, stop, done: false }))
+}
+
+/// Server-sent events, with a sign of life where they are silent.
+pub(super) fn sse_of(
+    frames: impl Stream<Item = Result<sse::Event, Infallible>> + Send + 'static,
+) -> Response {
+    Sse::new(frames).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
 }
 
 struct Reader {
+    kernel: Kernel,
+    caller: Caller,
     items: Subscription,
     run: Option<RunId>,
     /// Resolves once the reader's key opens nothing any more.
     over: Pin<Box<dyn Future<Output = ()> + Send>>,
     stop: CancellationToken,
     done: bool,
+}
+
+impl Reader {
+    /// True after the item that is the last one of a run's stream.
+    async fn is_last(&mut self, item: &Item) -> bool {
+        match (item, self.run) {
+            (Item::Event(event), Some(run)) => event.run == Some(run) && ends_run(&event.body),
+            // Its end may be among what was pruned.
+            (Item::Reset(_), Some(run)) => {
+                let run = self.kernel.run_get(&self.caller, run).await;
+                run.is_ok_and(|run| run.state.status().is_ended())
+            }
+            _ => false,
+        }
+    }
 }
 
 /// One frame per item, until the run ends (if it is one run's), the session is gone, the reader's key is over or the
@@ -142,7 +173,7 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
                     return None;
                 }
             };
-            reader.done = matches!((&item, reader.run), (Item::Event(event), Some(run)) if event.run == Some(run) && ends_run(&event.body));
+            reader.done = reader.is_last(&item).await;
             if let Some(frame) = frame(&item, reader.items.session(), reader.run) {
                 return Some((Ok(frame), reader));
             }
@@ -159,6 +190,8 @@ fn frame(item: &Item, session: SessionId, run: Option<RunId>) -> Option<sse::Eve
         Item::Event(event) if run.is_none() || event.run == run => {
             Some(data(&**event).id(event.position().to_string()).event(event.body.kind()))
         }
+        // Its id is where the snapshot stands: whoever comes back with it goes on from there.
+        Item::Reset(snapshot) => Some(data(&**snapshot).id(snapshot.position.to_string()).event("reset")),
         // A thought has no place in the order, so it carries no id.
         Item::Thought(thought) => Some(
             data(&serde_json::json!({"attemptId": thought.attempt, "text": &*thought.text})).event("thought"),
@@ -167,6 +200,6 @@ fn frame(item: &Item, session: SessionId, run: Option<RunId>) -> Option<sse::Eve
     }
 }
 
-fn data(value: &impl Serialize) -> sse::Event {
+pub(super) fn data(value: &impl Serialize) -> sse::Event {
     sse::Event::default().data(serde_json::to_string(value).unwrap_or_default())
 }

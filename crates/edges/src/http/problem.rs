@@ -44,6 +44,7 @@ impl From<Error> for Problem {
                 StatusCode::CONFLICT
             }
             Error::NotLatest(_) | Error::Refused(_) => StatusCode::CONFLICT,
+            Error::Expired { .. } => StatusCode::GONE,
             Error::Changed { .. } => StatusCode::PRECONDITION_FAILED,
             Error::Overloaded { .. } => StatusCode::TOO_MANY_REQUESTS,
             Error::ShuttingDown | Error::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,

@@ -10,7 +10,6 @@ use mainspring_core::{
     Answer, Attempt, Block, Mode, Place, Policy, Position, RequestName, Run, RunOptions, RunStatus, WaitId,
 };
 use mainspring_kernel::kernel::{Accepted, Caller, CancelOutcome, RunQuery, RunRequest};
-use mainspring_kernel::store::SessionRef;
 use serde::{Deserialize, Serialize};
 
 use super::access::Known;
@@ -124,8 +123,7 @@ fn preferred_wait(prefer: &str) -> Option<Duration> {
 
 /// The run once it has ended or waits for a person, or as it is when the time is up.
 async fn settled(http: &Http, caller: &Caller, accepted: &Accepted, wait: Duration) -> Result<Run, Problem> {
-    let by = SessionRef::Id(accepted.session.id);
-    let (_, mut items) = http.kernel.session_subscribe(caller, &by, Some(accepted.position)).await?;
+    let mut items = http.kernel.run_observe(caller, accepted.run.id, events::begin(accepted)).await?;
     let rest = |status: RunStatus| {
         status.is_ended() || matches!(status, RunStatus::WaitingInput | RunStatus::WaitingApproval)
     };

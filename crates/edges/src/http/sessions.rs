@@ -5,10 +5,10 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_core::{
-    ExternalRef, LegacyAlias, Message, Run, Session, SessionId, SessionStatus, Time, Visibility,
+    ExternalRef, LegacyAlias, Message, Position, Run, Session, SessionId, SessionStatus, Time, Visibility,
 };
 use mainspring_kernel::kernel::{
-    NewSession, Scope, SessionPatch, SessionQuery, SessionTarget, Snapshot, TreeNode,
+    NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget, Snapshot, TreeNode,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -93,6 +93,13 @@ fn tag(version: u64) -> String {
     format!("\"{version}\"")
 }
 
+#[derive(Debug, Serialize)]
+struct Opened {
+    #[serde(flatten)]
+    session: Session,
+    opening: Opening,
+}
+
 /// `POST /v1/sessions`: the session that the body names; a new one if there is none.
 pub(super) async fn session_resolve(
     State(http): State<Http>,
@@ -101,10 +108,12 @@ pub(super) async fn session_resolve(
     Input(target): Input<Target>,
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers)?;
-    let (session, made) = http.kernel.session_open(&caller, &target.into(), key).await?;
-    let status = if made { StatusCode::CREATED } else { StatusCode::OK };
+    let (session, opening) = http.kernel.session_open(&caller, &target.into(), key).await?;
+    let status = if opening == Opening::Created { StatusCode::CREATED } else { StatusCode::OK };
     let place = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
-    let mut response = (status, Tagged(session)).into_response();
+    let tag = HeaderValue::from_str(&tag(session.version));
+    let mut response = (status, Json(Opened { session, opening })).into_response();
+    response.headers_mut().extend(tag.into_iter().map(|tag| (header::ETAG, tag)));
     response.headers_mut().extend(place.into_iter().map(|place| (header::LOCATION, place)));
     Ok(response)
 }
@@ -251,53 +260,55 @@ pub(super) async fn session_delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A session at one instant; everything later comes through its events, from `position` on.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Instant {
-    #[serde(flatten)]
-    session: Session,
-    active_run: Option<Run>,
-    queued_runs: Vec<Run>,
-    messages: Vec<std::sync::Arc<Message>>,
-    pending: Vec<std::sync::Arc<Message>>,
-    partial: Vec<OpenText>,
-    position: mainspring_core::Position,
+#[derive(Debug, Serialize)]
+pub(super) struct Closed {
+    /// True if the session was in memory.
+    closed: bool,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct OpenText {
-    message_id: mainspring_core::MessageId,
-    blocks: Vec<OpenBlock>,
+/// `POST /v1/sessions/{session}/close`: lets an idle session leave memory now.
+pub(super) async fn session_close(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+) -> Result<Json<Closed>, Problem> {
+    Ok(Json(Closed { closed: http.kernel.session_close(&caller, &by).await? }))
 }
 
-#[derive(Serialize)]
-struct OpenBlock {
-    block: u32,
-    text: String,
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Compaction {
+    /// The resume point before which events are pruned.
+    before: String,
 }
 
-impl From<Snapshot> for Instant {
-    fn from(snapshot: Snapshot) -> Self {
-        let open = |open: mainspring_kernel::feed::OpenText| OpenText {
-            message_id: open.message,
-            blocks: open.blocks.into_iter().map(|(block, text)| OpenBlock { block, text }).collect(),
-        };
-        let Snapshot { session, active, queued, messages, pending, partial, position } = snapshot;
-        let partial = partial.into_iter().map(open).collect();
-        Self { session, active_run: active, queued_runs: queued, messages, pending, partial, position }
-    }
+#[derive(Debug, Serialize)]
+pub(super) struct Compacted {
+    /// Up to where events are gone.
+    floor: Position,
 }
 
-/// `GET /v1/sessions/{session}/snapshot`
+/// `POST /v1/sessions/{session}/compact`: prunes events.
+pub(super) async fn session_compact(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+    Input(compaction): Input<Compaction>,
+) -> Result<Json<Compacted>, Problem> {
+    let before: Position = compaction
+        .before
+        .parse()
+        .map_err(|bad: mainspring_core::BadPosition| Problem::invalid(bad.to_string()))?;
+    Ok(Json(Compacted { floor: http.kernel.session_compact(&caller, &by, before.cursor).await? }))
+}
+
+/// `GET /v1/sessions/{session}/snapshot`: the session at one instant.
 pub(super) async fn session_snapshot(
     State(http): State<Http>,
     Known(caller): Known,
     Named(by): Named,
-) -> Result<Json<Instant>, Problem> {
-    let (snapshot, _) = http.kernel.session_subscribe(&caller, &by, None).await?;
-    Ok(Json(snapshot.into()))
+) -> Result<Json<Snapshot>, Problem> {
+    Ok(Json(http.kernel.session_snapshot(&caller, &by).await?))
 }
 
 #[derive(Debug, Deserialize)]

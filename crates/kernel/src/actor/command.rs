@@ -1,14 +1,14 @@
 //! What an actor is told, by callers, by adapters and by the kernel itself.
 
 use mainspring_core::session::Command as SessionCommand;
-use mainspring_core::{Answer, AttemptId, Point, Run, RunId, Session, WaitId};
+use mainspring_core::{Answer, AttemptId, Cursor, Point, Position, Run, RunId, Session, WaitId};
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
+use super::Instant;
 use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
 use crate::error::Error;
-use crate::feed::Subscription;
-use crate::kernel::{Accept, Accepted, Caller, CancelOutcome, Snapshot};
+use crate::kernel::{Accept, Accepted, CancelOutcome};
 use crate::scheduler::Permit;
 use crate::store::{Request, StoreError};
 
@@ -29,8 +29,16 @@ pub(crate) enum Command {
     Answer(RunId, WaitId, Answer, Reply<Run>),
     /// Change the session itself.
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
-    /// Begin to read, from a snapshot.
-    Subscribe(Caller, Reply<(Snapshot, Subscription)>),
+    /// Say how things stand.
+    Snapshot(Reply<Instant>),
+    /// Be in memory for whoever opened the session; `started` if it was not before.
+    Open { started: bool, reply: Reply<Session> },
+    /// Leave memory now.
+    Close(Reply<()>),
+    /// Whoever kept the session in memory does so no more.
+    Release,
+    /// Prune events before this one.
+    Compact(Cursor, Reply<Position>),
     /// An adapter records.
     Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
     /// An adapter asks a person and waits.
@@ -54,10 +62,20 @@ impl Command {
     pub(super) fn is_call(&self) -> bool {
         match self {
             Self::Accept(..) | Self::Create(..) | Self::Cancel(..) | Self::Retry(..) => true,
-            Self::Answer(..) | Self::Session(..) | Self::Subscribe(..) => true,
-            Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => false,
+            Self::Answer(..) | Self::Session(..) | Self::Snapshot(_) | Self::Compact(..) => true,
+            Self::Open { .. } | Self::Close(_) => true,
+            Self::Release | Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } => false,
+            Self::Executed(..) => false,
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
         }
+    }
+
+    /// False for what only looks, and so does not prolong the session's stay in memory.
+    pub(super) fn is_change(&self) -> bool {
+        !matches!(
+            self,
+            Self::Snapshot(_) | Self::Head { .. } | Self::Create(..) | Self::Open { .. } | Self::Close(_)
+        )
     }
 
     /// Answers a command that nobody will carry out.
@@ -70,9 +88,16 @@ impl Command {
             Self::Retry(_, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
-            Self::Subscribe(_, reply) => drop(reply.send(Err(error))),
+            Self::Snapshot(reply) => drop(reply.send(Err(error))),
+            Self::Open { reply, .. } => drop(reply.send(Err(error))),
+            Self::Close(reply) => drop(reply.send(Err(error))),
+            Self::Compact(_, reply) => drop(reply.send(Err(error))),
             // Whoever executes has lost its authority and learns it by the closed channel.
-            Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => {}
+            Self::Release
+            | Self::Record { .. }
+            | Self::Ask { .. }
+            | Self::Head { .. }
+            | Self::Executed(..) => {}
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => {}
         }
     }

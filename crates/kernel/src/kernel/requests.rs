@@ -155,14 +155,30 @@ pub struct CancelOutcome {
     pub status: RunStatus,
 }
 
-/// What a new subscriber starts from: the session at one instant. Everything later comes through the subscription.
-#[derive(Debug, Clone, PartialEq)]
+/// How a session came to be in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Opening {
+    /// It was made.
+    Created,
+    /// It was stored, and is in memory now.
+    Started,
+    /// It was in memory.
+    Existing,
+}
+
+/// What a new subscriber starts from: the session at one instant. Everything later comes through a subscription from
+/// its position.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     /// The session.
     pub session: Session,
     /// The run that is being executed or waits for a person.
+    #[serde(rename = "activeRun", skip_serializing_if = "Option::is_none")]
     pub active: Option<Run>,
     /// Runs that wait their turn.
+    #[serde(rename = "queuedRuns")]
     pub queued: Vec<Run>,
     /// The end of the active path.
     pub messages: Vec<Arc<Message>>,

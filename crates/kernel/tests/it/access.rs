@@ -27,6 +27,9 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("session_get", outcome(kernel.session_get(caller, &by).await)),
         ("session_open", outcome(kernel.session_open(caller, &target, None).await)),
         ("session_subscribe", outcome(kernel.session_subscribe(caller, &by, None).await)),
+        ("session_observe", outcome(kernel.session_observe(caller, &by, None).await)),
+        ("session_snapshot", outcome(kernel.session_snapshot(caller, &by).await)),
+        ("run_observe", outcome(kernel.run_observe(caller, run.id, None).await)),
         ("session_path", outcome(kernel.session_path(caller, &by, None, None).await)),
         ("session_events", outcome(kernel.session_events(caller, &by, Cursor::START, None).await)),
         ("session_tree", outcome(kernel.session_tree(caller, &by).await)),
@@ -51,6 +54,8 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         ("run_retry", outcome(kernel.run_retry(caller, run.id).await)),
         ("run_answer", outcome(kernel.run_answer(caller, run.id, wait, answer).await)),
         ("session_patch", outcome(kernel.session_patch(caller, &by, patch).await)),
+        ("session_compact", outcome(kernel.session_compact(caller, &by, Cursor::START).await)),
+        ("session_close", outcome(kernel.session_close(caller, &by).await)),
         ("session_delete", outcome(kernel.session_delete(caller, &by).await)),
     ]
 }
@@ -168,11 +173,11 @@ async fn a_guest_reads_until_it_is_no_longer_shown() {
         world.kernel.session_patch(&world.me, &session, patch).await.unwrap();
     };
     let from = Some(Position::START);
-    let (_, mut theirs) = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
+    let mut theirs = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
     // One that has read nothing yet, and one that waits for more.
-    let (_, mut late) = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
+    let mut late = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
     read_until(&mut theirs, "run.succeeded").await;
-    let (_, mut own) = world.kernel.session_subscribe(&world.me, &session, None).await.unwrap();
+    let mut own = world.kernel.session_subscribe(&world.me, &session, None).await.unwrap();
     show(Visibility::Private).await;
     assert!(soon(theirs.next()).await.is_none() && soon(late.next()).await.is_none());
     let again = world.kernel.session_subscribe(&guest, &session, None).await.err().unwrap();
@@ -182,7 +187,7 @@ async fn a_guest_reads_until_it_is_no_longer_shown() {
     assert!(!read_until(&mut own, "run.succeeded").await.is_empty(), "the owner reads on");
     // Shown again, it is shown as a whole: that it was private once does not end the reading.
     show(Visibility::Org).await;
-    let (_, mut theirs) = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
+    let mut theirs = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
     let mut read = vec![];
     while read.iter().filter(|kind| **kind == "session.updated").count() < 2 {
         if let Some(Ok(Item::Event(event))) = soon(theirs.next()).await {

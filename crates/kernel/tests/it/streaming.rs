@@ -55,6 +55,7 @@ impl Shown {
             }
             Item::Thought(_) => {}
             Item::Truncated(_) => self.truncated += 1,
+            Item::Reset(_) => panic!("nothing was pruned"),
         }
     }
 
@@ -123,7 +124,9 @@ async fn read(
     let mut shown: Option<Shown> = None;
     let last = loop {
         let was_done = done.load(Ordering::Acquire);
-        let (snapshot, mut events) = kernel.session_subscribe(&world_me, &by("a"), at).await.unwrap();
+        let snapshot = kernel.session_snapshot(&world_me, &by("a")).await.unwrap();
+        let from = at.unwrap_or(snapshot.position);
+        let mut events = kernel.session_subscribe(&world_me, &by("a"), Some(from)).await.unwrap();
         let now = snapshot.position;
         let shown =
             shown.get_or_insert_with(|| if fresh { Shown::from(&snapshot) } else { Shown::default() });

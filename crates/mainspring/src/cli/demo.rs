@@ -179,8 +179,7 @@ impl Stage<'_> {
         run: &Run,
         from: mainspring_core::Position,
     ) -> Result<Run, Fail> {
-        let (_, mut events) =
-            kernel.session_subscribe(&self.caller, &SessionRef::Id(session), Some(from)).await?;
+        let mut events = kernel.session_subscribe(&self.caller, &SessionRef::Id(session), Some(from)).await?;
         let mut text = String::new();
         let mut bytes = 0;
         let mut streamed = None;
@@ -362,7 +361,7 @@ impl Stage<'_> {
         if now < before {
             return Err(Fail::bad_request(format!("{} events are gone", before - now)));
         }
-        let (snapshot, _) = kernel.session_subscribe(&self.caller, &by, None).await?;
+        let snapshot = kernel.session_snapshot(&self.caller, &by).await?;
         kernel.run_retry(&self.caller, run.id).await?;
         let run = self.follow(kernel, &CRASH, run.session, run, snapshot.position).await?;
         self.line(

@@ -9,3 +9,4 @@ mod docs;
 mod guests;
 mod http;
 mod kill;
+mod streams;

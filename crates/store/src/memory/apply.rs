@@ -49,6 +49,11 @@ impl State {
             Row::Cursor(at, Some(to)) => drop(self.cursors.insert((session, *at), *to)),
             Row::Cursor(at, None) => drop(self.cursors.remove(&(session, *at))),
             Row::ChunksDrop(before) => self.chunks.retain(|(of, pos), _| *of != session || pos >= before),
+            Row::Floor(floor) => {
+                if self.floor(session).is_none_or(|known| known.cursor < floor.cursor) {
+                    self.floors.insert(session, (*floor, false));
+                }
+            }
             Row::Effect(effect) => self.effect_apply(session, effect),
             Row::EffectEnd(run, id) => {
                 self.effects
@@ -84,6 +89,7 @@ impl State {
                 ..run
             };
         }
+        self.created.entry(run.id).or_insert(self.seq);
         self.runs.insert(run.id, run);
     }
 

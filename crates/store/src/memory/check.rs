@@ -69,6 +69,7 @@ impl State {
             .chain(self.grants.values().map(|grant| grant.session))
             .chain(self.artifacts.values().map(|artifact| artifact.session))
             .chain(self.delegations.values().map(|delegation| delegation.parent_session))
+            .chain(self.floors.keys().copied())
             .chain(self.events.values().map(|event| event.session));
         distinct(
             self.bindings.values().map(|binding| (binding.session, &binding.adapter, binding.generation)),

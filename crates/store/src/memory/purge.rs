@@ -10,6 +10,7 @@ impl State {
             return;
         }
         self.events.retain(|_, event| event.session != gone);
+        self.floors.remove(&gone);
         self.chunks.retain(|(of, _), _| *of != gone);
         self.effects.retain(|(of, _)| *of != gone);
         self.inbox.retain(|(of, _)| *of != gone);
@@ -20,6 +21,7 @@ impl State {
         self.delegations.retain(|_, delegation| delegation.parent_session != gone);
         self.runs.retain(|_, run| run.session != gone);
         let runs = &self.runs;
+        self.created.retain(|run, _| runs.contains_key(run));
         self.attempts.retain(|(run, _), _| runs.contains_key(run));
         self.messages.retain(|_, message| message.message.session != gone || message.point.is_some());
         self.sessions.remove(&gone);
@@ -27,6 +29,14 @@ impl State {
             self.lines.retain(|(_, known)| known.id != line);
             self.messages.retain(|_, message| message.point.is_none_or(|point| point.line != line));
         }
+    }
+
+    /// Removes the events that a session has pruned.
+    pub(super) fn prune(&mut self, session: SessionId) {
+        let Some((floor, pruned)) = self.floors.get_mut(&session) else { return };
+        *pruned = true;
+        let floor = floor.cursor;
+        self.events.retain(|_, event| event.session != session || event.cursor > floor);
     }
 
     /// A line whose session is gone, beneath which nothing hangs and on which nobody stands.

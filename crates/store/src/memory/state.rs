@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant,
-    GrantId, KeyId, Line, LineId, MessageId, Point, Run, RunId, Session, SessionId,
+    GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId,
 };
 use mainspring_kernel::store::{Chunk, Effect, InboxItem, PlacedMessage, Request};
 
@@ -15,6 +15,10 @@ pub(super) struct State {
     pub(super) seq: u64,
     pub(super) sessions: BTreeMap<SessionId, Session>,
     pub(super) runs: BTreeMap<RunId, Run>,
+    /// The last cursor that was given out before each run.
+    pub(super) created: BTreeMap<RunId, u64>,
+    /// Up to where the events of sessions are gone, and whether they are removed.
+    pub(super) floors: BTreeMap<SessionId, (Position, bool)>,
     pub(super) attempts: BTreeMap<(RunId, u32), Attempt>,
     pub(super) events: BTreeMap<u64, Event>,
     pub(super) messages: BTreeMap<MessageId, PlacedMessage>,
@@ -35,6 +39,11 @@ pub(super) struct State {
 impl State {
     pub(super) fn line(&self, id: LineId) -> Option<&Line> {
         self.lines.iter().map(|(_, line)| line).find(|line| line.id == id)
+    }
+
+    /// Up to where the events of a session are gone.
+    pub(super) fn floor(&self, id: SessionId) -> Option<Position> {
+        self.floors.get(&id).map(|(floor, _)| *floor)
     }
 
     /// The session, unless it is deleted.

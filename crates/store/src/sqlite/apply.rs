@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 
 use super::columns::{Id, blob, int};
 use super::write::{
-    Written, attempt_write, cursor_write, effect_write, inbox_write, line_write, message_place,
+    Written, attempt_write, cursor_write, effect_write, floor_write, inbox_write, line_write, message_place,
     message_write, request_write, run_write,
 };
 use super::write_records::{artifact_write, binding_write, delegation_write, grant_write, session_write};
@@ -76,6 +76,7 @@ impl Prepared {
                     .execute(params![session.bytes(), int(*before)])?;
                 Ok(())
             }
+            Row::Floor(floor) => floor_write(connection, session, *floor),
             Row::Effect(effect) => effect_write(connection, session, effect),
             Row::EffectEnd(run, tool_use_id) => {
                 connection

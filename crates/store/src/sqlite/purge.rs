@@ -12,8 +12,9 @@ use super::columns::{Id, int};
 const STEP: i64 = 1000;
 
 /// What belongs to one session alone.
-const OWNED: [&str; 9] = [
+const OWNED: [&str; 10] = [
     "DELETE FROM events WHERE event_seq IN (SELECT event_seq FROM events WHERE session_id = ?1 LIMIT ?2)",
+    "DELETE FROM retention WHERE session_id IN (SELECT session_id FROM retention WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM chunks WHERE (session_id, pos) IN (SELECT session_id, pos FROM chunks WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM effects WHERE id IN (SELECT id FROM effects WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM inbox WHERE id IN (SELECT id FROM inbox WHERE session_id = ?1 LIMIT ?2)",
@@ -33,12 +34,7 @@ pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u6
     if !connection.prepare_cached(deleted)?.exists([session.bytes()])? {
         return Ok(false);
     }
-    // The events that carry the highest cursors may be about to go: no cursor is given out twice.
-    connection
-        .prepare_cached(
-            "INSERT INTO meta VALUES ('event_seq', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
-        )?
-        .execute([int(seq)])?;
+    seq_keep(connection, seq)?;
     let mut left = STEP;
     for sql in OWNED {
         left -= step(connection, sql, session, left)?;
@@ -57,6 +53,40 @@ pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u6
     }
     connection.prepare_cached("DELETE FROM sessions WHERE session_id = ?1")?.execute([session.bytes()])?;
     Ok(false)
+}
+
+/// Removes up to [`STEP`] events that the session has pruned; true while there are more.
+pub(super) fn events_prune(connection: &Connection, session: SessionId, seq: u64) -> Result<bool> {
+    let floor = "SELECT floor_seq FROM retention WHERE session_id = ?1 AND pruned = 0";
+    let floor = connection
+        .prepare_cached(floor)?
+        .query_row([session.bytes()], |row| row.get::<_, i64>(0))
+        .optional()?;
+    let Some(floor) = floor else { return Ok(false) };
+    seq_keep(connection, seq)?;
+    let removed = connection
+        .prepare_cached(
+            "DELETE FROM events WHERE event_seq IN
+               (SELECT event_seq FROM events WHERE session_id = ?1 AND event_seq <= ?2 ORDER BY event_seq LIMIT ?3)",
+        )?
+        .execute(params![session.bytes(), floor, STEP])? as i64;
+    if removed == STEP {
+        return Ok(true);
+    }
+    connection
+        .prepare_cached("UPDATE retention SET pruned = 1 WHERE session_id = ?1")?
+        .execute([session.bytes()])?;
+    Ok(false)
+}
+
+/// The events that carry the highest cursors may be about to go: no cursor is given out twice.
+fn seq_keep(connection: &Connection, seq: u64) -> Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO meta VALUES ('event_seq', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
+        )?
+        .execute([int(seq)])?;
+    Ok(())
 }
 
 /// Forgets up to [`STEP`] requests made before `before`; true while there are more.

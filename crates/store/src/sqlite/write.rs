@@ -3,7 +3,7 @@
 //! What has an id is inserted, or replaced where it exists; a statement touches only the indexes whose columns
 //! change, since SQLite rewrites an index entry whether its value changed or not.
 
-use mainspring_core::{Attempt, Line, LineId, Message, MessageId, Point, Run, SessionId, Usage};
+use mainspring_core::{Attempt, Line, LineId, Message, MessageId, Point, Position, Run, SessionId, Usage};
 use mainspring_kernel::store::{Effect, InboxItem, Request, StoreError, Unique};
 use rusqlite::{Connection, Result, params};
 
@@ -241,6 +241,17 @@ pub(super) fn cursor_write(
             .prepare_cached("DELETE FROM cursors WHERE session_id = ?1 AND line = ?2 AND pos = ?3")?
             .execute(params![session.bytes(), at.line.0, at.pos])?,
     };
+    Ok(())
+}
+
+/// A floor never falls.
+pub(super) fn floor_write(connection: &Connection, session: SessionId, floor: Position) -> Written {
+    connection
+        .prepare_cached(
+            "INSERT INTO retention (session_id, floor_seq, floor_pos, pruned) VALUES (?1, ?2, ?3, 0)
+             ON CONFLICT (session_id) DO UPDATE SET floor_seq = ?2, floor_pos = ?3, pruned = 0 WHERE floor_seq < ?2",
+        )?
+        .execute(params![session.bytes(), int(floor.cursor.0), int(floor.pos)])?;
     Ok(())
 }
 

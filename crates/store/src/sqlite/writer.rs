@@ -41,6 +41,8 @@ pub(super) enum Job {
     Commit(Prepared, Answer<Vec<Cursor>>),
     Lease(SessionId, Answer<Fence>),
     Purge(SessionId, Answer<bool>),
+    /// Removes some pruned events; true while there are more.
+    Prune(SessionId, Answer<bool>),
     /// Forgets some requests; true while there are more.
     Forget(Time, Answer<bool>),
     Key(Box<(ApiKey, Option<Request>)>, Answer<()>),
@@ -215,6 +217,13 @@ impl Writer {
                 });
                 Done::More(answer, result)
             }
+            Job::Prune(session, answer) => {
+                let seq = self.seq;
+                let result = self.undoable(alone, |connection| {
+                    purge::events_prune(connection, session, seq).map_err(|error| of_write(&error))
+                });
+                Done::More(answer, result)
+            }
             Job::Forget(before, answer) => {
                 let result = self.undoable(alone, |connection| {
                     purge::requests_forget(connection, before).map_err(|error| of_write(&error))
@@ -355,7 +364,9 @@ impl Job {
         match self {
             Self::Commit(_, answer) => Done::Commit(answer, Err(failed())),
             Self::Lease(_, answer) => Done::Lease(answer, Err(failed())),
-            Self::Purge(_, answer) | Self::Forget(_, answer) => Done::More(answer, Err(failed())),
+            Self::Purge(_, answer) | Self::Prune(_, answer) | Self::Forget(_, answer) => {
+                Done::More(answer, Err(failed()))
+            }
             Self::Key(_, answer) => Done::Key(answer, Err(failed())),
         }
     }

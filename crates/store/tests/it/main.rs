@@ -10,6 +10,7 @@ mod names;
 mod open;
 mod purge;
 mod random;
+mod retention;
 mod sqlite;
 mod state_dir;
 mod streams;

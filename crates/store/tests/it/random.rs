@@ -52,12 +52,13 @@ impl Dice {
         let (line_no, pos) =
             (i64::try_from(of * 3 + self.roll(3)).unwrap(), u32::try_from(self.roll(4)).unwrap());
         let n = self.roll(RUNS);
-        match self.roll(14) {
+        match self.roll(15) {
             0 | 1 => {
                 let no = u32::try_from(n + 1).unwrap();
+                // A run's names never change; two runs may have the same.
                 let asked = RequestName {
-                    client_id: self.chance(50).then(|| "desk".into()),
-                    request_id: Some(format!("r{}", self.roll(20))),
+                    client_id: n.is_multiple_of(2).then(|| "desk".into()),
+                    request_id: Some(format!("r{}", n % 17)),
                     idempotency_key: None,
                 };
                 row_run(Run { request: asked, ..run(n, n % SESSIONS, no, self.state()) })
@@ -85,6 +86,7 @@ impl Dice {
                 tool_use_id: format!("t{}", self.roll(3)),
                 name: self.text(),
             }),
+            13 => Row::Floor(Position { cursor: Cursor(self.roll(300)), pos: self.roll(60) }),
             11 => Row::EffectEnd(run_id(n), format!("t{}", self.roll(3))),
             12 => {
                 let item = InboxItem { id: event_id(self.roll(20)), at: NOW, item: json!({"n": n}) };
@@ -158,6 +160,7 @@ async fn everything(store: &dyn Store) -> Vec<String> {
         }
         all.push(format!("load {n} {loaded:?}"));
         all.push(format!("events {n} {:?}", store.events_after(id, None, Cursor::START, EVERYTHING).await));
+        all.push(format!("before {n} {:?}", store.event_before(id, Cursor(200)).await));
         all.push(format!("tree {n} {:?}", store.tree(id).await));
         all.push(format!("key {n} {:?}", store.session_find(OWNER, &SessionRef::Key(format!("k{n}"))).await));
         for m in 0..12 {
@@ -216,6 +219,10 @@ async fn drive(seed: u64) {
             1 => {
                 purge(&sqlite, session_id(of)).await;
                 purge(&memory, session_id(of)).await;
+            }
+            5 => {
+                sqlite.events_prune(session_id(of)).await.unwrap();
+                memory.events_prune(session_id(of)).await.unwrap();
             }
             2 => {
                 let before = NOW.plus(dice.roll(40) * 60 * 60 * 1000);
@@ -278,11 +285,12 @@ fn is_placed(row: &Row) -> bool {
 
 /// What a caller would do next.
 fn kind(answer: &Result<Vec<Cursor>, mainspring_kernel::store::StoreError>) -> &'static str {
-    use mainspring_kernel::store::StoreError::{Conflict, Corrupt, Fenced, Unavailable};
+    use mainspring_kernel::store::StoreError::{Conflict, Corrupt, Fenced, Pruned, Unavailable};
     match answer {
         Ok(_) => "ok",
         Err(Conflict(_)) => "conflict",
         Err(Fenced) => "fenced",
+        Err(Pruned(_)) => "pruned",
         Err(Corrupt(_)) => "corrupt",
         Err(Unavailable(_)) => "unavailable",
     }

@@ -198,8 +198,9 @@ async fn what_creates_creates_once_and_no_secret_is_kept_or_shown_again() {
     let once = |path: &str, body: Value| {
         answer(server.request(Method::POST, path).header("idempotency-key", "k1").json(&body))
     };
-    let (status, session) = once("/v1/sessions", json!({"title": "tea"})).await;
+    let (status, mut session) = once("/v1/sessions", json!({"title": "tea"})).await;
     assert_eq!(status, StatusCode::CREATED);
+    session["opening"] = json!("existing");
     let (status, again) = once("/v1/sessions", json!({"title": "tea"})).await;
     assert_eq!((status, &again), (StatusCode::OK, &session));
     let (status, problem) = once("/v1/sessions", json!({"title": "coffee"})).await;
