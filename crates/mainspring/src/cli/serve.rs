@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use axum::serve::ListenerExt;
 use clap::Args;
 use mainspring_edges::http::{Access, Http};
 use tokio::net::{TcpListener, UnixListener};
@@ -69,6 +70,8 @@ impl Serve {
         context.output.note(format_args!("{DIM}token: mainspring serve --print-token{DIM:#}"))?;
 
         let closes = |closing: CancellationToken| async move { closing.cancelled().await };
+        // A delta is small and must not wait for the one before to be acknowledged.
+        let tcp = tcp.tap_io(|stream| drop(stream.set_nodelay(true)));
         let over_tcp = axum::serve(tcp, router.clone()).with_graceful_shutdown(closes(closing.clone()));
         let over_unix = axum::serve(unix, router).with_graceful_shutdown(closes(closing.clone()));
         let shutdown = async {
