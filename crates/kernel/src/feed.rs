@@ -201,8 +201,8 @@ impl Feed {
         if text.is_empty() {
             return Ok(());
         }
-        let mut state = self.state.lock();
-        let state = &mut *state;
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         let Some(writer) = state.writer.as_mut().filter(|writer| writer.attempt == by) else {
             state.late += 1;
             return Err(DeltaError::Revoked);
@@ -227,6 +227,8 @@ impl Feed {
             // The flusher is gone only when the kernel is.
             let _ = self.dirty.send(self.clone());
         }
+        // Whoever wakes wants the lock, and there may be thousands of them.
+        drop(guard);
         self.wake.notify_waiters();
         Ok(())
     }
@@ -315,6 +317,7 @@ impl Feed {
             }
             state.flushed = state.flushed.max(completed);
         }
+        drop(state);
         self.wake.notify_waiters();
     }
 
