@@ -15,6 +15,7 @@ pub mod record;
 pub mod refusal;
 pub mod run;
 pub mod session;
+pub mod state;
 pub mod time;
 pub mod tree;
 pub mod usage;
@@ -37,6 +38,9 @@ pub use record::{Artifact, ArtifactRole, Effect, Grant, GrantSource};
 pub use refusal::{Failure, Refusal};
 pub use run::{Mode, Place, Policy, RequestName, Run, RunOptions, RunState, RunStatus};
 pub use session::{ExternalRef, LegacyAlias, Session, SessionStatus};
+pub use state::{
+    Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, Unexpected,
+};
 pub use time::Time;
 pub use tree::{Line, Point, Range, Tree};
 pub use usage::{Cost, Usage};
