@@ -38,9 +38,7 @@ pub use record::{Artifact, ArtifactRole, Effect, Grant, GrantSource};
 pub use refusal::{Failure, Refusal};
 pub use run::{Mode, Place, Policy, RequestName, Run, RunOptions, RunState, RunStatus};
 pub use session::{ExternalRef, LegacyAlias, Session, SessionStatus};
-pub use state::{
-    Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, Unexpected,
-};
+pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, Unexpected};
 pub use time::Time;
 pub use tree::{Line, Point, Range, Tree};
 pub use usage::{Cost, Usage};

@@ -100,8 +100,9 @@ pub fn check_text(what: &'static str, text: &str) -> Result<(), BadName> {
 /// Checks a media type: `type/subtype`, perhaps with parameters, at most 255 characters.
 pub fn check_media_type(text: &str) -> Result<(), BadName> {
     let bad = |reason| Err(BadName { what: "a media type", reason });
-    let token =
-        |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&b));
+    let token = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&b))
+    };
     let (essence, parameters) = text.split_once(';').unwrap_or((text, ""));
     let fits = essence.trim_end().split_once('/').is_some_and(|(kind, sub)| token(kind) && token(sub));
     match text {
@@ -135,7 +136,9 @@ mod tests {
         for good in ["text/plain", "image/svg+xml", "text/html; charset=utf-8", "a/b;c=\"d e\""] {
             assert_eq!(check_media_type(good), Ok(()), "{good}");
         }
-        for bad in ["", "text", "/", "a/", "/b", "text /plain", "a/b\r\nx: y", "a/ü", "a/b/c", &"x/y".repeat(99)] {
+        for bad in
+            ["", "text", "/", "a/", "/b", "text /plain", "a/b\r\nx: y", "a/ü", "a/b/c", &"x/y".repeat(99)]
+        {
             assert!(check_media_type(bad).is_err(), "{bad}");
         }
     }

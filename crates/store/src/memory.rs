@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session, SessionId, Time,
+    Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session,
+    SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
 };
 use mainspring_kernel::store::{
-    Chunk, Commit, Fence, Loaded, PlacedMessage, Request, Row, RunPage, SessionPage, SessionRef, Store,
-    StoreError, TreeShape, Unfinished,
+    ArtifactPage, Chunk, Commit, Fence, Loaded, OwnerState, PlacedMessage, Request, Row, RunPage,
+    SessionPage, SessionRef, StateAt, Store, StoreError, TreeShape, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -21,6 +22,7 @@ use crate::Fault;
 
 mod apply;
 mod check;
+mod data;
 mod purge;
 mod read;
 mod state;
@@ -215,5 +217,54 @@ impl Store for MemoryStore {
 
     async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError> {
         self.read(|state| state.line_messages(range))
+    }
+
+    async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {
+        self.read(|state| state.state_get(at, key))?
+    }
+
+    async fn state_page(
+        &self,
+        at: &StateAt,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateEntry>, StoreError> {
+        let mut entries = self.read(|state| state.state_all(at))??;
+        entries.retain(|entry| after.is_none_or(|after| entry.key.as_str() > after));
+        entries.truncate(limit);
+        Ok(entries)
+    }
+
+    async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError> {
+        Ok(self.read(|state| state.state_all(at))??.len())
+    }
+
+    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
+        Ok(self.inner.lock().state.state_put(put))
+    }
+
+    async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
+        self.read(|state| state.artifact_get(artifact))
+    }
+
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError> {
+        self.read(|state| state.artifact_page(page))
+    }
+
+    async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {
+        self.read(|state| state.blob_page(after, limit))
+    }
+
+    async fn blob_used(&self, hash: &str) -> Result<bool, StoreError> {
+        self.read(|state| state.blob_used(hash))
+    }
+
+    async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError> {
+        self.read(|state| state.loose.iter().take(limit).cloned().collect())
+    }
+
+    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
+        self.inner.lock().state.loose.remove(hash);
+        Ok(())
     }
 }

@@ -14,19 +14,24 @@ impl State {
         self.effects.retain(|(of, _)| *of != gone);
         self.inbox.retain(|(of, _)| *of != gone);
         self.cursors.retain(|(of, _), _| *of != gone);
-        self.artifacts.retain(|_, artifact| artifact.session != gone);
+        let artifacts = self.artifacts.values().filter(|artifact| artifact.session == gone);
+        for id in artifacts.map(|artifact| artifact.id).collect::<Vec<_>>() {
+            self.artifact_remove(id);
+        }
         self.grants.retain(|_, grant| grant.session != gone);
         self.bindings.retain(|_, binding| binding.session != gone);
         self.delegations.retain(|_, delegation| delegation.parent_session != gone);
         self.runs.retain(|_, run| run.session != gone);
         let runs = &self.runs;
         self.attempts.retain(|(run, _), _| runs.contains_key(run));
+        self.run_states.retain(|(run, _), _| runs.contains_key(run));
         self.messages.retain(|_, message| message.message.session != gone || message.point.is_some());
         self.sessions.remove(&gone);
         while let Some(line) = self.unread_line() {
             self.lines.retain(|(_, known)| known.id != line);
             self.messages.retain(|_, message| message.point.is_none_or(|point| point.line != line));
         }
+        self.away_purge();
     }
 
     /// A line whose session is gone, beneath which nothing hangs and on which nobody stands.

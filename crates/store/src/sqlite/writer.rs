@@ -15,8 +15,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use mainspring_core::{Cursor, SessionId, Time};
-use mainspring_kernel::store::{Chunk, Fence, Row, StoreError};
+use mainspring_core::{Cursor, SessionId, StateOutcome, Time, Unexpected};
+use mainspring_kernel::store::{Chunk, Fence, OwnerState, Row, StoreError};
 use parking_lot::Mutex;
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
@@ -24,8 +24,8 @@ use tokio::sync::oneshot;
 use super::apply::Prepared;
 use super::columns::{Id, int};
 use super::error::of_write;
-use super::purge;
 use super::queue::Queue;
+use super::{data, purge};
 use crate::Fault;
 
 /// How many bits of an epoch count the leases of one boot.
@@ -41,7 +41,13 @@ pub(super) enum Job {
     Purge(SessionId, Answer<bool>),
     /// Forgets some requests; true while there are more.
     Forget(Time, Answer<bool>),
+    State(OwnerState, Answer<Put>),
+    /// Forgets a loose hash.
+    Settled(String, Answer<bool>),
 }
+
+/// What came of a change of an owner's state.
+pub(super) type Put = Result<StateOutcome, Unexpected>;
 
 /// Streamed text.
 #[derive(Debug)]
@@ -98,6 +104,7 @@ enum Done {
     Commit(Answer<Vec<Cursor>>, Result<Vec<Cursor>, StoreError>),
     Lease(Answer<Fence>, Result<Fence, StoreError>),
     More(Answer<bool>, Result<bool, StoreError>),
+    State(Answer<Put>, Result<Put, StoreError>),
 }
 
 impl Done {
@@ -114,6 +121,7 @@ impl Done {
             // A lease is no part of the transaction: it holds whatever became of that.
             Self::Lease(answer, result) => settle(answer, result, None),
             Self::More(answer, result) => settle(answer, result, failure),
+            Self::State(answer, result) => settle(answer, result, failure),
         }
     }
 }
@@ -213,6 +221,16 @@ impl Writer {
             Job::Forget(before, answer) => {
                 let result = self.undoable(alone, |connection| {
                     purge::requests_forget(connection, before).map_err(|error| of_write(&error))
+                });
+                Done::More(answer, result)
+            }
+            Job::State(put, answer) => {
+                let result = self.undoable(alone, |connection| data::state_put(connection, &put));
+                Done::State(answer, result)
+            }
+            Job::Settled(hash, answer) => {
+                let result = self.undoable(alone, |connection| {
+                    data::blob_settled(connection, &hash).map_err(|error| of_write(&error))
                 });
                 Done::More(answer, result)
             }
@@ -341,7 +359,10 @@ impl Job {
         match self {
             Self::Commit(_, answer) => Done::Commit(answer, Err(failed())),
             Self::Lease(_, answer) => Done::Lease(answer, Err(failed())),
-            Self::Purge(_, answer) | Self::Forget(_, answer) => Done::More(answer, Err(failed())),
+            Self::Purge(_, answer) | Self::Forget(_, answer) | Self::Settled(_, answer) => {
+                Done::More(answer, Err(failed()))
+            }
+            Self::State(_, answer) => Done::State(answer, Err(failed())),
         }
     }
 }
