@@ -29,12 +29,14 @@ mod answer;
 mod cancel;
 mod command;
 mod commit;
+mod data;
 mod draft;
 mod execute;
 mod recover;
 mod session;
 mod snapshot;
 pub(crate) use command::{AcceptOutcome, Command, Reply};
+pub(crate) use data::{Data, StateWrite};
 use draft::Draft;
 pub(crate) use draft::{Hot, before};
 use session::created;
@@ -100,6 +102,7 @@ impl Actor {
             effects: loaded.effects,
             unanswered: vec![],
             last_role: None,
+            state_at_pen: vec![],
             session: loaded.session,
         };
         let open = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());
@@ -196,6 +199,7 @@ impl Actor {
                 let outcome = self.snapshot().await;
                 let _ = reply.send(outcome);
             }
+            Command::Data(data) => self.data(*data).await,
             Command::Record { by, records, reply } => {
                 let outcome = self.record(by, records).await;
                 let _ = reply.send(outcome);

@@ -4,6 +4,7 @@
 //! passes commands on. Each verb is one method; they live in `kernel/` by noun.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainspring_core::{Limits, NodeId, SessionId};
@@ -12,6 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::actor::{Actor, Command};
 use crate::adapter::{Adapter, Capabilities};
+use crate::blobs::Blobs;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -20,15 +22,19 @@ use crate::scheduler::Scheduler;
 use crate::store::Store;
 use crate::tasks::Tasks;
 
+mod artifacts;
 mod requests;
 mod runs;
 mod sessions;
+mod state;
+pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
 pub(crate) use requests::Accept;
 pub use requests::{
     Accepted, Caller, CancelOutcome, MessageTree, NewSession, RunQuery, RunRequest, SessionPatch,
     SessionQuery, SessionTarget, Snapshot, TreeNode,
 };
 pub use sessions::{ends_run, session_ref};
+pub use state::StateOf;
 
 /// How a kernel behaves.
 #[derive(Debug, Clone)]
@@ -53,6 +59,8 @@ pub struct Options {
     pub on_orphan: OnOrphan,
     /// The name of this process; a fresh one if not given.
     pub node: Option<NodeId>,
+    /// The folder of artifacts' bytes, this kernel's alone; without one none are taken.
+    pub artifacts: Option<PathBuf>,
     /// False for a kernel that only reads and changes records: queued runs stay queued.
     pub execute: bool,
 }
@@ -70,6 +78,7 @@ impl Default for Options {
             retry: Retry { base: 500, max: 30_000 },
             on_orphan: OnOrphan::Leave,
             node: None,
+            artifacts: None,
             execute: true,
         }
     }
@@ -129,6 +138,7 @@ pub(crate) struct Shared {
     pub(crate) tasks: Tasks,
     pub(crate) scheduler: Scheduler,
     pub(crate) dirty: mpsc::UnboundedSender<Arc<Feed>>,
+    blobs: Option<Blobs>,
     actors: Mutex<HashMap<SessionId, mpsc::UnboundedSender<Command>>>,
     work: watch::Sender<Work>,
     me: std::sync::Weak<Shared>,
@@ -151,6 +161,7 @@ impl Kernel {
         // Nobody works before everything that was left is taken up, so that a start that fails has done nothing.
         let scheduler = Scheduler::new(0, options.adapter_workers.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
+        let blobs = options.artifacts.as_deref().map(Blobs::new);
         let shared = Arc::new_cyclic(|me| Shared {
             store,
             adapters,
@@ -161,6 +172,7 @@ impl Kernel {
             tasks,
             scheduler,
             dirty,
+            blobs,
             actors: Mutex::new(HashMap::new()),
             work: watch::Sender::new(Work::default()),
             me: me.clone(),
@@ -177,6 +189,7 @@ impl Kernel {
     /// Takes up every unfinished session. The cost is that of what is unfinished, not of what is stored.
     async fn reconcile(&self) -> Result<(), Error> {
         let unfinished = self.shared.store.unfinished().await?;
+        self.shared.blobs_recover().await?;
         for session in unfinished.deleted {
             self.shared.purge(session);
         }
@@ -412,12 +425,17 @@ impl Shared {
 
     /// Removes what is left of a deleted session, a little at a time.
     pub(crate) fn purge(&self, session: SessionId) {
-        let (store, tasks) = (self.store.clone(), self.tasks.clone());
+        let (store, tasks, me) = (self.store.clone(), self.tasks.clone(), self.me.clone());
         self.tasks.spawn(async move {
             while !tasks.is_stopping() {
                 match store.session_purge(session).await {
                     Ok(true) => {}
-                    Ok(false) => return,
+                    Ok(false) => {
+                        if let Some(me) = me.upgrade() {
+                            me.blobs_settle().await;
+                        }
+                        return;
+                    }
                     Err(error) => {
                         // The next start goes on with it.
                         tracing::warn!(%error, %session, "a deleted session could not be removed entirely");

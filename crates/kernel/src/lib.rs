@@ -5,6 +5,7 @@
 
 mod actor;
 pub mod adapter;
+mod blobs;
 pub mod clock;
 pub mod error;
 pub mod feed;
@@ -15,5 +16,6 @@ mod scheduler;
 pub mod store;
 pub mod tasks;
 
+pub use blobs::BlobReader;
 pub use error::Error;
 pub use kernel::{Kernel, Options};

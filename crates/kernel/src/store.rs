@@ -139,13 +139,13 @@ pub trait Store: Send + Sync + 'static {
     /// The hashes that artifacts name, and how many bytes each is to have, in order, those after `after`.
     async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError>;
 
-    /// True while an artifact names this hash.
-    async fn blob_used(&self, hash: &str) -> Result<bool, StoreError>;
+    /// True if an artifact names this hash, which then is not loose any more; in one step.
+    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError>;
 
     /// Some of the hashes that an artifact named which is gone. Others may name them still.
     async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError>;
 
-    /// A loose hash was dealt with: its bytes are gone, or named by others.
+    /// The bytes of a hash that nothing names are gone: it is not loose any more.
     async fn blob_settled(&self, hash: &str) -> Result<(), StoreError>;
 }
 

@@ -255,8 +255,13 @@ impl Store for MemoryStore {
         self.read(|state| state.blob_page(after, limit))
     }
 
-    async fn blob_used(&self, hash: &str) -> Result<bool, StoreError> {
-        self.read(|state| state.blob_used(hash))
+    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError> {
+        let mut inner = self.inner.lock();
+        let claimed = inner.state.blob_used(hash);
+        if claimed {
+            inner.state.loose.remove(hash);
+        }
+        Ok(claimed)
     }
 
     async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError> {

@@ -354,9 +354,8 @@ impl Store for SqliteStore {
         self.read(move |connection| read::artifacts::blob_page(connection, &after, limit)).await
     }
 
-    async fn blob_used(&self, hash: &str) -> Result<bool, StoreError> {
-        let hash = hash.to_owned();
-        self.read(move |connection| read::artifacts::blob_used(connection, &hash)).await
+    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError> {
+        self.ask(|answer| Job::Claimed(hash.to_owned(), answer)).await
     }
 
     async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError> {

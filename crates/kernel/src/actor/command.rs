@@ -5,6 +5,7 @@ use mainspring_core::{Answer, AttemptId, Point, Run, RunId, Session, WaitId};
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
+use super::Data;
 use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
 use crate::error::Error;
 use crate::feed::Subscription;
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
     /// Begin to read, from a snapshot.
     Subscribe(Reply<(Snapshot, Subscription)>),
+    /// Change state or artifacts.
+    Data(Box<Data>),
     /// An adapter records.
     Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
     /// An adapter asks a person and waits.
@@ -55,6 +58,7 @@ impl Command {
         match self {
             Self::Accept(..) | Self::Create(_) | Self::Cancel(..) | Self::Retry(..) => true,
             Self::Answer(..) | Self::Session(..) | Self::Subscribe(_) => true,
+            Self::Data(data) => data.is_call(),
             Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => false,
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
         }
@@ -71,6 +75,7 @@ impl Command {
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
             Self::Subscribe(reply) => drop(reply.send(Err(error))),
+            Self::Data(data) => data.refuse(error),
             // Whoever executes has lost its authority and learns it by the closed channel.
             Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => {}
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => {}

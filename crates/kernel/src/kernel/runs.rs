@@ -43,7 +43,7 @@ impl Kernel {
             let accept = Accept {
                 run: self.shared.ids.run(),
                 owner: caller.owner.clone(),
-                prompt: request.prompt.clone(),
+                prompt: self.attached(caller, request.prompt.clone()).await?,
                 adapter: request.adapter.clone(),
                 mode: request.mode,
                 options: request.options.clone(),

@@ -42,6 +42,8 @@ pub(super) enum Job {
     /// Forgets some requests; true while there are more.
     Forget(Time, Answer<bool>),
     State(OwnerState, Answer<Put>),
+    /// Forgets a loose hash if an artifact names it; true if one does.
+    Claimed(String, Answer<bool>),
     /// Forgets a loose hash.
     Settled(String, Answer<bool>),
 }
@@ -228,6 +230,12 @@ impl Writer {
                 let result = self.undoable(alone, |connection| data::state_put(connection, &put));
                 Done::State(answer, result)
             }
+            Job::Claimed(hash, answer) => {
+                let result = self.undoable(alone, |connection| {
+                    data::blob_claimed(connection, &hash).map_err(|error| of_write(&error))
+                });
+                Done::More(answer, result)
+            }
             Job::Settled(hash, answer) => {
                 let result = self.undoable(alone, |connection| {
                     data::blob_settled(connection, &hash).map_err(|error| of_write(&error))
@@ -359,9 +367,10 @@ impl Job {
         match self {
             Self::Commit(_, answer) => Done::Commit(answer, Err(failed())),
             Self::Lease(_, answer) => Done::Lease(answer, Err(failed())),
-            Self::Purge(_, answer) | Self::Forget(_, answer) | Self::Settled(_, answer) => {
-                Done::More(answer, Err(failed()))
-            }
+            Self::Purge(_, answer)
+            | Self::Forget(_, answer)
+            | Self::Settled(_, answer)
+            | Self::Claimed(_, answer) => Done::More(answer, Err(failed())),
             Self::State(_, answer) => Done::State(answer, Err(failed())),
         }
     }

@@ -84,11 +84,6 @@ pub(in super::super) fn blob_page(
     all(connection, sql, params![after, limit(many)], |columns| Ok((columns.get()?, columns.number()?)))
 }
 
-pub(in super::super) fn blob_used(connection: &Connection, hash: &str) -> Result<bool, StoreError> {
-    let sql = "SELECT 1 FROM artifacts WHERE content_hash = ?1 LIMIT 1";
-    Ok(one(connection, sql, [hash], |_| Ok(()))?.is_some())
-}
-
 pub(in super::super) fn blob_loose(connection: &Connection, many: usize) -> Result<Vec<String>, StoreError> {
     let sql = "SELECT content_hash FROM blobs_loose ORDER BY content_hash LIMIT ?1";
     all(connection, sql, [limit(many)], |columns| columns.get())
