@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use futures_util::StreamExt;
 use mainspring_core::RunId;
 use mainspring_kernel::kernel::session_ref;
@@ -16,7 +16,7 @@ use super::{Http, Problem};
 
 /// How much of a body that is too large is still read, in multiples of what is allowed: whoever sends it then learns
 /// why it was refused, instead of a connection that breaks.
-const PATIENCE: usize = 8;
+pub(super) const PATIENCE: usize = 8;
 
 /// A JSON body.
 pub(super) struct Input<T>(pub(super) T);
@@ -90,6 +90,15 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedRun {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         let name = path(parts).await?;
         name.parse().map(Self).map_err(|bad: mainspring_core::BadId| Problem::invalid(bad.to_string()))
+    }
+}
+
+/// The caller's name for a request that is to be carried out once.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    match headers.get("idempotency-key").map(HeaderValue::to_str) {
+        None => Ok(None),
+        Some(Ok(key)) => Ok(Some(key.to_owned())),
+        Some(Err(_)) => Err(Problem::invalid("the Idempotency-Key must be plain text")),
     }
 }
 
