@@ -106,6 +106,7 @@ impl Actor {
             session: loaded.session,
         };
         let open = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());
+        feed.show_guests(hot.session.visibility);
         feed.restore(loaded.chunks, open.map(|run| run.id));
         let idle_since = shared.clock.now();
         let latest = loaded.latest.as_ref();
@@ -175,8 +176,8 @@ impl Actor {
                 self.count();
                 let _ = reply.send(outcome);
             }
-            Command::Create(reply) => {
-                let outcome = self.create().await;
+            Command::Create(request, reply) => {
+                let outcome = self.create(request).await;
                 self.over |= !self.stored;
                 let _ = reply.send(outcome);
             }
@@ -195,8 +196,8 @@ impl Actor {
                 let outcome = self.change_session(commands, version).await;
                 let _ = reply.send(outcome);
             }
-            Command::Subscribe(reply) => {
-                let outcome = self.snapshot().await;
+            Command::Subscribe(caller, reply) => {
+                let outcome = self.snapshot(&caller).await;
                 let _ = reply.send(outcome);
             }
             Command::Data(data) => self.data(*data).await,

@@ -22,15 +22,20 @@ use crate::scheduler::Scheduler;
 use crate::store::Store;
 use crate::tasks::Tasks;
 
+mod access;
 mod artifacts;
+mod idempotency;
+mod keys;
 mod requests;
 mod runs;
 mod sessions;
 mod state;
+pub use access::Caller;
 pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
+pub use keys::{KeyQuery, NewKey, Secret};
 pub(crate) use requests::Accept;
 pub use requests::{
-    Accepted, Caller, CancelOutcome, MessageTree, NewSession, RunQuery, RunRequest, SessionPatch,
+    Accepted, CancelOutcome, MessageTree, NewSession, RunQuery, RunRequest, Scope, SessionPatch,
     SessionQuery, SessionTarget, Snapshot, TreeNode,
 };
 pub use sessions::{ends_run, session_ref};
@@ -41,6 +46,8 @@ pub use state::StateOf;
 pub struct Options {
     /// What is too much.
     pub limits: Limits,
+    /// For whom this process itself acts: no org's admin makes a key for that owner.
+    pub owner: Option<String>,
     /// The adapter of sessions that name none.
     pub adapter: String,
     /// How many attempts execute at once.
@@ -69,6 +76,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
+            owner: None,
             adapter: "script".into(),
             max_workers: 8,
             adapter_workers: HashMap::new(),
@@ -141,6 +149,8 @@ pub(crate) struct Shared {
     blobs: Option<Blobs>,
     actors: Mutex<HashMap<SessionId, mpsc::UnboundedSender<Command>>>,
     work: watch::Sender<Work>,
+    /// Told whenever a key is revoked.
+    keys_revoked: watch::Sender<()>,
     me: std::sync::Weak<Shared>,
 }
 
@@ -175,6 +185,7 @@ impl Kernel {
             blobs,
             actors: Mutex::new(HashMap::new()),
             work: watch::Sender::new(Work::default()),
+            keys_revoked: watch::Sender::new(()),
             me: me.clone(),
         });
         let kernel = Self { shared };
@@ -193,7 +204,7 @@ impl Kernel {
         for session in unfinished.deleted {
             self.shared.purge(session);
         }
-        let forget = self.shared.clock.now().0 - 24 * 60 * 60 * 1_000;
+        let forget = self.shared.clock.now().0 - idempotency::REMEMBERED;
         self.shared.store.requests_forget(mainspring_core::Time(forget)).await?;
         let mut loading = vec![];
         for session in unfinished.live {

@@ -1,16 +1,18 @@
 //! The store: where facts become durable.
 //!
-//! One verb changes it, [`Store::commit`]: rows and events together or not at all. A commit writes one session,
-//! named by its fence, and may put items into other sessions' inboxes. No rule lives behind this trait; it stores
+//! One verb changes sessions, [`Store::commit`]: rows and events together or not at all. A commit writes one session,
+//! named by its fence, and may put items into other sessions' inboxes. Keys belong to no session and have a verb of
+//! their own. No rule lives behind this trait; it stores
 //! the image that the rules in `core` have made.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId, ExternalRef,
-    Grant, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Range, Run, RunId, RunStatus,
-    Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId,
+    ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Range, Run,
+    RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Time,
+    Unexpected,
 };
 use serde_json::Value;
 
@@ -49,10 +51,10 @@ pub trait Store: Send + Sync + 'static {
     /// All that a session's actor needs, without its history.
     async fn session_load(&self, session: SessionId) -> Result<Option<Loaded>, StoreError>;
 
-    /// The session of `owner` that `by` names. Deleted ones are not found.
+    /// The session that `by` names: an id one of any owner, a name one of `owner`'s. Deleted ones are not found.
     async fn session_find(&self, owner: &str, by: &SessionRef) -> Result<Option<Session>, StoreError>;
 
-    /// Sessions of one owner, the latest activity first, each with its latest run.
+    /// Sessions, the latest activity first, each with its latest run.
     async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError>;
 
     /// One run. Those of deleted sessions are not found.
@@ -147,6 +149,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// The bytes of a hash that nothing names are gone: it is not loose any more.
     async fn blob_settled(&self, hash: &str) -> Result<(), StoreError>;
+    /// Makes an API key durable, inserted or replaced where it exists, together with the request that asked for it.
+    async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError>;
+
+    /// One API key, whether it is valid or not.
+    async fn key_find(&self, by: &KeyRef) -> Result<Option<ApiKey>, StoreError>;
+
+    /// API keys, the newest first.
+    async fn key_page(&self, page: &KeyPage) -> Result<Vec<ApiKey>, StoreError>;
+
+    /// True when `owner` has a session or a key that is not of `org`.
+    async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError>;
 }
 
 /// Why the store did not do as told.
@@ -364,13 +377,42 @@ pub enum SessionRef {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionPage {
     /// Whose.
-    pub owner: String,
+    pub whose: Whose,
     /// Only these.
     pub status: Option<SessionStatus>,
     /// Only these.
     pub surface_kind: Option<String>,
     /// Only those before this one in the order.
     pub before: Option<(Time, SessionId)>,
+    /// How many.
+    pub limit: usize,
+}
+
+/// Whose sessions to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whose {
+    /// All of this owner's.
+    Owner(String),
+    /// What everybody of this org may read.
+    Org(String),
+}
+
+/// How an API key is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyRef {
+    /// By id.
+    Id(KeyId),
+    /// By the hash of its secret.
+    Hash([u8; 32]),
+}
+
+/// Which API keys to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyPage {
+    /// Only this org's.
+    pub org: Option<String>,
+    /// Only those before this one in the order.
+    pub before: Option<(Time, KeyId)>,
     /// How many.
     pub limit: usize,
 }

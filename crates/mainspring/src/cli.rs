@@ -79,7 +79,7 @@ enum Command {
     /// List, show, cancel, retry and answer runs
     #[command(subcommand)]
     Run(run::Run),
-    /// Serve the HTTP API, on a loopback address and a Unix socket
+    /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
     Serve(serve::Serve),
     /// Show the configuration
     #[command(subcommand)]

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session,
-    SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId,
+    Session, SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
 };
 use mainspring_kernel::store::{
-    ArtifactPage, Chunk, Commit, Fence, Loaded, OwnerState, PlacedMessage, Request, Row, RunPage,
-    SessionPage, SessionRef, StateAt, Store, StoreError, TreeShape, Unfinished,
+    ArtifactPage, Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request, Row,
+    RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeShape, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -23,6 +23,7 @@ use crate::Fault;
 mod apply;
 mod check;
 mod data;
+mod keys;
 mod purge;
 mod read;
 mod state;
@@ -65,12 +66,16 @@ impl Inner {
     }
 
     fn commit(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
+        self.faulty(|inner| inner.commit_try(commit))
+    }
+
+    fn faulty<T>(&mut self, write: impl FnOnce(&mut Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
         // As with a group of commits: a fault strikes whatever comes next, even what would have been refused.
         let fault = self.fault.take();
         if let Some(fault @ (Fault::CommitFails | Fault::DiskFull)) = fault {
             return Err(StoreError::Unavailable(fault.message()));
         }
-        let result = self.commit_try(commit);
+        let result = write(self);
         if fault == Some(Fault::OutcomeUnknown) {
             return Err(StoreError::Unavailable(Fault::OutcomeUnknown.message()));
         }
@@ -271,5 +276,28 @@ impl Store for MemoryStore {
     async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
         self.inner.lock().state.loose.remove(hash);
         Ok(())
+    }
+
+    async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError> {
+        self.inner.lock().faulty(|inner| {
+            let mut next = inner.state.clone();
+            request.map_or(Ok(()), |request| next.request_apply(request))?;
+            next.keys.insert(key.id, key.clone());
+            next.check()?;
+            inner.state = next;
+            Ok(())
+        })
+    }
+
+    async fn key_find(&self, by: &KeyRef) -> Result<Option<ApiKey>, StoreError> {
+        self.read(|state| state.key_find(by))
+    }
+
+    async fn key_page(&self, page: &KeyPage) -> Result<Vec<ApiKey>, StoreError> {
+        self.read(|state| state.key_page(page))
+    }
+
+    async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
+        self.read(|state| state.owner_elsewhere(owner, org))
     }
 }

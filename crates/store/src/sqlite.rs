@@ -13,12 +13,12 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session,
-    SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId,
+    Session, SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
 };
 use mainspring_kernel::store::{
-    ArtifactPage, Chunk, Commit, Fence, Loaded, OwnerState, PlacedMessage, Request, RunPage, SessionPage,
-    SessionRef, StateAt, Store, StoreError, TreeShape, Unfinished,
+    ArtifactPage, Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request, RunPage,
+    SessionPage, SessionRef, StateAt, Store, StoreError, TreeShape, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -364,5 +364,25 @@ impl Store for SqliteStore {
 
     async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
         self.ask(|answer| Job::Settled(hash.to_owned(), answer)).await.map(drop)
+    }
+
+    async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError> {
+        let written = Box::new((key.clone(), request.cloned()));
+        self.ask(|answer| Job::Key(written, answer)).await
+    }
+
+    async fn key_find(&self, by: &KeyRef) -> Result<Option<ApiKey>, StoreError> {
+        let by = *by;
+        self.read(move |connection| read::keys::key_find(connection, by)).await
+    }
+
+    async fn key_page(&self, page: &KeyPage) -> Result<Vec<ApiKey>, StoreError> {
+        let page = page.clone();
+        self.read(move |connection| read::keys::key_page(connection, &page)).await
+    }
+
+    async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
+        let (owner, org) = (owner.to_owned(), org.to_owned());
+        self.read(move |connection| read::keys::owner_elsewhere(connection, &owner, &org)).await
     }
 }

@@ -62,6 +62,9 @@ fn a_position_reads_back_and_nothing_else_does() {
 fn a_payload_reads_back() {
     let bodies = [
         Body::SessionUpdated { change: SessionChange::Title { title: None } },
+        Body::SessionUpdated { change: SessionChange::Visibility { visibility: Visibility::Org } },
+        Body::SessionUpdated { change: SessionChange::ModelOptions { model_options: Some(Map::new()) } },
+        Body::SessionUpdated { change: SessionChange::Metadata { metadata: Value::Null } },
         Body::UsageUpdated { usage: Usage { input_tokens: 3, ..Usage::default() } },
         Body::RunSucceeded {
             close: Close { usage: Usage { output_tokens: 1, ..Usage::default() }, ..Close::default() },

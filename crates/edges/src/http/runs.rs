@@ -80,7 +80,7 @@ async fn create(
     headers: &HeaderMap,
     prompt: Prompt,
 ) -> Result<Response, Problem> {
-    let key = idempotency_key(headers)?;
+    let key = idempotency_key(headers)?.map(str::to_owned);
     if prompt.request_id.is_some() && prompt.client_id.is_none() {
         return Err(Problem::invalid(
             "a requestId is the client's own: send a clientId too, or an Idempotency-Key",

@@ -16,9 +16,7 @@ impl Actor {
         if self.shared.tasks.is_stopping() || self.shutdown.is_some() {
             return Err(Error::ShuttingDown);
         }
-        if accept.owner != self.hot.session.owner {
-            return Err(Error::not_found("session", self.fence.session));
-        }
+        accept.caller.check_changes(&self.hot.session)?;
         let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
         self.shared.check_adapter(&adapter)?;
         let (base, again) = self.base(accept.place).await?;
@@ -193,7 +191,7 @@ impl Actor {
             adapter: adapter.to_owned(),
             mode: accept.mode,
             prompt: run_prompts(accept, &prompt).then_some(prompt.id),
-            options: accept.options.clone(),
+            options: accept.options.or(&self.hot.session.run_defaults()),
             place: accept.place,
             pen: None,
             state: RunState::Queued { retry_at: None },

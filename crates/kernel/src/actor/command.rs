@@ -9,9 +9,9 @@ use super::Data;
 use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
 use crate::error::Error;
 use crate::feed::Subscription;
-use crate::kernel::{Accept, Accepted, CancelOutcome, Snapshot};
+use crate::kernel::{Accept, Accepted, Caller, CancelOutcome, Snapshot};
 use crate::scheduler::Permit;
-use crate::store::StoreError;
+use crate::store::{Request, StoreError};
 
 /// The answer to a command.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -20,8 +20,8 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 pub(crate) enum Command {
     /// Accept a prompt.
     Accept(Box<Accept>, Reply<AcceptOutcome>),
-    /// Create the session, if it is new.
-    Create(Reply<Result<Session, StoreError>>),
+    /// Create the session, if it is new, and remember the request that asked for it.
+    Create(Option<Box<Request>>, Reply<Result<Session, StoreError>>),
     /// Stop a run.
     Cancel(RunId, Reply<CancelOutcome>),
     /// Try an ended run again.
@@ -31,7 +31,7 @@ pub(crate) enum Command {
     /// Change the session itself.
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
     /// Begin to read, from a snapshot.
-    Subscribe(Reply<(Snapshot, Subscription)>),
+    Subscribe(Caller, Reply<(Snapshot, Subscription)>),
     /// Change state or artifacts.
     Data(Box<Data>),
     /// An adapter records.
@@ -56,8 +56,8 @@ impl Command {
     /// True for what a caller asks; false for what comes of an attempt of this very actor.
     pub(super) fn is_call(&self) -> bool {
         match self {
-            Self::Accept(..) | Self::Create(_) | Self::Cancel(..) | Self::Retry(..) => true,
-            Self::Answer(..) | Self::Session(..) | Self::Subscribe(_) => true,
+            Self::Accept(..) | Self::Create(..) | Self::Cancel(..) | Self::Retry(..) => true,
+            Self::Answer(..) | Self::Session(..) | Self::Subscribe(..) => true,
             Self::Data(data) => data.is_call(),
             Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => false,
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
@@ -69,12 +69,12 @@ impl Command {
         let error = error.clone();
         match self {
             Self::Accept(_, reply) => drop(reply.send(Err(error))),
-            Self::Create(reply) => drop(reply.send(Err(error))),
+            Self::Create(_, reply) => drop(reply.send(Err(error))),
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
             Self::Retry(_, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
-            Self::Subscribe(reply) => drop(reply.send(Err(error))),
+            Self::Subscribe(_, reply) => drop(reply.send(Err(error))),
             Self::Data(data) => data.refuse(error),
             // Whoever executes has lost its authority and learns it by the closed channel.
             Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => {}

@@ -52,6 +52,7 @@ impl Actor {
                         body: event.body.clone(),
                     })
                 });
+                self.feed.show_guests(draft.hot.session.visibility);
                 self.feed.publish(events.collect(), completed);
                 self.hot = draft.hot;
                 self.stored = true;

@@ -1,19 +1,23 @@
 //! The session itself: created, renamed, archived, deleted.
 
 use mainspring_core::session::Command as SessionCommand;
-use mainspring_core::{Body, Cursor, RunStatus, Session, SessionStatus};
+use mainspring_core::{Body, Cursor, Refusal, RunStatus, Session, SessionStatus};
 
 use super::Actor;
 use crate::error::Error;
-use crate::store::{Loaded, StoreError};
+use crate::store::{Loaded, Request, Row, StoreError};
 
 impl Actor {
-    pub(super) async fn create(&mut self) -> Result<Result<Session, StoreError>, Error> {
+    pub(super) async fn create(
+        &mut self,
+        request: Option<Box<Request>>,
+    ) -> Result<Result<Session, StoreError>, Error> {
         if self.stored {
             return Ok(Ok(self.hot.session.clone()));
         }
         let (mut draft, _) = self.draft(false);
         draft.emit(created(&self.hot.session));
+        request.into_iter().for_each(|request| draft.row(Row::Request(request)));
         match self.commit(draft).await {
             Ok(_) => Ok(Ok(self.hot.session.clone())),
             Err(conflict @ StoreError::Conflict(_)) => Ok(Err(conflict)),
@@ -39,9 +43,9 @@ impl Actor {
             };
             if let Err(refusal) = draft.session_command(command) {
                 self.give_up();
-                return Err(match self.busy() {
-                    Some(status) => Error::Busy { status },
-                    None => refusal.into(),
+                return Err(match (self.busy(), refusal) {
+                    (Some(status), Refusal::WrongState { .. }) => Error::Busy { status },
+                    (_, refusal) => refusal.into(),
                 });
             }
         }

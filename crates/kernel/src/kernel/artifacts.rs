@@ -1,7 +1,7 @@
 //! Verbs on artifacts, and the care of their bytes.
 
 use mainspring_core::limits::{check_media_type, check_text};
-use mainspring_core::{Artifact, ArtifactId, ArtifactRole, Block, RunId, SessionId, Time};
+use mainspring_core::{Artifact, ArtifactId, ArtifactRole, BadId, Block, RunId, Session, SessionId, Time};
 use serde::Serialize;
 use tokio::io::AsyncRead;
 
@@ -63,21 +63,14 @@ impl Kernel {
         caller: &Caller,
         by: &SessionRef,
         new: NewArtifact,
-        idempotency_key: Option<String>,
+        idempotency_key: Option<&str>,
         content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
     ) -> Result<(Artifact, bool), Error> {
-        let session = self.session_get(caller, by).await?.id;
-        idempotency_key.as_deref().map_or(Ok(()), |key| check_text("an idempotency key", key))?;
-        let fingerprint = |hash: &str| fingerprint(session, &new, hash);
+        let session = self.session_changed(caller, by).await?.id;
         let (staged, artifact) = self.shared.artifact_stage(session, new.clone(), content).await?;
-        let request = idempotency_key.map(|key| Request {
-            owner: caller.owner.clone(),
-            operation: PUT.into(),
-            key,
-            fingerprint: fingerprint(&staged.hash),
-            answer: artifact.id.to_string(),
-            at: artifact.created_at,
-        });
+        let asked =
+            idempotency_key.map(|key| self.request_of(caller, PUT, key, &(session, new, &staged.hash)));
+        let request = asked.transpose()?.map(|asked| Request { answer: artifact.id.to_string(), ..asked });
         if let Some(request) = &request
             && let Some(earlier) = self.artifact_replayed(request).await?
         {
@@ -104,24 +97,25 @@ impl Kernel {
 
     /// What an earlier request under the same key made.
     async fn artifact_replayed(&self, request: &Request) -> Result<Option<Artifact>, Error> {
-        let earlier = self.shared.store.request_get(&request.owner, PUT, &request.key).await?;
-        let Some(earlier) = earlier else { return Ok(None) };
-        if earlier.fingerprint != request.fingerprint {
-            return Err(Error::RequestConflict { name: format!("the idempotency key {:?}", request.key) });
-        }
-        let id: ArtifactId =
-            earlier.answer.parse().map_err(|bad: mainspring_core::BadId| Error::Corrupt(bad.to_string()))?;
+        let Some(earlier) = self.request_known(request).await? else {
+            return Ok(None);
+        };
+        let id: ArtifactId = earlier.parse().map_err(|bad: BadId| Error::Corrupt(bad.to_string()))?;
         let found = self.shared.store.artifact_get(id).await?;
         found.map(Some).ok_or_else(|| Error::not_found("artifact", id))
     }
 
     /// One artifact.
     pub async fn artifact_get(&self, caller: &Caller, id: ArtifactId) -> Result<Artifact, Error> {
+        Ok(self.artifact_known(caller, id).await?.0)
+    }
+
+    /// One artifact that the caller may see, and its session: whoever may see a session may see what it made.
+    async fn artifact_known(&self, caller: &Caller, id: ArtifactId) -> Result<(Artifact, Session), Error> {
         let not_found = || Error::not_found("artifact", id);
         let artifact = self.shared.store.artifact_get(id).await?.ok_or_else(not_found)?;
-        // Whoever may see a session may see what it made; who may not, learns nothing.
         match self.session_get(caller, &SessionRef::Id(artifact.session)).await {
-            Ok(_) => Ok(artifact),
+            Ok(session) => Ok((artifact, session)),
             Err(Error::NotFound { .. }) => Err(not_found()),
             Err(error) => Err(error),
         }
@@ -161,8 +155,11 @@ impl Kernel {
 
     /// Deletes an artifact, and its bytes unless others have the same.
     pub async fn artifact_delete(&self, caller: &Caller, id: ArtifactId) -> Result<(), Error> {
-        let session = self.artifact_get(caller, id).await?.session;
-        self.shared.call(session, |reply| Command::Data(Box::new(Data::ArtifactDelete(id, reply)))).await?;
+        let (_, session) = self.artifact_known(caller, id).await?;
+        caller.check_changes(&session)?;
+        self.shared
+            .call(session.id, |reply| Command::Data(Box::new(Data::ArtifactDelete(id, reply))))
+            .await?;
         self.shared.blobs_settle().await;
         Ok(())
     }
@@ -183,8 +180,8 @@ impl Kernel {
         }
     }
 
-    /// A prompt whose attachments name artifacts that exist and that the caller may see: what they are is the
-    /// artifacts' word, not the caller's.
+    /// A prompt whose attachments name artifacts that exist and are the owner's: what they are is the artifacts' word,
+    /// not the caller's.
     pub(super) async fn attached(
         &self,
         caller: &Caller,
@@ -192,7 +189,10 @@ impl Kernel {
     ) -> Result<Vec<Block>, Error> {
         for block in &mut prompt {
             if let Block::Attachment { artifact, mime_type, name } = block {
-                let known = self.artifact_get(caller, *artifact).await?;
+                let (known, session) = self.artifact_known(caller, *artifact).await?;
+                if session.owner != caller.owner {
+                    return Err(Error::not_found("artifact", known.id));
+                }
                 *mime_type = known.mime_type.unwrap_or_else(|| ANY.into());
                 *name = name.take().or(known.name);
             }
@@ -336,12 +336,4 @@ impl Shared {
         self.blobs_settle().await;
         Ok(())
     }
-}
-
-/// The hash of what is asked, so that the same key with another body is seen.
-fn fingerprint(session: SessionId, new: &NewArtifact, content: &str) -> [u8; 16] {
-    let json = serde_json::to_vec(&(session, new, content)).unwrap_or_default();
-    let mut hash = [0; 16];
-    hash.copy_from_slice(&blake3::hash(&json).as_bytes()[..16]);
-    hash
 }

@@ -54,12 +54,15 @@ impl Kernel {
     ) -> Result<StateOutcome, Error> {
         self.shared.state_check(key, value.as_ref())?;
         let (session, run) = match of {
-            StateOf::Owner => return self.shared.owner_state_put(&caller.owner, key, value, expect).await,
+            StateOf::Owner => {
+                caller.check_makes()?;
+                return self.shared.owner_state_put(&caller.owner, key, value, expect).await;
+            }
             StateOf::Session(_, Some(_)) => {
                 return Err(Error::Invalid("state is changed where the path ends, not at a message".into()));
             }
-            StateOf::Session(by, None) => (self.session_get(caller, by).await?.id, None),
-            StateOf::Run(run) => (self.run_get(caller, *run).await?.session, Some(*run)),
+            StateOf::Session(by, None) => (self.session_changed(caller, by).await?.id, None),
+            StateOf::Run(run) => (self.run_changed(caller, *run).await?, Some(*run)),
         };
         let write = StateWrite { run, key: key.to_owned(), value, expect };
         self.shared.call(session, |reply| Command::Data(Box::new(Data::State(write, reply)))).await

@@ -4,16 +4,21 @@
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod acceptance;
+mod access;
+mod artifacts;
 mod branches;
 mod cancellation;
 mod check;
+mod keys;
 mod life;
 mod order;
 mod puppet;
 mod recovery;
 mod retries;
 mod scheduling;
+mod settings;
 mod simulation;
+mod state;
 mod streaming;
 mod waiting;
 mod world;

@@ -52,7 +52,10 @@ impl From<Error> for Fail {
                 Exit::BadRequest
             }
             Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => Exit::Refused,
-            Error::NotLatest(_) | Error::Refused(_) | Error::Changed { .. } => Exit::Refused,
+            Error::TooMany { .. } => Exit::Refused,
+            Error::NotLatest(_) | Error::Refused(_) | Error::Forbidden(_) | Error::Changed { .. } => {
+                Exit::Refused
+            }
             Error::Overloaded { .. } | Error::ShuttingDown | Error::Unavailable(_) | Error::Corrupt(_) => {
                 Exit::NotNow
             }

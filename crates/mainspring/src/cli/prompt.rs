@@ -152,6 +152,7 @@ impl Prompt {
                 model: self.model,
                 model_profile: None,
                 cwd: self.cwd,
+                model_options: None,
             },
             place,
             policy: match self.policy {

@@ -18,7 +18,7 @@ use crate::token;
 /// How long connections may take to end once everything else has.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// Serve the HTTP API, on a loopback address and a Unix socket
+/// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
 #[derive(Args)]
 pub(super) struct Serve {
     /// The address to listen on [default: 127.0.0.1:7433]; port 0 takes a free one
@@ -39,12 +39,7 @@ impl Serve {
             None => {
                 context.config().listen.parse().map_err(|_| Fail::bad_request("listen is not an address"))?
             }
-            Some(address) if address.ip().is_loopback() => address,
-            Some(address) => {
-                return Err(Fail::bad_request(format!(
-                    "{address} is not a loopback address; put a proxy in front"
-                )));
-            }
+            Some(address) => address,
         };
         let node = context.node().await?;
         let served = self.serve(context, &node, &dir, address).await;
@@ -64,8 +59,14 @@ impl Serve {
         let tcp = TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))?;
         let (unix, socket) = bind_socket(dir)?;
         let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
-        let router = Http::new(kernel.clone(), access, stop.clone()).router();
+        let edge = Http::new(kernel.clone(), access, stop.clone());
+        let router = edge.known_as(&context.config().allowed_hosts).router();
         context.output.note(format_args!("serving http://{} and {}", tcp.local_addr()?, socket.display()))?;
+        if !address.ip().is_loopback() {
+            context.output.note(format_args!(
+                "warning: others can reach {address}, without TLS: put a proxy that speaks it in front, and name its host in allowed_hosts"
+            ))?;
+        }
         context.output.note(format_args!("{DIM}token: mainspring serve --print-token{DIM:#}"))?;
 
         let closes = |closing: CancellationToken| async move { closing.cancelled().await };

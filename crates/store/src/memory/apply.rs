@@ -123,7 +123,7 @@ impl State {
         }
     }
 
-    fn request_apply(&mut self, request: &Request) -> Result<(), StoreError> {
+    pub(super) fn request_apply(&mut self, request: &Request) -> Result<(), StoreError> {
         let key = (request.owner.clone(), request.operation.clone(), request.key.clone());
         if self.requests.get(&key).is_some_and(|known| known.at.plus(DAY_MS) >= request.at) {
             return Err(StoreError::Conflict(Unique::RequestKey));

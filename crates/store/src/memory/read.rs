@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use mainspring_core::{
     Attempt, Body, Cursor, Event, Line, LineId, MessageId, Point, Range, Run, RunId, Session, SessionId,
-    SessionStatus,
+    SessionStatus, Visibility,
 };
 use mainspring_kernel::store::{
     Chunk, Fence, Loaded, PlacedMessage, RunPage, SessionPage, SessionRef, StoreError, TreeShape, Unfinished,
+    Whose,
 };
 
 use super::state::State;
@@ -74,20 +75,23 @@ impl State {
     pub(super) fn session_find(&self, owner: &str, by: &SessionRef) -> Option<Session> {
         let named = |session: &Session| match by {
             SessionRef::Id(id) => session.id == *id,
+            _ if session.owner != owner => false,
             SessionRef::Key(key) => session.key.as_ref() == Some(key),
             SessionRef::External(external) => session.external_ref.as_ref() == Some(external),
             SessionRef::Legacy(alias) => session.legacy_alias.as_ref() == Some(alias),
         };
-        let found = self.sessions.values().find(|session| {
-            session.owner == owner && session.status != SessionStatus::Deleted && named(session)
-        });
-        found.cloned()
+        let exists = |session: &&Session| session.status != SessionStatus::Deleted;
+        self.sessions.values().filter(exists).find(|session| named(session)).cloned()
     }
 
     pub(super) fn session_page(&self, page: &SessionPage) -> Vec<(Session, Option<Run>)> {
         let place = |session: &Session| (session.last_activity_at, session.id);
         let wanted = |session: &&Session| {
-            session.owner == page.owner
+            let whose = match &page.whose {
+                Whose::Owner(owner) => session.owner == *owner,
+                Whose::Org(org) => session.visibility == Visibility::Org && session.org.as_ref() == Some(org),
+            };
+            whose
                 && session.status != SessionStatus::Deleted
                 && page.status.is_none_or(|status| session.status == status)
                 && page.surface_kind.as_ref().is_none_or(|kind| session.surface_kind == *kind)

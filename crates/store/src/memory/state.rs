@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mainspring_core::{
-    Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant, GrantId, Line,
-    LineId, MessageId, Point, Run, RunId, Session, SessionId, StateEntry, StateSlot,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant,
+    GrantId, KeyId, Line, LineId, MessageId, Point, Run, RunId, Session, SessionId, StateEntry, StateSlot,
 };
 use mainspring_kernel::store::{Chunk, Effect, InboxItem, PlacedMessage, Request};
 
@@ -40,6 +40,7 @@ pub(super) struct State {
     pub(super) owner_version: u64,
     /// Hashes of artifacts that are gone.
     pub(super) loose: BTreeSet<String>,
+    pub(super) keys: BTreeMap<KeyId, ApiKey>,
 }
 
 impl State {

@@ -4,8 +4,8 @@
 //! reads back as it was.
 
 use mainspring_core::{
-    ArtifactId, AttemptId, BindingId, Cost, DelegationId, EventId, Failure, GrantId, LineId, MessageId,
-    NodeId, Point, RunId, SessionId, Time, Usage,
+    ArtifactId, AttemptId, BindingId, Cost, DelegationId, EventId, Failure, GrantId, KeyId, LineId,
+    MessageId, NodeId, Point, RunId, SessionId, Time, Usage,
 };
 use rusqlite::types::{FromSql, Type};
 use rusqlite::{Error, Result, Row};
@@ -30,7 +30,7 @@ macro_rules! ids {
         }
     )*};
 }
-ids!(SessionId RunId AttemptId EventId BindingId ArtifactId DelegationId GrantId MessageId NodeId);
+ids!(SessionId RunId AttemptId EventId BindingId ArtifactId DelegationId GrantId KeyId MessageId NodeId);
 
 /// The bytes of an id that may be missing.
 pub(super) fn blob<T: Id>(id: Option<T>) -> Option<[u8; 16]> {

@@ -15,8 +15,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use mainspring_core::{Cursor, SessionId, StateOutcome, Time, Unexpected};
-use mainspring_kernel::store::{Chunk, Fence, OwnerState, Row, StoreError};
+use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time, Unexpected};
+use mainspring_kernel::store::{Chunk, Fence, OwnerState, Request, Row, StoreError};
 use parking_lot::Mutex;
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
@@ -25,6 +25,8 @@ use super::apply::Prepared;
 use super::columns::{Id, int};
 use super::error::of_write;
 use super::queue::Queue;
+use super::write::request_write;
+use super::write_records::key_write;
 use super::{data, purge};
 use crate::Fault;
 
@@ -46,6 +48,7 @@ pub(super) enum Job {
     Claimed(String, Answer<bool>),
     /// Forgets a loose hash.
     Settled(String, Answer<bool>),
+    Key(Box<(ApiKey, Option<Request>)>, Answer<()>),
 }
 
 /// What came of a change of an owner's state.
@@ -107,6 +110,7 @@ enum Done {
     Lease(Answer<Fence>, Result<Fence, StoreError>),
     More(Answer<bool>, Result<bool, StoreError>),
     State(Answer<Put>, Result<Put, StoreError>),
+    Key(Answer<()>, Result<(), StoreError>),
 }
 
 impl Done {
@@ -124,6 +128,7 @@ impl Done {
             Self::Lease(answer, result) => settle(answer, result, None),
             Self::More(answer, result) => settle(answer, result, failure),
             Self::State(answer, result) => settle(answer, result, failure),
+            Self::Key(answer, result) => settle(answer, result, failure),
         }
     }
 }
@@ -151,8 +156,8 @@ impl Writer {
         let mut done = Vec::with_capacity(jobs.len());
         let mut drops = vec![];
         let mut failure = None;
-        let fault =
-            self.shared.fault.lock().take_if(|_| jobs.iter().any(|job| matches!(job, Job::Commit(..))));
+        let strikes = |job: &Job| matches!(job, Job::Commit(..) | Job::Key(..));
+        let fault = self.shared.fault.lock().take_if(|_| jobs.iter().any(strikes));
         if fault == Some(Fault::DiskFull) {
             self.pages_limit(false);
         }
@@ -241,6 +246,15 @@ impl Writer {
                     data::blob_settled(connection, &hash).map_err(|error| of_write(&error))
                 });
                 Done::More(answer, result)
+            }
+            Job::Key(written, answer) => {
+                let (key, request) = *written;
+                let result = self.undoable(alone, |connection| {
+                    // First, so that a request made again is known as that.
+                    request.iter().try_for_each(|request| request_write(connection, request))?;
+                    Ok(key_write(connection, &key)?)
+                });
+                Done::Key(answer, result)
             }
             // The group gives leases out itself.
             Job::Lease(session, answer) => Done::Lease(answer, self.lease_take(session)),
@@ -372,6 +386,7 @@ impl Job {
             | Self::Settled(_, answer)
             | Self::Claimed(_, answer) => Done::More(answer, Err(failed())),
             Self::State(_, answer) => Done::State(answer, Err(failed())),
+            Self::Key(_, answer) => Done::Key(answer, Err(failed())),
         }
     }
 }

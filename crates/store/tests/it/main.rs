@@ -5,6 +5,8 @@
 mod contract;
 mod data;
 mod fixtures;
+mod keys;
+mod migrations;
 mod names;
 mod open;
 mod purge;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainspring_core::*;
 use mainspring_kernel::store::{
     ArtifactPage, Chunk, Commit, Effect, Fence, InboxItem, NewEvent, OwnerState, Request, Row, RunPage,
-    SessionPage, SessionRef, StateAt, StatePlace, StateRow, Store,
+    SessionPage, SessionRef, StateAt, StatePlace, StateRow, Store, Whose,
 };
 use mainspring_store::MemoryStore;
 use serde_json::json;
@@ -156,7 +156,12 @@ impl Dice {
             1 => SessionStatus::Archived,
             _ => SessionStatus::Open,
         };
+        let org = self.chance(50).then(|| "acme".to_owned());
+        let shown = org.is_some() && self.chance(50);
         row_session(Session {
+            visibility: if shown { Visibility::Org } else { Visibility::Private },
+            org,
+            model: self.chance(30).then(|| self.text()),
             key: self.chance(40).then(|| format!("k{}", self.roll(4))),
             status,
             tip: self.chance(50).then(|| point(i64::try_from(self.roll(SESSIONS * 3)).unwrap(), 1)),
@@ -177,10 +182,18 @@ impl Dice {
 async fn everything(store: &dyn Store) -> Vec<String> {
     let mut all = vec![format!("{:?}", store.unfinished().await)];
     let runs = RunPage { owner: OWNER.into(), session: None, status: None, before: None, limit: EVERYTHING };
-    let sessions =
-        SessionPage { owner: OWNER.into(), status: None, surface_kind: None, before: None, limit: 3 };
+    let sessions = SessionPage {
+        whose: Whose::Owner(OWNER.into()),
+        status: None,
+        surface_kind: None,
+        before: None,
+        limit: 3,
+    };
+    let shown = SessionPage { whose: Whose::Org("acme".into()), ..sessions.clone() };
     all.push(format!("{:?}", store.run_page(&runs).await));
     all.push(format!("{:?}", store.session_page(&sessions).await));
+    all.push(format!("{:?}", store.session_page(&shown).await));
+    all.push(format!("{:?}", store.owner_elsewhere(OWNER, "acme").await));
     for n in 0..SESSIONS {
         let id = session_id(n);
         // A fence of each store's own making stands in what is loaded.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use mainspring_core::{Attempt, Cursor, Line, LineId, Run, Session, SessionId, Time};
 use mainspring_kernel::store::{
-    Chunk, Effect, Fence, InboxItem, Loaded, SessionPage, SessionRef, StoreError, Unfinished,
+    Chunk, Effect, Fence, InboxItem, Loaded, SessionPage, SessionRef, StoreError, Unfinished, Whose,
 };
 use rusqlite::{Connection, params};
 
@@ -157,8 +157,13 @@ pub(in super::super) fn session_find(
             )
         };
     }
+    let by_id = concat!(
+        "SELECT ",
+        session_columns!(),
+        " FROM sessions WHERE session_id = ?1 AND status <> 'deleted'"
+    );
     match by {
-        SessionRef::Id(id) => one(connection, find!("session_id = ?2"), params![owner, id.bytes()], session),
+        SessionRef::Id(id) => one(connection, by_id, [id.bytes()], session),
         SessionRef::Key(key) => one(connection, find!("key = ?2 AND key IS NOT NULL"), [owner, key], session),
         SessionRef::External(external) => {
             let sql =
@@ -178,13 +183,23 @@ pub(in super::super) fn session_page(
     connection: &Connection,
     page: &SessionPage,
 ) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
-    let sql = concat!(
-        "SELECT ",
-        session_columns!(),
-        " FROM sessions WHERE owner_id = ?1 AND status <> 'deleted' AND (?2 IS NULL OR status = ?2) \
-            AND (?3 IS NULL OR surface_kind = ?3) AND (last_activity_at_ms, session_id) < (?4, ?5) \
-          ORDER BY last_activity_at_ms DESC, session_id DESC LIMIT ?6"
-    );
+    macro_rules! page {
+        ($by:literal) => {
+            concat!(
+                "SELECT ",
+                session_columns!(),
+                " FROM sessions WHERE ",
+                $by,
+                " AND status <> 'deleted' AND (?2 IS NULL OR status = ?2) \
+                   AND (?3 IS NULL OR surface_kind = ?3) AND (last_activity_at_ms, session_id) < (?4, ?5) \
+                 ORDER BY last_activity_at_ms DESC, session_id DESC LIMIT ?6"
+            )
+        };
+    }
+    let (sql, whose) = match &page.whose {
+        Whose::Owner(owner) => (page!("owner_id = ?1"), owner),
+        Whose::Org(org) => (page!("org_id = ?1 AND visibility = 'org'"), org),
+    };
     let status = page.status.map(|status| status.name());
     let (Time(time), id) = page.before.map_or((Time(i64::MAX), None), |(time, id)| (time, Some(id)));
     // The empty blob lies before every id, and nothing is as late as the end of time.
@@ -192,7 +207,7 @@ pub(in super::super) fn session_page(
     let found = all(
         connection,
         sql,
-        params![page.owner, status, page.surface_kind, time, id, limit(page.limit)],
+        params![whose, status, page.surface_kind, time, id, limit(page.limit)],
         session,
     )?;
     found
