@@ -3,7 +3,7 @@
 -- A line knows who opened it, even after a purge has handed it on, and which events had happened by then: state that
 -- was written later at the point it hangs beneath is not seen from it. A fork's lines count from the fork's own birth.
 ALTER TABLE lines ADD COLUMN opened_by BLOB;
-ALTER TABLE lines ADD COLUMN opened_seq INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE lines ADD COLUMN opened_seq INTEGER NOT NULL DEFAULT -1;
 UPDATE lines SET opened_by = session_id;
 
 -- session_purge: does a line stand on what this session wrote before every message, or on lines of others?

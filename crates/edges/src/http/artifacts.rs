@@ -192,7 +192,7 @@ fn asked_range(headers: &HeaderMap, tag: &str, size: u64) -> Asks {
         |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
     let (first, last) = match range.map(|(first, last)| (first.trim(), last.trim())) {
         Some(("", last)) => match number(last) {
-            Some(count) => (Some(size.saturating_sub(count)), (count > 0).then_some(u64::MAX)),
+            Some(count) => (Some(size.saturating_sub(count)), Some(u64::MAX)),
             None => return Asks::All,
         },
         Some((first, "")) => (number(first), Some(u64::MAX)),
@@ -203,9 +203,8 @@ fn asked_range(headers: &HeaderMap, tag: &str, size: u64) -> Asks {
         (Some(first), Some(last)) if first < size && first <= last => {
             Asks::Part { from: first, length: last.min(size - 1) - first + 1 }
         }
-        (Some(first), Some(last)) if first > last => Asks::All,
-        (Some(_), _) => Asks::Beyond,
-        (None, _) => Asks::All,
+        (Some(first), Some(last)) if first <= last => Asks::Beyond,
+        _ => Asks::All,
     }
 }
 
@@ -290,7 +289,7 @@ mod tests {
         };
         for (name, disposed) in [
             ("a b.txt", "attachment; filename=\"a b.txt\"; filename*=UTF-8''a%20b.txt"),
-            ("ä\"; x=\"y", "attachment; filename=\"____x__y\"; filename*=UTF-8''%C3%A4%22%3B%20x%3D%22y"),
+            ("ä\"; x=\"y", "attachment; filename=\"___ x__y\"; filename*=UTF-8''%C3%A4%22%3B%20x%3D%22y"),
             ("../../etc/passwd", "attachment; filename=\"_.._etc_passwd\"; filename*=UTF-8''_.._etc_passwd"),
         ] {
             assert_eq!(disposition(&artifact(name)), disposed);

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use mainspring_core::{Artifact, ArtifactRole, Block, Body, Limits, Message};
+use mainspring_core::{AccessRole, Artifact, ArtifactRole, Block, Body, Limits, Message, Visibility};
 use mainspring_kernel::adapter::{End, HandleError};
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::kernel::{ArtifactQuery, Caller, NewArtifact, RunRequest};
+use mainspring_kernel::kernel::{ArtifactQuery, Caller, NewArtifact, NewSession, RunRequest, SessionTarget};
 use mainspring_kernel::store::SessionRef;
 use mainspring_kernel::{Error, Options};
 use mainspring_store::Fault;
@@ -24,7 +24,7 @@ async fn keeping(disk: Disk, folder: &TempDir, seed: u64) -> World {
     };
     let world = World::boot(disk, options, vec![], Clock::manual(NOW), seed).await;
     for key in ["a", "b"] {
-        let target = mainspring_kernel::kernel::SessionTarget { key: Some(key.into()), ..Default::default() };
+        let target = SessionTarget { key: Some(key.into()), ..SessionTarget::default() };
         world.kernel.session_open(&world.me, &target, None).await.unwrap();
     }
     world
@@ -303,5 +303,30 @@ async fn an_attempt_records_what_it_made_and_prompts_name_it() {
         assert_eq!(world.send(with(unknown)).await.unwrap_err().code(), "not_found", "{name}");
         let bob = world.kernel.run_create(&Caller::new("bob"), with(made.id)).await.unwrap_err();
         assert_eq!(bob.code(), "not_found", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_may_see_a_session_may_see_what_it_made_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let world = keeping(Disk::memory(), &folder, 1).await;
+    let acme = |owner: &str| Caller::new(owner).in_org("acme");
+    let new = NewSession { visibility: Some(Visibility::Org), ..NewSession::default() };
+    let target = SessionTarget { key: Some("shown".into()), new, ..SessionTarget::default() };
+    let (session, _) = world.kernel.session_open(&acme("ada"), &target, None).await.unwrap();
+    let by = SessionRef::Id(session.id);
+    let put = world.kernel.artifact_put(&acme("ada"), &by, text_file(), None, &mut &b"x"[..]).await;
+    let (made, _) = put.unwrap();
+    let viewer = acme("ada").with_role(AccessRole::Viewer);
+    for (caller, reads, deletes) in [
+        (acme("bob"), true, "forbidden"),
+        (viewer, true, "forbidden"),
+        (Caller::new("eve"), false, "not_found"),
+        (acme("ada"), true, ""),
+    ] {
+        assert_eq!(world.kernel.artifact_get(&caller, made.id).await.is_ok(), reads, "{caller:?}");
+        assert_eq!(world.kernel.artifact_read(&caller, made.id, 0, None).await.is_ok(), reads, "{caller:?}");
+        let deleted = world.kernel.artifact_delete(&caller, made.id).await;
+        assert_eq!(deleted.err().map_or("", |error| error.code()), deletes, "{caller:?}");
     }
 }

@@ -76,11 +76,7 @@ async fn a_branch_sees_the_state_as_of_its_point() {
         for (turn, prompt) in ["one", "two"].into_iter().enumerate() {
             let strings = start(&world, &mut hands, Place::Tip, prompt).await;
             sets(&strings, "asked", json!(prompt)).await;
-            assert_eq!(
-                world.state(None).await.contains(prompt),
-                false,
-                "{name}: not before the turn has ended"
-            );
+            assert!(!world.state(None).await.contains(prompt), "{name}: not before the turn has ended");
             says(&strings, "fine").await;
             // After its last words: it belongs to them, where the turn ends.
             sets(&strings, "turns", json!(turn + 1)).await;
