@@ -32,7 +32,7 @@ pub enum AccessRole {
 names!(AccessRole { Admin => "admin", Member => "member", Viewer => "viewer" });
 
 /// An API key. Its secret is kept nowhere: it is known by its hash.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiKey {
     /// Its id.

@@ -14,7 +14,7 @@ use crate::message::names;
 use crate::{Body, MessageId, Point, Refusal, RunOptions, SessionChange, SessionId, Time, Visibility};
 
 /// A durable conversation or work identity.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Session {
     /// Its id.

@@ -61,6 +61,7 @@ impl Http {
                 "/v1/sessions/{session}",
                 get(sessions::session_get).patch(sessions::session_patch).delete(sessions::session_delete),
             )
+            .route("/v1/sessions/{session}/snapshot", get(sessions::session_snapshot))
             .route("/v1/sessions/{session}/messages", get(sessions::session_messages))
             .route("/v1/sessions/{session}/tree", get(sessions::session_tree))
             .route("/v1/sessions/{session}/events", get(events::session_events))

@@ -7,7 +7,9 @@ use axum::response::{IntoResponse, Response};
 use mainspring_core::{
     ExternalRef, LegacyAlias, Message, Run, Session, SessionId, SessionStatus, Time, Visibility,
 };
-use mainspring_kernel::kernel::{NewSession, Scope, SessionPatch, SessionQuery, SessionTarget, TreeNode};
+use mainspring_kernel::kernel::{
+    NewSession, Scope, SessionPatch, SessionQuery, SessionTarget, Snapshot, TreeNode,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -247,6 +249,55 @@ pub(super) async fn session_delete(
 ) -> Result<StatusCode, Problem> {
     http.kernel.session_delete(&caller, &by).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// A session at one instant; everything later comes through its events, from `position` on.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Instant {
+    #[serde(flatten)]
+    session: Session,
+    active_run: Option<Run>,
+    queued_runs: Vec<Run>,
+    messages: Vec<std::sync::Arc<Message>>,
+    pending: Vec<std::sync::Arc<Message>>,
+    partial: Vec<OpenText>,
+    position: mainspring_core::Position,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct OpenText {
+    message_id: mainspring_core::MessageId,
+    blocks: Vec<OpenBlock>,
+}
+
+#[derive(Serialize)]
+struct OpenBlock {
+    block: u32,
+    text: String,
+}
+
+impl From<Snapshot> for Instant {
+    fn from(snapshot: Snapshot) -> Self {
+        let open = |open: mainspring_kernel::feed::OpenText| OpenText {
+            message_id: open.message,
+            blocks: open.blocks.into_iter().map(|(block, text)| OpenBlock { block, text }).collect(),
+        };
+        let Snapshot { session, active, queued, messages, pending, partial, position } = snapshot;
+        let partial = partial.into_iter().map(open).collect();
+        Self { session, active_run: active, queued_runs: queued, messages, pending, partial, position }
+    }
+}
+
+/// `GET /v1/sessions/{session}/snapshot`
+pub(super) async fn session_snapshot(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+) -> Result<Json<Instant>, Problem> {
+    let (snapshot, _) = http.kernel.session_subscribe(&caller, &by, None).await?;
+    Ok(Json(snapshot.into()))
 }
 
 #[derive(Debug, Deserialize)]

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use crate::world::{Disk, World, by, every_store, soon};
 
 fn map(value: Value) -> Map<String, Value> {
-    value.as_object().unwrap().clone()
+    serde_json::from_value(value).unwrap()
 }
 
 fn some(text: &str) -> Option<String> {

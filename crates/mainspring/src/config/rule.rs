@@ -263,6 +263,34 @@ impl Rule<String> for Text {
     }
 }
 
+/// The address of a server, or none.
+pub(super) struct Urls;
+
+/// The address of a server; empty for none.
+pub(super) const fn url() -> Urls {
+    Urls
+}
+
+impl Rule<Option<String>> for Urls {
+    fn read(&self, given: &Given<'_>) -> Result<Option<String>, String> {
+        let text = given.text().ok_or_else(|| self.allowed())?;
+        let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+        match host {
+            None if text.is_empty() => Ok(None),
+            Some(host) if !host.is_empty() && !host.starts_with('/') => Ok(Some(text.to_owned())),
+            _ => Err(self.allowed()),
+        }
+    }
+
+    fn show(&self, value: &Option<String>) -> Value {
+        Value::Text(value.clone().unwrap_or_default())
+    }
+
+    fn allowed(&self) -> String {
+        "an address such as http://127.0.0.1:7433, or empty for none".to_owned()
+    }
+}
+
 /// A path, made absolute.
 pub(super) struct Paths;
 

@@ -12,7 +12,7 @@ use mainspring_core::Limits;
 
 use super::rule::{
     self, Given, Number, Rule, Value, Word, adapter_name, address, filter, hosts, number, owner_name, path,
-    word,
+    url, word,
 };
 
 const SECOND: u64 = 1000;
@@ -102,6 +102,8 @@ settings! {
         on_orphan: OnOrphan, word(), OnOrphan::Leave;
         /// Address that `serve` listens on; on any but a loopback address, TLS belongs in front of it.
         listen: String, address(), "127.0.0.1:7433".into();
+        /// Server that the command line talks to instead of the state directory's, such as `http://127.0.0.1:7433`.
+        url: Option<String>, url(), None;
         /// Host names besides this machine's own that `serve` answers to, such as that of a proxy in front of it.
         allowed_hosts: Vec<String>, hosts(), Vec::new();
         /// Milliseconds that `serve` lets active runs finish before it stops them.

@@ -81,6 +81,7 @@ fn the_defaults() {
             readers: 4,
             on_orphan: OnOrphan::Leave,
             listen: "127.0.0.1:7433".into(),
+            url: None,
             allowed_hosts: vec![],
             drain_ms: 10_000,
             log: "warn".into(),
