@@ -227,7 +227,7 @@ async fn an_owner_s_state_holds_across_sessions_and_is_nobody_else_s() {
         let other = Caller::new("bob");
         let missing = world.kernel.state_get(&other, &StateOf::Owner, "lang").await.unwrap_err();
         assert_eq!(missing.code(), "not_found", "{name}");
-        // A store that does not say what became of it is asked what is there.
+        // An attempt sees what a caller has changed meanwhile.
         let of = StateOf::Owner;
         world.set(&of, "lang", json!("fr")).await.unwrap();
         let seen = strings.handle.state_get(StateScope::Owner, "lang").await.unwrap().unwrap();
