@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::{
     Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, DelegationId, DelegationMode, DelegationStatus,
     EventId, Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId,
-    SessionStatus, Time, Usage, Visibility, WaitId,
+    SessionStatus, StateAuthor, StateScope, Time, Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -347,6 +347,19 @@ bodies! {
         kind: String,
         role: ArtifactRole,
         #[serde(default, skip_serializing_if = "Option::is_none")] name: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] mime_type: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] size_bytes: Option<u64>,
+    }
+    /// A concrete result was deleted.
+    "artifact.deleted" => ArtifactDeleted { artifact_id: ArtifactId }
+    /// State of the session or of a run changed. A value that is large is left out: read it.
+    "state.changed" => StateChanged {
+        scope: StateScope,
+        key: String,
+        version: u64,
+        by: StateAuthor,
+        deleted: bool,
+        #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] value: Option<Value>,
     }
     /// Tokens and cost were spent.
     "usage.updated" => UsageUpdated { #[serde(flatten)] usage: Usage }

@@ -103,7 +103,8 @@ pub enum Block {
     Attachment {
         /// Where its bytes are.
         artifact: ArtifactId,
-        /// Its media type.
+        /// Its media type. A prompt may leave it out: the artifact knows it.
+        #[serde(default)]
         mime_type: String,
         /// Its name for people.
         #[serde(default, skip_serializing_if = "Option::is_none")]

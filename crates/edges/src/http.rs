@@ -11,6 +11,7 @@ use mainspring_kernel::Kernel;
 use tokio_util::sync::CancellationToken;
 
 mod access;
+mod artifacts;
 mod body;
 mod events;
 mod feed;
@@ -20,6 +21,7 @@ mod keys;
 mod problem;
 mod runs;
 mod sessions;
+mod state;
 
 pub use access::Access;
 pub use problem::Problem;
@@ -68,6 +70,28 @@ impl Http {
             .route("/v1/sessions/{session}/compact", post(sessions::session_compact))
             .route("/v1/sessions/{session}/events", get(events::session_events))
             .route("/v1/sessions/{session}/runs", post(runs::run_create_in))
+            .route("/v1/sessions/{session}/state", get(state::state_list))
+            .route(
+                "/v1/sessions/{session}/state/{key}",
+                get(state::state_get).put(state::state_set).delete(state::state_delete),
+            )
+            .route(
+                "/v1/sessions/{session}/artifacts",
+                get(artifacts::session_artifacts).post(artifacts::artifact_put),
+            )
+            .route("/v1/runs/{run}/state", get(state::state_list))
+            .route(
+                "/v1/runs/{run}/state/{key}",
+                get(state::state_get).put(state::state_set).delete(state::state_delete),
+            )
+            .route("/v1/runs/{run}/artifacts", get(artifacts::run_artifacts))
+            .route("/v1/state", get(state::state_list))
+            .route("/v1/state/{key}", get(state::state_get).put(state::state_set).delete(state::state_delete))
+            .route(
+                "/v1/artifacts/{artifact}",
+                get(artifacts::artifact_get).delete(artifacts::artifact_delete),
+            )
+            .route("/v1/artifacts/{artifact}/content", get(artifacts::artifact_content))
             .route("/v1/runs", get(runs::run_list).post(runs::run_create))
             .route("/v1/runs/{run}", get(runs::run_get))
             .route("/v1/runs/{run}/attempts", get(runs::run_attempts))

@@ -31,6 +31,7 @@ mod cancel;
 mod command;
 mod commit;
 mod compact;
+mod data;
 mod draft;
 mod execute;
 mod lifetime;
@@ -38,6 +39,7 @@ mod recover;
 mod session;
 mod snapshot;
 pub(crate) use command::{AcceptOutcome, Command, Reply};
+pub(crate) use data::{Data, StateWrite};
 use draft::Draft;
 pub(crate) use draft::{Hot, before};
 use session::created;
@@ -107,6 +109,7 @@ impl Actor {
             effects: loaded.effects,
             unanswered: vec![],
             last_role: None,
+            state_at_pen: vec![],
             session: loaded.session,
         };
         let latest = loaded.latest.as_ref();
@@ -222,6 +225,7 @@ impl Actor {
                 let outcome = self.compact(before).await;
                 let _ = reply.send(outcome);
             }
+            Command::Data(data) => self.data(*data).await,
             Command::Record { by, records, reply } => {
                 let outcome = self.record(by, records).await;
                 let _ = reply.send(outcome);

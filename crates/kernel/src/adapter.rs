@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::feed::DeltaError;
 
 mod handle;
+pub use crate::kernel::NewArtifact;
 pub use handle::AttemptHandle;
 pub(crate) use handle::{HandleParts, Recording};
 

@@ -1,6 +1,6 @@
 //! What the kernel says when it will not do as asked: a stable code, the thing, the remedy.
 
-use mainspring_core::{BadName, MessageId, Position, Refusal, RunId, RunStatus};
+use mainspring_core::{BadName, MessageId, Position, Refusal, RunId, RunStatus, Unexpected};
 
 use crate::store::StoreError;
 
@@ -29,6 +29,14 @@ pub enum Error {
         /// How large it is.
         size: usize,
         /// How large it may be.
+        limit: usize,
+    },
+    /// There are as many as there may be.
+    #[error("there are {limit} {what} already, and no more are allowed; remove some first")]
+    TooMany {
+        /// What.
+        what: &'static str,
+        /// How many there may be.
         limit: usize,
     },
     /// The adapter is not one of ours.
@@ -123,6 +131,7 @@ impl Error {
             Self::Forbidden(_) => "forbidden",
             Self::Invalid(_) => "invalid_request",
             Self::TooLarge { .. } => "too_large",
+            Self::TooMany { .. } => "too_many",
             Self::UnknownAdapter { .. } => "adapter_not_registered",
             Self::Unsupported { .. } => "adapter_incompatible",
             Self::RequestConflict { .. } => "request_conflict",
@@ -157,6 +166,12 @@ impl Error {
 impl From<BadName> for Error {
     fn from(bad: BadName) -> Self {
         Self::Invalid(bad.to_string())
+    }
+}
+
+impl From<Unexpected> for Error {
+    fn from(unexpected: Unexpected) -> Self {
+        Self::Changed { expected: unexpected.expected, now: unexpected.now }
     }
 }
 

@@ -4,6 +4,7 @@
 //! passes commands on. Each verb is one method; they live in `kernel/` by noun.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainspring_core::{Limits, NodeId, SessionId};
@@ -12,6 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::actor::Command;
 use crate::adapter::{Adapter, Capabilities};
+use crate::blobs::Blobs;
 use crate::board::Board;
 use crate::clock::Clock;
 use crate::error::Error;
@@ -22,14 +24,17 @@ use crate::store::{Store, StoreError};
 use crate::tasks::Tasks;
 
 mod access;
+mod artifacts;
 mod idempotency;
 mod keys;
 mod requests;
 mod runs;
 mod seats;
 mod sessions;
+mod state;
 mod streams;
 pub use access::Caller;
+pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
 pub use keys::{KeyQuery, NewKey, Secret};
 pub(crate) use requests::Accept;
 pub use requests::{
@@ -37,6 +42,7 @@ pub use requests::{
     SessionQuery, SessionTarget, Snapshot, TreeNode,
 };
 pub use sessions::{ends_run, session_ref};
+pub use state::StateOf;
 
 /// How a kernel behaves.
 #[derive(Debug, Clone)]
@@ -63,6 +69,8 @@ pub struct Options {
     pub on_orphan: OnOrphan,
     /// The name of this process; a fresh one if not given.
     pub node: Option<NodeId>,
+    /// The folder of artifacts' bytes, this kernel's alone; without one none are taken.
+    pub artifacts: Option<PathBuf>,
     /// False for a kernel that only reads and changes records: queued runs stay queued.
     pub execute: bool,
 }
@@ -81,6 +89,7 @@ impl Default for Options {
             retry: Retry { base: 500, max: 30_000 },
             on_orphan: OnOrphan::Leave,
             node: None,
+            artifacts: None,
             execute: true,
         }
     }
@@ -144,6 +153,7 @@ pub(crate) struct Shared {
     seats: Mutex<HashMap<SessionId, seats::Seat>>,
     /// Sessions that are in memory because somebody opened them, the oldest first.
     opened: Mutex<VecDeque<SessionId>>,
+    blobs: Option<Blobs>,
     work: watch::Sender<Work>,
     /// Told whenever a key is revoked.
     keys_revoked: watch::Sender<()>,
@@ -167,6 +177,7 @@ impl Kernel {
         // Nobody works before everything that was left is taken up, so that a start that fails has done nothing.
         let scheduler = Scheduler::new(0, options.adapter_workers.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
+        let blobs = options.artifacts.as_deref().map(Blobs::new);
         let shared = Arc::new_cyclic(|me| Shared {
             store,
             adapters,
@@ -180,6 +191,7 @@ impl Kernel {
             board: Board::default(),
             seats: Mutex::new(HashMap::new()),
             opened: Mutex::new(VecDeque::new()),
+            blobs,
             work: watch::Sender::new(Work::default()),
             keys_revoked: watch::Sender::new(()),
             me: me.clone(),
@@ -196,6 +208,7 @@ impl Kernel {
     /// Takes up every unfinished session. The cost is that of what is unfinished, not of what is stored.
     async fn reconcile(&self) -> Result<(), Error> {
         let unfinished = self.shared.store.unfinished().await?;
+        self.shared.blobs_recover().await?;
         for session in unfinished.deleted {
             self.shared.purge(session);
         }
@@ -317,12 +330,17 @@ impl Shared {
     where
         F: Future<Output = Result<bool, StoreError>> + Send,
     {
-        let tasks = self.tasks.clone();
+        let (tasks, me) = (self.tasks.clone(), self.me.clone());
         self.tasks.spawn(async move {
             while !tasks.is_stopping() {
                 match step().await {
                     Ok(true) => {}
-                    Ok(false) => return,
+                    Ok(false) => {
+                        if let Some(me) = me.upgrade() {
+                            me.blobs_settle().await;
+                        }
+                        return;
+                    }
                     Err(error) => {
                         // The next start goes on with it.
                         tracing::warn!(%error, %session, "what is to go could not be removed entirely");

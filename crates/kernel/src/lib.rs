@@ -5,6 +5,7 @@
 
 mod actor;
 pub mod adapter;
+mod blobs;
 pub mod board;
 pub mod clock;
 pub mod error;
@@ -16,5 +17,6 @@ mod scheduler;
 pub mod store;
 pub mod tasks;
 
+pub use blobs::BlobReader;
 pub use error::Error;
 pub use kernel::{Kernel, Options};

@@ -9,11 +9,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId, ExternalRef,
-    Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Position, Range, Run, RunId,
-    RunStatus, Session, SessionId, SessionStatus, Time,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId,
+    ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Position, Range,
+    Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Time,
+    Unexpected,
 };
 use serde_json::Value;
+
+mod data;
+pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
 
 /// Durable storage of one mainspring, or of a cluster of them.
 ///
@@ -119,6 +123,40 @@ pub trait Store: Send + Sync + 'static {
     /// The messages of one stretch of a line.
     async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError>;
 
+    /// What there is under a key of state.
+    async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError>;
+
+    /// Entries of state in the order of their keys, those after `after`.
+    async fn state_page(
+        &self,
+        at: &StateAt,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateEntry>, StoreError>;
+
+    /// How many keys of state hold something.
+    async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError>;
+
+    /// Changes state of an owner if what is expected is there; by [`mainspring_core::state::decide`], in one step.
+    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError>;
+
+    /// One artifact. Those of deleted sessions are not found.
+    async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError>;
+
+    /// Artifacts of one session, the newest first.
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError>;
+
+    /// The hashes that artifacts name, and how many bytes each is to have, in order, those after `after`.
+    async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError>;
+
+    /// True if an artifact names this hash, which then is not loose any more; in one step.
+    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError>;
+
+    /// Some of the hashes that an artifact named which is gone. Others may name them still.
+    async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError>;
+
+    /// The bytes of a hash that nothing names are gone: it is not loose any more.
+    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError>;
     /// Makes an API key durable, inserted or replaced where it exists, together with the request that asked for it.
     async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError>;
 
@@ -237,8 +275,14 @@ pub enum Row {
     Binding(Box<Binding>),
     /// A grant.
     Grant(Box<Grant>),
-    /// An artifact.
+    /// An artifact. Its bytes are durable.
     Artifact(Box<Artifact>),
+    /// An artifact of this session is no more; its hash becomes loose.
+    ArtifactGone(ArtifactId),
+    /// A piece of state.
+    State(Box<StateRow>),
+    /// What was written under this key where no message came belongs to the message before.
+    StateBack(Point, String),
     /// A delegation.
     Delegation(Box<Delegation>),
 }

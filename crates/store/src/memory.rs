@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Range, Run, RunId, Session,
-    SessionId, Time,
+    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Range,
+    Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
 };
 use mainspring_kernel::store::{
-    Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, PlacedMessage, Request, Row, RunPage, SessionPage,
-    SessionRef, Store, StoreError, TreeShape, Unfinished,
+    ArtifactPage, Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request, Row,
+    RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeShape, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -22,6 +22,7 @@ use crate::Fault;
 
 mod apply;
 mod check;
+mod data;
 mod keys;
 mod purge;
 mod read;
@@ -230,6 +231,60 @@ impl Store for MemoryStore {
 
     async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError> {
         self.read(|state| state.line_messages(range))
+    }
+
+    async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {
+        self.read(|state| state.state_get(at, key))?
+    }
+
+    async fn state_page(
+        &self,
+        at: &StateAt,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateEntry>, StoreError> {
+        let mut entries = self.read(|state| state.state_all(at))??;
+        entries.retain(|entry| after.is_none_or(|after| entry.key.as_str() > after));
+        entries.truncate(limit);
+        Ok(entries)
+    }
+
+    async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError> {
+        Ok(self.read(|state| state.state_all(at))??.len())
+    }
+
+    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
+        Ok(self.inner.lock().state.state_put(put))
+    }
+
+    async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
+        self.read(|state| state.artifact_get(artifact))
+    }
+
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError> {
+        self.read(|state| state.artifact_page(page))
+    }
+
+    async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {
+        self.read(|state| state.blob_page(after, limit))
+    }
+
+    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError> {
+        let mut inner = self.inner.lock();
+        let claimed = inner.state.blob_used(hash);
+        if claimed {
+            inner.state.loose.remove(hash);
+        }
+        Ok(claimed)
+    }
+
+    async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError> {
+        self.read(|state| state.loose.iter().take(limit).cloned().collect())
+    }
+
+    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
+        self.inner.lock().state.loose.remove(hash);
+        Ok(())
     }
 
     async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError> {

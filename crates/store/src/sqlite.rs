@@ -13,12 +13,12 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Range, Run, RunId, Session,
-    SessionId, Time,
+    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Range,
+    Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
 };
 use mainspring_kernel::store::{
-    Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, PlacedMessage, Request, RunPage, SessionPage, SessionRef,
-    Store, StoreError, TreeShape, Unfinished,
+    ArtifactPage, Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request, RunPage,
+    SessionPage, SessionRef, StateAt, Store, StoreError, TreeShape, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -32,6 +32,7 @@ use crate::Fault;
 mod apply;
 mod check;
 mod columns;
+mod data;
 mod error;
 mod migrate;
 mod open;
@@ -321,6 +322,56 @@ impl Store for SqliteStore {
 
     async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError> {
         self.read(move |connection| read::tree::line_messages(connection, range)).await
+    }
+
+    async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {
+        let (at, key) = (at.clone(), key.to_owned());
+        self.read(move |connection| read::data::state_get(connection, &at, &key)).await
+    }
+
+    async fn state_page(
+        &self,
+        at: &StateAt,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateEntry>, StoreError> {
+        let (at, after) = (at.clone(), after.unwrap_or_default().to_owned());
+        self.read(move |connection| read::data::state_page(connection, &at, &after, limit)).await
+    }
+
+    async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError> {
+        let at = at.clone();
+        self.read(move |connection| read::data::state_count(connection, &at)).await
+    }
+
+    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
+        self.ask(|answer| Job::State(put, answer)).await
+    }
+
+    async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
+        self.read(move |connection| read::artifacts::artifact_get(connection, artifact)).await
+    }
+
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError> {
+        let page = page.clone();
+        self.read(move |connection| read::artifacts::artifact_page(connection, &page)).await
+    }
+
+    async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {
+        let after = after.unwrap_or_default().to_owned();
+        self.read(move |connection| read::artifacts::blob_page(connection, &after, limit)).await
+    }
+
+    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError> {
+        self.ask(|answer| Job::Claimed(hash.to_owned(), answer)).await
+    }
+
+    async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError> {
+        self.read(move |connection| read::artifacts::blob_loose(connection, limit)).await
+    }
+
+    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
+        self.ask(|answer| Job::Settled(hash.to_owned(), answer)).await.map(drop)
     }
 
     async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError> {

@@ -16,7 +16,7 @@ use super::{Http, Problem};
 
 /// How much of a body that is too large is still read, in multiples of what is allowed: whoever sends it then learns
 /// why it was refused, instead of a connection that breaks.
-const PATIENCE: usize = 8;
+pub(super) const PATIENCE: usize = 8;
 
 /// A JSON body.
 pub(super) struct Input<T>(pub(super) T);

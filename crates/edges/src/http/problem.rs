@@ -43,8 +43,8 @@ impl From<Error> for Problem {
             Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => {
                 StatusCode::CONFLICT
             }
-            Error::NotLatest(_) | Error::Refused(_) => StatusCode::CONFLICT,
             Error::Expired { .. } => StatusCode::GONE,
+            Error::NotLatest(_) | Error::Refused(_) | Error::TooMany { .. } => StatusCode::CONFLICT,
             Error::Changed { .. } => StatusCode::PRECONDITION_FAILED,
             Error::Overloaded { .. } => StatusCode::TOO_MANY_REQUESTS,
             Error::ShuttingDown | Error::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,

@@ -5,7 +5,7 @@ use mainspring_core::{Answer, AttemptId, Cursor, Point, Position, Run, RunId, Se
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
-use super::Instant;
+use super::{Data, Instant};
 use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
 use crate::error::Error;
 use crate::kernel::{Accept, Accepted, CancelOutcome};
@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Release,
     /// Prune events before this one.
     Compact(Cursor, Reply<Position>),
+    /// Change state or artifacts.
+    Data(Box<Data>),
     /// An adapter records.
     Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
     /// An adapter asks a person and waits.
@@ -66,6 +68,7 @@ impl Command {
             Self::Open { .. } | Self::Close(_) => true,
             Self::Release | Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } => false,
             Self::Executed(..) => false,
+            Self::Data(data) => data.is_call(),
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
         }
     }
@@ -92,6 +95,7 @@ impl Command {
             Self::Open { reply, .. } => drop(reply.send(Err(error))),
             Self::Close(reply) => drop(reply.send(Err(error))),
             Self::Compact(_, reply) => drop(reply.send(Err(error))),
+            Self::Data(data) => data.refuse(error),
             // Whoever executes has lost its authority and learns it by the closed channel.
             Self::Release
             | Self::Record { .. }

@@ -44,7 +44,7 @@ impl Kernel {
             let accept = Accept {
                 run: self.shared.ids.run(),
                 caller: caller.clone(),
-                prompt: request.prompt.clone(),
+                prompt: self.attached(caller, request.prompt.clone()).await?,
                 adapter: request.adapter.clone(),
                 mode: request.mode,
                 options: request.options.clone(),
@@ -128,7 +128,7 @@ impl Kernel {
     }
 
     /// The session of a run that `caller` may change.
-    async fn run_changed(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
+    pub(super) async fn run_changed(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
         let run = self.run_get(caller, run).await?;
         caller.check_changes_run(&run)?;
         Ok(run.session)

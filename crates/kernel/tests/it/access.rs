@@ -1,10 +1,13 @@
 //! Access: who may read and change what, verb by verb.
 
-use mainspring_core::{AccessRole, Answer, Cursor, Position, Run, SessionId, Visibility, WaitId};
+use mainspring_core::{
+    AccessRole, Answer, Cursor, Expect, Position, Run, RunId, SessionId, Visibility, WaitId,
+};
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
-    Caller, NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget,
+    ArtifactQuery, Caller, NewArtifact, NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery,
+    SessionTarget, StateOf,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
@@ -37,7 +40,18 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("run_attempts", outcome(kernel.run_attempts(caller, run.id).await)),
         ("run_events", outcome(kernel.run_events(caller, run.id, Cursor::START, None).await)),
         ("run_list", outcome(kernel.run_list(caller, of_session).await)),
+        (
+            "state_list",
+            outcome(kernel.state_list(caller, &StateOf::Session(by.clone(), None), None, None).await),
+        ),
+        ("state_list of run", outcome(kernel.state_list(caller, &StateOf::Run(run.id), None, None).await)),
+        ("artifact_list", outcome(kernel.artifact_list(caller, artifacts(Ok(by))).await)),
+        ("artifact_list of run", outcome(kernel.artifact_list(caller, artifacts(Err(run.id))).await)),
     ]
+}
+
+fn artifacts(of: Result<SessionRef, RunId>) -> ArtifactQuery {
+    ArtifactQuery { of, before: None, limit: None }
 }
 
 async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, &'static str)> {
@@ -48,7 +62,15 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         ..RunRequest::text("unused", "say more")
     };
     let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
+    let of = StateOf::Session(by.clone(), None);
+    let put = kernel.artifact_put(caller, &by, NewArtifact::default(), None, &mut &b"x"[..]).await;
     vec![
+        ("state_set", outcome(kernel.state_set(caller, &of, "k", Some(json!(1)), Expect::Any).await)),
+        (
+            "state_set of run",
+            outcome(kernel.state_set(caller, &StateOf::Run(run.id), "k", None, Expect::Any).await),
+        ),
+        ("artifact_put", outcome(put)),
         ("run_create", outcome(kernel.run_create(caller, prompt).await)),
         ("run_cancel", outcome(kernel.run_cancel(caller, run.id).await)),
         ("run_retry", outcome(kernel.run_retry(caller, run.id).await)),
@@ -121,7 +143,8 @@ async fn a_viewer_makes_nothing() {
     let viewer = Caller::new("ada").with_role(AccessRole::Viewer);
     let prompt = world.kernel.run_create(&viewer, RunRequest::text("new", "say hi")).await.unwrap_err();
     let open = world.kernel.session_open(&viewer, &SessionTarget::default(), None).await.unwrap_err();
-    assert_eq!((prompt.code(), open.code()), ("forbidden", "forbidden"));
+    let state = world.kernel.state_set(&viewer, &StateOf::Owner, "k", None, Expect::Any).await.unwrap_err();
+    assert_eq!((prompt.code(), open.code(), state.code()), ("forbidden", "forbidden", "forbidden"));
     assert!(world.kernel.session_list(&viewer, SessionQuery::default()).await.unwrap().is_empty());
 }
 

@@ -5,6 +5,7 @@
 
 mod acceptance;
 mod access;
+mod artifacts;
 mod branches;
 mod cancellation;
 mod check;
@@ -20,6 +21,7 @@ mod retries;
 mod scheduling;
 mod settings;
 mod simulation;
+mod state;
 mod streaming;
 mod waiting;
 mod world;

@@ -121,6 +121,12 @@ settings! {
         title_chars, number(1, 10_000), Limits::default().title_chars;
         /// Bytes of a session's metadata, and of its model options, as JSON.
         metadata_bytes, number(2, 16 << 20), Limits::default().metadata_bytes;
+        /// Bytes of one value of state, as JSON.
+        state_value_bytes, number(1, 16 << 20), Limits::default().state_value_bytes;
+        /// Keys of state of one run, session or owner.
+        state_keys, number(1, 1_000_000), Limits::default().state_keys;
+        /// Bytes of one artifact.
+        artifact_bytes, number(1, 1 << 40), Limits::default().artifact_bytes;
         /// Items of one page.
         page, number(1, 10_000), Limits::default().page;
         /// Prompts that wait in one session.

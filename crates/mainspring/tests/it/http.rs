@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
 mod access;
+mod data;
 
 /// A `mainspring serve` of its own; killed when it is dropped.
 pub(crate) struct Server {
@@ -16,7 +18,7 @@ pub(crate) struct Server {
     url: String,
     token: String,
     client: Client,
-    _dir: tempfile::TempDir,
+    _dir: Arc<tempfile::TempDir>,
 }
 
 impl Drop for Server {
@@ -33,7 +35,10 @@ impl Server {
     }
 
     fn start_with(env: &[(&str, &str)]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::start_in(Arc::new(tempfile::tempdir().unwrap()), env)
+    }
+
+    fn start_in(dir: Arc<tempfile::TempDir>, env: &[(&str, &str)]) -> Self {
         let mut child = mainspring(dir.path())
             .args(["serve", "--listen", "127.0.0.1:0"])
             .envs(env.iter().copied())
@@ -85,6 +90,9 @@ fn mainspring(dir: &Path) -> Command {
     command.env_clear().env("HOME", dir).env("MAINSPRING_STATE_DIR", dir.join("state"));
     command
 }
+
+/// No artifact has this id.
+const NO_ARTIFACT: &str = "art_00000000000040008000000000000000";
 
 pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
     let response = request.send().await.unwrap();
@@ -195,6 +203,24 @@ async fn nobody_without_the_token_gets_anywhere() {
         (Method::POST, format!("/v1/runs/{run}/cancel")),
         (Method::POST, format!("/v1/runs/{run}/retry")),
         (Method::POST, format!("/v1/runs/{run}/answer")),
+        (Method::GET, "/v1/sessions/a/state".to_owned()),
+        (Method::GET, "/v1/sessions/a/state/k".to_owned()),
+        (Method::PUT, "/v1/sessions/a/state/k".to_owned()),
+        (Method::DELETE, "/v1/sessions/a/state/k".to_owned()),
+        (Method::GET, "/v1/sessions/a/artifacts".to_owned()),
+        (Method::POST, "/v1/sessions/a/artifacts".to_owned()),
+        (Method::GET, format!("/v1/runs/{run}/state")),
+        (Method::GET, format!("/v1/runs/{run}/state/k")),
+        (Method::PUT, format!("/v1/runs/{run}/state/k")),
+        (Method::DELETE, format!("/v1/runs/{run}/state/k")),
+        (Method::GET, format!("/v1/runs/{run}/artifacts")),
+        (Method::GET, "/v1/state".to_owned()),
+        (Method::GET, "/v1/state/k".to_owned()),
+        (Method::PUT, "/v1/state/k".to_owned()),
+        (Method::DELETE, "/v1/state/k".to_owned()),
+        (Method::GET, format!("/v1/artifacts/{NO_ARTIFACT}")),
+        (Method::GET, format!("/v1/artifacts/{NO_ARTIFACT}/content")),
+        (Method::DELETE, format!("/v1/artifacts/{NO_ARTIFACT}")),
         (Method::GET, "/v1/keys".to_owned()),
         (Method::POST, "/v1/keys".to_owned()),
         (Method::DELETE, "/v1/keys/key_00000000000040008000000000000000".to_owned()),

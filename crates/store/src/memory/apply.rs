@@ -65,6 +65,13 @@ impl State {
             Row::Binding(image) => drop(self.bindings.insert(image.id, Binding::clone(image))),
             Row::Grant(image) => drop(self.grants.insert(image.id, Grant::clone(image))),
             Row::Artifact(image) => drop(self.artifacts.insert(image.id, Artifact::clone(image))),
+            Row::ArtifactGone(id) => {
+                if self.artifacts.get(id).is_some_and(|artifact| artifact.session == session) {
+                    self.artifact_remove(*id);
+                }
+            }
+            Row::State(row) => self.state_apply(session, row),
+            Row::StateBack(from, key) => self.state_back(*from, key),
             Row::Delegation(image) => drop(self.delegations.insert(image.id, Delegation::clone(image))),
         }
         Ok(())
@@ -105,7 +112,10 @@ impl State {
     fn line_apply(&mut self, session: SessionId, line: Line) {
         match self.lines.iter_mut().find(|(_, known)| known.id == line.id) {
             Some((_, known)) => *known = line,
-            None => self.lines.push((session, line)),
+            None => {
+                self.line_opened(session, &line);
+                self.lines.push((session, line));
+            }
         }
     }
 

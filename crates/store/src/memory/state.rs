@@ -1,12 +1,15 @@
 //! All that the reference store knows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant,
-    GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId,
+    GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
+    StateSlot,
 };
 use mainspring_kernel::store::{Chunk, Effect, InboxItem, PlacedMessage, Request};
+
+use super::data::{Kept, Opened};
 
 /// Maps by key, and lists where the order of arrival matters.
 #[derive(Debug, Clone, Default)]
@@ -33,6 +36,15 @@ pub(super) struct State {
     pub(super) grants: BTreeMap<GrantId, Grant>,
     pub(super) artifacts: BTreeMap<ArtifactId, Artifact>,
     pub(super) delegations: BTreeMap<DelegationId, Delegation>,
+    /// Who opened a line, and when.
+    pub(super) opened: BTreeMap<LineId, Opened>,
+    pub(super) session_states: Vec<Kept>,
+    pub(super) run_states: BTreeMap<(RunId, String), StateSlot>,
+    pub(super) owner_states: BTreeMap<(String, String), StateEntry>,
+    /// The last version that was given to state of an owner.
+    pub(super) owner_version: u64,
+    /// Hashes of artifacts that are gone.
+    pub(super) loose: BTreeSet<String>,
     pub(super) keys: BTreeMap<KeyId, ApiKey>,
 }
 

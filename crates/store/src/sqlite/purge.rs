@@ -48,7 +48,7 @@ pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u6
     let unplaced = "DELETE FROM messages WHERE id IN
                       (SELECT id FROM messages WHERE session_id = ?1 AND line IS NULL LIMIT ?2)";
     left -= step(connection, unplaced, session, left)?;
-    if left == 0 || lines_purge(connection, session, left)? {
+    if left == 0 || lines_purge(connection, session, left)? || away_purge(connection, session)? {
         return Ok(true);
     }
     connection.prepare_cached("DELETE FROM sessions WHERE session_id = ?1")?.execute([session.bytes()])?;
@@ -127,13 +127,48 @@ fn lines_purge(connection: &Connection, session: SessionId, mut left: i64) -> Re
         if left == 0 {
             return Ok(true);
         }
+        left -= connection
+            .prepare_cached(
+                "DELETE FROM session_state WHERE id IN (SELECT id FROM session_state WHERE line = ?1 LIMIT ?2)",
+            )?
+            .execute(params![line, left])? as i64;
+        if left == 0 {
+            return Ok(true);
+        }
         adopt(connection, session, "SELECT parent_line FROM lines WHERE line = ?1", line)?;
-        connection.prepare_cached("DELETE FROM lines WHERE line = ?1")?.execute([line])?;
+        let opener = connection
+            .prepare_cached("DELETE FROM lines WHERE line = ?1 RETURNING opened_by")?
+            .query_row([line], |row| row.get::<_, Option<[u8; 16]>>(0))?;
+        let opener = opener.map(SessionId::from_bytes).filter(|opener| *opener != session);
+        if let Some(opener) = opener {
+            opener_purge(connection, opener)?;
+        }
         left -= 1;
         if left == 0 {
             return Ok(true);
         }
     }
+}
+
+/// Removes state of a session that is on no line of its own, unless lines of it are still read; true while there is
+/// more.
+fn away_purge(connection: &Connection, session: SessionId) -> Result<bool> {
+    let removed = connection
+        .prepare_cached(
+            "DELETE FROM session_state WHERE id IN (SELECT id FROM session_state WHERE session_id = ?1 AND away = 1 LIMIT ?2)
+               AND NOT EXISTS (SELECT 1 FROM lines WHERE opened_by = ?1)",
+        )?
+        .execute(params![session.bytes(), STEP])?;
+    Ok(removed as i64 == STEP)
+}
+
+/// The same for a session that was purged before and whose last line has gone now.
+fn opener_purge(connection: &Connection, opener: SessionId) -> Result<()> {
+    let lives = "SELECT 1 FROM sessions WHERE session_id = ?1";
+    if !connection.prepare_cached(lives)?.exists([opener.bytes()])? {
+        while away_purge(connection, opener)? {}
+    }
+    Ok(())
 }
 
 /// Makes the line that `which` selects this session's own if its session is gone, so that it can go as well.
