@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::{
-    Accepted, Cancellation, Error, Events, Listed, MadeKey, NewKey, Page, Problem, Prompt, SessionChanges,
-    SessionList, Snapshot, Target, TreeNode,
+    Accepted, Cancellation, Error, Events, Feed, Listed, MadeKey, NewKey, Page, Problem, Prompt,
+    SessionChanges, SessionList, Snapshot, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -219,6 +219,11 @@ impl Client {
     /// Revokes a key: it opens nothing any more.
     pub async fn key_revoke(&self, key: KeyId) -> Result<(), Error> {
         self.send(self.request(Method::DELETE, &["v1", "keys", &key.to_string()])).await.map(drop)
+    }
+
+    /// What all of the caller's sessions in memory do.
+    pub fn feed(&self) -> Feed {
+        Feed::of(self.clone())
     }
 
     /// A stream of server-sent events.

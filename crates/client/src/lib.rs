@@ -20,6 +20,8 @@ mod api;
 mod client;
 mod error;
 mod events;
+mod feed;
+mod stream;
 
 pub use api::{
     Accepted, Cancellation, Listed, MadeKey, NewKey, OpenBlock, OpenText, Page, Problem, Prompt,
@@ -28,3 +30,4 @@ pub use api::{
 pub use client::Client;
 pub use error::Error;
 pub use events::{Events, Item, Thought};
+pub use feed::{Feed, FeedItem, LiveSession, LiveStatus};

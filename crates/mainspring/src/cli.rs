@@ -16,6 +16,7 @@ mod config;
 mod demo;
 mod doctor;
 mod fail;
+mod feed;
 mod home;
 mod key;
 mod output;
@@ -86,6 +87,8 @@ enum Command {
     /// List, show, cancel, retry and answer runs
     #[command(subcommand)]
     Run(run::Run),
+    /// Follow what all sessions do, until Ctrl-C
+    Feed(feed::Feed),
     /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
     Serve(serve::Serve),
     /// Make, list and revoke API keys
@@ -194,6 +197,7 @@ impl Context<'_> {
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Config(config) => config.execute(self),

@@ -229,6 +229,21 @@ fn a_tail_shows_what_happened_and_what_happens() {
 }
 
 #[test]
+fn the_feed_shows_what_every_session_does_whoever_does_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut feed = Owner::start(dir.path(), &["feed", "--json"]);
+    assert_eq!(feed.line(), "{\"type\":\"snapshot\",\"sessions\":[]}\n");
+    assert_eq!(run(dir.path(), &["prompt", "--session", "a", "say hi; ask Who?"]).code, 7);
+    let mut seen = vec![];
+    while seen.last().is_none_or(|last| last != "paused") {
+        let line: serde_json::Value = serde_json::from_str(&feed.line()).unwrap();
+        seen.push(line["status"].as_str().unwrap_or_default().to_owned());
+    }
+    assert_eq!(run(dir.path(), &["session", "rename", "a", "Tea"]).code, 0);
+    assert!(feed.line().contains("\"title\":\"Tea\""));
+}
+
+#[test]
 fn a_state_directory_of_any_length_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let deep = dir.path().join("a".repeat(100)).join("b".repeat(100));
