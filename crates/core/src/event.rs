@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::{
     Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, DelegationId, DelegationMode, DelegationStatus,
     EventId, Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId,
-    SessionStatus, Time, Usage, WaitId,
+    SessionStatus, Time, TitleSource, Usage, WaitId,
 };
 
 /// The version of the event envelope.
@@ -367,6 +367,14 @@ pub enum SessionChange {
     Title {
         /// The title now.
         title: Option<String>,
+        /// Who gave it.
+        #[serde(default)]
+        source: TitleSource,
+    },
+    /// It is kept at hand, or not any more.
+    Pinned {
+        /// Whether it is.
+        pinned: bool,
     },
     /// It was archived, reopened or closed.
     Status {

@@ -14,7 +14,7 @@ use crate::message::names;
 use crate::{Body, MessageId, Point, Refusal, SessionChange, SessionId, Time};
 
 /// A durable conversation or work identity.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Session {
     /// Its id.
@@ -68,6 +68,56 @@ pub struct Session {
     /// When a run of it last began or ended.
     #[serde(rename = "lastActivityAtMs")]
     pub last_activity_at: Time,
+    /// Kept at hand by its owner.
+    #[serde(default)]
+    pub pinned: bool,
+    /// Who gave it its title; none until somebody has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title_source: Option<TitleSource>,
+    /// What it was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<Origin>,
+    /// The last message that it sees of the lines of others.
+    #[serde(skip)]
+    pub base: Option<Point>,
+}
+
+/// What a session was forked from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The session.
+    #[serde(rename = "sessionId")]
+    pub session: SessionId,
+    /// The last message that the two have in common.
+    #[serde(rename = "messageId")]
+    pub message: MessageId,
+}
+
+/// Who gave a session its title.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TitleSource {
+    /// A person. Nobody else changes it.
+    #[default]
+    Manual,
+    /// The agent.
+    Agent,
+    /// The kernel, from the first text.
+    Heuristic,
+}
+names!(TitleSource { Manual => "manual", Agent => "agent", Heuristic => "heuristic" });
+
+/// A title made of `text`: at most 50 characters of it, at the end of a word; none if it says nothing.
+pub fn title_of(text: &str) -> Option<String> {
+    const MOST: usize = 50;
+    let text: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let Some((cut, next)) = line.char_indices().nth(MOST) else {
+        return Some(line).filter(|line| !line.is_empty());
+    };
+    let fits = &line[..cut];
+    let end = if next == ' ' { cut } else { fits.rfind(' ').unwrap_or(cut) };
+    Some(fits[..end].to_owned())
 }
 
 /// What a session stands for in the caller's world, for example a task.
@@ -111,6 +161,23 @@ pub enum Command {
         /// The title.
         title: Option<String>,
     },
+    /// Give it this title, unless a person has given it one.
+    Title {
+        /// The title.
+        title: String,
+        /// Who proposes it.
+        source: TitleSource,
+    },
+    /// Keep it at hand, or not any more.
+    Pin {
+        /// True to keep it.
+        pinned: bool,
+    },
+    /// Let its active path end with another message, or with none.
+    Navigate {
+        /// The message.
+        tip: Option<MessageId>,
+    },
     /// Put it away.
     Archive,
     /// Take it out again.
@@ -130,7 +197,19 @@ pub fn decide(session: &Session, command: Command) -> Result<Vec<Body>, Refusal>
         (_, Command::Delete { live: true }) => Err(Refusal::WrongState { what: "session", status: "busy" }),
         (_, Command::Delete { live: false }) => Ok(vec![Body::SessionDeleted {}]),
         (_, Command::Rename { title }) if title == session.title => Ok(vec![]),
-        (_, Command::Rename { title }) => updated(SessionChange::Title { title }),
+        (_, Command::Rename { title }) => {
+            updated(SessionChange::Title { title, source: TitleSource::Manual })
+        }
+        (_, Command::Title { title, source }) => match session.title_source {
+            Some(TitleSource::Manual) => Ok(vec![]),
+            Some(_) if source == TitleSource::Heuristic => Ok(vec![]),
+            _ if session.title.as_ref() == Some(&title) => Ok(vec![]),
+            _ => updated(SessionChange::Title { title: Some(title), source }),
+        },
+        (_, Command::Pin { pinned }) if pinned == session.pinned => Ok(vec![]),
+        (_, Command::Pin { pinned }) => updated(SessionChange::Pinned { pinned }),
+        (_, Command::Navigate { tip }) if tip == session.tip_message => Ok(vec![]),
+        (_, Command::Navigate { tip }) => updated(SessionChange::Tip { tip }),
         (SessionStatus::Archived, Command::Archive) | (SessionStatus::Open, Command::Reopen) => Ok(vec![]),
         (_, Command::Archive) => updated(SessionChange::Status { status: SessionStatus::Archived }),
         (_, Command::Reopen) => updated(SessionChange::Status { status: SessionStatus::Open }),
@@ -140,7 +219,11 @@ pub fn decide(session: &Session, command: Command) -> Result<Vec<Body>, Refusal>
 /// Changes `session` as `body` says. Cannot fail: what was decided happens.
 pub fn apply(session: &mut Session, body: &Body, at: Time) {
     match body {
-        Body::SessionUpdated { change: SessionChange::Title { title } } => session.title.clone_from(title),
+        Body::SessionUpdated { change: SessionChange::Title { title, source } } => {
+            session.title.clone_from(title);
+            session.title_source = Some(*source);
+        }
+        Body::SessionUpdated { change: SessionChange::Pinned { pinned } } => session.pinned = *pinned,
         Body::SessionUpdated { change: SessionChange::Status { status } } => session.status = *status,
         Body::SessionUpdated { change: SessionChange::Tip { tip } } => session.tip_message = *tip,
         Body::SessionDeleted {} => session.status = SessionStatus::Deleted,
@@ -191,6 +274,10 @@ mod tests {
             created_at: Time(0),
             updated_at: Time(0),
             last_activity_at: Time(0),
+            pinned: false,
+            title_source: Some(TitleSource::Manual),
+            forked_from: None,
+            base: None,
         }
     }
 
@@ -208,7 +295,13 @@ mod tests {
     #[test]
     fn a_same_value_set_changes_nothing() {
         let mut tea = session(SessionStatus::Open);
-        for command in [rename(Some("tea")), Command::Reopen] {
+        let still = [
+            rename(Some("tea")),
+            Command::Reopen,
+            Command::Pin { pinned: false },
+            Command::Navigate { tip: None },
+        ];
+        for command in still {
             assert_eq!(send(&mut tea, command), Ok(vec![]));
         }
         let mut archived = session(SessionStatus::Archived);
@@ -221,6 +314,48 @@ mod tests {
         let mut session = session(SessionStatus::Archived);
         assert_eq!(send(&mut session, rename(None)), Ok(vec!["session.updated"]));
         assert_eq!((session.title, session.version, session.updated_at), (None, 2, Time(5)));
+    }
+
+    #[test]
+    fn a_title_is_made_of_the_first_words() {
+        let word = "x".repeat(60);
+        for (text, title) in [
+            ("  hello\n\tthere ", Some("hello there")),
+            (" \n\u{7} ", None),
+            ("", None),
+            (
+                "one two three four five six seven eight nine ten eleven",
+                Some("one two three four five six seven eight nine ten"),
+            ),
+            // The fiftieth character ends a word.
+            (
+                "aaaaaaaaa bbbbbbbbb ccccccccc ddddddddd eeeeeeeeee f",
+                Some("aaaaaaaaa bbbbbbbbb ccccccccc ddddddddd eeeeeeeeee"),
+            ),
+            (&word, Some(&word[..50])),
+        ] {
+            assert_eq!(title_of(text).as_deref(), title, "{text:?}");
+            assert!(title.is_none_or(|title| title.chars().count() <= 50));
+        }
+    }
+
+    #[test]
+    fn nobody_changes_the_title_that_a_person_gave() {
+        let propose = |title: &str, source| Command::Title { title: title.into(), source };
+        let mut new = Session { title: None, title_source: None, ..session(SessionStatus::Open) };
+        for (command, title) in [
+            (propose("first words", TitleSource::Heuristic), "first words"),
+            (propose("other words", TitleSource::Heuristic), "first words"),
+            (propose("what it is about", TitleSource::Agent), "what it is about"),
+            (rename(Some("mine")), "mine"),
+            (propose("better", TitleSource::Agent), "mine"),
+        ] {
+            send(&mut new, command).unwrap();
+            assert_eq!(new.title.as_deref(), Some(title));
+        }
+        send(&mut new, rename(None)).unwrap();
+        send(&mut new, propose("better", TitleSource::Agent)).unwrap();
+        assert_eq!(new.title, None, "no title is a person's choice too");
     }
 
     #[test]

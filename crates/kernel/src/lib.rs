@@ -12,6 +12,7 @@ mod flusher;
 pub mod ids;
 pub mod kernel;
 mod scheduler;
+pub mod search;
 pub mod store;
 pub mod tasks;
 

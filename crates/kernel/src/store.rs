@@ -94,21 +94,39 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<PlacedMessage>, StoreError>;
 
-    /// One message that `session` made, with its line.
+    /// One message that `session` sees, with its line.
     async fn message_get(
         &self,
         session: SessionId,
         message: MessageId,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
 
-    /// The shape of `session`'s path to `tip`: its lines, root first, and the cursors on them.
-    async fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError>;
+    /// How `session`'s path turns if it is to end at `to` and not at `from`.
+    async fn turn(&self, session: SessionId, from: Option<Point>, to: Point) -> Result<Turn, StoreError>;
 
-    /// The shape of a session's tree: its lines and cursors.
-    async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError>;
+    /// The leaf that `session`'s cursors lead to from `at`, and its line if that is the session's own.
+    async fn leaf(
+        &self,
+        session: SessionId,
+        at: Point,
+    ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
 
-    /// The messages of one stretch of a line.
-    async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError>;
+    /// The first `limit` messages that `session` sees beneath `at`, or its roots: the one that goes straight on, then
+    /// those of other lines in the order of their opening. Abandoned ones are left out.
+    async fn children(
+        &self,
+        session: SessionId,
+        at: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError>;
+
+    /// What `session` sees of its tree after `after`: line by line in the order of opening, parents before children.
+    async fn tree_page(
+        &self,
+        session: SessionId,
+        after: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<TreeRow>, StoreError>;
 }
 
 /// Why the store did not do as told.
@@ -355,11 +373,30 @@ pub struct PlacedMessage {
     pub point: Option<Point>,
 }
 
-/// The shape of a session's tree.
+/// How a path turns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TreeShape {
-    /// Its lines, oldest first.
+pub struct Turn {
+    /// What of the new path is not on the old one, root first.
+    pub ranges: Vec<Range>,
+    /// The lines of these.
     pub lines: Vec<Line>,
-    /// The line to follow from a point, where it is not the point's own.
+    /// The session's cursors within the ranges: the line to follow from a point, where it is not the point's own.
     pub cursors: Vec<(Point, LineId)>,
+}
+
+/// A message of a session's tree, and what stands around it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TreeRow {
+    /// The message.
+    pub message: Arc<Message>,
+    /// Its place.
+    pub point: Point,
+    /// True when its line was rolled back.
+    pub abandoned: bool,
+    /// The message above.
+    pub parent: Option<MessageId>,
+    /// True when a cursor of the session leads from there to here.
+    pub followed: bool,
+    /// The message beneath that the session's cursor leads to, or that goes straight on.
+    pub cursor: Option<MessageId>,
 }

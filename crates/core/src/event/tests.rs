@@ -61,7 +61,7 @@ fn a_position_reads_back_and_nothing_else_does() {
 #[test]
 fn a_payload_reads_back() {
     let bodies = [
-        Body::SessionUpdated { change: SessionChange::Title { title: None } },
+        Body::SessionUpdated { change: SessionChange::Title { title: None, source: crate::TitleSource::Manual } },
         Body::UsageUpdated { usage: Usage { input_tokens: 3, ..Usage::default() } },
         Body::RunSucceeded {
             close: Close { usage: Usage { output_tokens: 1, ..Usage::default() }, ..Close::default() },

@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use mainspring_core::run::{self, Command};
-use mainspring_core::tree::place;
+use mainspring_core::tree::{place, visit};
 use mainspring_core::{
     Attempt, Block, Body, Close, Failure, Line, LineId, Message, MessageId, MessageStatus, NodeId, Place,
-    Point, Refusal, Role, Run, Session, Time, ToolOutcome, Tree, Usage, Wait, attempt, session,
+    Point, Refusal, Role, Run, Session, Time, ToolOutcome, Usage, Wait, attempt, session,
 };
 
 use crate::feed::OpenText;
 use crate::ids::Ids;
-use crate::store::{Commit, Effect, Fence, NewEvent, Row, TreeShape};
+use crate::store::{Commit, Effect, Fence, NewEvent, Row, Turn};
 
 /// The part of a session's state that drafts work on copies of.
 #[derive(Debug, Clone)]
@@ -42,8 +42,8 @@ pub(crate) struct Draft {
     /// Streamed text that this draft completes.
     text: Vec<OpenText>,
     completes: bool,
-    /// The path beneath a branch, for its cursors.
-    shape: Option<TreeShape>,
+    /// How the path turns to where the run writes, if that is not the line of the tip.
+    turn: Option<Turn>,
     session_changed: bool,
     lines_changed: BTreeMap<LineId, Line>,
     events: Vec<NewEvent>,
@@ -62,7 +62,7 @@ impl Draft {
             wait: None,
             text: vec![],
             completes: false,
-            shape: None,
+            turn: None,
             session_changed: false,
             lines_changed: BTreeMap::new(),
             events: vec![],
@@ -83,8 +83,8 @@ impl Draft {
         self
     }
 
-    pub(crate) fn with_shape(mut self, shape: Option<TreeShape>) -> Self {
-        self.shape = shape;
+    pub(crate) fn with_turn(mut self, turn: Option<Turn>) -> Self {
+        self.turn = turn;
         self
     }
 
@@ -314,31 +314,32 @@ impl Draft {
         let Some(tip) = self.run.as_ref().and_then(|run| run.pen).and_then(before) else {
             return;
         };
-        if self.hot.session.tip.map(|tip| tip.line) != Some(tip.line) {
-            self.move_cursors(tip);
-        }
+        self.turn_path();
         self.hot.session.tip = Some(tip);
         self.hot.lines.retain(|id, _| *id == tip.line);
     }
 
-    /// The path turns onto another line: its cursors follow.
-    fn move_cursors(&mut self, tip: Point) {
-        let Some(shape) = &self.shape else {
-            let parent = self.hot.lines.get(&tip.line).and_then(|line| line.parent);
-            self.rows.extend(parent.map(|parent| Row::Cursor(parent, Some(tip.line))));
-            return;
-        };
-        let mut tree = Tree::from_parts(shape.lines.iter().copied(), shape.cursors.iter().copied());
-        self.lines_changed.values().chain(self.hot.lines.values()).for_each(|line| tree.put(*line));
-        tree.visit(Some(tip));
-        let old: BTreeMap<Point, LineId> = shape.cursors.iter().copied().collect();
-        let new: BTreeMap<Point, LineId> = tree.cursors().collect();
-        let gone = old.keys().filter(|at| !new.contains_key(at)).map(|at| Row::Cursor(*at, None));
-        let set = new
-            .iter()
-            .filter(|(at, line)| old.get(at) != Some(line))
-            .map(|(at, line)| Row::Cursor(*at, Some(*line)));
-        self.rows.extend(gone.chain(set));
+    /// The path turns: its cursors follow, and what it takes up again is no longer abandoned.
+    fn turn_path(&mut self) {
+        let Some(turn) = self.turn.take() else { return };
+        let changes = visit(&turn.ranges, &turn.cursors);
+        self.rows.extend(changes.into_iter().map(|(at, to)| Row::Cursor(at, to)));
+        for line in turn.lines.into_iter().filter(|line| line.abandoned) {
+            self.lines_changed.insert(line.id, Line { abandoned: false, ..line });
+        }
+    }
+
+    /// Moves the path to another leaf, or to none.
+    pub(crate) fn navigate(
+        &mut self,
+        leaf: Option<(Point, MessageId)>,
+        line: Option<Line>,
+    ) -> Result<(), Refusal> {
+        self.session_command(session::Command::Navigate { tip: leaf.map(|(_, message)| message) })?;
+        self.turn_path();
+        self.hot.session.tip = leaf.map(|(point, _)| point);
+        self.hot.lines = line.into_iter().map(|line| (line.id, line)).collect();
+        Ok(())
     }
 
     fn write_text(

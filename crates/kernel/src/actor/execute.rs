@@ -276,12 +276,9 @@ impl Actor {
     ) -> Result<(), Error> {
         let Some(active) = &self.active else { return Ok(()) };
         let (run, attempt, telling) = (active.run.clone(), active.attempt.clone(), active.telling);
-        let shape = match (run.place.is_branch(), run.pen.and_then(before)) {
-            (true, Some(tip)) => Some(self.shared.store.path_shape(self.fence.session, tip).await?),
-            _ => None,
-        };
+        let turn = self.turn_to(&run).await?;
         let (draft, text) = self.draft(true);
-        let mut draft = draft.with_run(run, Some(attempt)).with_text(text).with_shape(shape);
+        let mut draft = draft.with_run(run, Some(attempt)).with_text(text).with_turn(turn);
         if !usage.is_zero() {
             draft.emit(Body::UsageUpdated { usage });
         }
