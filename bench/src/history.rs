@@ -34,6 +34,8 @@ impl Maker {
         Session {
             id: self.ids.session(),
             owner: OWNER.into(),
+            org: None,
+            visibility: Visibility::Private,
             key: None,
             title: Some("a talk about foxes".into()),
             status: SessionStatus::Open,
@@ -44,6 +46,9 @@ impl Maker {
             adapter: adapter::ANSWER.into(),
             cwd: None,
             model_profile: None,
+            model: None,
+            system_prompt: None,
+            model_options: None,
             metadata: json!({}),
             tip: None,
             tip_message: None,

@@ -10,12 +10,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{
     Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, DelegationId, DelegationMode, DelegationStatus,
     EventId, Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId,
-    SessionStatus, Time, TitleSource, Usage, WaitId,
+    SessionStatus, Time, TitleSource, Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -375,6 +375,41 @@ pub enum SessionChange {
     Pinned {
         /// Whether it is.
         pinned: bool,
+    },
+    /// It is shown to others, or not any more.
+    Visibility {
+        /// Who may read it now.
+        visibility: Visibility,
+    },
+    /// Its runs use another model.
+    Model {
+        /// The model now.
+        model: Option<String>,
+    },
+    /// Its runs use another model profile.
+    ModelProfile {
+        /// The profile now.
+        model_profile: Option<String>,
+    },
+    /// Its runs get other instructions.
+    SystemPrompt {
+        /// The instructions now.
+        system_prompt: Option<String>,
+    },
+    /// Its runs tell the model's provider something else.
+    ModelOptions {
+        /// The options now.
+        model_options: Option<Map<String, Value>>,
+    },
+    /// Its runs work in another folder.
+    Cwd {
+        /// The folder now.
+        cwd: Option<String>,
+    },
+    /// The caller's own data is another.
+    Metadata {
+        /// The data now.
+        metadata: Value,
     },
     /// It was archived, reopened or closed.
     Status {

@@ -107,6 +107,8 @@ id!(/// An outcome declared for a turn.
     GoalId, "goal", "goal");
 id!(/// One running mainspring process.
     NodeId, "node", "node");
+id!(/// An API key: who its holder is, and what it may do.
+    KeyId, "key", "key");
 id!(/// What a waiting run waits for: an input or an approval.
     WaitId, "wait", "wait");
 

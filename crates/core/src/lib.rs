@@ -4,6 +4,7 @@
 //! fail; ids and time come in with the command. Nothing here does I/O, reads a clock, draws a random number or is
 //! async, and `tests/it/dependencies.rs` keeps it so.
 
+pub mod access;
 pub mod attempt;
 pub mod binding;
 pub mod delegation;
@@ -20,6 +21,7 @@ pub mod tree;
 pub mod usage;
 pub mod wait;
 
+pub use access::{AccessRole, ApiKey, Visibility};
 pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};
 pub use delegation::{Delegation, DelegationMode, DelegationStatus};
@@ -28,8 +30,8 @@ pub use event::{
     SessionChange, ToolOutcome,
 };
 pub use ids::{
-    ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, GoalId, GrantId, LineId, MessageId,
-    NodeId, RunId, SessionId, StepId, WaitId,
+    ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, GoalId, GrantId, KeyId, LineId,
+    MessageId, NodeId, RunId, SessionId, StepId, WaitId,
 };
 pub use limits::{BadName, Limits};
 pub use message::{Block, Message, MessageStatus, Role};

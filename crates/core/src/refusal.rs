@@ -53,6 +53,11 @@ pub enum Refusal {
         /// What came.
         given: &'static str,
     },
+    /// There is nobody whom the session could be shown to.
+    #[error(
+        "the session belongs to no org: only one that was made with an org's key can be shown to that org"
+    )]
+    NoOrg,
     /// The command does not fit this state.
     #[error("not possible while the {what} is {status}")]
     WrongState {
@@ -73,6 +78,7 @@ impl Refusal {
             Self::NotWaiting { .. } => "not_waiting",
             Self::Answered { .. } => "already_answered",
             Self::WrongAnswer { .. } => "wrong_answer",
+            Self::NoOrg => "no_org",
             Self::WrongState { .. } => "wrong_state",
         }
     }

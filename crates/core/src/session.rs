@@ -4,14 +4,14 @@
 //! open ◀──▶ archived        open | archived ──delete──▶ deleted
 //! ```
 //!
-//! Invariants: a session's id never changes; a same-value set changes nothing; a session with a live run is not
-//! deleted.
+//! Invariants: a session's id, owner and org never change; a same-value set changes nothing; a session with a live
+//! run is not deleted; one without an org is private.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{Body, MessageId, Point, Refusal, SessionChange, SessionId, Time};
+use crate::{Body, MessageId, Point, Refusal, RunOptions, SessionChange, SessionId, Time, Visibility};
 
 /// A durable conversation or work identity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,11 @@ pub struct Session {
     /// Whose it is.
     #[serde(rename = "ownerId")]
     pub owner: String,
+    /// The org of the key it was made with.
+    #[serde(rename = "orgId", skip_serializing_if = "Option::is_none")]
+    pub org: Option<String>,
+    /// Who may read it besides its owner.
+    pub visibility: Visibility,
     /// The caller's own name for it, unique per owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -49,6 +54,15 @@ pub struct Session {
     /// The model profile its runs use unless they name another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_profile: Option<String>,
+    /// The model its runs use unless they name another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The instructions its runs get unless they bring their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// What its runs tell the model's provider unless they say otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_options: Option<Map<String, Value>>,
     /// The caller's own data.
     pub metadata: Value,
     /// Where the active path ends.
@@ -120,6 +134,19 @@ pub fn title_of(text: &str) -> Option<String> {
     Some(fits[..end].to_owned())
 }
 
+impl Session {
+    /// What its runs use unless they say otherwise.
+    pub fn run_defaults(&self) -> RunOptions {
+        RunOptions {
+            system_prompt: self.system_prompt.clone(),
+            model_profile: self.model_profile.clone(),
+            model: self.model.clone(),
+            cwd: self.cwd.clone(),
+            model_options: self.model_options.clone(),
+        }
+    }
+}
+
 /// What a session stands for in the caller's world, for example a task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ExternalRef {
@@ -156,22 +183,14 @@ names!(SessionStatus { Open => "open", Archived => "archived", Closed => "closed
 /// What may be asked of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Give it this title, or none.
-    Rename {
-        /// The title.
-        title: Option<String>,
-    },
+    /// Change one of its settings. Its status and its tip are none: they have commands of their own.
+    Set(SessionChange),
     /// Give it this title, unless a person has given it one.
     Title {
         /// The title.
         title: String,
         /// Who proposes it.
         source: TitleSource,
-    },
-    /// Keep it at hand, or not any more.
-    Pin {
-        /// True to keep it.
-        pinned: bool,
     },
     /// Let its active path end with another message, or with none.
     Navigate {
@@ -196,18 +215,12 @@ pub fn decide(session: &Session, command: Command) -> Result<Vec<Body>, Refusal>
         (SessionStatus::Deleted, _) => Err(Refusal::WrongState { what: "session", status: "deleted" }),
         (_, Command::Delete { live: true }) => Err(Refusal::WrongState { what: "session", status: "busy" }),
         (_, Command::Delete { live: false }) => Ok(vec![Body::SessionDeleted {}]),
-        (_, Command::Rename { title }) if title == session.title => Ok(vec![]),
-        (_, Command::Rename { title }) => {
-            updated(SessionChange::Title { title, source: TitleSource::Manual })
-        }
+        (_, Command::Set(change)) => set(session, change),
         (_, Command::Title { title, source }) => match session.title_source {
             Some(TitleSource::Manual) => Ok(vec![]),
             Some(_) if source == TitleSource::Heuristic => Ok(vec![]),
-            _ if session.title.as_ref() == Some(&title) => Ok(vec![]),
-            _ => updated(SessionChange::Title { title: Some(title), source }),
+            _ => set(session, SessionChange::Title { title: Some(title), source }),
         },
-        (_, Command::Pin { pinned }) if pinned == session.pinned => Ok(vec![]),
-        (_, Command::Pin { pinned }) => updated(SessionChange::Pinned { pinned }),
         (_, Command::Navigate { tip }) if tip == session.tip_message => Ok(vec![]),
         (_, Command::Navigate { tip }) => updated(SessionChange::Tip { tip }),
         (SessionStatus::Archived, Command::Archive) | (SessionStatus::Open, Command::Reopen) => Ok(vec![]),
@@ -216,16 +229,44 @@ pub fn decide(session: &Session, command: Command) -> Result<Vec<Body>, Refusal>
     }
 }
 
-/// Changes `session` as `body` says. Cannot fail: what was decided happens.
-pub fn apply(session: &mut Session, body: &Body, at: Time) {
-    match body {
-        Body::SessionUpdated { change: SessionChange::Title { title, source } } => {
+fn set(session: &Session, change: SessionChange) -> Result<Vec<Body>, Refusal> {
+    match &change {
+        SessionChange::Visibility { visibility: Visibility::Org } if session.org.is_none() => {
+            return Err(Refusal::NoOrg);
+        }
+        SessionChange::Status { .. } | SessionChange::Tip { .. } => {
+            return Err(Refusal::WrongState { what: "session", status: session.status.name() });
+        }
+        _ => {}
+    }
+    let mut after = session.clone();
+    change_apply(&mut after, &change);
+    Ok(if after == *session { vec![] } else { vec![Body::SessionUpdated { change }] })
+}
+
+fn change_apply(session: &mut Session, change: &SessionChange) {
+    match change {
+        SessionChange::Title { title, source } => {
             session.title.clone_from(title);
             session.title_source = Some(*source);
         }
-        Body::SessionUpdated { change: SessionChange::Pinned { pinned } } => session.pinned = *pinned,
-        Body::SessionUpdated { change: SessionChange::Status { status } } => session.status = *status,
-        Body::SessionUpdated { change: SessionChange::Tip { tip } } => session.tip_message = *tip,
+        SessionChange::Pinned { pinned } => session.pinned = *pinned,
+        SessionChange::Visibility { visibility } => session.visibility = *visibility,
+        SessionChange::Model { model } => session.model.clone_from(model),
+        SessionChange::ModelProfile { model_profile } => session.model_profile.clone_from(model_profile),
+        SessionChange::SystemPrompt { system_prompt } => session.system_prompt.clone_from(system_prompt),
+        SessionChange::ModelOptions { model_options } => session.model_options.clone_from(model_options),
+        SessionChange::Cwd { cwd } => session.cwd.clone_from(cwd),
+        SessionChange::Metadata { metadata } => session.metadata.clone_from(metadata),
+        SessionChange::Status { status } => session.status = *status,
+        SessionChange::Tip { tip } => session.tip_message = *tip,
+    }
+}
+
+/// Changes `session` as `body` says. Cannot fail: what was decided happens.
+pub fn apply(session: &mut Session, body: &Body, at: Time) {
+    match body {
+        Body::SessionUpdated { change } => change_apply(session, change),
         Body::SessionDeleted {} => session.status = SessionStatus::Deleted,
         Body::RunSucceeded { close }
         | Body::RunFailed { close, .. }
@@ -257,6 +298,8 @@ mod tests {
         Session {
             id: SessionId::from_random([1; 16]),
             owner: "ann".into(),
+            org: None,
+            visibility: Visibility::Private,
             key: None,
             title: Some("tea".into()),
             status,
@@ -267,6 +310,9 @@ mod tests {
             adapter: "native".into(),
             cwd: None,
             model_profile: None,
+            model: None,
+            system_prompt: None,
+            model_options: None,
             metadata: Value::Null,
             tip: None,
             tip_message: None,
@@ -282,7 +328,7 @@ mod tests {
     }
 
     fn rename(title: Option<&str>) -> Command {
-        Command::Rename { title: title.map(str::to_owned) }
+        Command::Set(SessionChange::Title { title: title.map(str::to_owned), source: TitleSource::Manual })
     }
 
     /// Decides and applies, and gives the kinds of the events.
@@ -298,7 +344,7 @@ mod tests {
         let still = [
             rename(Some("tea")),
             Command::Reopen,
-            Command::Pin { pinned: false },
+            Command::Set(SessionChange::Pinned { pinned: false }),
             Command::Navigate { tip: None },
         ];
         for command in still {
@@ -356,6 +402,51 @@ mod tests {
         send(&mut new, rename(None)).unwrap();
         send(&mut new, propose("better", TitleSource::Agent)).unwrap();
         assert_eq!(new.title, None, "no title is a person's choice too");
+    }
+
+    #[test]
+    fn every_setting_is_set_once_and_for_the_runs_to_come() {
+        let mut session = Session { org: Some("acme".into()), ..session(SessionStatus::Open) };
+        let some = |text: &str| Some(text.to_owned());
+        let model_options = Some(Map::from_iter([("seed".to_owned(), Value::from(7))]));
+        let changes = [
+            SessionChange::Pinned { pinned: true },
+            SessionChange::Visibility { visibility: Visibility::Org },
+            SessionChange::Model { model: some("m1") },
+            SessionChange::ModelProfile { model_profile: some("fast") },
+            SessionChange::SystemPrompt { system_prompt: some("be kind") },
+            SessionChange::ModelOptions { model_options: model_options.clone() },
+            SessionChange::Cwd { cwd: some("/home") },
+            SessionChange::Metadata { metadata: Value::from(1) },
+        ];
+        for (version, change) in (2..).zip(changes) {
+            assert_eq!(send(&mut session, Command::Set(change.clone())), Ok(vec!["session.updated"]));
+            assert_eq!(session.version, version, "{change:?}");
+            assert_eq!(send(&mut session, Command::Set(change)), Ok(vec![]));
+        }
+        assert_eq!((session.visibility, &session.metadata), (Visibility::Org, &Value::from(1)));
+        let defaults = RunOptions {
+            system_prompt: some("be kind"),
+            model_profile: some("fast"),
+            model: some("m1"),
+            cwd: some("/home"),
+            model_options,
+        };
+        assert_eq!(session.run_defaults(), defaults);
+    }
+
+    #[test]
+    fn what_is_no_setting_is_not_set_and_what_has_no_org_is_not_shown() {
+        let mut session = session(SessionStatus::Open);
+        let before = session.clone();
+        for (change, code) in [
+            (SessionChange::Visibility { visibility: Visibility::Org }, "no_org"),
+            (SessionChange::Status { status: SessionStatus::Deleted }, "wrong_state"),
+            (SessionChange::Tip { tip: None }, "wrong_state"),
+        ] {
+            assert_eq!(send(&mut session, Command::Set(change)).unwrap_err().code(), code);
+        }
+        assert_eq!(session, before);
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod execute;
 mod recover;
 mod session;
 mod snapshot;
+mod tree;
 pub(crate) use command::{AcceptOutcome, Command, Reply};
 use draft::Draft;
 pub(crate) use draft::{Hot, before};
@@ -53,6 +54,8 @@ pub(crate) struct Actor {
     /// Runs that wait their turn, the next first.
     queue: VecDeque<Run>,
     next_no: u32,
+    /// The last tip that is known to owe no tool a result.
+    answered: Option<mainspring_core::Point>,
     /// True while a permit is on order.
     ordered: bool,
     /// Until when no permit is ordered, because what it was for could not be started; and the pause after that.
@@ -103,6 +106,7 @@ impl Actor {
             session: loaded.session,
         };
         let open = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());
+        feed.show_guests(hot.session.visibility);
         feed.restore(loaded.chunks, open.map(|run| run.id));
         let idle_since = shared.clock.now();
         let latest = loaded.latest.as_ref();
@@ -122,6 +126,7 @@ impl Actor {
                 .cloned()
                 .collect(),
             next_no: latest.map_or(0, |run| run.no) + 1,
+            answered: None,
             ordered: false,
             stalled: None,
             idle_since,
@@ -172,8 +177,8 @@ impl Actor {
                 self.count();
                 let _ = reply.send(outcome);
             }
-            Command::Create(reply) => {
-                let outcome = self.create().await;
+            Command::Create(request, reply) => {
+                let outcome = self.create(request).await;
                 self.over |= !self.stored;
                 let _ = reply.send(outcome);
             }
@@ -192,8 +197,16 @@ impl Actor {
                 let outcome = self.change_session(commands, version).await;
                 let _ = reply.send(outcome);
             }
-            Command::Subscribe(reply) => {
-                let outcome = self.snapshot().await;
+            Command::Navigate(to, version, reply) => {
+                let outcome = self.navigate(to, version).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Fork(fork, reply) => {
+                let outcome = self.fork(*fork).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Subscribe(caller, reply) => {
+                let outcome = self.snapshot(&caller).await;
                 let _ = reply.send(outcome);
             }
             Command::Record { by, records, reply } => {

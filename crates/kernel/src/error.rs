@@ -15,6 +15,9 @@ pub enum Error {
         /// What was asked for.
         name: String,
     },
+    /// The caller may see it, and may not do this with it.
+    #[error("{0}")]
+    Forbidden(String),
     /// The request does not make sense.
     #[error("{0}")]
     Invalid(String),
@@ -109,6 +112,7 @@ impl Error {
     pub const fn code(&self) -> &'static str {
         match self {
             Self::NotFound { .. } => "not_found",
+            Self::Forbidden(_) => "forbidden",
             Self::Invalid(_) => "invalid_request",
             Self::TooLarge { .. } => "too_large",
             Self::UnknownAdapter { .. } => "adapter_not_registered",

@@ -10,9 +10,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position, RunId, SessionId};
+use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position, RunId, SessionId, Visibility};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
@@ -34,6 +34,8 @@ pub struct Feed {
     state: Mutex<State>,
     wake: Notify,
     readers: AtomicUsize,
+    /// Whether others than the owner may read.
+    shown: AtomicBool,
     dirty: UnboundedSender<Arc<Feed>>,
     message_bytes: usize,
 }
@@ -137,6 +139,7 @@ impl Feed {
             }),
             wake: Notify::new(),
             readers: AtomicUsize::new(0),
+            shown: AtomicBool::new(false),
             dirty,
             message_bytes,
         })
@@ -322,6 +325,11 @@ impl Feed {
         let state = self.state.lock();
         let pos = state.barrier.unwrap_or(state.pos);
         (Position { cursor: state.cursor, pos }, open_texts(&state.text, pos))
+    }
+
+    /// Lets others than the owner read, or no more: they get nothing of what is published from now on.
+    pub(crate) fn show_guests(&self, visibility: Visibility) {
+        self.shown.store(visibility == Visibility::Org, Ordering::Release);
     }
 
     /// How many readers there are.

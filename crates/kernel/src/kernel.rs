@@ -4,11 +4,12 @@
 //! passes commands on. Each verb is one method; they live in `kernel/` by noun.
 
 use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use mainspring_core::{Limits, NodeId, SessionId};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::actor::{Actor, Command};
 use crate::adapter::{Adapter, Capabilities};
@@ -20,21 +21,33 @@ use crate::scheduler::Scheduler;
 use crate::store::Store;
 use crate::tasks::Tasks;
 
+mod access;
+mod idempotency;
+mod keys;
 mod requests;
 mod runs;
+mod search;
 mod sessions;
+mod tree;
+pub use access::Caller;
+pub use keys::{KeyQuery, NewKey, Secret};
 pub(crate) use requests::Accept;
 pub use requests::{
-    Accepted, Caller, CancelOutcome, MessageTree, NewSession, RunQuery, RunRequest, SessionPatch,
-    SessionQuery, SessionTarget, Snapshot, TreeNode,
+    Accepted, CancelOutcome, NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery,
+    SessionTarget, Snapshot,
 };
+pub use search::{MessageHit, SearchHit, SearchQuery, SearchResult};
 pub use sessions::{ends_run, session_ref};
+pub(crate) use tree::Forking;
+pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 
 /// How a kernel behaves.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What is too much.
     pub limits: Limits,
+    /// For whom this process itself acts: no org's admin makes a key for that owner.
+    pub owner: Option<String>,
     /// The adapter of sessions that name none.
     pub adapter: String,
     /// How many attempts execute at once.
@@ -53,6 +66,8 @@ pub struct Options {
     pub on_orphan: OnOrphan,
     /// The name of this process; a fresh one if not given.
     pub node: Option<NodeId>,
+    /// True to name sessions that nobody has named, after their first completed turn.
+    pub auto_title: bool,
     /// False for a kernel that only reads and changes records: queued runs stay queued.
     pub execute: bool,
 }
@@ -61,6 +76,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
+            owner: None,
             adapter: "script".into(),
             max_workers: 8,
             adapter_workers: HashMap::new(),
@@ -70,6 +86,7 @@ impl Default for Options {
             retry: Retry { base: 500, max: 30_000 },
             on_orphan: OnOrphan::Leave,
             node: None,
+            auto_title: true,
             execute: true,
         }
     }
@@ -129,8 +146,12 @@ pub(crate) struct Shared {
     pub(crate) tasks: Tasks,
     pub(crate) scheduler: Scheduler,
     pub(crate) dirty: mpsc::UnboundedSender<Arc<Feed>>,
+    /// Told whenever something was written that search shall find.
+    pub(crate) written: Arc<Notify>,
     actors: Mutex<HashMap<SessionId, mpsc::UnboundedSender<Command>>>,
     work: watch::Sender<Work>,
+    /// Told whenever a key is revoked.
+    keys_revoked: watch::Sender<()>,
     me: std::sync::Weak<Shared>,
 }
 
@@ -151,6 +172,7 @@ impl Kernel {
         // Nobody works before everything that was left is taken up, so that a start that fails has done nothing.
         let scheduler = Scheduler::new(0, options.adapter_workers.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
+        let written = Arc::<Notify>::default();
         let shared = Arc::new_cyclic(|me| Shared {
             store,
             adapters,
@@ -161,8 +183,10 @@ impl Kernel {
             tasks,
             scheduler,
             dirty,
+            written: written.clone(),
             actors: Mutex::new(HashMap::new()),
             work: watch::Sender::new(Work::default()),
+            keys_revoked: watch::Sender::new(()),
             me: me.clone(),
         });
         let kernel = Self { shared };
@@ -170,6 +194,8 @@ impl Kernel {
             kernel.shutdown().await;
             return Err(error);
         }
+        let Shared { store, clock, tasks, .. } = &*kernel.shared;
+        tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), written, tasks.clone()));
         kernel.shared.scheduler.add(kernel.shared.options.max_workers);
         Ok(kernel)
     }
@@ -180,7 +206,7 @@ impl Kernel {
         for session in unfinished.deleted {
             self.shared.purge(session);
         }
-        let forget = self.shared.clock.now().0 - 24 * 60 * 60 * 1_000;
+        let forget = self.shared.clock.now().0 - idempotency::REMEMBERED;
         self.shared.store.requests_forget(mainspring_core::Time(forget)).await?;
         let mut loading = vec![];
         for session in unfinished.live {
@@ -304,22 +330,29 @@ impl Shared {
     }
 
     /// An actor for a new session, which its first commit creates.
-    pub(crate) async fn birth(&self, session: mainspring_core::Session) -> Result<(), Error> {
-        let Some(me) = self.me.upgrade() else {
-            return Err(Error::ShuttingDown);
-        };
-        let id = session.id;
-        let fence = self.store.lease_take(id, self.node).await?;
-        let (tx, rx) = mpsc::unbounded_channel();
-        let actor = Actor::new(me, fence, crate::actor::unborn(session), false, (tx.clone(), rx));
-        let mut actors = self.actors.lock();
-        if self.tasks.is_stopping() {
-            return Err(Error::ShuttingDown);
-        }
-        actors.insert(id, tx);
-        drop(actors);
-        self.tasks.spawn(actor.serve());
-        Ok(())
+    ///
+    /// The type is spelled out because actors make actors: a fork is born by its source.
+    pub(crate) fn birth(
+        &self,
+        session: mainspring_core::Session,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send + '_>> {
+        Box::pin(async move {
+            let Some(me) = self.me.upgrade() else {
+                return Err(Error::ShuttingDown);
+            };
+            let id = session.id;
+            let fence = self.store.lease_take(id, self.node).await?;
+            let (tx, rx) = mpsc::unbounded_channel();
+            let actor = Actor::new(me, fence, crate::actor::unborn(session), false, (tx.clone(), rx));
+            let mut actors = self.actors.lock();
+            if self.tasks.is_stopping() {
+                return Err(Error::ShuttingDown);
+            }
+            actors.insert(id, tx);
+            drop(actors);
+            self.tasks.spawn(actor.serve());
+            Ok(())
+        })
     }
 
     /// The session's actor. One that is not in memory starts to load, and commands wait in its channel; `ready` learns

@@ -10,6 +10,7 @@ pub mod error;
 pub mod feed;
 mod flusher;
 pub mod ids;
+mod indexer;
 pub mod kernel;
 mod scheduler;
 pub mod search;

@@ -6,10 +6,14 @@
 
 use std::ops::Range;
 
+use mainspring_core::Block;
+use mainspring_core::message::text_of;
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
 /// Words of a query beyond this many are not looked at.
 const WORDS: usize = 16;
+/// How many bytes of a message are searched.
+const SEARCHED: usize = 256 << 10;
 /// How much of a text stands in a snippet, in characters: before what was found, and in all.
 const SNIPPET: (usize, usize) = (40, 160);
 
@@ -68,6 +72,15 @@ fn place(word: &[String], tokens: &[(String, Range<usize>)]) -> Option<Range<usi
     };
     let window = tokens.windows(word.len()).find(stands)?;
     Some(window.first()?.1.start..window.last()?.1.end)
+}
+
+/// What of a message is searched: its text, up to a size at which nobody looks for words any more.
+pub fn searched(content: &[Block]) -> String {
+    let mut text = text_of(content);
+    if text.len() > SEARCHED {
+        text.truncate(text.floor_char_boundary(SEARCHED));
+    }
+    text
 }
 
 /// The tokens of `text`, in order, with a space between each two: what a store indexes.

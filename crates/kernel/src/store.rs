@@ -1,18 +1,21 @@
 //! The store: where facts become durable.
 //!
-//! One verb changes it, [`Store::commit`]: rows and events together or not at all. A commit writes one session,
-//! named by its fence, and may put items into other sessions' inboxes. No rule lives behind this trait; it stores
+//! One verb changes sessions, [`Store::commit`]: rows and events together or not at all. A commit writes one session,
+//! named by its fence, and may put items into other sessions' inboxes. Keys belong to no session and have a verb of
+//! their own. No rule lives behind this trait; it stores
 //! the image that the rules in `core` have made.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Artifact, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId, ExternalRef, Grant,
-    LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Range, Run, RunId, RunStatus, Session,
-    SessionId, SessionStatus, Time,
+    ApiKey, Artifact, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId, ExternalRef,
+    Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Range, Run, RunId, RunStatus,
+    Session, SessionId, SessionStatus, Time,
 };
 use serde_json::Value;
+
+use crate::search::Query;
 
 /// Durable storage of one mainspring, or of a cluster of them.
 ///
@@ -46,10 +49,10 @@ pub trait Store: Send + Sync + 'static {
     /// All that a session's actor needs, without its history.
     async fn session_load(&self, session: SessionId) -> Result<Option<Loaded>, StoreError>;
 
-    /// The session of `owner` that `by` names. Deleted ones are not found.
+    /// The session that `by` names: an id one of any owner, a name one of `owner`'s. Deleted ones are not found.
     async fn session_find(&self, owner: &str, by: &SessionRef) -> Result<Option<Session>, StoreError>;
 
-    /// Sessions of one owner, the latest activity first, each with its latest run.
+    /// Sessions, the latest activity first, each with its latest run.
     async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError>;
 
     /// One run. Those of deleted sessions are not found.
@@ -120,6 +123,9 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<PlacedMessage>, StoreError>;
 
+    /// One message that `session` sees in its tree, and what stands around it.
+    async fn tree_row(&self, session: SessionId, message: MessageId) -> Result<Option<TreeRow>, StoreError>;
+
     /// What `session` sees of its tree after `after`: line by line in the order of opening, parents before children.
     async fn tree_page(
         &self,
@@ -127,6 +133,42 @@ pub trait Store: Send + Sync + 'static {
         after: Option<Point>,
         limit: usize,
     ) -> Result<Vec<TreeRow>, StoreError>;
+
+    /// Prepares some of what was written since for search; true while there is more. What is not prepared yet is found
+    /// as well, only more slowly.
+    async fn search_index(&self) -> Result<bool, StoreError>;
+
+    /// Sessions of `owner` whose title holds what `query` looks for, the latest activity first.
+    async fn search_titles(
+        &self,
+        owner: &str,
+        query: &Query,
+        limit: usize,
+    ) -> Result<Vec<Session>, StoreError>;
+
+    /// Messages of `owner`'s sessions that hold what `query` looks for, the latest first, before `before`.
+    async fn search_messages(
+        &self,
+        owner: &str,
+        query: &Query,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Found>, StoreError>;
+
+    /// The sessions that were forked from this one.
+    async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError>;
+
+    /// Makes an API key durable, inserted or replaced where it exists, together with the request that asked for it.
+    async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError>;
+
+    /// One API key, whether it is valid or not.
+    async fn key_find(&self, by: &KeyRef) -> Result<Option<ApiKey>, StoreError>;
+
+    /// API keys, the newest first.
+    async fn key_page(&self, page: &KeyPage) -> Result<Vec<ApiKey>, StoreError>;
+
+    /// True when `owner` has a session or a key that is not of `org`.
+    async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError>;
 }
 
 /// Why the store did not do as told.
@@ -338,13 +380,44 @@ pub enum SessionRef {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionPage {
     /// Whose.
-    pub owner: String,
+    pub whose: Whose,
+    /// Only those that are kept at hand, or only the others.
+    pub pinned: Option<bool>,
     /// Only these.
     pub status: Option<SessionStatus>,
     /// Only these.
     pub surface_kind: Option<String>,
     /// Only those before this one in the order.
     pub before: Option<(Time, SessionId)>,
+    /// How many.
+    pub limit: usize,
+}
+
+/// Whose sessions to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whose {
+    /// All of this owner's.
+    Owner(String),
+    /// What everybody of this org may read.
+    Org(String),
+}
+
+/// How an API key is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyRef {
+    /// By id.
+    Id(KeyId),
+    /// By the hash of its secret.
+    Hash([u8; 32]),
+}
+
+/// Which API keys to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyPage {
+    /// Only this org's.
+    pub org: Option<String>,
+    /// Only those before this one in the order.
+    pub before: Option<(Time, KeyId)>,
     /// How many.
     pub limit: usize,
 }
@@ -373,6 +446,17 @@ pub struct PlacedMessage {
     pub point: Option<Point>,
 }
 
+/// A message that was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// Its place in the order of arrival.
+    pub place: u64,
+    /// The message.
+    pub message: Arc<Message>,
+    /// The title of its session.
+    pub title: Option<String>,
+}
+
 /// How a path turns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Turn {
@@ -395,6 +479,8 @@ pub struct TreeRow {
     pub abandoned: bool,
     /// The message above.
     pub parent: Option<MessageId>,
+    /// The place of that.
+    pub above: Option<Point>,
     /// True when a cursor of the session leads from there to here.
     pub followed: bool,
     /// The message beneath that the session's cursor leads to, or that goes straight on.

@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session, SessionId, Time,
+    ApiKey, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Run, RunId, Session, SessionId,
+    SessionStatus, Time,
 };
+use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    Chunk, Commit, Fence, Loaded, PlacedMessage, Request, Row, RunPage, SessionPage, SessionRef, Store,
-    StoreError, TreeShape, Unfinished,
+    Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, PlacedMessage, Request, Row, RunPage, SessionPage,
+    SessionRef, Store, StoreError, TreeRow, Turn, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -21,9 +23,12 @@ use crate::Fault;
 
 mod apply;
 mod check;
+mod keys;
 mod purge;
 mod read;
+mod search;
 mod state;
+mod tree;
 
 /// A store that forgets everything when it is dropped.
 #[derive(Debug, Default)]
@@ -63,12 +68,16 @@ impl Inner {
     }
 
     fn commit(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
+        self.faulty(|inner| inner.commit_try(commit))
+    }
+
+    fn faulty<T>(&mut self, write: impl FnOnce(&mut Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
         // As with a group of commits: a fault strikes whatever comes next, even what would have been refused.
         let fault = self.fault.take();
         if let Some(fault @ (Fault::CommitFails | Fault::DiskFull)) = fault {
             return Err(StoreError::Unavailable(fault.message()));
         }
-        let result = self.commit_try(commit);
+        let result = write(self);
         if fault == Some(Fault::OutcomeUnknown) {
             return Err(StoreError::Unavailable(Fault::OutcomeUnknown.message()));
         }
@@ -202,18 +211,94 @@ impl Store for MemoryStore {
         session: SessionId,
         message: MessageId,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
-        self.read(|state| state.message_get(session, message))
+        self.read(|state| state.message_get(session, message))?
     }
 
-    async fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError> {
-        self.read(|state| state.path_shape(session, tip))?
+    async fn turn(&self, session: SessionId, from: Option<Point>, to: Point) -> Result<Turn, StoreError> {
+        self.read(|state| state.turn(session, from, to))?
     }
 
-    async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError> {
-        self.read(|state| state.tree(session))
+    async fn leaf(
+        &self,
+        session: SessionId,
+        at: Point,
+    ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
+        self.read(|state| state.leaf(session, at))?
     }
 
-    async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError> {
-        self.read(|state| state.line_messages(range))
+    async fn children(
+        &self,
+        session: SessionId,
+        at: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError> {
+        self.read(|state| state.children(session, at, limit))?
+    }
+
+    async fn search_index(&self) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    async fn search_titles(
+        &self,
+        owner: &str,
+        query: &Query,
+        limit: usize,
+    ) -> Result<Vec<Session>, StoreError> {
+        self.read(|state| state.search_titles(owner, query, limit))
+    }
+
+    async fn search_messages(
+        &self,
+        owner: &str,
+        query: &Query,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Found>, StoreError> {
+        self.read(|state| state.search_messages(owner, query, before, limit))
+    }
+
+    async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError> {
+        self.read(|state| {
+            let forked = |fork: &&Session| fork.forked_from.is_some_and(|origin| origin.session == session);
+            let forks = state.sessions.values().filter(|fork| fork.status != SessionStatus::Deleted);
+            forks.filter(forked).map(|fork| fork.id).collect()
+        })
+    }
+
+    async fn tree_row(&self, session: SessionId, message: MessageId) -> Result<Option<TreeRow>, StoreError> {
+        self.read(|state| state.tree_row(session, message))?
+    }
+
+    async fn tree_page(
+        &self,
+        session: SessionId,
+        after: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<TreeRow>, StoreError> {
+        self.read(|state| state.tree_page(session, after, limit))?
+    }
+
+    async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError> {
+        self.inner.lock().faulty(|inner| {
+            let mut next = inner.state.clone();
+            request.map_or(Ok(()), |request| next.request_apply(request))?;
+            next.keys.insert(key.id, key.clone());
+            next.check()?;
+            inner.state = next;
+            Ok(())
+        })
+    }
+
+    async fn key_find(&self, by: &KeyRef) -> Result<Option<ApiKey>, StoreError> {
+        self.read(|state| state.key_find(by))
+    }
+
+    async fn key_page(&self, page: &KeyPage) -> Result<Vec<ApiKey>, StoreError> {
+        self.read(|state| state.key_page(page))
+    }
+
+    async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
+        self.read(|state| state.owner_elsewhere(owner, org))
     }
 }

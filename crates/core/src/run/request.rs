@@ -1,6 +1,7 @@
 //! What a run was asked: names, options, place, mode, policy.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::MessageId;
 use crate::message::names;
@@ -36,6 +37,34 @@ pub struct RunOptions {
     /// The folder the agent works in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
+    /// What the model's provider is told besides, such as a temperature.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_options: Option<Map<String, Value>>,
+}
+
+impl RunOptions {
+    /// These options, completed by `defaults`.
+    ///
+    /// A model and a model profile are one choice: whoever makes either gets no default of the other. Of the model's
+    /// options each has its own default, which a null takes away.
+    pub fn or(&self, defaults: &Self) -> Self {
+        let chosen = self.model.is_some() || self.model_profile.is_some();
+        let Self { model, model_profile, .. } = if chosen { self } else { defaults }.clone();
+        let mut model_options = defaults.model_options.clone().unwrap_or_default();
+        for (name, value) in self.model_options.iter().flatten() {
+            match value {
+                Value::Null => drop(model_options.remove(name)),
+                value => drop(model_options.insert(name.clone(), value.clone())),
+            }
+        }
+        Self {
+            system_prompt: self.system_prompt.as_ref().or(defaults.system_prompt.as_ref()).cloned(),
+            cwd: self.cwd.as_ref().or(defaults.cwd.as_ref()).cloned(),
+            model_options: (!model_options.is_empty()).then_some(model_options),
+            model,
+            model_profile,
+        }
+    }
 }
 
 /// Where in the session's tree a run writes.
@@ -97,3 +126,34 @@ pub enum Policy {
 names!(Policy {
     Enqueue => "enqueue", Steer => "steer", Replace => "replace", Interrupt => "interrupt", Reject => "reject",
 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(json: Value) -> RunOptions {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn what_a_request_leaves_open_its_session_says() {
+        use serde_json::json;
+        let session = json!({"systemPrompt": "be kind", "model": "m1", "cwd": "/home",
+                             "modelOptions": {"temperature": 1, "seed": 7}});
+        for (asked, merged) in [
+            (json!({}), session.clone()),
+            (
+                json!({"systemPrompt": "", "cwd": "/tmp", "modelOptions": {"temperature": 0, "seed": null}}),
+                json!({"systemPrompt": "", "model": "m1", "cwd": "/tmp", "modelOptions": {"temperature": 0}}),
+            ),
+            (
+                json!({"modelProfile": "fast", "modelOptions": {"temperature": null, "seed": null}}),
+                json!({"systemPrompt": "be kind", "modelProfile": "fast", "cwd": "/home"}),
+            ),
+        ] {
+            let (asked, merged) = (options(asked), options(merged));
+            assert_eq!(asked.or(&options(session.clone())), merged);
+            assert_eq!(merged.or(&RunOptions::default()), merged, "what is complete stays as it is");
+        }
+    }
+}

@@ -55,7 +55,7 @@ impl Actor {
         let turn = match self.turn_to(&active.run).await {
             Ok(turn) => turn,
             Err(error) => {
-                let _ = reply.map(|reply| reply.send(Err(error)));
+                let _ = reply.map(|reply| reply.send(Err(error.into())));
                 return;
             }
         };

@@ -1,16 +1,16 @@
 //! What an actor is told, by callers, by adapters and by the kernel itself.
 
 use mainspring_core::session::Command as SessionCommand;
-use mainspring_core::{Answer, AttemptId, Point, Run, RunId, Session, WaitId};
+use mainspring_core::{Answer, AttemptId, MessageId, Point, Run, RunId, Session, WaitId};
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
 use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
 use crate::error::Error;
 use crate::feed::Subscription;
-use crate::kernel::{Accept, Accepted, CancelOutcome, Snapshot};
+use crate::kernel::{Accept, Accepted, Caller, CancelOutcome, Forking, Snapshot};
 use crate::scheduler::Permit;
-use crate::store::StoreError;
+use crate::store::{Request, StoreError};
 
 /// The answer to a command.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -19,8 +19,8 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 pub(crate) enum Command {
     /// Accept a prompt.
     Accept(Box<Accept>, Reply<AcceptOutcome>),
-    /// Create the session, if it is new.
-    Create(Reply<Result<Session, StoreError>>),
+    /// Create the session, if it is new, and remember the request that asked for it.
+    Create(Option<Box<Request>>, Reply<Result<Session, StoreError>>),
     /// Stop a run.
     Cancel(RunId, Reply<CancelOutcome>),
     /// Try an ended run again.
@@ -29,8 +29,12 @@ pub(crate) enum Command {
     Answer(RunId, WaitId, Answer, Reply<Run>),
     /// Change the session itself.
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
+    /// Move the active path.
+    Navigate(Option<MessageId>, Option<u64>, Reply<Session>),
+    /// Make a session that goes on from a message of this one.
+    Fork(Box<Forking>, Reply<Result<Session, StoreError>>),
     /// Begin to read, from a snapshot.
-    Subscribe(Reply<(Snapshot, Subscription)>),
+    Subscribe(Caller, Reply<(Snapshot, Subscription)>),
     /// An adapter records.
     Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
     /// An adapter asks a person and waits.
@@ -53,8 +57,9 @@ impl Command {
     /// True for what a caller asks; false for what comes of an attempt of this very actor.
     pub(super) fn is_call(&self) -> bool {
         match self {
-            Self::Accept(..) | Self::Create(_) | Self::Cancel(..) | Self::Retry(..) => true,
-            Self::Answer(..) | Self::Session(..) | Self::Subscribe(_) => true,
+            Self::Accept(..) | Self::Create(..) | Self::Cancel(..) | Self::Retry(..) => true,
+            Self::Answer(..) | Self::Session(..) | Self::Subscribe(..) => true,
+            Self::Navigate(..) | Self::Fork(..) => true,
             Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => false,
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
         }
@@ -65,12 +70,14 @@ impl Command {
         let error = error.clone();
         match self {
             Self::Accept(_, reply) => drop(reply.send(Err(error))),
-            Self::Create(reply) => drop(reply.send(Err(error))),
+            Self::Create(_, reply) => drop(reply.send(Err(error))),
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
             Self::Retry(_, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
-            Self::Subscribe(reply) => drop(reply.send(Err(error))),
+            Self::Navigate(_, _, reply) => drop(reply.send(Err(error))),
+            Self::Fork(_, reply) => drop(reply.send(Err(error))),
+            Self::Subscribe(_, reply) => drop(reply.send(Err(error))),
             // Whoever executes has lost its authority and learns it by the closed channel.
             Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => {}
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => {}

@@ -10,9 +10,11 @@ use mainspring_core::run::{self, Command};
 use mainspring_core::tree::{place, visit};
 use mainspring_core::{
     Attempt, Block, Body, Close, Failure, Line, LineId, Message, MessageId, MessageStatus, NodeId, Place,
-    Point, Refusal, Role, Run, Session, Time, ToolOutcome, Usage, Wait, attempt, session,
+    Point, Refusal, Role, Run, Session, SessionChange, Time, TitleSource, ToolOutcome, Usage, Wait, attempt,
+    session,
 };
 
+use super::tree::Base;
 use crate::feed::OpenText;
 use crate::ids::Ids;
 use crate::store::{Commit, Effect, Fence, NewEvent, Row, Turn};
@@ -44,6 +46,8 @@ pub(crate) struct Draft {
     completes: bool,
     /// How the path turns to where the run writes, if that is not the line of the tip.
     turn: Option<Turn>,
+    /// What the session is called once this run has succeeded, if nobody has named it.
+    title: Option<String>,
     session_changed: bool,
     lines_changed: BTreeMap<LineId, Line>,
     events: Vec<NewEvent>,
@@ -63,6 +67,7 @@ impl Draft {
             text: vec![],
             completes: false,
             turn: None,
+            title: None,
             session_changed: false,
             lines_changed: BTreeMap::new(),
             events: vec![],
@@ -88,8 +93,26 @@ impl Draft {
         self
     }
 
+    pub(crate) fn with_title(mut self, title: Option<String>) -> Self {
+        self.title = title;
+        self
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.events.is_empty()
+    }
+
+    /// True when it says something that search shall find.
+    pub(crate) fn is_searched(&self) -> bool {
+        let says = |body: &Body| {
+            matches!(
+                body,
+                Body::MessageCompleted { .. }
+                    | Body::SessionCreated { .. }
+                    | Body::SessionUpdated { change: SessionChange::Title { .. } }
+            )
+        };
+        self.events.iter().any(|event| says(&event.body))
     }
 
     pub(crate) fn row(&mut self, row: Row) {
@@ -109,7 +132,10 @@ impl Draft {
         session::apply(&mut self.hot.session, &body, self.at);
         self.session_changed |= matches!(body, Body::SessionCreated { .. })
             || before != (self.hot.session.version, self.hot.session.last_activity_at);
-        let run = self.run.as_ref().map(|run| run.id);
+        // A change of the session is no part of a run, even if it comes with one.
+        let of_run = !matches!(body, Body::SessionUpdated { .. });
+        let run = self.run.as_ref().map(|run| run.id).filter(|_| of_run);
+        let attempt = attempt.filter(|_| of_run);
         self.events.push(NewEvent { id: self.ids.event(), pos: self.pos, run, attempt, at: self.at, body });
     }
 
@@ -135,6 +161,10 @@ impl Draft {
             } else if matches!(body, Body::RunQueued { .. }) {
                 self.set_aside();
             }
+            // Before the end, so that whoever has seen that has seen it all.
+            if let (Body::RunSucceeded { .. }, Some(title)) = (&body, self.title.take()) {
+                self.session_command(session::Command::Title { title, source: TitleSource::Heuristic })?;
+            }
             self.emit(body);
         }
         Ok(())
@@ -144,15 +174,15 @@ impl Draft {
     pub(crate) fn start(
         &mut self,
         node: NodeId,
-        base: Option<Point>,
+        base: &Base,
         prompt: Option<(Arc<Message>, bool)>,
     ) -> Result<(), Refusal> {
         let Some(run) = &mut self.run else { return Ok(()) };
         let attempt = run::attempt_of(run, self.ids.attempt(), node, self.at);
         let first = run.pen.is_none();
         if first {
-            let line = base.and_then(|base| self.hot.lines.get(&base.line));
-            let placed = place(base, line, run.place.is_branch(), self.ids.line());
+            let line = base.at.and_then(|base| self.hot.lines.get(&base.line));
+            let placed = place(base.at, line, run.place.is_branch(), self.ids.line());
             run.pen = Some(placed.point);
             if let Some(line) = placed.opened {
                 self.line_put(line);
@@ -160,6 +190,12 @@ impl Draft {
         }
         self.attempt = Some(attempt);
         self.command(Command::Start)?;
+        if first && !base.owed.is_empty() {
+            self.write_results(unanswered(
+                base.owed.clone(),
+                "no result: the conversation went on without it",
+            ));
+        }
         match prompt {
             Some((message, stored)) if first => self.write(message, stored),
             // An earlier prompt is answered again: who spoke last elsewhere does not matter.
@@ -297,17 +333,11 @@ impl Draft {
                 error: Failure::new("outcome_unknown", "the run ended before the tool answered"),
             });
         }
-        let unanswered = std::mem::take(&mut self.hot.unanswered);
-        if unanswered.is_empty() {
-            return;
+        let calls = std::mem::take(&mut self.hot.unanswered);
+        if !calls.is_empty() {
+            let why = "outcome unknown: the run ended before the tool answered";
+            self.write_results(unanswered(calls, why));
         }
-        let result = |(tool_use_id, name)| Block::ToolResult {
-            tool_use_id,
-            name,
-            content: vec![Block::text("outcome unknown: the run ended before the tool answered")],
-            is_error: true,
-        };
-        self.write_results(unanswered.into_iter().map(result).collect());
     }
 
     fn move_tip(&mut self) {
@@ -423,6 +453,17 @@ impl Draft {
         self.hot.lines.insert(line.id, line);
         self.lines_changed.insert(line.id, line);
     }
+}
+
+/// Results for tool calls that nobody answers any more.
+fn unanswered(calls: Vec<(String, String)>, why: &str) -> Vec<Block> {
+    let result = |(tool_use_id, name)| Block::ToolResult {
+        tool_use_id,
+        name,
+        content: vec![Block::text(why)],
+        is_error: true,
+    };
+    calls.into_iter().map(result).collect()
 }
 
 /// The point just before `point` on its path; none before a root. It may lie on the parent line (see

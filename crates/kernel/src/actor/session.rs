@@ -1,19 +1,23 @@
 //! The session itself: created, renamed, archived, deleted.
 
 use mainspring_core::session::Command as SessionCommand;
-use mainspring_core::{Body, Cursor, RunStatus, Session, SessionStatus};
+use mainspring_core::{Body, Cursor, Refusal, RunStatus, Session, SessionStatus};
 
 use super::Actor;
 use crate::error::Error;
-use crate::store::{Loaded, StoreError};
+use crate::store::{Loaded, Request, Row, StoreError};
 
 impl Actor {
-    pub(super) async fn create(&mut self) -> Result<Result<Session, StoreError>, Error> {
+    pub(super) async fn create(
+        &mut self,
+        request: Option<Box<Request>>,
+    ) -> Result<Result<Session, StoreError>, Error> {
         if self.stored {
             return Ok(Ok(self.hot.session.clone()));
         }
         let (mut draft, _) = self.draft(false);
         draft.emit(created(&self.hot.session));
+        request.into_iter().for_each(|request| draft.row(Row::Request(request)));
         match self.commit(draft).await {
             Ok(_) => Ok(Ok(self.hot.session.clone())),
             Err(conflict @ StoreError::Conflict(_)) => Ok(Err(conflict)),
@@ -27,10 +31,7 @@ impl Actor {
         commands: Vec<SessionCommand>,
         version: Option<u64>,
     ) -> Result<Session, Error> {
-        let now = self.hot.session.version;
-        if let Some(expected) = version.filter(|version| *version != now) {
-            return Err(Error::Changed { expected, now });
-        }
+        self.check_version(version)?;
         let (mut draft, _) = self.draft(false);
         for command in commands {
             let command = match command {
@@ -39,9 +40,9 @@ impl Actor {
             };
             if let Err(refusal) = draft.session_command(command) {
                 self.give_up();
-                return Err(match self.busy() {
-                    Some(status) => Error::Busy { status },
-                    None => refusal.into(),
+                return Err(match (self.busy(), refusal) {
+                    (Some(status), Refusal::WrongState { .. }) => Error::Busy { status },
+                    (_, refusal) => refusal.into(),
                 });
             }
         }
@@ -51,6 +52,15 @@ impl Actor {
             self.shared.purge(self.fence.session);
         }
         Ok(self.hot.session.clone())
+    }
+
+    /// Refuses a change of a version that is not the present one.
+    pub(super) fn check_version(&self, expected: Option<u64>) -> Result<(), Error> {
+        let now = self.hot.session.version;
+        match expected.filter(|expected| *expected != now) {
+            Some(expected) => Err(Error::Changed { expected, now }),
+            None => Ok(()),
+        }
     }
 
     /// Where the run stands that keeps the session busy.

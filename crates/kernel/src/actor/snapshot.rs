@@ -7,13 +7,17 @@ use mainspring_core::{Message, Point};
 use super::{Actor, before};
 use crate::error::Error;
 use crate::feed::Subscription;
-use crate::kernel::Snapshot;
+use crate::kernel::{Caller, Snapshot};
 
 /// How many messages of the path a snapshot shows; the rest is read by page.
 const TAIL: usize = 50;
 
 impl Actor {
-    pub(super) async fn snapshot(&self) -> Result<(Snapshot, Subscription), Error> {
+    pub(super) async fn snapshot(&self, caller: &Caller) -> Result<(Snapshot, Subscription), Error> {
+        if !caller.reads(&self.hot.session) {
+            return Err(Error::not_found("session", self.fence.session));
+        }
+        let guest = caller.owner != self.hot.session.owner;
         let (position, partial) = self.feed.now();
         let active = self.active.as_ref().map(|active| active.run.clone());
         let messages = self.tail(self.hot.session.tip).await?;
@@ -30,7 +34,8 @@ impl Actor {
             position,
         };
         // Made here, so that the session has its reader before it could leave memory.
-        let subscription = Subscription::new(self.feed.clone(), self.shared.store.clone(), position);
+        let subscription =
+            Subscription::new(self.feed.clone(), self.shared.store.clone(), position).guest(guest);
         Ok((snapshot, subscription))
     }
 

@@ -118,7 +118,8 @@ impl Actor {
     pub(super) async fn fork(&mut self, fork: Forking) -> Result<Result<Session, StoreError>, Error> {
         let (point, placed, _) = self.message_at(fork.message).await?;
         // What is being written may yet be rolled back.
-        if let Some(active) = self.active.as_ref().filter(|active| placed.message.run == Some(active.run.id)) {
+        if let Some(active) = self.active.as_ref().filter(|active| placed.message.run == Some(active.run.id))
+        {
             return Err(Error::Busy { status: active.run.state.status() });
         }
         let now = self.shared.clock.now();

@@ -23,6 +23,8 @@ pub struct Subscription {
     at: Position,
     backlog: VecDeque<Arc<Event>>,
     thought: u64,
+    /// Reads what another owner shows, for as long as it is shown.
+    guest: bool,
 }
 
 /// One thing a reader gets.
@@ -93,12 +95,18 @@ impl Subscription {
     pub(crate) fn new(feed: Arc<Feed>, store: Arc<dyn Store>, at: Position) -> Self {
         feed.readers.fetch_add(1, Ordering::Relaxed);
         let thought = feed.state.lock().thought_no;
-        Self { feed, store, at, backlog: VecDeque::new(), thought }
+        Self { feed, store, at, backlog: VecDeque::new(), thought, guest: false }
     }
 
     /// The same reader, which has seen everything up to `at`.
     pub(crate) fn resume(mut self, at: Position) -> Self {
         self.at = at;
+        self
+    }
+
+    /// The same reader, as a guest of another owner's session or not.
+    pub(crate) fn guest(mut self, guest: bool) -> Self {
+        self.guest = guest;
         self
     }
 
@@ -117,7 +125,7 @@ impl Subscription {
         self.at
     }
 
-    /// The next thing; none once the session is gone. Dropping the future loses nothing.
+    /// The next thing; none once the session is gone, or not shown to this reader any more. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
         loop {
             let feed = self.feed.clone();
@@ -144,6 +152,9 @@ impl Subscription {
     fn step(&mut self) -> Step {
         let feed = self.feed.clone();
         let state = feed.state.lock();
+        if self.guest && !feed.shown.load(Ordering::Acquire) {
+            return Step::End;
+        }
         while self.backlog.front().is_some_and(|event| event.cursor <= self.at.cursor) {
             self.backlog.pop_front();
         }

@@ -3,27 +3,14 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Block, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy, Position, RequestName, Run,
-    RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time,
+    Block, ExternalRef, LegacyAlias, Message, Mode, Place, Policy, Position, RequestName, Run, RunId,
+    RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
 };
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
+use super::Caller;
 use crate::feed::OpenText;
-
-/// Who calls. Everything a caller sees or changes is its owner's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
-    /// Whose sessions it may see.
-    pub owner: String,
-}
-
-impl Caller {
-    /// A caller that acts for `owner`.
-    pub fn new(owner: impl Into<String>) -> Self {
-        Self { owner: owner.into() }
-    }
-}
 
 /// Which session a prompt is for: the first name given that is found, else a new session with these names.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -57,6 +44,32 @@ pub struct NewSession {
     pub agent_definition: Option<String>,
     /// The caller's own data: an object.
     pub metadata: Option<Value>,
+    // Part of the fingerprint of requests since some were made without them: absent where nothing is said.
+    /// Who may read it; nobody else if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<Visibility>,
+    /// Its model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Its instructions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// Its options for the model's provider.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_options: Option<Map<String, Value>>,
+}
+
+impl NewSession {
+    /// What its runs use unless they say otherwise.
+    pub(super) fn run_defaults(&self) -> RunOptions {
+        RunOptions {
+            system_prompt: self.system_prompt.clone(),
+            model_profile: self.model_profile.clone(),
+            model: self.model.clone(),
+            cwd: self.cwd.clone(),
+            model_options: self.model_options.clone(),
+        }
+    }
 }
 
 /// A prompt.
@@ -111,7 +124,7 @@ pub struct Accepted {
 #[derive(Debug, Clone)]
 pub(crate) struct Accept {
     pub(crate) run: RunId,
-    pub(crate) owner: String,
+    pub(crate) caller: Caller,
     pub(crate) prompt: Vec<Block>,
     /// The session's if not given.
     pub(crate) adapter: Option<String>,
@@ -168,6 +181,22 @@ pub struct SessionPatch {
     pub title: Option<Option<String>>,
     /// Open or archived.
     pub status: Option<SessionStatus>,
+    /// Whether it is kept at hand.
+    pub pinned: Option<bool>,
+    /// Who may read it.
+    pub visibility: Option<Visibility>,
+    /// Its model; none for none.
+    pub model: Option<Option<String>>,
+    /// Its model profile; none for none.
+    pub model_profile: Option<Option<String>>,
+    /// Its instructions; none for none.
+    pub system_prompt: Option<Option<String>>,
+    /// Its options for the model's provider, all of them; none for none.
+    pub model_options: Option<Option<Map<String, Value>>>,
+    /// Its folder; none for none.
+    pub cwd: Option<Option<String>>,
+    /// The caller's own data, all of it: an object.
+    pub metadata: Option<Value>,
     /// Only if it still stands at this version.
     pub version: Option<u64>,
 }
@@ -175,6 +204,10 @@ pub struct SessionPatch {
 /// Which sessions to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionQuery {
+    /// Whose.
+    pub scope: Scope,
+    /// Only those that are kept at hand, or only the others.
+    pub pinned: Option<bool>,
     /// Only these.
     pub status: Option<SessionStatus>,
     /// Only these.
@@ -183,6 +216,17 @@ pub struct SessionQuery {
     pub before: Option<(Time, SessionId)>,
     /// How many; 50 if not given.
     pub limit: Option<usize>,
+}
+
+/// Whose sessions to list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// The caller's own.
+    #[default]
+    Own,
+    /// What everybody of the caller's org may read.
+    Org,
 }
 
 /// Which runs to list.
@@ -196,28 +240,4 @@ pub struct RunQuery {
     pub before: Option<(Time, RunId)>,
     /// How many; 50 if not given.
     pub limit: Option<usize>,
-}
-
-/// A session's tree with its messages.
-#[derive(Debug, Clone, PartialEq)]
-pub struct MessageTree {
-    /// Its nodes, parents before children.
-    pub nodes: Vec<TreeNode>,
-}
-
-/// One message of a tree.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct TreeNode {
-    /// The message.
-    #[serde(flatten)]
-    pub message: Arc<Message>,
-    /// The message above.
-    pub parent_id: Option<MessageId>,
-    /// How many messages stand above.
-    pub depth: u32,
-    /// On the active path.
-    pub active: bool,
-    /// Part of a branch that was rolled back.
-    pub abandoned: bool,
 }

@@ -2,11 +2,12 @@
 
 use mainspring_core::limits::check_text;
 use mainspring_core::{
-    Answer, Attempt, Block, Cursor, Event, Place, Policy, Position, RequestName, Run, RunId, SessionId,
-    WaitId,
+    Answer, Attempt, Block, Cursor, Event, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
+    SessionId, WaitId,
 };
 use serde::Serialize;
 
+use super::idempotency;
 use super::sessions::check_target;
 use super::{Accept, Accepted, Caller, CancelOutcome, Kernel, RunQuery, RunRequest, SessionTarget};
 use crate::actor::Command;
@@ -42,7 +43,7 @@ impl Kernel {
             };
             let accept = Accept {
                 run: self.shared.ids.run(),
-                owner: caller.owner.clone(),
+                caller: caller.clone(),
                 prompt: request.prompt.clone(),
                 adapter: request.adapter.clone(),
                 mode: request.mode,
@@ -64,8 +65,10 @@ impl Kernel {
     /// The session that a prompt is for; a new one, which its first run creates, if there is none.
     async fn session_for(&self, caller: &Caller, request: &RunRequest) -> Result<SessionId, Error> {
         if let Some(found) = self.session_named(caller, &request.session).await? {
+            caller.check_changes(&found)?;
             return Ok(found.id);
         }
+        caller.check_makes()?;
         if request.place.is_branch() && request.place != Place::Root {
             return Err(Error::Invalid("a session must exist before it can be branched".into()));
         }
@@ -99,8 +102,7 @@ impl Kernel {
                 Ok(run) => store.run_get(run).await?,
                 Err(_) => None,
             };
-            found = run
-                .map(|run| (earlier.fingerprint == fingerprint, run, format!("the idempotency key {key:?}")));
+            found = run.map(|run| (earlier.fingerprint == fingerprint, run, idempotency::named(key)));
         }
         match found {
             None => Ok(None),
@@ -115,8 +117,21 @@ impl Kernel {
 
     /// One run.
     pub async fn run_get(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
-        let found = self.shared.store.run_get(run).await?;
-        found.filter(|found| found.owner == caller.owner).ok_or_else(|| Error::not_found("run", run))
+        let not_found = || Error::not_found("run", run);
+        let found = self.shared.store.run_get(run).await?.ok_or_else(not_found)?;
+        if found.owner == caller.owner {
+            return Ok(found);
+        }
+        let by = SessionRef::Id(found.session);
+        let session = self.shared.store.session_find(&caller.owner, &by).await?;
+        session.filter(|session| caller.reads(session)).map(|_| found).ok_or_else(not_found)
+    }
+
+    /// The session of a run that `caller` may change.
+    async fn run_changed(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
+        let run = self.run_get(caller, run).await?;
+        caller.check_changes_run(&run)?;
+        Ok(run.session)
     }
 
     /// The attempts of a run, the first first.
@@ -127,8 +142,13 @@ impl Kernel {
 
     /// Runs, the newest first.
     pub async fn run_list(&self, caller: &Caller, query: RunQuery) -> Result<Vec<Run>, Error> {
+        let owner = match query.session {
+            // Perhaps another's, who lets the caller's org read it.
+            Some(session) => self.session_get(caller, &SessionRef::Id(session)).await?.owner,
+            None => caller.owner.clone(),
+        };
         let page = RunPage {
-            owner: caller.owner.clone(),
+            owner,
             session: query.session,
             status: query.status,
             before: query.before,
@@ -151,13 +171,13 @@ impl Kernel {
 
     /// Stops a run. Answers once the wish is recorded and the adapter was told; the run's end follows as an event.
     pub async fn run_cancel(&self, caller: &Caller, run: RunId) -> Result<CancelOutcome, Error> {
-        let session = self.run_get(caller, run).await?.session;
+        let session = self.run_changed(caller, run).await?;
         self.shared.call(session, |reply| Command::Cancel(run, reply)).await
     }
 
     /// Tries an ended run again.
     pub async fn run_retry(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
-        let session = self.run_get(caller, run).await?.session;
+        let session = self.run_changed(caller, run).await?;
         self.shared.call(session, |reply| Command::Retry(run, reply)).await
     }
 
@@ -169,7 +189,7 @@ impl Kernel {
         wait: WaitId,
         answer: Answer,
     ) -> Result<Run, Error> {
-        let session = self.run_get(caller, run).await?.session;
+        let session = self.run_changed(caller, run).await?;
         self.shared.call(session, |reply| Command::Answer(run, wait, answer, reply)).await
     }
 
@@ -211,14 +231,22 @@ impl Kernel {
             .iter()
             .map(|block| if let Block::Text { text } = block { text.len() } else { 64 })
             .sum();
-        let system = request.options.system_prompt.as_ref().map_or(0, String::len);
-        let limit = self.shared.options.limits.prompt_bytes;
-        for (what, size) in [("the prompt", size), ("the system prompt", system)] {
-            if size > limit {
-                return Err(Error::TooLarge { what, size, limit });
-            }
+        check_size("the prompt", size, self.shared.options.limits.prompt_bytes)?;
+        self.check_options(&request.options)
+    }
+
+    /// Checks what a run needs besides its prompt, or a session says of its runs.
+    pub(super) fn check_options(&self, options: &RunOptions) -> Result<(), Error> {
+        let limits = &self.shared.options.limits;
+        options.model.as_deref().map_or(Ok(()), |model| check_text("a model", model))?;
+        options.model_profile.as_deref().map_or(Ok(()), |profile| check_text("a model profile", profile))?;
+        if options.cwd.as_ref().is_some_and(|cwd| cwd.is_empty() || cwd.contains('\0')) {
+            return Err(Error::Invalid("a folder must not be empty or hold a NUL character".into()));
         }
-        Ok(())
+        let system = options.system_prompt.as_ref().map_or(0, String::len);
+        check_size("the system prompt", system, limits.prompt_bytes)?;
+        check_size("the folder", options.cwd.as_ref().map_or(0, String::len), PATH_BYTES)?;
+        check_size("the model options", json_size(options.model_options.as_ref()), limits.metadata_bytes)
     }
 }
 
@@ -230,7 +258,7 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
         prompt: &'a [Block],
         adapter: &'a Option<String>,
         mode: mainspring_core::Mode,
-        options: &'a mainspring_core::RunOptions,
+        options: &'a RunOptions,
         place: Place,
         policy: Policy,
     }
@@ -243,8 +271,31 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
         place: request.place,
         policy: request.policy,
     };
-    let json = serde_json::to_vec(&asked).unwrap_or_default();
-    let mut hash = [0; 16];
-    hash.copy_from_slice(&blake3::hash(&json).as_bytes()[..16]);
-    hash
+    idempotency::fingerprint(&asked)
+}
+
+/// Bytes of a path, as Linux has it.
+const PATH_BYTES: usize = 4096;
+
+pub(super) fn check_size(what: &'static str, size: usize, limit: usize) -> Result<(), Error> {
+    if size > limit { Err(Error::TooLarge { what, size, limit }) } else { Ok(()) }
+}
+
+/// How many bytes `value` has as JSON; 0 if there is none.
+pub(super) fn json_size(value: Option<&impl Serialize>) -> usize {
+    value.and_then(|value| serde_json::to_vec(value).ok()).map_or(0, |json| json.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requests are remembered by their fingerprint: what can be asked since must not change that of what could before.
+    #[test]
+    fn a_request_has_the_fingerprint_it_always_had() {
+        let first = r#"{"session":{"id":null,"key":"a","external_ref":null,"legacy_alias":null,"new":{"title":null,"surface_kind":null,"adapter":null,"cwd":null,"model_profile":null,"agent_definition":null,"metadata":null}},"prompt":[{"type":"text","text":"hi"}],"adapter":null,"mode":"act","options":{"model":"m"},"place":{"kind":"tip"},"policy":"enqueue"}"#;
+        let mut asked = RunRequest::text("a", "hi");
+        asked.options.model = Some("m".into());
+        assert_eq!(fingerprint(&asked)[..], blake3::hash(first.as_bytes()).as_bytes()[..16]);
+    }
 }

@@ -1,49 +1,69 @@
 //! Verbs on sessions.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainspring_core::limits::{check_key, check_text};
 use mainspring_core::{
-    Body, Event, LineId, Message, MessageId, Position, Range, Run, Session, SessionId, SessionStatus, session,
+    Body, Event, Message, Position, Refusal, Run, RunOptions, Session, SessionChange, SessionId,
+    SessionStatus, TitleSource, Visibility, session,
 };
 use serde_json::{Map, Value};
 
-use super::requests::{MessageTree, TreeNode};
-use super::{Caller, Kernel, NewSession, SessionPatch, SessionQuery, SessionTarget, Snapshot};
+use super::runs::{check_size, json_size};
+use super::{Caller, Kernel, NewSession, Scope, SessionPatch, SessionQuery, SessionTarget, Snapshot};
 use crate::actor::Command;
 use crate::error::Error;
 use crate::feed::Subscription;
-use crate::store::{PlacedMessage, SessionPage, SessionRef, StoreError, Unique};
+use crate::store::{Request, SessionPage, SessionRef, StoreError, Unique, Whose};
 
 impl Kernel {
     /// The session that `target` names; a new one if there is none. Says whether it was made.
+    ///
+    /// The same request under the same idempotency key gives the session it made.
     pub async fn session_open(
         &self,
         caller: &Caller,
         target: &SessionTarget,
+        idempotency_key: Option<&str>,
     ) -> Result<(Session, bool), Error> {
         check_target(self, caller, target)?;
+        let request =
+            idempotency_key.map(|key| self.request_of(caller, "session_open", key, target)).transpose()?;
         loop {
+            if let Some(request) = &request
+                && let Some(answer) = self.request_known(request).await?
+            {
+                return Ok((self.session_get(caller, &session_ref(&answer)?).await?, false));
+            }
             if let Some(found) = self.session_named(caller, target).await? {
                 return Ok((found, false));
             }
+            caller.check_makes()?;
             let session = self.session_new(caller, target);
             let id = session.id;
+            let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
             self.shared.birth(session).await?;
-            match self.shared.call(id, Command::Create).await? {
+            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), reply)).await? {
                 Ok(session) => return Ok((session, true)),
                 // Somebody was faster: theirs is found now.
-                Err(StoreError::Conflict(Unique::SessionName)) => {}
+                Err(StoreError::Conflict(Unique::SessionName | Unique::RequestKey)) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// One session.
+    /// One session, for reading.
     pub async fn session_get(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
         let found = self.shared.store.session_find(&caller.owner, by).await?;
-        found.ok_or_else(|| Error::not_found("session", shown(by)))
+        let readable = found.filter(|session| caller.reads(session));
+        readable.ok_or_else(|| Error::not_found("session", shown(by)))
+    }
+
+    /// One session that `caller` may change. Every verb that changes a session begins here.
+    pub(super) async fn session_changed(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
+        let session = self.session_get(caller, by).await?;
+        caller.check_changes(&session)?;
+        Ok(session)
     }
 
     /// Sessions, the latest activity first, each with its latest run.
@@ -52,8 +72,16 @@ impl Kernel {
         caller: &Caller,
         query: SessionQuery,
     ) -> Result<Vec<(Session, Option<Run>)>, Error> {
+        let whose = match (query.scope, &caller.org) {
+            (Scope::Own, _) => Whose::Owner(caller.owner.clone()),
+            (Scope::Org, Some(org)) => Whose::Org(org.clone()),
+            (Scope::Org, None) => {
+                return Err(Error::Invalid("you belong to no org: use the key of one".into()));
+            }
+        };
         let page = SessionPage {
-            owner: caller.owner.clone(),
+            whose,
+            pinned: query.pinned,
             status: query.status,
             surface_kind: query.surface_kind,
             before: query.before,
@@ -69,12 +97,8 @@ impl Kernel {
         by: &SessionRef,
         patch: SessionPatch,
     ) -> Result<Session, Error> {
-        let mut commands = vec![];
-        if let Some(title) = patch.title {
-            let title = title.map(|title| title.trim().to_owned()).filter(|title| !title.is_empty());
-            check_title(self, title.as_deref())?;
-            commands.push(session::Command::Rename { title });
-        }
+        let changes = self.settings_of(&patch)?;
+        let mut commands: Vec<_> = changes.into_iter().map(session::Command::Set).collect();
         match patch.status {
             None => {}
             Some(SessionStatus::Open) => commands.push(session::Command::Reopen),
@@ -82,6 +106,35 @@ impl Kernel {
             Some(status) => return Err(Error::Invalid(format!("a session cannot be set to {status}"))),
         }
         self.session_change(caller, by, commands, patch.version).await
+    }
+
+    /// The settings that `patch` changes, each checked.
+    fn settings_of(&self, patch: &SessionPatch) -> Result<Vec<SessionChange>, Error> {
+        let SessionPatch { title, model, model_profile, system_prompt, model_options, cwd, .. } =
+            patch.clone();
+        let title =
+            title.map(|title| title.map(|title| title.trim().to_owned()).filter(|title| !title.is_empty()));
+        check_title(self, title.iter().flatten().next().map(String::as_str))?;
+        self.check_options(&RunOptions {
+            system_prompt: system_prompt.clone().flatten(),
+            model_profile: model_profile.clone().flatten(),
+            model: model.clone().flatten(),
+            cwd: cwd.clone().flatten(),
+            model_options: model_options.clone().flatten(),
+        })?;
+        check_metadata(self, patch.metadata.as_ref())?;
+        let changes = [
+            title.map(|title| SessionChange::Title { title, source: TitleSource::Manual }),
+            patch.pinned.map(|pinned| SessionChange::Pinned { pinned }),
+            patch.visibility.map(|visibility| SessionChange::Visibility { visibility }),
+            model.map(|model| SessionChange::Model { model }),
+            model_profile.map(|model_profile| SessionChange::ModelProfile { model_profile }),
+            system_prompt.map(|system_prompt| SessionChange::SystemPrompt { system_prompt }),
+            model_options.map(|model_options| SessionChange::ModelOptions { model_options }),
+            cwd.map(|cwd| SessionChange::Cwd { cwd }),
+            patch.metadata.clone().map(|metadata| SessionChange::Metadata { metadata }),
+        ];
+        Ok(changes.into_iter().flatten().collect())
     }
 
     /// Deletes a session and everything of it.
@@ -96,7 +149,7 @@ impl Kernel {
         commands: Vec<session::Command>,
         version: Option<u64>,
     ) -> Result<Session, Error> {
-        let session = self.session_get(caller, by).await?;
+        let session = self.session_changed(caller, by).await?;
         self.shared.call(session.id, |reply| Command::Session(commands, version, reply)).await
     }
 
@@ -110,7 +163,8 @@ impl Kernel {
         from: Option<Position>,
     ) -> Result<(Snapshot, Subscription), Error> {
         let session = self.session_get(caller, by).await?;
-        let (snapshot, subscription) = self.shared.call(session.id, Command::Subscribe).await?;
+        let subscribe = |reply| Command::Subscribe(caller.clone(), reply);
+        let (snapshot, subscription) = self.shared.call(session.id, subscribe).await?;
         let now = subscription.position();
         let from = from.unwrap_or(now);
         if from.cursor > now.cursor {
@@ -147,42 +201,6 @@ impl Kernel {
         Ok(self.shared.store.events_after(session.id, None, after, self.page(limit)?).await?)
     }
 
-    /// The whole tree of a session.
-    pub async fn session_tree(&self, caller: &Caller, by: &SessionRef) -> Result<MessageTree, Error> {
-        let session = self.session_get(caller, by).await?;
-        let shape = self.shared.store.tree(session.id).await?;
-        let mut messages: HashMap<LineId, Vec<PlacedMessage>> = HashMap::new();
-        for line in &shape.lines {
-            if line.end > line.start() {
-                let range = Range { line: line.id, from: line.start(), to: line.end - 1 };
-                messages.insert(line.id, self.shared.store.line_messages(range).await?);
-            }
-        }
-        let tree =
-            mainspring_core::Tree::from_parts(shape.lines.iter().copied(), shape.cursors.iter().copied());
-        let on_path: HashMap<LineId, (u32, u32)> =
-            tree.path(session.tip).into_iter().map(|range| (range.line, (range.from, range.to))).collect();
-        let mut ids: HashMap<mainspring_core::Point, MessageId> = HashMap::new();
-        let mut nodes = vec![];
-        for line in &shape.lines {
-            for placed in messages.remove(&line.id).unwrap_or_default() {
-                let Some(point) = placed.point else { continue };
-                ids.insert(point, placed.message.id);
-                let active =
-                    on_path.get(&line.id).is_some_and(|(from, to)| (from..=to).contains(&&point.pos));
-                let parent_id = tree.parent(point).and_then(|parent| ids.get(&parent).copied());
-                nodes.push(TreeNode {
-                    message: placed.message,
-                    parent_id,
-                    depth: point.pos,
-                    active,
-                    abandoned: line.abandoned,
-                });
-            }
-        }
-        Ok(MessageTree { nodes })
-    }
-
     /// Resolution order: id, key, external reference, legacy alias.
     pub(super) async fn session_named(
         &self,
@@ -207,11 +225,16 @@ impl Kernel {
 
     pub(super) fn session_new(&self, caller: &Caller, target: &SessionTarget) -> Session {
         let now = self.shared.clock.now();
-        let NewSession { title, surface_kind, adapter, cwd, model_profile, agent_definition, metadata } =
-            target.new.clone();
+        let new = target.new.clone();
+        let titled = new.title.is_some().then_some(TitleSource::Manual);
+        let NewSession {
+            title, surface_kind, adapter, cwd, model_profile, agent_definition, metadata, ..
+        } = new;
         Session {
             id: self.shared.ids.session(),
             owner: caller.owner.clone(),
+            org: caller.org.clone(),
+            visibility: new.visibility.unwrap_or_default(),
             key: target.key.clone(),
             title,
             status: SessionStatus::Open,
@@ -222,6 +245,9 @@ impl Kernel {
             adapter: adapter.unwrap_or_else(|| self.shared.options.adapter.clone()),
             cwd,
             model_profile,
+            model: new.model,
+            system_prompt: new.system_prompt,
+            model_options: new.model_options,
             metadata: metadata.unwrap_or_else(|| Value::Object(Map::new())),
             tip: None,
             tip_message: None,
@@ -229,6 +255,10 @@ impl Kernel {
             created_at: now,
             updated_at: now,
             last_activity_at: now,
+            pinned: false,
+            title_source: titled,
+            forked_from: None,
+            base: None,
         }
     }
 
@@ -264,18 +294,21 @@ pub(super) fn check_target(kernel: &Kernel, caller: &Caller, target: &SessionTar
     if let Some(adapter) = &new.adapter {
         kernel.check_adapter(adapter)?;
     }
-    let Some(metadata) = &new.metadata else {
-        return Ok(());
-    };
-    let (size, limit) = (metadata.to_string().len(), kernel.shared.options.limits.metadata_bytes);
-    match metadata.is_object() {
-        false => Err(Error::Invalid("metadata must be an object".into())),
-        true if size > limit => Err(Error::TooLarge { what: "metadata", size, limit }),
-        true => Ok(()),
+    if new.visibility == Some(Visibility::Org) && caller.org.is_none() {
+        return Err(Refusal::NoOrg.into());
     }
+    kernel.check_options(&new.run_defaults())?;
+    check_metadata(kernel, new.metadata.as_ref())
 }
 
-fn check_title(kernel: &Kernel, title: Option<&str>) -> Result<(), Error> {
+fn check_metadata(kernel: &Kernel, metadata: Option<&Value>) -> Result<(), Error> {
+    if metadata.is_some_and(|metadata| !metadata.is_object()) {
+        return Err(Error::Invalid("metadata must be an object".into()));
+    }
+    check_size("metadata", json_size(metadata), kernel.shared.options.limits.metadata_bytes)
+}
+
+pub(super) fn check_title(kernel: &Kernel, title: Option<&str>) -> Result<(), Error> {
     let most = kernel.shared.options.limits.title_chars;
     match title {
         Some(title) if title.chars().count() > most => {

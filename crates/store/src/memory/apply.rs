@@ -42,6 +42,8 @@ impl State {
             }
             Row::Message(message, point) => {
                 let message = PlacedMessage { message: Arc::clone(message), point: *point };
+                let next = self.arrivals.values().max().map_or(1, |last| last + 1);
+                self.arrivals.entry(message.message.id).or_insert(next);
                 self.messages.insert(message.message.id, message);
             }
             Row::MessagePlace(message, point) => self.message_place(session, *message, *point)?,
@@ -113,7 +115,7 @@ impl State {
         }
     }
 
-    fn request_apply(&mut self, request: &Request) -> Result<(), StoreError> {
+    pub(super) fn request_apply(&mut self, request: &Request) -> Result<(), StoreError> {
         let key = (request.owner.clone(), request.operation.clone(), request.key.clone());
         if self.requests.get(&key).is_some_and(|known| known.at.plus(DAY_MS) >= request.at) {
             return Err(StoreError::Conflict(Unique::RequestKey));

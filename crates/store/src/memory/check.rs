@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::hash::Hash;
 
-use mainspring_core::{BindingStatus, RunStatus, SessionStatus};
+use mainspring_core::{BindingStatus, RunStatus, SessionStatus, Visibility};
 use mainspring_kernel::store::{StoreError, Unique};
 
 use super::state::State;
@@ -23,7 +23,11 @@ impl State {
         if !distinct(requests) {
             return conflict(Unique::RunRequest);
         }
-        if self.runs_fit() && self.records_fit() { Ok(()) } else { conflict(Unique::Other) }
+        if self.runs_fit() && self.records_fit() && self.access_fits() {
+            Ok(())
+        } else {
+            conflict(Unique::Other)
+        }
     }
 
     fn names_unique(&self) -> bool {
@@ -31,6 +35,12 @@ impl State {
         distinct(named().filter_map(|session| Some((&session.owner, session.key.as_ref()?))))
             && distinct(named().filter_map(|session| Some((&session.owner, session.external_ref.as_ref()?))))
             && distinct(named().filter_map(|session| Some((&session.owner, session.legacy_alias.as_ref()?))))
+    }
+
+    fn access_fits(&self) -> bool {
+        let shown = |session: &&mainspring_core::Session| session.visibility == Visibility::Org;
+        distinct(self.keys.values().map(|key| key.hash))
+            && self.sessions.values().filter(shown).all(|session| session.org.is_some())
     }
 
     fn messages_fit(&self) -> bool {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use mainspring_core::{
-    Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant, GrantId, Line,
-    LineId, MessageId, Point, Run, RunId, Session, SessionId,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant,
+    GrantId, KeyId, Line, LineId, MessageId, Point, Run, RunId, Session, SessionId,
 };
 use mainspring_kernel::store::{Chunk, Effect, InboxItem, PlacedMessage, Request};
 
@@ -18,6 +18,8 @@ pub(super) struct State {
     pub(super) attempts: BTreeMap<(RunId, u32), Attempt>,
     pub(super) events: BTreeMap<u64, Event>,
     pub(super) messages: BTreeMap<MessageId, PlacedMessage>,
+    /// When each message came, as a number that grows.
+    pub(super) arrivals: BTreeMap<MessageId, u64>,
     /// Each with the session that opened it, oldest first.
     pub(super) lines: Vec<(SessionId, Line)>,
     pub(super) cursors: BTreeMap<(SessionId, Point), LineId>,
@@ -29,11 +31,17 @@ pub(super) struct State {
     pub(super) grants: BTreeMap<GrantId, Grant>,
     pub(super) artifacts: BTreeMap<ArtifactId, Artifact>,
     pub(super) delegations: BTreeMap<DelegationId, Delegation>,
+    pub(super) keys: BTreeMap<KeyId, ApiKey>,
 }
 
 impl State {
     pub(super) fn line(&self, id: LineId) -> Option<&Line> {
         self.lines.iter().map(|(_, line)| line).find(|line| line.id == id)
+    }
+
+    /// The line, if this session opened it.
+    pub(super) fn line_own(&self, session: SessionId, id: LineId) -> Option<Line> {
+        self.lines.iter().find(|(of, line)| *of == session && line.id == id).map(|(_, line)| *line)
     }
 
     /// The session, unless it is deleted.

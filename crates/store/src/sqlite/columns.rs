@@ -4,8 +4,8 @@
 //! reads back as it was.
 
 use mainspring_core::{
-    ArtifactId, AttemptId, BindingId, Cost, DelegationId, EventId, Failure, GrantId, LineId, MessageId,
-    NodeId, Point, RunId, SessionId, Time, Usage,
+    ArtifactId, AttemptId, BindingId, Cost, DelegationId, EventId, Failure, GrantId, KeyId, LineId,
+    MessageId, NodeId, Point, RunId, SessionId, Time, Usage,
 };
 use rusqlite::types::{FromSql, Type};
 use rusqlite::{Error, Result, Row};
@@ -30,7 +30,7 @@ macro_rules! ids {
         }
     )*};
 }
-ids!(SessionId RunId AttemptId EventId BindingId ArtifactId DelegationId GrantId MessageId NodeId);
+ids!(SessionId RunId AttemptId EventId BindingId ArtifactId DelegationId GrantId KeyId MessageId NodeId);
 
 /// The bytes of an id that may be missing.
 pub(super) fn blob<T: Id>(id: Option<T>) -> Option<[u8; 16]> {
@@ -122,6 +122,11 @@ impl<'row> Columns<'row> {
     pub(super) fn name<T>(&mut self, from_name: impl FnOnce(&str) -> Option<T>) -> Result<T> {
         let name = self.text()?;
         from_name(name).ok_or_else(|| self.nonsense(format!("{name:?} is not a known name")))
+    }
+
+    pub(super) fn maybe_name<T>(&mut self, from_name: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
+        let Some(name) = self.maybe_text()? else { return Ok(None) };
+        from_name(name).map(Some).ok_or_else(|| self.nonsense(format!("{name:?} is not a known name")))
     }
 
     pub(super) fn json<T: DeserializeOwned>(&mut self) -> Result<T> {

@@ -7,6 +7,8 @@ use rusqlite::{Connection, OptionalExtension};
 const MIGRATIONS: &[(u32, &str)] = &[
     (1, include_str!("../../migrations/0001_tables.sql")),
     (2, include_str!("../../migrations/0002_views.sql")),
+    (3, include_str!("../../migrations/0003_access.sql")),
+    (4, include_str!("../../migrations/0004_trees.sql")),
 ];
 
 /// The version this program writes.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Attempt, Cancellation, ExternalRef, LegacyAlias, Line, LineId, Message, MessageStatus, Mode, RequestName,
-    Role, Run, RunStatus, Session, SessionStatus, Usage,
+    AccessRole, ApiKey, Attempt, Cancellation, ExternalRef, LegacyAlias, Line, LineId, Message,
+    MessageStatus, Mode, Origin, RequestName, Role, Run, RunStatus, Session, SessionStatus, TitleSource,
+    Usage, Visibility,
 };
 use mainspring_kernel::store::{PlacedMessage, Request, StoreError};
 use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
@@ -14,7 +15,9 @@ use super::error::of_read;
 use super::state::state_read;
 
 pub(super) mod events;
+pub(super) mod keys;
 pub(super) mod runs;
+pub(super) mod search;
 pub(super) mod sessions;
 pub(super) mod tree;
 
@@ -22,7 +25,9 @@ macro_rules! session_columns {
     () => {
         "session_id, owner_id, key, title, status, surface_kind, external_ref_kind, external_ref_id, \
          legacy_client_scope, legacy_session_key, agent_definition_id, default_adapter_id, default_cwd, model_profile, \
-         metadata_json, tip_line, tip_pos, tip_message_id, version, created_at_ms, updated_at_ms, last_activity_at_ms"
+         metadata_json, tip_line, tip_pos, tip_message_id, version, created_at_ms, updated_at_ms, last_activity_at_ms, \
+         org_id, visibility, model, system_prompt, model_options, pinned, title_source, forked_from_session_id, \
+         forked_from_message_id, base_line, base_pos"
     };
 }
 macro_rules! run_columns {
@@ -53,12 +58,20 @@ macro_rules! line_columns {
         "line, parent_line, parent_pos, end_pos, abandoned"
     };
 }
+macro_rules! key_columns {
+    () => {
+        "key_id, name, owner_id, org_id, role, hash, created_at_ms, expires_at_ms, revoked_at_ms"
+    };
+}
 macro_rules! request_columns {
     () => {
         "owner_id, operation, key, fingerprint, answer, created_at_ms"
     };
 }
-use {attempt_columns, line_columns, message_columns, request_columns, run_columns, session_columns};
+use {
+    attempt_columns, key_columns, line_columns, message_columns, request_columns, run_columns,
+    session_columns,
+};
 
 /// The one row of `sql`, if there is one.
 fn one<T>(
@@ -118,6 +131,18 @@ fn session(columns: &mut Columns<'_>) -> Result<Session> {
         created_at: columns.time()?,
         updated_at: columns.time()?,
         last_activity_at: columns.time()?,
+        org: columns.get()?,
+        visibility: columns.name(Visibility::from_name)?,
+        model: columns.get()?,
+        system_prompt: columns.get()?,
+        model_options: columns.maybe_json()?,
+        pinned: columns.get()?,
+        title_source: columns.maybe_name(TitleSource::from_name)?,
+        forked_from: {
+            let (session, message) = (columns.maybe_id()?, columns.maybe_id()?);
+            session.zip(message).map(|(session, message)| Origin { session, message })
+        },
+        base: columns.point()?,
     })
 }
 
@@ -209,5 +234,19 @@ fn request(columns: &mut Columns<'_>) -> Result<Request> {
         fingerprint: columns.get()?,
         answer: columns.get()?,
         at: columns.time()?,
+    })
+}
+
+fn key(columns: &mut Columns<'_>) -> Result<ApiKey> {
+    Ok(ApiKey {
+        id: columns.id()?,
+        name: columns.get()?,
+        owner: columns.get()?,
+        org: columns.get()?,
+        role: columns.name(AccessRole::from_name)?,
+        hash: columns.get()?,
+        created_at: columns.time()?,
+        expires_at: columns.maybe_time()?,
+        revoked_at: columns.maybe_time()?,
     })
 }

@@ -15,8 +15,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use mainspring_core::{Cursor, SessionId, Time};
-use mainspring_kernel::store::{Chunk, Fence, Row, StoreError};
+use mainspring_core::{ApiKey, Cursor, SessionId, Time};
+use mainspring_kernel::store::{Chunk, Fence, Request, Row, StoreError};
 use parking_lot::Mutex;
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
@@ -26,6 +26,9 @@ use super::columns::{Id, int};
 use super::error::of_write;
 use super::purge;
 use super::queue::Queue;
+use super::search;
+use super::write::request_write;
+use super::write_records::key_write;
 use crate::Fault;
 
 /// How many bits of an epoch count the leases of one boot.
@@ -41,6 +44,9 @@ pub(super) enum Job {
     Purge(SessionId, Answer<bool>),
     /// Forgets some requests; true while there are more.
     Forget(Time, Answer<bool>),
+    /// Takes some messages and titles into the search index; true while there are more.
+    Search(Answer<bool>),
+    Key(Box<(ApiKey, Option<Request>)>, Answer<()>),
 }
 
 /// Streamed text.
@@ -98,6 +104,7 @@ enum Done {
     Commit(Answer<Vec<Cursor>>, Result<Vec<Cursor>, StoreError>),
     Lease(Answer<Fence>, Result<Fence, StoreError>),
     More(Answer<bool>, Result<bool, StoreError>),
+    Key(Answer<()>, Result<(), StoreError>),
 }
 
 impl Done {
@@ -114,6 +121,7 @@ impl Done {
             // A lease is no part of the transaction: it holds whatever became of that.
             Self::Lease(answer, result) => settle(answer, result, None),
             Self::More(answer, result) => settle(answer, result, failure),
+            Self::Key(answer, result) => settle(answer, result, failure),
         }
     }
 }
@@ -141,8 +149,8 @@ impl Writer {
         let mut done = Vec::with_capacity(jobs.len());
         let mut drops = vec![];
         let mut failure = None;
-        let fault =
-            self.shared.fault.lock().take_if(|_| jobs.iter().any(|job| matches!(job, Job::Commit(..))));
+        let strikes = |job: &Job| matches!(job, Job::Commit(..) | Job::Key(..));
+        let fault = self.shared.fault.lock().take_if(|_| jobs.iter().any(strikes));
         if fault == Some(Fault::DiskFull) {
             self.pages_limit(false);
         }
@@ -215,6 +223,21 @@ impl Writer {
                     purge::requests_forget(connection, before).map_err(|error| of_write(&error))
                 });
                 Done::More(answer, result)
+            }
+            Job::Search(answer) => {
+                let index = |connection: &Connection| {
+                    search::search_index(connection).map_err(|error| of_write(&error))
+                };
+                Done::More(answer, self.undoable(alone, index))
+            }
+            Job::Key(written, answer) => {
+                let (key, request) = *written;
+                let result = self.undoable(alone, |connection| {
+                    // First, so that a request made again is known as that.
+                    request.iter().try_for_each(|request| request_write(connection, request))?;
+                    Ok(key_write(connection, &key)?)
+                });
+                Done::Key(answer, result)
             }
             // The group gives leases out itself.
             Job::Lease(session, answer) => Done::Lease(answer, self.lease_take(session)),
@@ -341,7 +364,10 @@ impl Job {
         match self {
             Self::Commit(_, answer) => Done::Commit(answer, Err(failed())),
             Self::Lease(_, answer) => Done::Lease(answer, Err(failed())),
-            Self::Purge(_, answer) | Self::Forget(_, answer) => Done::More(answer, Err(failed())),
+            Self::Purge(_, answer) | Self::Forget(_, answer) | Self::Search(answer) => {
+                Done::More(answer, Err(failed()))
+            }
+            Self::Key(_, answer) => Done::Key(answer, Err(failed())),
         }
     }
 }

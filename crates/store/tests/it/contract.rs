@@ -205,6 +205,7 @@ fn full_run() -> Run {
         options: RunOptions {
             system_prompt: Some("be kind".into()),
             cwd: Some("/tmp".into()),
+            model_options: Some(serde_json::Map::from_iter([("seed".to_owned(), json!(7))])),
             ..RunOptions::default()
         },
         place: Place::Edit { message_id: message_id(3) },
@@ -274,6 +275,11 @@ async fn what_a_run_was_asked_never_changes() {
 #[tokio::test]
 async fn a_session_reads_back_as_written() {
     let full = Session {
+        org: Some("acme".into()),
+        visibility: Visibility::Org,
+        model: Some("m1".into()),
+        system_prompt: Some("be kind".into()),
+        model_options: Some(serde_json::Map::from_iter([("seed".to_owned(), json!(7))])),
         key: Some("k".into()),
         external_ref: Some(ExternalRef { kind: "task".into(), id: "7".into() }),
         legacy_alias: Some(LegacyAlias { scope: "desk".into(), key: "main".into() }),
@@ -284,6 +290,10 @@ async fn a_session_reads_back_as_written() {
         tip_message: Some(message_id(3)),
         version: u64::MAX,
         status: SessionStatus::Archived,
+        pinned: true,
+        title_source: Some(TitleSource::Agent),
+        forked_from: Some(Origin { session: session_id(9), message: message_id(8) }),
+        base: Some(point(9, 1)),
         ..session(1)
     };
     for (name, subject) in every_store() {
@@ -291,9 +301,15 @@ async fn a_session_reads_back_as_written() {
         let fence = session_made(store, 1).await;
         commit(store, fence, vec![row_session(full.clone())], vec![]).await.unwrap();
         assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, full, "{name}");
+        // A turn, a change of settings, a change of who may read it: each has its own way into the row.
         let moved = Session { tip: Some(point(4, 3)), title: None, version: 5, ..full.clone() };
-        commit(store, fence, vec![row_session(moved.clone())], vec![]).await.unwrap();
-        assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, moved, "{name}");
+        let set = Session { model: None, system_prompt: None, model_options: None, ..moved.clone() };
+        let hidden = Session { visibility: Visibility::Private, ..set.clone() };
+        let unpinned = Session { pinned: false, title_source: None, ..hidden.clone() };
+        for image in [moved, set, hidden, unpinned] {
+            commit(store, fence, vec![row_session(image.clone())], vec![]).await.unwrap();
+            assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, image, "{name}");
+        }
     }
 }
 

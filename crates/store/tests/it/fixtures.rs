@@ -68,13 +68,15 @@ macro_rules! make_id {
 make_id! {
     session_id => SessionId, run_id => RunId, attempt_id => AttemptId, event_id => EventId, message_id => MessageId,
     node_id => NodeId, wait_id => WaitId, binding_id => BindingId, grant_id => GrantId, artifact_id => ArtifactId,
-    delegation_id => DelegationId,
+    delegation_id => DelegationId, key_id => KeyId,
 }
 
 pub(crate) fn session(n: u64) -> Session {
     Session {
         id: session_id(n),
         owner: OWNER.into(),
+        org: None,
+        visibility: Visibility::Private,
         key: None,
         title: Some(format!("session {n}")),
         status: SessionStatus::Open,
@@ -85,6 +87,9 @@ pub(crate) fn session(n: u64) -> Session {
         adapter: "native".into(),
         cwd: None,
         model_profile: None,
+        model: None,
+        system_prompt: None,
+        model_options: None,
         metadata: json!({}),
         tip: None,
         tip_message: None,
@@ -92,6 +97,10 @@ pub(crate) fn session(n: u64) -> Session {
         created_at: NOW,
         updated_at: NOW,
         last_activity_at: NOW.plus(n),
+        pinned: false,
+        title_source: Some(TitleSource::Manual),
+        forked_from: None,
+        base: None,
     }
 }
 

@@ -4,6 +4,8 @@
 
 mod contract;
 mod fixtures;
+mod keys;
+mod migrations;
 mod names;
 mod open;
 mod purge;

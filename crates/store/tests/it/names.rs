@@ -1,9 +1,13 @@
 //! Names, pages and requests: what must be unique, what is found, in which order.
 
 use mainspring_core::*;
-use mainspring_kernel::store::{Request, Row, RunPage, SessionPage, SessionRef, StoreError, Unique};
+use mainspring_kernel::store::{Request, Row, RunPage, SessionPage, SessionRef, StoreError, Unique, Whose};
 
 use crate::fixtures::*;
+
+fn own() -> Whose {
+    Whose::Owner(OWNER.into())
+}
 
 fn named() -> Vec<(SessionRef, Session)> {
     let external = ExternalRef { kind: "task".into(), id: "7".into() };
@@ -41,13 +45,14 @@ async fn a_name_belongs_to_one_session_of_an_owner_until_it_is_deleted() {
 }
 
 #[tokio::test]
-async fn a_session_is_found_by_id_by_its_owner_alone() {
+async fn an_id_finds_a_session_whoever_asks() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         session_made(store, 1).await;
         let by = SessionRef::Id(session_id(1));
+        // Who may read it is decided above.
         assert_eq!(store.session_find(OWNER, &by).await.unwrap(), Some(session(1)), "{name}");
-        assert_eq!(store.session_find("eve", &by).await.unwrap(), None, "{name}");
+        assert_eq!(store.session_find("eve", &by).await.unwrap(), Some(session(1)), "{name}");
     }
 }
 
@@ -142,8 +147,14 @@ async fn sessions_are_paged_by_activity() {
                 session_deleted(store, fence).await;
             }
         }
-        let mut page =
-            SessionPage { owner: OWNER.into(), status: None, surface_kind: None, before: None, limit: 2 };
+        let mut page = SessionPage {
+            whose: own(),
+            pinned: None,
+            status: None,
+            surface_kind: None,
+            before: None,
+            limit: 2,
+        };
         let mut seen = vec![];
         loop {
             let found = store.session_page(&page).await.unwrap();
@@ -155,6 +166,70 @@ async fn sessions_are_paged_by_activity() {
         assert!(seen.is_sorted_by(|a, b| a > b), "{name}: {seen:?}");
         page = SessionPage { surface_kind: Some("phone".into()), before: None, ..page };
         assert_eq!(store.session_page(&page).await.unwrap(), [], "{name}");
+        let fence = lease(store, 2).await;
+        commit(store, fence, vec![row_session(Session { pinned: true, ..session(2) })], vec![])
+            .await
+            .unwrap();
+        for pinned in [true, false] {
+            page = SessionPage { pinned: Some(pinned), surface_kind: None, limit: 99, ..page };
+            let found = store.session_page(&page).await.unwrap();
+            assert!(!found.is_empty(), "{name}");
+            for (session, _) in found {
+                assert_eq!((session.pinned, session.id == session_id(2)), (pinned, pinned), "{name}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_org_lists_what_is_shown_to_it() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let of = |n: u64, org: Option<&str>, visibility| Session {
+            owner: format!("owner {n}"),
+            org: org.map(Into::into),
+            visibility,
+            ..session(n)
+        };
+        let made = [
+            of(1, Some("acme"), Visibility::Org),
+            of(2, Some("acme"), Visibility::Private),
+            of(3, Some("beta"), Visibility::Org),
+            of(4, None, Visibility::Private),
+            of(5, Some("acme"), Visibility::Org),
+            of(6, Some("acme"), Visibility::Org),
+        ];
+        for (n, session) in (1..).zip(made) {
+            let fence = lease(store, n).await;
+            commit(store, fence, vec![row_session(session)], vec![]).await.unwrap();
+            if n == 6 {
+                session_deleted(store, fence).await;
+            }
+        }
+        let page = |whose| SessionPage {
+            whose,
+            pinned: None,
+            status: None,
+            surface_kind: None,
+            before: None,
+            limit: 9,
+        };
+        let listed = async |whose| {
+            let found = store.session_page(&page(whose)).await.unwrap();
+            found.into_iter().map(|(session, _)| session.id).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(Whose::Org("acme".into())).await, [session_id(5), session_id(1)], "{name}");
+        assert_eq!(listed(Whose::Org("none".into())).await, [], "{name}");
+        let after = SessionPage {
+            before: Some((NOW.plus(5), session_id(5))),
+            limit: 1,
+            ..page(Whose::Org("acme".into()))
+        };
+        assert_eq!(store.session_page(&after).await.unwrap()[0].0.id, session_id(1), "{name}");
+        let bad = Session { visibility: Visibility::Org, ..session(7) };
+        let fence = lease(store, 7).await;
+        let error = commit(store, fence, vec![row_session(bad)], vec![]).await.unwrap_err();
+        assert_eq!(error, StoreError::Conflict(Unique::Other), "{name}: shown to no org");
     }
 }
 
@@ -166,8 +241,14 @@ async fn a_listed_session_shows_its_latest_run() {
         let latest = run(1, 1, 2, queued());
         let rows = vec![row_run(run(2, 1, 1, RunState::Succeeded {})), row_run(latest.clone())];
         commit(store, fence, rows, vec![]).await.unwrap();
-        let page =
-            SessionPage { owner: OWNER.into(), status: None, surface_kind: None, before: None, limit: 9 };
+        let page = SessionPage {
+            whose: own(),
+            pinned: None,
+            status: None,
+            surface_kind: None,
+            before: None,
+            limit: 9,
+        };
         assert_eq!(store.session_page(&page).await.unwrap(), [(session(1), Some(latest))], "{name}");
     }
 }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use mainspring_core::*;
+use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     Chunk, Commit, Effect, Fence, InboxItem, NewEvent, Request, Row, RunPage, SessionPage, SessionRef, Store,
+    Whose,
 };
 use mainspring_store::MemoryStore;
 use serde_json::json;
@@ -74,7 +76,11 @@ impl Dice {
             }
             5 | 6 => {
                 let id = of * 50 + self.roll(12);
-                row_message(message(id, of, &self.text()), self.chance(80).then_some(point(line_no, pos)))
+                // What a message says never changes.
+                row_message(
+                    message(id, of, &format!("text {id} word{}", id % 7)),
+                    self.chance(80).then_some(point(line_no, pos)),
+                )
             }
             7 => Row::MessagePlace(message_id(of * 50 + self.roll(12)), point(line_no, pos)),
             8 => Row::Cursor(point(line_no, pos), self.chance(60).then_some(LineId(100 + line_no))),
@@ -104,17 +110,25 @@ impl Dice {
         }
     }
 
-    fn session(&mut self, of: u64) -> Row {
+    fn session(&mut self, of: u64, base: Option<Point>) -> Row {
         let status = match self.roll(10) {
             0 => SessionStatus::Deleted,
             1 => SessionStatus::Archived,
             _ => SessionStatus::Open,
         };
+        let org = self.chance(50).then(|| "acme".to_owned());
+        let shown = org.is_some() && self.chance(50);
         row_session(Session {
+            visibility: if shown { Visibility::Org } else { Visibility::Private },
+            org,
+            model: self.chance(30).then(|| self.text()),
             key: self.chance(40).then(|| format!("k{}", self.roll(4))),
             status,
             tip: self.chance(50).then(|| point(i64::try_from(self.roll(SESSIONS * 3)).unwrap(), 1)),
             title: Some(self.text()),
+            base,
+            pinned: self.chance(30),
+            forked_from: base.map(|_| Origin { session: session_id(of / 2), message: message_id(1) }),
             version: self.roll(9),
             last_activity_at: NOW.plus(self.roll(5)),
             ..session(of)
@@ -131,10 +145,19 @@ impl Dice {
 async fn everything(store: &dyn Store) -> Vec<String> {
     let mut all = vec![format!("{:?}", store.unfinished().await)];
     let runs = RunPage { owner: OWNER.into(), session: None, status: None, before: None, limit: EVERYTHING };
-    let sessions =
-        SessionPage { owner: OWNER.into(), status: None, surface_kind: None, before: None, limit: 3 };
+    let sessions = SessionPage {
+        whose: Whose::Owner(OWNER.into()),
+        pinned: None,
+        status: None,
+        surface_kind: None,
+        before: None,
+        limit: 3,
+    };
+    let shown = SessionPage { whose: Whose::Org("acme".into()), ..sessions.clone() };
     all.push(format!("{:?}", store.run_page(&runs).await));
     all.push(format!("{:?}", store.session_page(&sessions).await));
+    all.push(format!("{:?}", store.session_page(&shown).await));
+    all.push(format!("{:?}", store.owner_elsewhere(OWNER, "acme").await));
     for n in 0..SESSIONS {
         let id = session_id(n);
         // A fence of each store's own making stands in what is loaded.
@@ -144,10 +167,21 @@ async fn everything(store: &dyn Store) -> Vec<String> {
         }
         all.push(format!("load {n} {loaded:?}"));
         all.push(format!("events {n} {:?}", store.events_after(id, None, Cursor::START, EVERYTHING).await));
-        all.push(format!("tree {n} {:?}", store.tree(id).await));
+        all.push(format!("tree {n} {:?}", store.tree_page(id, None, EVERYTHING).await));
+        all.push(format!("roots {n} {:?}", store.children(id, None, 2).await));
+        all.push(format!("forks {n} {:?}", store.session_forks(id).await));
         all.push(format!("key {n} {:?}", store.session_find(OWNER, &SessionRef::Key(format!("k{n}"))).await));
         for m in 0..12 {
             all.push(format!("message {n} {:?}", store.message_get(id, message_id(n * 50 + m)).await));
+        }
+    }
+    for text in ["text", "TEXT 5", "word3", "text 1"] {
+        let query = Query::parse(text).unwrap();
+        all.push(format!("titles {text} {:?}", store.search_titles(OWNER, &query, 4).await));
+        for limit in [3, EVERYTHING] {
+            let found = store.search_messages(OWNER, &query, None, limit).await.unwrap();
+            let found: Vec<_> = found.into_iter().map(|found| (found.message.id, found.title)).collect();
+            all.push(format!("found {text} {found:?}"));
         }
     }
     for n in 0..RUNS {
@@ -170,8 +204,16 @@ async fn everything(store: &dyn Store) -> Vec<String> {
             // Which line is missing first is no promise; that one is missing is.
             let path = store.path(point(line, 3), Some(4), 3).await.map_err(|_| "lost");
             all.push(format!("path {line} {path:?}"));
-            let range = Range { line: LineId(line), from: 1, to: 2 };
-            all.push(format!("line {line} {:?}", store.line_messages(range).await));
+            let of = session_id(u64::try_from(n / 3).unwrap());
+            for pos in 0..4 {
+                all.push(format!(
+                    "children {line} {pos} {:?}",
+                    store.children(of, Some(point(line, pos)), 3).await
+                ));
+                all.push(format!("leaf {line} {pos} {:?}", store.leaf(of, point(line, pos)).await));
+            }
+            let turn = store.turn(of, Some(point(n, 1)), point(line, 2)).await.map_err(|_| "lost");
+            all.push(format!("turn {line} {turn:?}"));
         }
     }
     all
@@ -186,6 +228,7 @@ async fn drive(seed: u64) {
     let (sqlite, memory) = (sqlite_open(folder.path()), MemoryStore::default());
     let mut dice = Dice(seed);
     let mut fences: Vec<[Fence; 2]> = vec![];
+    let mut bases: Vec<Option<Option<Point>>> = vec![None; usize::try_from(SESSIONS).unwrap()];
     for n in 0..SESSIONS {
         fences.push([lease(&sqlite, n).await, lease(&memory, n).await]);
     }
@@ -200,8 +243,15 @@ async fn drive(seed: u64) {
                 assert_eq!(stale.0, stale.1, "seed {seed} step {step}");
             }
             1 => {
+                if memory.unfinished().await.unwrap().deleted.contains(&session_id(of)) {
+                    bases[usize::try_from(of).unwrap()] = None;
+                }
                 purge(&sqlite, session_id(of)).await;
                 purge(&memory, session_id(of)).await;
+            }
+            5 => {
+                // What is indexed when makes no difference.
+                sqlite.search_index().await.unwrap();
             }
             2 => {
                 let before = NOW.plus(dice.roll(40) * 60 * 60 * 1000);
@@ -218,12 +268,18 @@ async fn drive(seed: u64) {
             _ => {
                 let mut rows = vec![];
                 if dice.chance(30) || step < 20 {
-                    rows.push(dice.session(of));
+                    // What a session was forked from never changes, and is there.
+                    let at = point(i64::try_from(dice.roll(SESSIONS * 3)).unwrap(), 1);
+                    let stands = memory.path(at, None, 1).await.is_ok_and(|path| path.len() == 1);
+                    let base = &mut bases[usize::try_from(of).unwrap()];
+                    let base = *base.get_or_insert((stands && dice.chance(40)).then_some(at));
+                    rows.push(dice.session(of, base));
                 }
                 // One kind of trouble at a time: which of two conflicts is named is no promise.
                 for _ in 0..=dice.roll(2) {
                     let row = dice.row(of);
-                    if !(is_placed(&row) && rows.iter().any(is_placed)) {
+                    let twice = |is: fn(&Row) -> bool| is(&row) && rows.iter().any(is);
+                    if !twice(is_placed) && !twice(|row| matches!(row, Row::Run(_))) {
                         rows.push(row);
                     }
                 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use mainspring_core::{Attempt, Cursor, Line, LineId, Run, Session, SessionId, Time};
 use mainspring_kernel::store::{
-    Chunk, Effect, Fence, InboxItem, Loaded, SessionPage, SessionRef, StoreError, Unfinished,
+    Chunk, Effect, Fence, InboxItem, Loaded, SessionPage, SessionRef, StoreError, Unfinished, Whose,
 };
 use rusqlite::{Connection, params};
 
@@ -98,12 +98,13 @@ fn lines_of(
     session: &Session,
     runs: &[(Run, Option<Attempt>)],
 ) -> Result<Vec<Line>, StoreError> {
-    let sql = concat!("SELECT ", line_columns!(), " FROM lines WHERE line = ?1");
+    // Lines of others are only read: a fork writes on its own.
+    let sql = concat!("SELECT ", line_columns!(), " FROM lines WHERE line = ?1 AND session_id = ?2");
     let points = session.tip.into_iter().chain(runs.iter().filter_map(|(run, _)| run.pen));
     let mut seen = HashSet::<LineId>::new();
     let mut lines = vec![];
     for point in points.filter(|point| seen.insert(point.line)) {
-        lines.extend(one(connection, sql, [point.line.0], line)?);
+        lines.extend(one(connection, sql, params![point.line.0, session.id.bytes()], line)?);
     }
     Ok(lines)
 }
@@ -135,6 +136,15 @@ fn inbox(connection: &Connection, id: SessionId) -> Result<Vec<InboxItem>, Store
     })
 }
 
+pub(in super::super) fn session_forks(
+    connection: &Connection,
+    id: SessionId,
+) -> Result<Vec<SessionId>, StoreError> {
+    let sql = "SELECT session_id FROM sessions WHERE forked_from_session_id = ?1 AND status <> 'deleted' \
+               ORDER BY session_id";
+    all(connection, sql, [id.bytes()], |columns| columns.id())
+}
+
 fn last_event(connection: &Connection, id: SessionId) -> Result<(Cursor, u64), StoreError> {
     let sql = "SELECT event_seq, pos FROM events WHERE session_id = ?1 ORDER BY event_seq DESC LIMIT 1";
     let last =
@@ -157,8 +167,13 @@ pub(in super::super) fn session_find(
             )
         };
     }
+    let by_id = concat!(
+        "SELECT ",
+        session_columns!(),
+        " FROM sessions WHERE session_id = ?1 AND status <> 'deleted'"
+    );
     match by {
-        SessionRef::Id(id) => one(connection, find!("session_id = ?2"), params![owner, id.bytes()], session),
+        SessionRef::Id(id) => one(connection, by_id, [id.bytes()], session),
         SessionRef::Key(key) => one(connection, find!("key = ?2 AND key IS NOT NULL"), [owner, key], session),
         SessionRef::External(external) => {
             let sql =
@@ -178,13 +193,27 @@ pub(in super::super) fn session_page(
     connection: &Connection,
     page: &SessionPage,
 ) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
-    let sql = concat!(
-        "SELECT ",
-        session_columns!(),
-        " FROM sessions WHERE owner_id = ?1 AND status <> 'deleted' AND (?2 IS NULL OR status = ?2) \
-            AND (?3 IS NULL OR surface_kind = ?3) AND (last_activity_at_ms, session_id) < (?4, ?5) \
-          ORDER BY last_activity_at_ms DESC, session_id DESC LIMIT ?6"
-    );
+    macro_rules! page {
+        ($by:literal) => {
+            concat!(
+                "SELECT ",
+                session_columns!(),
+                " FROM sessions WHERE ",
+                $by,
+                " AND status <> 'deleted' AND (?2 IS NULL OR status = ?2) \
+                   AND (?3 IS NULL OR surface_kind = ?3) AND (last_activity_at_ms, session_id) < (?4, ?5) \
+                 ORDER BY last_activity_at_ms DESC, session_id DESC LIMIT ?6"
+            )
+        };
+    }
+    let (sql, whose) = match (&page.whose, page.pinned) {
+        (Whose::Owner(owner), None) => (page!("owner_id = ?1"), owner),
+        (Whose::Owner(owner), Some(true)) => (page!("owner_id = ?1 AND pinned = 1"), owner),
+        (Whose::Owner(owner), Some(false)) => (page!("owner_id = ?1 AND pinned = 0"), owner),
+        (Whose::Org(org), None) => (page!("org_id = ?1 AND visibility = 'org'"), org),
+        (Whose::Org(org), Some(true)) => (page!("org_id = ?1 AND visibility = 'org' AND pinned = 1"), org),
+        (Whose::Org(org), Some(false)) => (page!("org_id = ?1 AND visibility = 'org' AND pinned = 0"), org),
+    };
     let status = page.status.map(|status| status.name());
     let (Time(time), id) = page.before.map_or((Time(i64::MAX), None), |(time, id)| (time, Some(id)));
     // The empty blob lies before every id, and nothing is as late as the end of time.
@@ -192,7 +221,7 @@ pub(in super::super) fn session_page(
     let found = all(
         connection,
         sql,
-        params![page.owner, status, page.surface_kind, time, id, limit(page.limit)],
+        params![whose, status, page.surface_kind, time, id, limit(page.limit)],
         session,
     )?;
     found
