@@ -76,8 +76,16 @@ impl Serialize for Position {
     }
 }
 
+impl<'de> Deserialize<'de> for Position {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// One event with its envelope.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "Envelope")]
 pub struct Event {
     /// Its id.
     pub id: EventId,
@@ -142,8 +150,33 @@ impl Serialize for Event {
     }
 }
 
+/// What an event looks like to those who read it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Envelope {
+    event_id: EventId,
+    cursor: Cursor,
+    pos: u64,
+    session_id: SessionId,
+    run_id: Option<RunId>,
+    attempt_id: Option<AttemptId>,
+    request_id: Option<String>,
+    timestamp_ms: Time,
+    #[serde(flatten)]
+    body: Body,
+}
+
+impl From<Envelope> for Event {
+    fn from(envelope: Envelope) -> Self {
+        let Envelope { event_id: id, cursor, pos, session_id: session, run_id: run, .. } = envelope;
+        let Envelope { attempt_id: attempt, request_id: request, timestamp_ms: at, body, .. } = envelope;
+        Self { id, cursor, pos, session, run, attempt, request, at, body }
+    }
+}
+
 /// What is shown live and never stored: the envelope of an event, without an id and a time, since it is none.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "LiveEnvelope")]
 pub struct Live {
     /// The resume point right after it.
     pub position: Position,
@@ -178,6 +211,25 @@ impl Serialize for Live {
             body: &self.body,
         }
         .serialize(serializer)
+    }
+}
+
+/// What it looks like to those who read it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LiveEnvelope {
+    cursor: Cursor,
+    pos: u64,
+    session_id: SessionId,
+    run_id: Option<RunId>,
+    #[serde(flatten)]
+    body: Body,
+}
+
+impl From<LiveEnvelope> for Live {
+    fn from(envelope: LiveEnvelope) -> Self {
+        let LiveEnvelope { cursor, pos, session_id: session, run_id: run, body } = envelope;
+        Self { position: Position { cursor, pos }, session, run, body }
     }
 }
 
@@ -346,6 +398,18 @@ impl Body {
 }
 
 impl Body {
+    /// True for what ends a run.
+    pub const fn ends_run(&self) -> bool {
+        matches!(
+            self,
+            Self::RunSucceeded { .. }
+                | Self::RunFailed { .. }
+                | Self::RunCancelled { .. }
+                | Self::RunTimedOut { .. }
+                | Self::RunOrphaned { .. }
+        )
+    }
+
     /// What a run's end says; none for every other event.
     pub fn close_mut(&mut self) -> Option<&mut Close> {
         match self {

@@ -11,7 +11,7 @@ pub struct Limits {
     pub message_bytes: usize,
     /// Characters of a title.
     pub title_chars: usize,
-    /// Bytes of a session's metadata, as JSON.
+    /// Bytes of a session's metadata, and of its model options, as JSON.
     pub metadata_bytes: usize,
     /// Items of one page.
     pub page: usize,

@@ -12,7 +12,7 @@
 //! Invariants: at most one attempt of a run is not ended; attempt numbers grow by one; `succeeded` and
 //! `cancelled` are final; what comes from an attempt without authority is refused.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::attempt::{self, Attempt};
 use crate::wait::{self, Answer, Wait, WaitRequest};
@@ -27,7 +27,7 @@ pub use request::{Mode, Place, Policy, RequestName, RunOptions};
 pub use state::{RunState, RunStatus};
 
 /// One accepted unit of intent in a session.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
     /// Its id.

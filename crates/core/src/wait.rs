@@ -14,7 +14,7 @@ use crate::message::names;
 use crate::{Body, Refusal, Time, WaitId};
 
 /// An open question of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Wait {
     /// Its id.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use axum::{Router, middleware};
 use mainspring_kernel::Kernel;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +15,7 @@ mod body;
 mod events;
 mod guard;
 mod health;
+mod keys;
 mod problem;
 mod runs;
 mod sessions;
@@ -27,6 +28,8 @@ pub use problem::Problem;
 pub struct Http {
     kernel: Kernel,
     access: Arc<Access>,
+    /// Host names besides those of this machine.
+    hosts: Arc<[String]>,
     stop: CancellationToken,
     body_bytes: usize,
 }
@@ -34,9 +37,16 @@ pub struct Http {
 impl Http {
     /// An edge on `kernel` for those whom `access` lets in, until `stop`.
     pub fn new(kernel: Kernel, access: Access, stop: CancellationToken) -> Self {
-        // A body holds a prompt and a system prompt, each escaped at worst sixfold.
-        let body_bytes = kernel.limits().prompt_bytes.saturating_mul(12).saturating_add(64 << 10);
-        Self { kernel, access: Arc::new(access), stop, body_bytes }
+        // A body holds a prompt and a system prompt, metadata and model options, each escaped at worst sixfold.
+        let limits = kernel.limits();
+        let texts = limits.prompt_bytes.saturating_add(limits.metadata_bytes);
+        let body_bytes = texts.saturating_mul(12).saturating_add(64 << 10);
+        Self { kernel, access: Arc::new(access), hosts: Arc::default(), stop, body_bytes }
+    }
+
+    /// The same edge, which others may reach by these host names.
+    pub fn known_as(self, hosts: &[String]) -> Self {
+        Self { hosts: hosts.into(), ..self }
     }
 
     /// Every endpoint.
@@ -49,6 +59,7 @@ impl Http {
                 "/v1/sessions/{session}",
                 get(sessions::session_get).patch(sessions::session_patch).delete(sessions::session_delete),
             )
+            .route("/v1/sessions/{session}/snapshot", get(sessions::session_snapshot))
             .route("/v1/sessions/{session}/messages", get(sessions::session_messages))
             .route("/v1/sessions/{session}/tree", get(sessions::session_tree))
             .route("/v1/sessions/{session}/events", get(events::session_events))
@@ -59,11 +70,13 @@ impl Http {
             .route("/v1/runs/{run}/events", get(events::run_events))
             .route("/v1/runs/{run}/cancel", post(runs::run_cancel))
             .route("/v1/runs/{run}/retry", post(runs::run_retry))
-            .route("/v1/runs/{run}/answer", post(runs::run_answer));
+            .route("/v1/runs/{run}/answer", post(runs::run_answer))
+            .route("/v1/keys", get(keys::key_list).post(keys::key_create))
+            .route("/v1/keys/{key}", delete(keys::key_revoke));
         open.merge(resources)
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)
-            .layer(middleware::from_fn(guard::check_origin))
+            .layer(middleware::from_fn_with_state(self.clone(), guard::check_origin))
             .with_state(self)
     }
 }

@@ -9,15 +9,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use mainspring_kernel::kernel::Caller;
 
 use crate::config::{Config, Resolved, Sources};
-use crate::node::Node;
 
 mod config;
 mod demo;
 mod doctor;
 mod fail;
+mod home;
 mod output;
 mod prompt;
 mod run;
@@ -27,6 +26,7 @@ mod tree;
 mod watch;
 
 use fail::{Exit, Fail};
+use home::{Home, Purpose};
 use output::Output;
 
 /// Durable sessions for AI agents: accepts work exactly once, streams it, survives kill -9.
@@ -62,6 +62,12 @@ struct Global {
     /// What is logged to standard error, for example debug
     #[arg(long, global = true, value_name = "FILTER", help_heading = "Settings")]
     log: Option<String>,
+    /// The server to talk to, instead of the state directory's
+    #[arg(long, global = true, value_name = "URL", help_heading = "Settings")]
+    url: Option<String>,
+    /// The key to show to the server; better given as MAINSPRING_KEY, which other users cannot see
+    #[arg(long, global = true, value_name = "KEY", help_heading = "Settings")]
+    key: Option<String>,
     /// Machine-readable output: JSON, one object per line where there are many
     #[arg(long, global = true)]
     json: bool,
@@ -79,7 +85,7 @@ enum Command {
     /// List, show, cancel, retry and answer runs
     #[command(subcommand)]
     Run(run::Run),
-    /// Serve the HTTP API, on a loopback address and a Unix socket
+    /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
     Serve(serve::Serve),
     /// Show the configuration
     #[command(subcommand)]
@@ -133,7 +139,8 @@ fn start(cli: Cli, output: &Output) -> Result<Exit, Fail> {
     let resolved = load(&cli.global)?;
     log(&resolved.config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let context = Context { resolved, output };
+    let key = cli.global.key.clone().or_else(|| std::env::var("MAINSPRING_KEY").ok());
+    let context = Context { resolved, output, key };
     let exit = runtime.block_on(context.execute(cli.command));
     // What still reads from a terminal must not keep the process.
     runtime.shutdown_background();
@@ -147,6 +154,7 @@ fn load(global: &Global) -> Result<Resolved, Fail> {
         ("max_workers", &global.max_workers),
         ("durability", &global.durability),
         ("log", &global.log),
+        ("url", &global.url),
     ];
     let flags = flags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
     let mut sources = Sources::from_process(flags.collect())?;
@@ -171,6 +179,8 @@ fn log(config: &Config) {
 struct Context<'a> {
     resolved: Resolved,
     output: &'a Output,
+    /// Shown to the server that `url` names; never stored or printed.
+    key: Option<String>,
 }
 
 impl Context<'_> {
@@ -178,7 +188,7 @@ impl Context<'_> {
         match command {
             Command::Demo(demo) => Box::pin(demo.execute(self)).await,
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
-            Command::Session(session) => session.execute(self).await,
+            Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
             Command::Config(config) => config.execute(self),
@@ -191,17 +201,8 @@ impl Context<'_> {
         &self.resolved.config
     }
 
-    fn caller(&self) -> Caller {
-        Caller::new(&self.config().owner)
-    }
-
-    /// A node that executes.
-    async fn node(&self) -> Result<Node, Fail> {
-        Ok(Node::open(self.config()).await?)
-    }
-
-    /// A node that only reads and changes records.
-    async fn records(&self) -> Result<Node, Fail> {
-        Ok(Node::open_records(self.config()).await?)
+    /// Where the sessions are.
+    async fn home(&self, purpose: Purpose) -> Result<Home<'_>, Fail> {
+        Box::pin(Home::find(self, purpose)).await
     }
 }

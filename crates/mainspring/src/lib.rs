@@ -23,6 +23,7 @@
 pub mod cli;
 pub mod config;
 mod node;
+mod server;
 mod token;
 
 pub use config::Config;

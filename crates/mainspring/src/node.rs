@@ -97,6 +97,7 @@ pub(crate) fn database(state_dir: &Path) -> PathBuf {
 fn options_of(config: &Config) -> Options {
     Options {
         limits: config.limits.clone(),
+        owner: Some(config.owner.clone()),
         adapter: config.adapter.clone(),
         max_workers: config.max_workers,
         adapter_workers: config

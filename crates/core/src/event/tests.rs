@@ -47,6 +47,8 @@ fn the_envelope_is_the_documented_one() {
       }
     }
     "#);
+    let json = serde_json::to_string(&event).unwrap();
+    assert_eq!(serde_json::from_str::<Event>(&json).unwrap(), event);
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl RunStatus {
 }
 
 /// Where a run stands, with what is true there.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum RunState {
     /// Waits for a worker; after a failure not before `retry_at`.

@@ -5,9 +5,9 @@ use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use futures_util::StreamExt;
-use mainspring_core::RunId;
+use mainspring_core::{BadId, KeyId, RunId};
 use mainspring_kernel::kernel::session_ref;
 use mainspring_kernel::store::SessionRef;
 use serde::de::DeserializeOwned;
@@ -89,8 +89,26 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedRun {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         let name = path(parts).await?;
-        name.parse().map(Self).map_err(|bad: mainspring_core::BadId| Problem::invalid(bad.to_string()))
+        name.parse().map(Self).map_err(|bad: BadId| Problem::invalid(bad.to_string()))
     }
+}
+
+/// The API key that the path names.
+pub(super) struct NamedKey(pub(super) KeyId);
+
+impl<S: Send + Sync> FromRequestParts<S> for NamedKey {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        let name = path(parts).await?;
+        name.parse().map(Self).map_err(|bad: BadId| Problem::invalid(bad.to_string()))
+    }
+}
+
+/// The key under which the same request gets the same answer.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let key = headers.get("idempotency-key").map(HeaderValue::to_str).transpose();
+    key.map_err(|_| Problem::invalid("the Idempotency-Key must be plain text"))
 }
 
 async fn path(parts: &mut Parts) -> Result<String, Problem> {

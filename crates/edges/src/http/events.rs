@@ -4,6 +4,7 @@
 //! `Last-Event-ID` or `after=` misses nothing and sees nothing twice.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::time::Duration;
 
 use axum::Json;
@@ -46,7 +47,7 @@ pub(super) async fn session_events(
     let after = after(&headers, &query)?;
     if wants_stream(&headers) {
         let (_, items) = http.kernel.session_subscribe(&caller, &by, after).await?;
-        return Ok(stream_of(&http, items, None));
+        return Ok(stream_of(&http, caller, items, None));
     }
     let cursor = after.unwrap_or(Position::START).cursor;
     Ok(page(http.kernel.session_events(&caller, &by, cursor, query.limit).await?, query.limit))
@@ -68,7 +69,7 @@ pub(super) async fn run_events(
     let session = SessionRef::Id(http.kernel.run_get(&caller, run).await?.session);
     let (_, items) =
         http.kernel.session_subscribe(&caller, &session, Some(after.unwrap_or(Position::START))).await?;
-    Ok(stream_of(&http, items, Some(run)))
+    Ok(stream_of(&http, caller, items, Some(run)))
 }
 
 /// A run that was just accepted, as a stream that ends with it.
@@ -79,7 +80,7 @@ pub(super) async fn run_stream(
 ) -> Result<Response, Problem> {
     let by = SessionRef::Id(accepted.session.id);
     let (_, items) = http.kernel.session_subscribe(caller, &by, Some(accepted.position)).await?;
-    Ok(stream_of(http, items, Some(accepted.run.id)))
+    Ok(stream_of(http, caller.clone(), items, Some(accepted.run.id)))
 }
 
 /// True when the caller asks for server-sent events.
@@ -101,19 +102,24 @@ fn page(events: Vec<Event>, limit: Option<usize>) -> Response {
     Json(Page::of(events, limit, |event| event.position().to_string())).into_response()
 }
 
-fn stream_of(http: &Http, items: Subscription, run: Option<RunId>) -> Response {
-    let stream = frames(Reader { items, run, stop: http.stop.clone(), done: false });
+fn stream_of(http: &Http, caller: Caller, items: Subscription, run: Option<RunId>) -> Response {
+    let kernel = http.kernel.clone();
+    let over = Box::pin(async move { kernel.key_over(&caller).await });
+    let stream = frames(Reader { items, run, over, stop: http.stop.clone(), done: false });
     Sse::new(stream).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
 }
 
 struct Reader {
     items: Subscription,
     run: Option<RunId>,
+    /// Resolves once the reader's key opens nothing any more.
+    over: Pin<Box<dyn Future<Output = ()> + Send>>,
     stop: CancellationToken,
     done: bool,
 }
 
-/// One frame per item, until the run ends (if it is one run's), the session is gone or the server stops.
+/// One frame per item, until the run ends (if it is one run's), the session is gone, the reader's key is over or the
+/// server stops.
 fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> {
     stream::unfold(reader, |mut reader| async move {
         loop {
@@ -122,8 +128,9 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
             }
             let stop = reader.stop.clone();
             let item = tokio::select! {
-                // What has happened is told before the stream ends.
                 biased;
+                () = &mut reader.over => return None,
+                // What has happened is told before the stream ends.
                 item = reader.items.next() => item?,
                 () = stop.cancelled() => return None,
             };

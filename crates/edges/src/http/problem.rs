@@ -32,6 +32,7 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let status = match &error {
             Error::NotFound { .. } => StatusCode::NOT_FOUND,
+            Error::Forbidden(_) => StatusCode::FORBIDDEN,
             Error::Invalid(_) | Error::UnknownAdapter { .. } | Error::Unsupported { .. } => {
                 StatusCode::BAD_REQUEST
             }

@@ -14,7 +14,7 @@ use mainspring_kernel::store::SessionRef;
 use serde::{Deserialize, Serialize};
 
 use super::access::Known;
-use super::body::{Asked, Input, Named, NamedRun};
+use super::body::{Asked, Input, Named, NamedRun, idempotency_key};
 use super::sessions::{Page, Target, place};
 use super::{Http, Problem, events};
 
@@ -80,11 +80,7 @@ async fn create(
     headers: &HeaderMap,
     prompt: Prompt,
 ) -> Result<Response, Problem> {
-    let key = match headers.get("idempotency-key").map(HeaderValue::to_str) {
-        None => None,
-        Some(Ok(key)) => Some(key.to_owned()),
-        Some(Err(_)) => return Err(Problem::invalid("the Idempotency-Key must be plain text")),
-    };
+    let key = idempotency_key(headers)?.map(str::to_owned);
     if prompt.request_id.is_some() && prompt.client_id.is_none() {
         return Err(Problem::invalid(
             "a requestId is the client's own: send a clientId too, or an Idempotency-Key",

@@ -4,13 +4,17 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use mainspring_core::{ExternalRef, LegacyAlias, Message, Run, Session, SessionId, SessionStatus, Time};
-use mainspring_kernel::kernel::{NewSession, SessionPatch, SessionQuery, SessionTarget, TreeNode};
+use mainspring_core::{
+    ExternalRef, LegacyAlias, Message, Run, Session, SessionId, SessionStatus, Time, Visibility,
+};
+use mainspring_kernel::kernel::{
+    NewSession, Scope, SessionPatch, SessionQuery, SessionTarget, Snapshot, TreeNode,
+};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::access::Known;
-use super::body::{Asked, Input, Named};
+use super::body::{Asked, Input, Named, idempotency_key};
 use super::{Http, Problem};
 
 /// Which session, and what it is like if it is new.
@@ -39,6 +43,14 @@ pub(super) struct Target {
     agent_definition: Option<String>,
     #[serde(default)]
     metadata: Option<Value>,
+    #[serde(default)]
+    visibility: Option<Visibility>,
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    system_prompt: Option<String>,
+    #[serde(default)]
+    model_options: Option<Map<String, Value>>,
 }
 
 impl From<Target> for SessionTarget {
@@ -56,6 +68,10 @@ impl From<Target> for SessionTarget {
                 model_profile: target.model_profile,
                 agent_definition: target.agent_definition,
                 metadata: target.metadata,
+                visibility: target.visibility,
+                model: target.model,
+                system_prompt: target.system_prompt,
+                model_options: target.model_options,
             },
         }
     }
@@ -81,9 +97,11 @@ fn tag(version: u64) -> String {
 pub(super) async fn session_resolve(
     State(http): State<Http>,
     Known(caller): Known,
+    headers: HeaderMap,
     Input(target): Input<Target>,
 ) -> Result<Response, Problem> {
-    let (session, made) = http.kernel.session_open(&caller, &target.into()).await?;
+    let key = idempotency_key(&headers)?;
+    let (session, made) = http.kernel.session_open(&caller, &target.into(), key).await?;
     let status = if made { StatusCode::CREATED } else { StatusCode::OK };
     let place = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
     let mut response = (status, Tagged(session)).into_response();
@@ -94,6 +112,8 @@ pub(super) async fn session_resolve(
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ListQuery {
+    #[serde(default)]
+    scope: Scope,
     status: Option<SessionStatus>,
     surface_kind: Option<String>,
     limit: Option<usize>,
@@ -142,7 +162,8 @@ pub(super) async fn session_list(
 ) -> Result<Json<Page<Listed>>, Problem> {
     let limit = query.limit;
     let before = place(query.before)?;
-    let query = SessionQuery { status: query.status, surface_kind: query.surface_kind, before, limit };
+    let (scope, status) = (query.scope, query.status);
+    let query = SessionQuery { scope, status, surface_kind: query.surface_kind, before, limit };
     let sessions = http.kernel.session_list(&caller, query).await?;
     let items = sessions.into_iter().map(|(session, latest_run)| Listed { session, latest_run }).collect();
     let at = |listed: &Listed| format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
@@ -166,10 +187,27 @@ pub(super) struct Patch {
     title: Option<Option<String>>,
     #[serde(default)]
     status: Option<SessionStatus>,
+    #[serde(default)]
+    visibility: Option<Visibility>,
+    /// Absent: as it is. Null: none. So the others.
+    #[serde(default, deserialize_with = "given")]
+    model: Option<Option<String>>,
+    #[serde(default, deserialize_with = "given")]
+    model_profile: Option<Option<String>>,
+    #[serde(default, deserialize_with = "given")]
+    system_prompt: Option<Option<String>>,
+    #[serde(default, deserialize_with = "given")]
+    model_options: Option<Option<Map<String, Value>>>,
+    #[serde(default, deserialize_with = "given")]
+    cwd: Option<Option<String>>,
+    #[serde(default, deserialize_with = "given")]
+    metadata: Option<Option<Value>>,
 }
 
 /// Tells a null that was sent from a field that was not.
-fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
+fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
     Deserialize::deserialize(deserializer).map(Some)
 }
 
@@ -188,7 +226,18 @@ pub(super) async fn session_patch(
             Some(read.ok_or_else(|| Problem::invalid("If-Match takes the ETag of the session"))?)
         }
     };
-    let patch = SessionPatch { title: patch.title, status: patch.status, version };
+    let patch = SessionPatch {
+        title: patch.title,
+        status: patch.status,
+        visibility: patch.visibility,
+        model: patch.model,
+        model_profile: patch.model_profile,
+        system_prompt: patch.system_prompt,
+        model_options: patch.model_options,
+        cwd: patch.cwd,
+        metadata: patch.metadata.map(|metadata| metadata.unwrap_or_else(|| Value::Object(Map::new()))),
+        version,
+    };
     Ok(Tagged(http.kernel.session_patch(&caller, &by, patch).await?))
 }
 
@@ -200,6 +249,55 @@ pub(super) async fn session_delete(
 ) -> Result<StatusCode, Problem> {
     http.kernel.session_delete(&caller, &by).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// A session at one instant; everything later comes through its events, from `position` on.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Instant {
+    #[serde(flatten)]
+    session: Session,
+    active_run: Option<Run>,
+    queued_runs: Vec<Run>,
+    messages: Vec<std::sync::Arc<Message>>,
+    pending: Vec<std::sync::Arc<Message>>,
+    partial: Vec<OpenText>,
+    position: mainspring_core::Position,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct OpenText {
+    message_id: mainspring_core::MessageId,
+    blocks: Vec<OpenBlock>,
+}
+
+#[derive(Serialize)]
+struct OpenBlock {
+    block: u32,
+    text: String,
+}
+
+impl From<Snapshot> for Instant {
+    fn from(snapshot: Snapshot) -> Self {
+        let open = |open: mainspring_kernel::feed::OpenText| OpenText {
+            message_id: open.message,
+            blocks: open.blocks.into_iter().map(|(block, text)| OpenBlock { block, text }).collect(),
+        };
+        let Snapshot { session, active, queued, messages, pending, partial, position } = snapshot;
+        let partial = partial.into_iter().map(open).collect();
+        Self { session, active_run: active, queued_runs: queued, messages, pending, partial, position }
+    }
+}
+
+/// `GET /v1/sessions/{session}/snapshot`
+pub(super) async fn session_snapshot(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+) -> Result<Json<Instant>, Problem> {
+    let (snapshot, _) = http.kernel.session_subscribe(&caller, &by, None).await?;
+    Ok(Json(snapshot.into()))
 }
 
 #[derive(Debug, Deserialize)]

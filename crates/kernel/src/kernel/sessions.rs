@@ -341,5 +341,5 @@ pub fn session_ref(text: &str) -> Result<SessionRef, Error> {
 
 /// True for the event that ends a run.
 pub fn ends_run(body: &Body) -> bool {
-    body.clone().close_mut().is_some()
+    body.ends_run()
 }

@@ -4,15 +4,18 @@
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod acceptance;
+mod access;
 mod branches;
 mod cancellation;
 mod check;
+mod keys;
 mod life;
 mod order;
 mod puppet;
 mod recovery;
 mod retries;
 mod scheduling;
+mod settings;
 mod simulation;
 mod streaming;
 mod waiting;

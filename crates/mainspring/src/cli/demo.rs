@@ -100,7 +100,15 @@ impl Demo {
         stage.summary(&runs)?;
         stage.title("The tree of \"branch\": the active path is ●, the first answer is still there")?;
         let by = SessionRef::Key("branch".into());
-        for line in tree::draw(&kernel.session_tree(&stage.caller, &by).await?) {
+        let nodes = kernel.session_tree(&stage.caller, &by).await?.nodes;
+        let drawn = |node: mainspring_kernel::kernel::TreeNode| mainspring_client::TreeNode {
+            message: (*node.message).clone(),
+            parent_id: node.parent_id,
+            depth: node.depth,
+            active: node.active,
+            abandoned: node.abandoned,
+        };
+        for line in tree::draw(&nodes.into_iter().map(drawn).collect::<Vec<_>>()) {
             stage.text(&format!("  {line}"))?;
         }
         let before = stage.count(kernel).await?;

@@ -1,10 +1,13 @@
 //! Exit codes, and what goes before them.
 
+use std::borrow::Cow;
+
 use mainspring_kernel::Error;
 use serde_json::{Value, json};
 
 use crate::config::ConfigError;
 use crate::node::NodeError;
+use crate::server::ServeError;
 
 /// How the process ends. The numbers are documented and stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,14 +28,19 @@ pub(super) enum Exit {
 #[derive(Debug)]
 pub(super) struct Fail {
     pub(super) exit: Exit,
-    pub(super) code: &'static str,
+    pub(super) code: Cow<'static, str>,
     pub(super) message: String,
     pub(super) retryable: bool,
 }
 
 impl Fail {
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
-        Self { exit: Exit::BadRequest, code: "invalid_request", message: message.into(), retryable: false }
+        Self {
+            exit: Exit::BadRequest,
+            code: "invalid_request".into(),
+            message: message.into(),
+            retryable: false,
+        }
     }
 
     pub(super) fn json(&self) -> Value {
@@ -52,12 +60,42 @@ impl From<Error> for Fail {
                 Exit::BadRequest
             }
             Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => Exit::Refused,
-            Error::NotLatest(_) | Error::Refused(_) | Error::Changed { .. } => Exit::Refused,
+            Error::NotLatest(_) | Error::Refused(_) | Error::Forbidden(_) | Error::Changed { .. } => {
+                Exit::Refused
+            }
             Error::Overloaded { .. } | Error::ShuttingDown | Error::Unavailable(_) | Error::Corrupt(_) => {
                 Exit::NotNow
             }
         };
-        Self { exit, code: error.code(), message: error.to_string(), retryable: error.is_retryable() }
+        Self { exit, code: error.code().into(), message: error.to_string(), retryable: error.is_retryable() }
+    }
+}
+
+impl From<mainspring_client::Error> for Fail {
+    fn from(error: mainspring_client::Error) -> Self {
+        use mainspring_client::Error as E;
+        let exit = match &error {
+            E::Refused(problem) => match problem.status {
+                404 => Exit::NotFound,
+                401 | 403 | 409 | 410 | 412 => Exit::Refused,
+                429 | 500.. => Exit::NotNow,
+                _ => Exit::BadRequest,
+            },
+            E::Unreachable { .. } | E::Broken { .. } | E::Protocol { .. } => Exit::NotNow,
+            E::Invalid(_) => Exit::BadRequest,
+        };
+        let code = error.code().to_owned().into();
+        Self { exit, code, message: chain(&error), retryable: error.is_retryable() }
+    }
+}
+
+impl From<ServeError> for Fail {
+    fn from(error: ServeError) -> Self {
+        let code = match &error {
+            ServeError::Token(_) => "state_dir_unusable",
+            ServeError::Listen { .. } => "cannot_listen",
+        };
+        Self { exit: Exit::NotNow, code: code.into(), message: error.to_string(), retryable: true }
     }
 }
 
@@ -72,19 +110,24 @@ impl From<NodeError> for Fail {
             NodeError::Kernel { source, .. } => (Exit::NotNow, source.code()),
         };
         let message = chain(&error);
-        Self { exit, code, message, retryable: exit == Exit::Owned }
+        Self { exit, code: code.into(), message, retryable: exit == Exit::Owned }
     }
 }
 
 impl From<ConfigError> for Fail {
     fn from(error: ConfigError) -> Self {
-        Self { exit: Exit::BadRequest, code: "invalid_config", message: error.to_string(), retryable: false }
+        Self {
+            exit: Exit::BadRequest,
+            code: "invalid_config".into(),
+            message: error.to_string(),
+            retryable: false,
+        }
     }
 }
 
 impl From<std::io::Error> for Fail {
     fn from(error: std::io::Error) -> Self {
-        Self { exit: Exit::NotNow, code: "io", message: error.to_string(), retryable: false }
+        Self { exit: Exit::NotNow, code: "io".into(), message: error.to_string(), retryable: false }
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use comfy_table::{ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
 use mainspring_core::{RunStatus, Time};
 use serde::Serialize;
 
@@ -59,6 +61,17 @@ impl Output {
         tolerate(writeln!(anstream::stderr(), "{note}"))
     }
 
+    /// Turns a spinner beside `what` while it lives, for a person who waits.
+    pub(super) fn busy(&self, what: &str) -> Option<Busy> {
+        if self.json || !io::stderr().is_terminal() {
+            return None;
+        }
+        let bar = ProgressBar::new_spinner().with_message(what.to_owned());
+        bar.set_style(ProgressStyle::with_template("{spinner:.cyan} {msg:.dim} {elapsed:.dim}").ok()?);
+        bar.enable_steady_tick(Duration::from_millis(80));
+        Some(Busy(bar))
+    }
+
     /// Rows under headings.
     pub(super) fn table(&self, headings: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
         let mut table = Table::new();
@@ -94,6 +107,15 @@ impl Output {
             true => writeln!(io::stderr(), "{}", fail.json()),
             false => writeln!(anstream::stderr(), "{RED}error[{}]{RED:#}: {}", fail.code, fail.message),
         };
+    }
+}
+
+/// A spinner; gone once this is dropped.
+pub(super) struct Busy(ProgressBar);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }
 

@@ -3,13 +3,15 @@
 use std::io::{IsTerminal, Read};
 
 use clap::{Args, ValueEnum};
-use mainspring_core::{Block, MessageId, Mode, Place, Policy, RequestName, RunOptions, SessionId};
-use mainspring_kernel::kernel::{NewSession, RunRequest, SessionTarget};
+use mainspring_client::{Accepted, Target};
+use mainspring_core::{Block, Body, MessageId, Mode, Place, Policy, Position, Run, RunOptions, SessionId};
+use mainspring_kernel::ids::Ids;
 
-use super::Context;
 use super::fail::{Exit, Fail};
+use super::home::{Home, Purpose};
 use super::output::DIM;
-use super::watch::{ended, watch, work_off};
+use super::watch::{ended, exit_of, watch};
+use super::{Context, run};
 
 /// Send a prompt and stream the answer
 #[derive(Args)]
@@ -81,38 +83,25 @@ enum CliPolicy {
 
 impl Prompt {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
-        let request = self.request()?;
-        let node = context.node().await?;
-        let kernel = node.kernel();
-        let accepted = kernel.run_create(&context.caller(), request).await;
-        let accepted = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                node.close().await;
-                return Err(error.into());
+        let prompt = self.prompt()?;
+        let mut home = context.home(Purpose::Execute).await?;
+        let exit = async {
+            let accepted = home.ask(async |client| client.run_create(&prompt).await).await?;
+            announce(context, &mut home, &accepted).await?;
+            let Accepted { run, position, replayed, .. } = accepted;
+            match run.state.status() {
+                // Nothing more will come of a run that has ended: show what it said.
+                status if replayed && status.is_ended() => {
+                    replay(context, &mut home, &run).await.map(|()| exit_of(status))
+                }
+                _ => watch(context, &mut home, &run, if replayed { Position::START } else { position }).await,
             }
         };
-        if !context.output.json {
-            let session = accepted.session.key.clone().unwrap_or_else(|| accepted.session.id.to_string());
-            let again = if accepted.replayed { " (sent before: the same run)" } else { "" };
-            context
-                .output
-                .note(format_args!("{DIM}· session {session}, {}{again}{DIM:#}", accepted.run.id))?;
-        }
-        let from = if accepted.replayed { mainspring_core::Position::START } else { accepted.position };
-        let exit = match accepted.run.state.status() {
-            // Nothing more will come of a run that has ended: show what it said.
-            status if accepted.replayed && status.is_ended() => {
-                replay(context, kernel, &accepted.run).await.map(|()| super::watch::exit_of(status))
-            }
-            _ => watch(context, kernel, accepted.session.id, accepted.run.id, from).await,
-        };
-        let rest = work_off(context, kernel).await;
-        node.close().await;
-        rest.and(exit)
+        let exit = exit.await;
+        home.leave().await.and(exit)
     }
 
-    fn request(self) -> Result<RunRequest, Fail> {
+    fn prompt(self) -> Result<mainspring_client::Prompt, Fail> {
         let place = match (self.regenerate, self.after, self.root) {
             (Some(message_id), ..) => Place::Regenerate { message_id },
             (_, Some(message_id), _) => Place::Edit { message_id },
@@ -130,16 +119,18 @@ impl Prompt {
             }
             key => (None, key),
         };
-        Ok(RunRequest {
-            session: SessionTarget {
-                id,
+        let idempotency_key = match self.request_id {
+            Some(_) => None,
+            // Every prompt has a name, so that it can be sent again when a connection breaks, and is one run all the same.
+            None => Some(self.idempotency_key.unwrap_or_else(|| Ids::system().secret())),
+        };
+        Ok(mainspring_client::Prompt {
+            session: Target {
+                session_id: id,
                 key,
-                new: NewSession {
-                    title: self.title,
-                    surface_kind: Some("cli".into()),
-                    ..NewSession::default()
-                },
-                ..SessionTarget::default()
+                title: self.title,
+                surface_kind: Some("cli".into()),
+                ..Target::default()
             },
             prompt: if self.regenerate.is_some() { vec![] } else { vec![Block::text(text)] },
             adapter: self.adapter,
@@ -152,6 +143,7 @@ impl Prompt {
                 model: self.model,
                 model_profile: None,
                 cwd: self.cwd,
+                model_options: None,
             },
             place,
             policy: match self.policy {
@@ -161,28 +153,31 @@ impl Prompt {
                 CliPolicy::Interrupt => Policy::Interrupt,
                 CliPolicy::Reject => Policy::Reject,
             },
-            name: RequestName {
-                client_id: self.request_id.is_some().then_some(self.client_id),
-                request_id: self.request_id,
-                idempotency_key: self.idempotency_key,
-            },
+            client_id: self.request_id.is_some().then_some(self.client_id),
+            request_id: self.request_id,
+            idempotency_key,
         })
     }
 }
 
+/// Says which session and which run it is.
+async fn announce(context: &Context<'_>, home: &mut Home<'_>, accepted: &Accepted) -> Result<(), Fail> {
+    if context.output.json {
+        return Ok(());
+    }
+    let id = accepted.run.session.to_string();
+    let session = home.ask(async |client| client.session_get(&id).await).await?;
+    let name = session.key.unwrap_or(id);
+    let again = if accepted.replayed { " (sent before: the same run)" } else { "" };
+    Ok(context.output.note(format_args!("{DIM}· session {name}, {}{again}{DIM:#}", accepted.run.id))?)
+}
+
 /// Shows a run that has ended: its events as JSON, or its last message.
-async fn replay(
-    context: &Context<'_>,
-    kernel: &mainspring_kernel::Kernel,
-    run: &mainspring_core::Run,
-) -> Result<(), Fail> {
-    let events = super::run::all_events(context, kernel, run.id).await?;
-    for event in events {
+async fn replay(context: &Context<'_>, home: &mut Home<'_>, run: &Run) -> Result<(), Fail> {
+    for event in run::all_events(home, run.id).await? {
         match &event.body {
             _ if context.output.json => context.output.object(&event)?,
-            mainspring_core::Body::MessageCompleted { message, .. }
-                if Some(message.id) == run.final_message =>
-            {
+            Body::MessageCompleted { message, .. } if Some(message.id) == run.final_message => {
                 context.output.part(&message.text())?;
             }
             _ => {}

@@ -5,14 +5,13 @@ use std::collections::hash_map::Entry;
 
 use clap::Subcommand;
 use mainspring_core::{Answer, Approval, Cursor, Event, Position, RunId, RunStatus, SessionId};
-use mainspring_kernel::kernel::{Kernel, RunQuery, session_ref};
-use mainspring_kernel::store::SessionRef;
 use serde_json::{Value, json};
 
 use super::Context;
 use super::fail::{Exit, Fail};
+use super::home::{Home, Purpose};
 use super::output::{self, BOLD, DIM, moment, span};
-use super::watch::{watch, work_off};
+use super::watch::watch;
 
 /// List, show, cancel, retry and answer runs
 #[derive(Subcommand)]
@@ -81,53 +80,49 @@ impl Run {
         let mut from = None;
         if let Self::Retry { run } = &self {
             // Recorded before anything executes, so that nothing queued behind it comes first.
-            let node = context.records().await?;
-            let retried = retry(context, node.kernel(), *run).await;
-            node.close().await;
+            let mut home = context.home(Purpose::Records).await?;
+            let retried = retry(&mut home, *run).await;
+            home.leave().await?;
             from = Some(retried?);
         }
         let executes = matches!(self, Self::Retry { .. } | Self::Answer { .. });
-        let node = if executes { context.node().await? } else { context.records().await? };
-        let outcome = self.carry_out(context, node.kernel(), from).await;
-        let rest = if executes { work_off(context, node.kernel()).await } else { Ok(()) };
-        node.close().await;
-        rest.and(outcome)
+        let mut home = context.home(if executes { Purpose::Execute } else { Purpose::Records }).await?;
+        let outcome = self.carry_out(context, &mut home, from).await;
+        home.leave().await.and(outcome)
     }
 
     async fn carry_out(
         self,
         context: &Context<'_>,
-        kernel: &Kernel,
+        home: &mut Home<'_>,
         from: Option<Position>,
     ) -> Result<Exit, Fail> {
-        let (caller, output) = (context.caller(), context.output);
+        let output = context.output;
         match self {
             Self::List { session, status, limit } => {
-                let session = match session {
-                    Some(name) => Some(kernel.session_get(&caller, &session_ref(&name)?).await?.id),
-                    None => None,
-                };
-                let query = RunQuery { session, status, limit: Some(limit), before: None };
-                list(context, kernel, &kernel.run_list(&caller, query).await?, limit).await?;
+                let session = session.as_deref();
+                let page =
+                    home.ask(async |client| client.run_list(session, status, Some(limit)).await).await?;
+                list(context, home, &page.items, limit).await?;
             }
-            Self::Show { run } => show(context, kernel, run).await?,
+            Self::Show { run } => show(context, home, run).await?,
             Self::Cancel { run } => {
-                let outcome = kernel.run_cancel(&caller, run).await?;
+                let outcome = home.ask(async |client| client.run_cancel(run).await).await?;
                 match output.json {
                     true => output.object(&outcome)?,
                     false => output.line(format_args!("{} {run}", output::status(outcome.status)))?,
                 }
             }
             Self::Retry { run } => {
-                let session = kernel.run_get(&caller, run).await?.session;
-                return watch(context, kernel, session, run, from.unwrap_or(Position::START)).await;
+                let run = home.ask(async |client| client.run_get(run).await).await?;
+                return watch(context, home, &run, from.unwrap_or(Position::START)).await;
             }
             Self::Answer { run, text, allow, deny } => {
-                let waiting = kernel.run_get(&caller, run).await?;
+                let waiting = home.ask(async |client| client.run_get(run).await).await?;
                 let Some(wait) = waiting.state.wait().map(|wait| wait.id) else {
                     let status = waiting.state.status();
                     let fail = Fail::bad_request(format!("{run} is {status} and waits for nothing"));
-                    return Err(Fail { exit: Exit::Refused, code: "not_waiting", ..fail });
+                    return Err(Fail { exit: Exit::Refused, code: "not_waiting".into(), ..fail });
                 };
                 let text = Some(text.join(" ")).filter(|text| !text.is_empty());
                 if text.is_none() && !allow && !deny {
@@ -138,33 +133,32 @@ impl Run {
                     None if allow => Answer::Approval { decision: Approval::Allowed },
                     None => Answer::Approval { decision: Approval::Denied },
                 };
-                let now = position(kernel, context, run).await?;
-                kernel.run_answer(&caller, run, wait, answer).await?;
-                return watch(context, kernel, waiting.session, run, now).await;
+                let now = position(home, run).await?;
+                home.ask(async |client| client.run_answer(run, wait, &answer).await).await?;
+                return watch(context, home, &waiting, now).await;
             }
-            Self::Events { run, after } => events(context, kernel, run, Cursor(after)).await?,
+            Self::Events { run, after } => events(context, home, run, Cursor(after)).await?,
         }
         Ok(Exit::Done)
     }
 }
 
 /// Puts the run back into the queue; says where its session's stream stood before.
-async fn retry(context: &Context<'_>, kernel: &Kernel, run: RunId) -> Result<Position, Fail> {
-    let now = position(kernel, context, run).await?;
-    kernel.run_retry(&context.caller(), run).await?;
+async fn retry(home: &mut Home<'_>, run: RunId) -> Result<Position, Fail> {
+    let now = position(home, run).await?;
+    home.ask(async |client| client.run_retry(run).await).await?;
     Ok(now)
 }
 
 /// Where the stream of the run's session stands.
-async fn position(kernel: &Kernel, context: &Context<'_>, run: RunId) -> Result<Position, Fail> {
-    let session = kernel.run_get(&context.caller(), run).await?.session;
-    let by = SessionRef::Id(session);
-    Ok(kernel.session_subscribe(&context.caller(), &by, None).await?.0.position)
+async fn position(home: &mut Home<'_>, run: RunId) -> Result<Position, Fail> {
+    let session = home.ask(async |client| client.run_get(run).await).await?.session.to_string();
+    Ok(home.ask(async |client| client.session_snapshot(&session).await).await?.position)
 }
 
 async fn list(
     context: &Context<'_>,
-    kernel: &Kernel,
+    home: &mut Home<'_>,
     runs: &[mainspring_core::Run],
     limit: usize,
 ) -> Result<(), Fail> {
@@ -177,7 +171,8 @@ async fn list(
     let mut names: HashMap<SessionId, String> = HashMap::new();
     for run in runs {
         if let Entry::Vacant(vacant) = names.entry(run.session) {
-            let session = kernel.session_get(&context.caller(), &SessionRef::Id(run.session)).await?;
+            let id = run.session.to_string();
+            let session = home.ask(async |client| client.session_get(&id).await).await?;
             vacant.insert(session.key.unwrap_or_else(|| "-".into()));
         }
     }
@@ -202,10 +197,10 @@ fn took(run: &mainspring_core::Run) -> String {
     run.completed_at.map(|end| span(end.since(run.created_at))).unwrap_or_default()
 }
 
-async fn show(context: &Context<'_>, kernel: &Kernel, run: RunId) -> Result<(), Fail> {
-    let (caller, output) = (context.caller(), context.output);
-    let run = kernel.run_get(&caller, run).await?;
-    let attempts = kernel.run_attempts(&caller, run.id).await?;
+async fn show(context: &Context<'_>, home: &mut Home<'_>, run: RunId) -> Result<(), Fail> {
+    let output = context.output;
+    let run = home.ask(async |client| client.run_get(run).await).await?;
+    let attempts = home.ask(async |client| client.run_attempts(run.id).await).await?;
     if output.json {
         let mut json = serde_json::to_value(&run).unwrap_or_default();
         json["attemptList"] = json!(attempts);
@@ -257,40 +252,37 @@ async fn show(context: &Context<'_>, kernel: &Kernel, run: RunId) -> Result<(), 
     Ok(())
 }
 
-async fn events(context: &Context<'_>, kernel: &Kernel, run: RunId, after: Cursor) -> Result<(), Fail> {
-    let events = all_events(context, kernel, run).await?;
+async fn events(context: &Context<'_>, home: &mut Home<'_>, run: RunId, after: Cursor) -> Result<(), Fail> {
+    let events = all_events(home, run).await?;
     for event in events.into_iter().filter(|event| event.cursor > after) {
         if context.output.json {
             context.output.object(&event)?;
             continue;
         }
-        let payload =
-            serde_json::to_value(&event.body).map(|json| json["payload"].to_string()).unwrap_or_default();
-        let payload = output::excerpt(&payload, 100);
-        let kind = event.body.kind();
-        context.output.line(format_args!(
-            "{DIM}{:>6} {}{DIM:#} {kind:<28} {payload}",
-            event.cursor.0,
-            moment(event.at)
-        ))?;
+        context.output.line(one_line(&event))?;
     }
     Ok(())
 }
 
+/// An event on one line, for people.
+pub(super) fn one_line(event: &Event) -> String {
+    let payload =
+        serde_json::to_value(&event.body).map(|json| json["payload"].to_string()).unwrap_or_default();
+    let payload = output::excerpt(&payload, 100);
+    let (cursor, at, kind) = (event.cursor.0, moment(event.at), event.body.kind());
+    format!("{DIM}{cursor:>6} {at}{DIM:#} {kind:<28} {payload}")
+}
+
 /// Every event of a run.
-pub(super) async fn all_events(
-    context: &Context<'_>,
-    kernel: &Kernel,
-    run: RunId,
-) -> Result<Vec<Event>, Fail> {
+pub(super) async fn all_events(home: &mut Home<'_>, run: RunId) -> Result<Vec<Event>, Fail> {
     let mut events: Vec<Event> = vec![];
     loop {
-        let after = events.last().map_or(Cursor::START, |event| event.cursor);
-        let page =
-            kernel.run_events(&context.caller(), run, after, Some(context.config().limits.page)).await?;
-        if page.is_empty() {
+        let after = events.last().map_or(Position::START, Event::position);
+        let page = home.ask(async |client| client.run_history(run, after, None).await).await?;
+        let last = page.next.is_none();
+        events.extend(page.items);
+        if last {
             return Ok(events);
         }
-        events.extend(page);
     }
 }

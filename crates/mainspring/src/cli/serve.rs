@@ -2,23 +2,20 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use mainspring_edges::http::{Access, Http};
-use tokio::net::{TcpListener, UnixListener};
-use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use super::fail::{Exit, Fail};
+use super::home::Purpose;
 use super::output::DIM;
+use crate::node::Node;
+use crate::server::Server;
 use crate::token;
 
-/// How long connections may take to end once everything else has.
-const LAST_WORDS: Duration = Duration::from_secs(5);
-
-/// Serve the HTTP API, on a loopback address and a Unix socket
+/// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
 #[derive(Args)]
 pub(super) struct Serve {
     /// The address to listen on [default: 127.0.0.1:7433]; port 0 takes a free one
@@ -31,102 +28,57 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
-        let dir = context.config().state_dir.clone();
+        let config = context.config();
         if self.print_token {
-            return print_token(context, &dir).await;
+            return print_token(context, &config.state_dir).await;
         }
         let address = match self.listen {
-            None => {
-                context.config().listen.parse().map_err(|_| Fail::bad_request("listen is not an address"))?
-            }
-            Some(address) if address.ip().is_loopback() => address,
-            Some(address) => {
-                return Err(Fail::bad_request(format!(
-                    "{address} is not a loopback address; put a proxy in front"
-                )));
-            }
+            None => config.listen.parse().map_err(|_| Fail::bad_request("listen is not an address"))?,
+            Some(address) => address,
         };
-        let node = context.node().await?;
-        let served = self.serve(context, &node, &dir, address).await;
+        let node = Node::open(config).await?;
+        let served = serve(context, &node, address).await;
         node.close().await;
         served.map(|()| Exit::Done)
     }
+}
 
-    async fn serve(
-        &self,
-        context: &Context<'_>,
-        node: &crate::Node,
-        dir: &Path,
-        address: SocketAddr,
-    ) -> Result<(), Fail> {
-        let kernel = node.kernel();
-        let access = Access::new(&token::token(dir)?, &context.config().owner);
-        let tcp = TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))?;
-        let (unix, socket) = bind_socket(dir)?;
-        let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
-        let router = Http::new(kernel.clone(), access, stop.clone()).router();
-        context.output.note(format_args!("serving http://{} and {}", tcp.local_addr()?, socket.display()))?;
-        context.output.note(format_args!("{DIM}token: mainspring serve --print-token{DIM:#}"))?;
-
-        let closes = |closing: CancellationToken| async move { closing.cancelled().await };
-        let over_tcp = axum::serve(tcp, router.clone()).with_graceful_shutdown(closes(closing.clone()));
-        let over_unix = axum::serve(unix, router).with_graceful_shutdown(closes(closing.clone()));
-        let shutdown = async {
-            let signal = stopped().await;
-            context.output.note(format_args!(
-                "{DIM}stopping: active runs may finish for {} ms{DIM:#}",
-                context.config().drain_ms
-            ))?;
-            closing.cancel();
-            // Streams stay open while runs finish, so that their readers see the end.
-            tokio::select! {
-                () = kernel.drain() => {}
-                () = kernel.pause(Duration::from_millis(context.config().drain_ms)) => {}
-            }
-            kernel.shutdown().await;
-            stop.cancel();
-            kernel.pause(LAST_WORDS).await;
-            signal
-        };
-        let served = async { tokio::try_join!(over_tcp.into_future(), over_unix.into_future()).map(drop) };
-        tokio::select! {
-            served = served => served?,
-            stopped = shutdown => stopped?,
-        }
-        // The lock tells who may serve; the socket of a server that is gone would only mislead.
-        let _ = std::fs::remove_file(socket);
-        Ok(())
+async fn serve(context: &Context<'_>, node: &Node, address: SocketAddr) -> Result<(), Fail> {
+    let (config, output, kernel) = (context.config(), context.output, node.kernel());
+    let server = Server::start(node, config, Some(address)).await?;
+    let address = server.address().unwrap_or(address);
+    output.note(format_args!("serving http://{address} and {}", server.socket().path().display()))?;
+    if !address.ip().is_loopback() {
+        output.note(format_args!(
+            "warning: others can reach {address}, without TLS: put a proxy that speaks it in front, and name its host in allowed_hosts"
+        ))?;
     }
+    output.note(format_args!("{DIM}token: mainspring serve --print-token{DIM:#}"))?;
+    let signal = stopped().await;
+    let drain = config.drain_ms;
+    output.note(format_args!("{DIM}stopping: active runs may finish for {drain} ms{DIM:#}"))?;
+    server.close();
+    // Streams stay open while runs finish, so that their readers see the end.
+    tokio::select! {
+        () = kernel.drain() => {}
+        () = kernel.pause(Duration::from_millis(drain)) => {}
+    }
+    server.stop().await;
+    Ok(signal?)
 }
 
 async fn print_token(context: &Context<'_>, dir: &Path) -> Result<Exit, Fail> {
     let token = match token::read(dir)? {
         Some(token) => token,
         None => {
-            let node = context.records().await?;
-            let token = token::token(dir)?;
-            node.close().await;
+            let home = context.home(Purpose::Records).await?;
+            let token = token::read(dir)?.unwrap_or_default();
+            home.leave().await?;
             token
         }
     };
     context.output.line(token)?;
     Ok(Exit::Done)
-}
-
-/// Listens on the socket of the state directory. The folder is ours, so what lies there was left by the dead.
-fn bind_socket(dir: &Path) -> Result<(UnixListener, PathBuf), Fail> {
-    let socket = dir.join("mainspring.sock");
-    match std::fs::remove_file(&socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&socket).map_err(|error| cannot_listen(socket.display(), &error))?;
-    Ok((listener, socket))
-}
-
-fn cannot_listen(what: impl std::fmt::Display, error: &io::Error) -> Fail {
-    let message = format!("cannot listen on {what}: {error}; choose another address with --listen");
-    Fail { exit: Exit::NotNow, code: "cannot_listen", message, retryable: true }
 }
 
 /// Resolves when the process is told to stop, by a person or by its supervisor.

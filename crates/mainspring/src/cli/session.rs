@@ -1,14 +1,14 @@
 //! `mainspring session`
 
 use clap::Subcommand;
-use mainspring_core::{RunStatus, SessionStatus};
-use mainspring_kernel::kernel::{Kernel, SessionPatch, SessionQuery, session_ref};
-use mainspring_kernel::store::SessionRef;
-use serde_json::json;
+use mainspring_client::{Item, SessionChanges, SessionList, Snapshot};
+use mainspring_core::{Body, Position, RunStatus, SessionStatus};
 
 use super::fail::{Exit, Fail};
+use super::home::{Home, Purpose};
 use super::output::{self, BOLD, DIM, moment};
-use super::{Context, tree};
+use super::watch::interrupted;
+use super::{Context, run, tree};
 
 /// List, show and change sessions
 #[derive(Subcommand)]
@@ -29,6 +29,14 @@ pub(super) enum Session {
         /// How many messages
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
+    },
+    /// Follow what happens in a session, until Ctrl-C
+    Tail {
+        /// A key or a ses_… id
+        session: String,
+        /// Begin after this position (CURSOR.POS), or with `start` [default: now]
+        #[arg(long, value_name = "POSITION")]
+        after: Option<String>,
     },
     /// Draw a session's tree of messages
     Tree {
@@ -61,70 +69,132 @@ pub(super) enum Session {
 
 impl Session {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
-        let node = context.records().await?;
-        let outcome = self.carry_out(context, node.kernel()).await;
-        node.close().await;
-        outcome.map(|()| Exit::Done)
+        // Who follows a session for long serves it meanwhile, and so does its work.
+        let purpose = if let Self::Tail { .. } = self { Purpose::Execute } else { Purpose::Records };
+        let mut home = context.home(purpose).await?;
+        let outcome = self.carry_out(context, &mut home).await;
+        home.leave().await.and(outcome).map(|()| Exit::Done)
     }
 
-    async fn carry_out(self, context: &Context<'_>, kernel: &Kernel) -> Result<(), Fail> {
-        let (caller, output) = (context.caller(), context.output);
-        let changed = |session: mainspring_core::Session, what: &str| match output.json {
-            true => output.object(&session),
-            false => output
-                .line(format_args!("{what} {}", session.key.as_deref().unwrap_or(&session.id.to_string()))),
-        };
+    async fn carry_out(self, context: &Context<'_>, home: &mut Home<'_>) -> Result<(), Fail> {
         match self {
-            Self::List { limit, archived } => list(context, kernel, limit, archived).await?,
-            Self::Show { session, limit } => show(context, kernel, &session_ref(&session)?, limit).await?,
+            Self::List { limit, archived } => list(context, home, limit, archived).await,
+            Self::Show { session, limit } => show(context, home, &session, limit).await,
+            Self::Tail { session, after } => tail(context, home, &session, after.as_deref()).await,
             Self::Tree { session } => {
-                let tree = kernel.session_tree(&caller, &session_ref(&session)?).await?;
-                match output.json {
-                    true => tree.nodes.iter().try_for_each(|node| output.object(node))?,
-                    false => tree::draw(&tree).iter().try_for_each(|line| output.line(line))?,
+                let nodes = home.ask(async |client| client.session_tree(&session).await).await?;
+                match context.output.json {
+                    true => nodes.iter().try_for_each(|node| context.output.object(node))?,
+                    false => tree::draw(&nodes).iter().try_for_each(|line| context.output.line(line))?,
                 }
+                Ok(())
             }
             Self::Rename { session, title } => {
-                let session = kernel
-                    .session_patch(
-                        &caller,
-                        &session_ref(&session)?,
-                        SessionPatch { title: Some(Some(title)), ..SessionPatch::default() },
-                    )
-                    .await?;
-                changed(session, "renamed")?;
+                let changes = SessionChanges { title: Some(Some(title)), ..SessionChanges::default() };
+                change(context, home, &session, &changes, "renamed").await
             }
-            Self::Archive { session } => changed(
-                kernel.session_patch(&caller, &session_ref(&session)?, to(SessionStatus::Archived)).await?,
-                "archived",
-            )?,
-            Self::Reopen { session } => changed(
-                kernel.session_patch(&caller, &session_ref(&session)?, to(SessionStatus::Open)).await?,
-                "reopened",
-            )?,
+            Self::Archive { session } => {
+                change(context, home, &session, &to(SessionStatus::Archived), "archived").await
+            }
+            Self::Reopen { session } => {
+                change(context, home, &session, &to(SessionStatus::Open), "reopened").await
+            }
             Self::Delete { session } => {
-                changed(kernel.session_delete(&caller, &session_ref(&session)?).await?, "deleted")?;
+                let found = home.ask(async |client| client.session_get(&session).await).await?;
+                home.ask(async |client| client.session_delete(&session).await).await?;
+                let deleted = mainspring_core::Session { status: SessionStatus::Deleted, ..found };
+                changed(context, &deleted, "deleted")
             }
         }
-        Ok(())
     }
 }
 
-fn to(status: SessionStatus) -> SessionPatch {
-    SessionPatch { status: Some(status), ..SessionPatch::default() }
+fn to(status: SessionStatus) -> SessionChanges {
+    SessionChanges { status: Some(status), ..SessionChanges::default() }
 }
 
-async fn list(context: &Context<'_>, kernel: &Kernel, limit: usize, archived: bool) -> Result<(), Fail> {
-    let status = if archived { SessionStatus::Archived } else { SessionStatus::Open };
-    let query = SessionQuery { status: Some(status), limit: Some(limit), ..SessionQuery::default() };
-    let sessions = kernel.session_list(&context.caller(), query).await?;
-    if context.output.json {
-        for (session, latest) in &sessions {
-            let mut json = serde_json::to_value(session).unwrap_or_default();
-            json["latestRun"] = json!(latest);
-            context.output.object(&json)?;
+async fn change(
+    context: &Context<'_>,
+    home: &mut Home<'_>,
+    session: &str,
+    changes: &SessionChanges,
+    what: &str,
+) -> Result<(), Fail> {
+    let session = home.ask(async |client| client.session_patch(session, changes, None).await).await?;
+    changed(context, &session, what)
+}
+
+fn changed(context: &Context<'_>, session: &mainspring_core::Session, what: &str) -> Result<(), Fail> {
+    let output = context.output;
+    match output.json {
+        true => output.object(session)?,
+        false => {
+            let name = session.key.clone().unwrap_or_else(|| session.id.to_string());
+            output.line(format_args!("{what} {name}"))?;
         }
-        return Ok(());
+    }
+    Ok(())
+}
+
+/// Shows events and text as they come.
+async fn tail(
+    context: &Context<'_>,
+    home: &mut Home<'_>,
+    session: &str,
+    after: Option<&str>,
+) -> Result<(), Fail> {
+    let output = context.output;
+    let from = match after {
+        Some("start") => Position::START,
+        Some(text) => {
+            text.parse().map_err(|bad: mainspring_core::BadPosition| Fail::bad_request(bad.to_string()))?
+        }
+        None => home.ask(async |client| client.session_snapshot(session).await).await?.position,
+    };
+    let mut events = home.events(session, from);
+    let mut mid_line = false;
+    loop {
+        let item = tokio::select! {
+            item = events.next() => item,
+            signal = interrupted() => return Ok(signal?),
+        };
+        let item = match item {
+            None => return Ok(()),
+            Some(Err(error)) if error.is_gone() && home.is_guest() => {
+                home.renew().await?;
+                events = home.events(session, events.position().unwrap_or(from));
+                continue;
+            }
+            Some(item) => item?,
+        };
+        if let (Item::Live(live), false) = (&item, output.json) {
+            if let Body::MessageDelta { text, .. } = &live.body {
+                output.part(text)?;
+                mid_line = !text.ends_with('\n');
+            }
+            continue;
+        }
+        if std::mem::take(&mut mid_line) {
+            output.part("\n")?;
+        }
+        match item {
+            Item::Event(event) if output.json => output.object(&event)?,
+            Item::Live(live) => output.object(&live)?,
+            Item::Event(event) => output.line(run::one_line(&event))?,
+            Item::Reset(now) if output.json => output.object(&now)?,
+            Item::Reset(_) => output.note("older events are not kept any more; going on from now")?,
+            Item::Thought(thought) => output.note(format_args!("{DIM}· ({}){DIM:#}", thought.text))?,
+            Item::Unknown { kind, .. } => output.note(format_args!("{DIM}· {kind}{DIM:#}"))?,
+        }
+    }
+}
+
+async fn list(context: &Context<'_>, home: &mut Home<'_>, limit: usize, archived: bool) -> Result<(), Fail> {
+    let status = if archived { SessionStatus::Archived } else { SessionStatus::Open };
+    let list = SessionList { status: Some(status), limit: Some(limit), ..SessionList::default() };
+    let sessions = home.ask(async |client| client.session_list(&list).await).await?.items;
+    if context.output.json {
+        return Ok(sessions.iter().try_for_each(|session| context.output.object(session))?);
     }
     if sessions.is_empty() {
         context.output.note(match archived {
@@ -134,7 +204,8 @@ async fn list(context: &Context<'_>, kernel: &Kernel, limit: usize, archived: bo
         return Ok(());
     }
     let shown = sessions.len();
-    let rows = sessions.into_iter().map(|(session, latest)| {
+    let rows = sessions.into_iter().map(|listed| {
+        let (session, latest) = (listed.session, listed.latest_run);
         let status = latest.as_ref().map_or_else(|| "-".into(), |run| output::status(run.state.status()));
         let name = session.key.clone().unwrap_or_else(|| session.id.to_string());
         vec![
@@ -149,19 +220,15 @@ async fn list(context: &Context<'_>, kernel: &Kernel, limit: usize, archived: bo
     Ok(context.output.maybe_more(shown, limit)?)
 }
 
-async fn show(context: &Context<'_>, kernel: &Kernel, by: &SessionRef, limit: usize) -> Result<(), Fail> {
-    let (caller, output) = (context.caller(), context.output);
-    let session = kernel.session_get(&caller, by).await?;
-    let messages = kernel.session_path(&caller, by, None, Some(limit)).await?;
-    let (snapshot, _) = kernel.session_subscribe(&caller, by, None).await?;
+async fn show(context: &Context<'_>, home: &mut Home<'_>, name: &str, limit: usize) -> Result<(), Fail> {
+    let output = context.output;
+    let messages = home.ask(async |client| client.session_messages(name, None, Some(limit)).await).await?;
+    let snapshot = home.ask(async |client| client.session_snapshot(name).await).await?;
+    let snapshot = Snapshot { messages, ..snapshot };
     if output.json {
-        let mut json = serde_json::to_value(&session).unwrap_or_default();
-        json["messages"] = json!(messages);
-        json["activeRun"] = json!(snapshot.active);
-        json["queuedRuns"] = json!(snapshot.queued);
-        json["position"] = json!(snapshot.position);
-        return Ok(output.object(&json)?);
+        return Ok(output.object(&snapshot)?);
     }
+    let session = &snapshot.session;
     output.line(format_args!(
         "{BOLD}{}{BOLD:#}",
         session.title.as_deref().or(session.key.as_deref()).unwrap_or("untitled")
@@ -173,13 +240,13 @@ async fn show(context: &Context<'_>, kernel: &Kernel, by: &SessionRef, limit: us
         session.adapter,
         moment(session.created_at)
     ))?;
-    for run in snapshot.active.iter().chain(&snapshot.queued) {
+    for run in snapshot.active_run.iter().chain(&snapshot.queued_runs) {
         output.line(format_args!("{} {}", output::status(run.state.status()), run.id))?;
         if let Some(wait) = run.state.wait().filter(|_| run.state.status() != RunStatus::Running) {
             output.line(format_args!("  {}", wait.question))?;
         }
     }
-    for message in messages.iter().chain(&snapshot.pending) {
+    for message in snapshot.messages.iter().chain(&snapshot.pending) {
         output.line("")?;
         output.line(format_args!(
             "{BOLD}{}{BOLD:#} {DIM}{} {}{DIM:#}",
@@ -189,7 +256,7 @@ async fn show(context: &Context<'_>, kernel: &Kernel, by: &SessionRef, limit: us
             output.line(line)?;
         }
     }
-    if session.tip.is_none() && snapshot.pending.is_empty() {
+    if snapshot.messages.is_empty() && snapshot.pending.is_empty() {
         output.line(format_args!("{DIM}{}{DIM:#}", "no messages yet"))?;
     }
     Ok(())

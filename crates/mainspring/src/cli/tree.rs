@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
+use mainspring_client::TreeNode;
 use mainspring_core::{Block, MessageId, MessageStatus, Role};
-use mainspring_kernel::kernel::{MessageTree, TreeNode};
 
 use super::output::{BOLD, DIM, RED, excerpt};
 
 /// The tree, a line per message: a straight conversation runs straight down, branches are indented.
-pub(super) fn draw(tree: &MessageTree) -> Vec<String> {
+pub(super) fn draw(nodes: &[TreeNode]) -> Vec<String> {
     let mut children: HashMap<Option<MessageId>, Vec<&TreeNode>> = HashMap::new();
-    for node in &tree.nodes {
+    for node in nodes {
         children.entry(node.parent_id).or_default().push(node);
     }
     let mut lines = vec![];
@@ -82,8 +82,6 @@ pub(super) fn blocks(content: &[Block]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use mainspring_core::{Message, SessionId, Time};
 
     use super::*;
@@ -100,21 +98,19 @@ mod tests {
             usage: None,
             created_at: Time(0),
         };
-        TreeNode { message: Arc::new(message), parent_id: parent.map(of), depth: 0, active, abandoned: false }
+        TreeNode { message, parent_id: parent.map(of), depth: 0, active, abandoned: false }
     }
 
     #[test]
     fn branches_are_indented_and_the_rest_runs_straight_down() {
-        let tree = MessageTree {
-            nodes: vec![
-                node(1, None, "hello", true),
-                node(2, Some(1), "hi", false),
-                node(4, Some(1), "hey", true),
-                node(3, Some(2), "more", false),
-                node(5, Some(4), "and now?", true),
-                node(6, Some(5), "this", true),
-            ],
-        };
+        let tree = vec![
+            node(1, None, "hello", true),
+            node(2, Some(1), "hi", false),
+            node(4, Some(1), "hey", true),
+            node(3, Some(2), "more", false),
+            node(5, Some(4), "and now?", true),
+            node(6, Some(5), "this", true),
+        ];
         let plain: Vec<String> = draw(&tree)
             .iter()
             .map(|line| anstream::adapter::strip_str(line).to_string())

@@ -3,81 +3,92 @@
 use std::collections::HashMap;
 use std::io::IsTerminal;
 
+use mainspring_client::{Item, Snapshot};
 use mainspring_core::{
     Answer, Approval, Block, Body, Message, MessageId, MessageStatus, Position, Role, Run, RunId, RunState,
     RunStatus, SessionId, Wait, WaitRequest,
 };
-use mainspring_kernel::feed::{Delta, Item};
-use mainspring_kernel::kernel::{Kernel, Work, ends_run};
-use mainspring_kernel::store::SessionRef;
+use mainspring_kernel::kernel::{Kernel, Work};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::Context;
 use super::fail::{Exit, Fail};
-use super::output::{self, DIM, RED, YELLOW};
+use super::home::Home;
+use super::output::{self, Busy, DIM, RED, YELLOW};
 
 /// Follows `run` from `from` until it ends, waits for an answer that cannot be had here, or is cancelled by Ctrl-C.
 pub(super) async fn watch(
     context: &Context<'_>,
-    kernel: &Kernel,
-    session: SessionId,
-    run: RunId,
+    home: &mut Home<'_>,
+    run: &Run,
     from: Position,
 ) -> Result<Exit, Fail> {
-    let caller = context.caller();
-    let by = SessionRef::Id(session);
-    let (snapshot, mut items) = kernel.session_subscribe(&caller, &by, Some(from)).await?;
-    let mut screen = Screen { context, session, run, streamed: HashMap::new(), mid_line: false };
-    if screen.is_blocked(snapshot.active.as_ref())? {
+    let (run, session, name) = (run.id, run.session, run.session.to_string());
+    let mut screen = Screen { context, session, run, streamed: HashMap::new(), mid_line: false, busy: None };
+    let snapshot =
+        async |home: &mut Home<'_>| home.ask(async |client| client.session_snapshot(&name).await).await;
+    if screen.is_blocked(&snapshot(home).await?)? {
         return Ok(Exit::Waiting);
     }
+    let mut events = home.events(&name, from);
     let mut told = false;
     loop {
+        screen.wait_for("working");
         let item = tokio::select! {
-            item = items.next() => item,
+            item = events.next() => item,
             signal = interrupted(), if !told => {
                 signal?;
                 told = true;
-                screen.cancel(kernel).await?;
+                screen.cancel(home).await?;
                 continue;
             }
         };
-        let Some(item) = item.transpose()? else {
-            return Ok(Exit::NotNow);
+        let item = match item {
+            None => return Ok(Exit::NotNow),
+            Some(Err(error)) if error.is_gone() && home.is_guest() => {
+                home.renew().await?;
+                events = home.events(&name, events.position().unwrap_or(from));
+                continue;
+            }
+            Some(item) => item?,
         };
         if !screen.show(&item)? {
             continue;
         }
-        let (now, _) = kernel.session_subscribe(&caller, &by, None).await?;
-        if screen.is_blocked(now.active.as_ref())? {
+        if screen.is_blocked(&snapshot(home).await?)? {
             return Ok(Exit::Waiting);
         }
-        let state = kernel.run_get(&caller, run).await?.state;
-        if let Some(exit) = screen.after(kernel, &state).await? {
+        let state = home.ask(async |client| client.run_get(run).await).await?.state;
+        if let Some(exit) = screen.after(home, &state).await? {
             return Ok(exit);
         }
     }
 }
 
 /// Works off what an earlier process had accepted and this one has started; Ctrl-C leaves the rest queued.
-pub(super) async fn work_off(context: &Context<'_>, kernel: &Kernel) -> Result<(), Fail> {
+///
+/// `close` lets nobody in any more: what was accepted until then is worked off too.
+pub(super) async fn work_off(context: &Context<'_>, kernel: &Kernel, close: impl Fn()) -> Result<(), Fail> {
     let Work { queued, active, .. } = *kernel.work().borrow();
-    if queued + active == 0 {
-        return Ok(());
+    if queued + active > 0 {
+        let count = queued + active;
+        let note = format_args!("{DIM}working off {count} accepted from others; Ctrl-C leaves them{DIM:#}");
+        context.output.note(note)?;
     }
-    let count = queued + active;
-    context
-        .output
-        .note(format_args!("{DIM}working off {count} accepted earlier; Ctrl-C leaves them{DIM:#}"))?;
+    let drained = async {
+        kernel.drain().await;
+        close();
+        kernel.drain().await;
+    };
     tokio::select! {
-        () = kernel.drain() => Ok(()),
+        () = drained => Ok(()),
         signal = interrupted() => Ok(signal?),
     }
 }
 
 /// Resolves when the process is told to stop: by Ctrl-C, or by whoever supervises it.
-async fn interrupted() -> std::io::Result<()> {
+pub(super) async fn interrupted() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     tokio::select! {
@@ -94,12 +105,14 @@ struct Screen<'a, 'b> {
     /// How many bytes of a message were shown as they came.
     streamed: HashMap<MessageId, usize>,
     mid_line: bool,
+    busy: Option<Busy>,
 }
 
 impl Screen<'_, '_> {
     /// Shows one item; true when the run, or one that it waits behind, has come to a stop of some kind.
     fn show(&mut self, item: &Item) -> Result<bool, Fail> {
         let output = self.context.output;
+        self.busy = None;
         match item {
             Item::Event(event) if event.run == Some(self.run) => {
                 if output.json {
@@ -107,21 +120,14 @@ impl Screen<'_, '_> {
                 } else {
                     self.describe(&event.body)?;
                 }
-                Ok(waits(&event.body) || ends_run(&event.body))
+                Ok(waits(&event.body) || event.body.ends_run())
             }
             Item::Event(event) => Ok(waits(&event.body)),
-            Item::Delta(delta) if delta.run != Some(self.run) => Ok(false),
-            Item::Delta(_) | Item::Truncated(_) if output.json => {
-                if let Some(live) = item.live(self.session) {
-                    output.object(&live)?;
-                }
-                Ok(false)
-            }
-            Item::Delta(delta) => self.delta(delta).map(|()| false),
-            Item::Truncated(_) => Ok(false),
+            Item::Live(live) if live.run.is_some_and(|run| run != self.run) => Ok(false),
+            Item::Live(live) if output.json => Ok(output.object(live).map(|()| false)?),
+            Item::Live(live) => self.live(&live.body).map(|()| false),
             Item::Thought(thought) if output.json => {
-                let payload = json!({"attemptId": thought.attempt, "text": &*thought.text});
-                output.object(&json!({"type": "thought", "sessionId": self.session, "payload": payload}))?;
+                output.object(&json!({"type": "thought", "sessionId": self.session, "payload": thought}))?;
                 Ok(false)
             }
             Item::Thought(thought) => {
@@ -129,12 +135,15 @@ impl Screen<'_, '_> {
                 output.note(format_args!("{DIM}· ({}){DIM:#}", thought.text))?;
                 Ok(false)
             }
+            // What the run did meanwhile is not kept; where it stands is.
+            Item::Reset(_) => Ok(true),
+            Item::Unknown { .. } => Ok(false),
         }
     }
 
     /// True when another run of the session waits for a person, and this one behind it.
-    fn is_blocked(&self, active: Option<&Run>) -> Result<bool, Fail> {
-        let Some(ahead) = active.filter(|active| active.id != self.run) else {
+    fn is_blocked(&self, now: &Snapshot) -> Result<bool, Fail> {
+        let Some(ahead) = now.active_run.as_ref().filter(|active| active.id != self.run) else {
             return Ok(false);
         };
         let Some(wait) = ahead.state.wait().filter(|wait| wait.answer.is_none()) else {
@@ -152,10 +161,20 @@ impl Screen<'_, '_> {
         Ok(true)
     }
 
-    fn delta(&mut self, delta: &Delta) -> Result<(), Fail> {
-        *self.streamed.entry(delta.message).or_default() += delta.text.len();
-        self.mid_line = !delta.text.ends_with('\n');
-        Ok(self.context.output.part(&delta.text)?)
+    /// Turns a spinner until something is shown, unless a line has begun: that line shows it.
+    fn wait_for(&mut self, what: &str) {
+        if !self.mid_line && self.busy.is_none() {
+            self.busy = self.context.output.busy(what);
+        }
+    }
+
+    fn live(&mut self, body: &Body) -> Result<(), Fail> {
+        if let Body::MessageDelta { message_id, text, .. } = body {
+            *self.streamed.entry(*message_id).or_default() += text.len();
+            self.mid_line = !text.ends_with('\n');
+            self.context.output.part(text)?;
+        }
+        Ok(())
     }
 
     fn describe(&mut self, body: &Body) -> Result<(), Fail> {
@@ -210,22 +229,24 @@ impl Screen<'_, '_> {
         Ok(())
     }
 
-    async fn cancel(&mut self, kernel: &Kernel) -> Result<(), Fail> {
+    async fn cancel(&mut self, home: &mut Home<'_>) -> Result<(), Fail> {
+        self.busy = None;
         self.end_line()?;
         let grace = output::span(self.context.config().cancel_grace_ms);
         let note = format_args!("{DIM}cancelling; what does not stop within {grace} is killed{DIM:#}");
         self.context.output.note(note)?;
         // A run that has ended meanwhile needs no cancellation.
-        let _ = kernel.run_cancel(&self.context.caller(), self.run).await;
+        let run = self.run;
+        let _ = home.ask(async |client| client.run_cancel(run).await).await;
         Ok(())
     }
 
     /// What a stop means: the exit, or none if the run goes on.
-    async fn after(&mut self, kernel: &Kernel, state: &RunState) -> Result<Option<Exit>, Fail> {
+    async fn after(&mut self, home: &mut Home<'_>, state: &RunState) -> Result<Option<Exit>, Fail> {
         let output = self.context.output;
         if let Some(wait) = state.wait().filter(|wait| wait.answer.is_none()) {
             self.end_line()?;
-            return self.question(kernel, wait).await;
+            return self.question(home, wait).await;
         }
         let status = state.status();
         if !status.is_ended() {
@@ -239,7 +260,7 @@ impl Screen<'_, '_> {
     }
 
     /// Puts the run's question to the person, if there is one; else says how to answer it.
-    async fn question(&mut self, kernel: &Kernel, wait: &Wait) -> Result<Option<Exit>, Fail> {
+    async fn question(&mut self, home: &mut Home<'_>, wait: &Wait) -> Result<Option<Exit>, Fail> {
         let output = self.context.output;
         if output.is_interactive() {
             output.note(format_args!("{YELLOW}?{YELLOW:#} {}", wait.question))?;
@@ -248,12 +269,13 @@ impl Screen<'_, '_> {
                 signal = interrupted() => {
                     signal?;
                     output.part("\n")?;
-                    self.cancel(kernel).await?;
+                    self.cancel(home).await?;
                     return Ok(None);
                 }
             };
             if let Some(answer) = answer {
-                kernel.run_answer(&self.context.caller(), self.run, wait.id, answer).await?;
+                let run = self.run;
+                home.ask(async |client| client.run_answer(run, wait.id, &answer).await).await?;
                 return Ok(None);
             }
             output.part("\n")?;

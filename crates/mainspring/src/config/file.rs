@@ -83,6 +83,10 @@ impl Reader<'_> {
             DeValue::Integer(integer) => {
                 Raw::Integer(u64::from_str_radix(integer.as_str(), integer.radix()).ok())
             }
+            DeValue::Array(values) => {
+                let texts = values.iter().map(|value| value.get_ref().as_str().map(str::to_owned));
+                texts.collect::<Option<Vec<_>>>().map_or(Raw::Other, Raw::List)
+            }
             _ => Raw::Other,
         };
         let folder = self.path.parent().map(PathBuf::from).unwrap_or_default();

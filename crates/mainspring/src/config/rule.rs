@@ -18,6 +18,8 @@ pub enum Value {
     Number(u64),
     /// A text, a word or a path.
     Text(String),
+    /// Several texts.
+    List(Vec<String>),
 }
 
 impl fmt::Display for Value {
@@ -25,6 +27,7 @@ impl fmt::Display for Value {
         match self {
             Self::Number(number) => write!(f, "{number}"),
             Self::Text(text) => f.write_str(text),
+            Self::List(texts) => f.write_str(&texts.join(",")),
         }
     }
 }
@@ -37,6 +40,8 @@ pub(super) enum Raw {
     Text(String),
     /// An integer of the file; `None` if it is negative or beyond 64 bits.
     Integer(Option<u64>),
+    /// A list of texts of the file.
+    List(Vec<String>),
     /// Anything else of the file.
     Other,
 }
@@ -52,7 +57,7 @@ impl Given<'_> {
     fn text(&self) -> Option<&str> {
         match &self.raw {
             Raw::Untyped(text) | Raw::Text(text) => Some(text),
-            Raw::Integer(_) | Raw::Other => None,
+            Raw::Integer(_) | Raw::List(_) | Raw::Other => None,
         }
     }
 }
@@ -93,7 +98,7 @@ where
             Raw::Untyped(text) => digits(text),
             Raw::Integer(number) => *number,
             Raw::Text(_) => return Err(format!("{}, without quotes", allowed())),
-            Raw::Other => None,
+            Raw::List(_) | Raw::Other => None,
         };
         number
             .filter(|number| (self.min..=self.max).contains(number))
@@ -181,12 +186,47 @@ pub(super) fn is_adapter_name(name: &str) -> bool {
         })
 }
 
-/// An address of this machine alone, with a port.
+/// An address with a port.
 pub(super) const fn address() -> Text {
     Text {
-        allowed: "a loopback address and a port, such as 127.0.0.1:7433; port 0 takes a free one",
-        check: |text| text.parse().is_ok_and(|address: std::net::SocketAddr| address.ip().is_loopback()),
+        allowed: "an address and a port, such as 127.0.0.1:7433; port 0 takes a free one",
+        check: |text| text.parse::<std::net::SocketAddr>().is_ok(),
     }
+}
+
+/// A list of host names: in the file a list, elsewhere with commas between them.
+pub(super) struct Hosts;
+
+/// A list of host names.
+pub(super) const fn hosts() -> Hosts {
+    Hosts
+}
+
+impl Rule<Vec<String>> for Hosts {
+    fn read(&self, given: &Given<'_>) -> Result<Vec<String>, String> {
+        let hosts: Vec<String> = match &given.raw {
+            Raw::List(hosts) => hosts.clone(),
+            Raw::Untyped(text) if text.trim().is_empty() => vec![],
+            Raw::Untyped(text) => text.split(',').map(|host| host.trim().to_owned()).collect(),
+            Raw::Text(_) | Raw::Integer(_) | Raw::Other => return Err(self.allowed()),
+        };
+        if hosts.iter().all(|host| is_host(host)) { Ok(hosts) } else { Err(self.allowed()) }
+    }
+
+    fn show(&self, value: &Vec<String>) -> Value {
+        Value::List(value.clone())
+    }
+
+    fn allowed(&self) -> String {
+        "a list of host names or addresses without ports, such as [\"agents.example.com\"]".to_owned()
+    }
+}
+
+fn is_host(host: &str) -> bool {
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    host.parse::<std::net::IpAddr>().is_ok() || (host.len() <= 253 && host.split('.').all(is_label))
 }
 
 /// A filter of tracing.
@@ -220,6 +260,34 @@ impl Rule<String> for Text {
 
     fn allowed(&self) -> String {
         self.allowed.to_owned()
+    }
+}
+
+/// The address of a server, or none.
+pub(super) struct Urls;
+
+/// The address of a server; empty for none.
+pub(super) const fn url() -> Urls {
+    Urls
+}
+
+impl Rule<Option<String>> for Urls {
+    fn read(&self, given: &Given<'_>) -> Result<Option<String>, String> {
+        let text = given.text().ok_or_else(|| self.allowed())?;
+        let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+        match host {
+            None if text.is_empty() => Ok(None),
+            Some(host) if !host.is_empty() && !host.starts_with('/') => Ok(Some(text.to_owned())),
+            _ => Err(self.allowed()),
+        }
+    }
+
+    fn show(&self, value: &Option<String>) -> Value {
+        Value::Text(value.clone().unwrap_or_default())
+    }
+
+    fn allowed(&self) -> String {
+        "an address such as http://127.0.0.1:7433, or empty for none".to_owned()
     }
 }
 

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use mainspring_core::Limits;
 
 use super::rule::{
-    self, Given, Number, Rule, Value, Word, adapter_name, address, filter, number, owner_name, path, word,
+    self, Given, Number, Rule, Value, Word, adapter_name, address, filter, hosts, number, owner_name, path,
+    url, word,
 };
 
 const SECOND: u64 = 1000;
@@ -99,8 +100,12 @@ settings! {
         readers: usize, number(1, 64), 4;
         /// What happens to a run that a crash interrupted: leave it to somebody, or retry it.
         on_orphan: OnOrphan, word(), OnOrphan::Leave;
-        /// Address that `serve` listens on.
+        /// Address that `serve` listens on; on any but a loopback address, TLS belongs in front of it.
         listen: String, address(), "127.0.0.1:7433".into();
+        /// Server that the command line talks to instead of the state directory's, such as `http://127.0.0.1:7433`.
+        url: Option<String>, url(), None;
+        /// Host names besides this machine's own that `serve` answers to, such as that of a proxy in front of it.
+        allowed_hosts: Vec<String>, hosts(), Vec::new();
         /// Milliseconds that `serve` lets active runs finish before it stops them.
         drain_ms: u64, number(0, HOUR), 10 * SECOND;
         /// What is logged: a tracing filter.
@@ -114,7 +119,7 @@ settings! {
         message_bytes, number(1, TEXT), Limits::default().message_bytes;
         /// Characters of a title.
         title_chars, number(1, 10_000), Limits::default().title_chars;
-        /// Bytes of a session's metadata, as JSON.
+        /// Bytes of a session's metadata, and of its model options, as JSON.
         metadata_bytes, number(2, 16 << 20), Limits::default().metadata_bytes;
         /// Items of one page.
         page, number(1, 10_000), Limits::default().page;

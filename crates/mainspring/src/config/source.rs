@@ -24,6 +24,10 @@ pub struct Variable {
 pub const VARIABLES: &[Variable] = &[
     Variable { name: "MAINSPRING_CONFIG", description: "The configuration file; --config wins over it." },
     Variable {
+        name: "MAINSPRING_KEY",
+        description: "The key that the command line shows to the server of `url`; never stored.",
+    },
+    Variable {
         name: "XDG_CONFIG_HOME",
         description: "Folder of configuration files, if absolute; else ~/.config.",
     },

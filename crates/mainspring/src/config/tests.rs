@@ -81,6 +81,8 @@ fn the_defaults() {
             readers: 4,
             on_orphan: OnOrphan::Leave,
             listen: "127.0.0.1:7433".into(),
+            url: None,
+            allowed_hosts: vec![],
             drain_ms: 10_000,
             log: "warn".into(),
             limits: Limits::default(),
@@ -334,6 +336,30 @@ fn words_and_texts_that_are_refused() {
     }
     let machine = Machine::new().file("owner = 5");
     assert!(machine.problems().starts_with("owner = 5 ($/project/mainspring.toml line 1): must be a text"));
+}
+
+#[test]
+fn an_address_and_the_names_others_use_for_it_are_checked() {
+    for value in ["0.0.0.0:80", "[::]:0", "192.168.1.2:7433"] {
+        assert_eq!(Machine::new().flag("listen", value).load().config.listen, value);
+    }
+    for value in ["localhost:80", "127.0.0.1", "", ":80"] {
+        assert!(Machine::new().flag("listen", value).problems().contains("must be an address and a port"));
+    }
+    let hosts = ["agents.example.com", "10.0.0.7", "::1"];
+    let listed = machine().file(r#"allowed_hosts = ["agents.example.com", "10.0.0.7", "::1"]"#);
+    let named = machine().env("MAINSPRING_ALLOWED_HOSTS", "agents.example.com, 10.0.0.7,::1");
+    assert_eq!(listed.load().config.allowed_hosts, hosts);
+    assert_eq!(named.load().config.allowed_hosts, hosts);
+    assert_eq!(machine().flag("allowed_hosts", " ").load().config.allowed_hosts, [""; 0]);
+    let shown = listed.load().rows().into_iter().find(|row| row.key == "allowed_hosts").unwrap().value;
+    assert_eq!(serde_json::to_value(shown).unwrap(), serde_json::json!(hosts));
+    for value in
+        [r#""a.example""#, "1", "[1]", r#"["a", 1]"#, r#"["a:80"]"#, r#"["http://a"]"#, r#"[""]"#, r#"["*"]"#]
+    {
+        let problems = Machine::new().file(&format!("allowed_hosts = {value}")).problems();
+        assert!(problems.contains("must be a list of host names"), "{value}: {problems}");
+    }
 }
 
 #[test]

@@ -5,26 +5,29 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Runs `mainspring` on `dir` as a script would: no terminal, no settings but these.
+/// Runs `mainspring` on `dir` as a script would: no terminal.
 fn mainspring(dir: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mainspring"))
-        .env_clear()
-        .env("HOME", dir)
-        .env("MAINSPRING_STATE_DIR", dir.join("state"))
-        .current_dir(dir)
-        .args(arguments)
-        .output()
-        .unwrap()
+    command(dir).args(arguments).output().unwrap()
 }
 
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
+/// `mainspring` on `dir`, with no settings but these.
+pub(crate) fn command(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mainspring"));
+    command.env_clear().env("HOME", dir).env("MAINSPRING_STATE_DIR", dir.join("state")).current_dir(dir);
+    command
 }
 
-fn run(dir: &Path, arguments: &[&str]) -> Said {
-    let output = mainspring(dir, arguments);
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+pub(crate) fn run(dir: &Path, arguments: &[&str]) -> Said {
+    said(mainspring(dir, arguments))
+}
+
+pub(crate) fn said(output: Output) -> Said {
     Said {
         code: output.status.code().unwrap(),
         out: String::from_utf8(output.stdout).unwrap(),
@@ -32,7 +35,7 @@ fn run(dir: &Path, arguments: &[&str]) -> Said {
     }
 }
 
-fn json_lines(said: &Said) -> Vec<Value> {
+pub(crate) fn json_lines(said: &Said) -> Vec<Value> {
     said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -217,32 +220,6 @@ fn sessions_are_renamed_archived_and_deleted() {
             .len(),
         2
     );
-}
-
-#[test]
-fn a_second_process_is_told_who_owns_the_folder_and_changes_nothing() {
-    use std::io::{BufRead, BufReader};
-    let dir = tempfile::tempdir().unwrap();
-    let mut owner = Command::new(env!("CARGO_BIN_EXE_mainspring"))
-        .args(["prompt", "--session", "a", "say here I am; hang", "--state-dir"])
-        .arg(dir.path().join("state"))
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(owner.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "here I am\n");
-    let said = run(dir.path(), &["session", "delete", "a"]);
-    let doctor = run(dir.path(), &["doctor"]);
-    owner.kill().unwrap();
-    owner.wait().unwrap();
-    assert_eq!(said.code, 6, "{}", said.err);
-    let expected = format!("is in use by process {}: ", owner.id());
-    assert!(said.err.contains("error[state_dir_owned]") && said.err.contains(&expected), "{}", said.err);
-    assert!(doctor.code == 0 && doctor.out.contains("in use by process"), "{}", doctor.out);
-    let latest = &json_lines(&run(dir.path(), &["run", "list", "--json"]))[0];
-    assert_eq!(latest["status"], "orphaned");
 }
 
 #[test]

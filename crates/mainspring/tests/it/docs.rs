@@ -22,11 +22,15 @@ fn every_setting_is_documented_as_it_is() {
     let mut table = String::new();
     for setting in SETTINGS {
         let alias = setting.alias().map(|alias| format!(", `{alias}`")).unwrap_or_default();
+        let default = match setting.default().to_string() {
+            empty if empty.is_empty() => "none".to_owned(),
+            default => format!("`{default}`"),
+        };
         writeln!(
             table,
-            "| `{}` | `{}` | {} | `{}`{alias} | {} |",
+            "| `{}` | {} | {} | `{}`{alias} | {} |",
             setting.key,
-            setting.default(),
+            default,
             setting.allowed(),
             setting.variable(),
             setting.description().trim(),

@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
+mod access;
+
 /// A `mainspring serve` of its own; killed when it is dropped.
 struct Server {
     child: Child,
@@ -27,9 +29,14 @@ impl Drop for Server {
 
 impl Server {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(env: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut child = mainspring(dir.path())
             .args(["serve", "--listen", "127.0.0.1:0"])
+            .envs(env.iter().copied())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -179,9 +186,12 @@ async fn nobody_without_the_token_gets_anywhere() {
         (Method::POST, format!("/v1/runs/{run}/cancel")),
         (Method::POST, format!("/v1/runs/{run}/retry")),
         (Method::POST, format!("/v1/runs/{run}/answer")),
+        (Method::GET, "/v1/keys".to_owned()),
+        (Method::POST, "/v1/keys".to_owned()),
+        (Method::DELETE, "/v1/keys/key_00000000000040008000000000000000".to_owned()),
     ];
     for (method, path) in endpoints {
-        for token in ["", "wrong", &server.token[1..]] {
+        for token in ["", "wrong", &server.token[1..], &format!("msk_{}", server.token)] {
             let request = server.client.request(method.clone(), format!("{}{path}", server.url));
             let request = if token.is_empty() { request } else { request.bearer_auth(token) };
             let (status, problem) = answer(request).await;

@@ -4,6 +4,8 @@
 #![allow(clippy::print_stderr, reason = "a seed must be seen to be played again")]
 
 mod cli;
+mod client;
 mod docs;
+mod guests;
 mod http;
 mod kill;

@@ -1,0 +1,238 @@
+//! What is sent and what comes back, beside the core's own types.
+
+use mainspring_core::{
+    AttemptId, Block, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy, Position, Run,
+    RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Why the server refused (RFC 9457).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Problem {
+    /// The HTTP status.
+    pub status: u16,
+    /// Stable, snake_case.
+    pub code: String,
+    /// For people: names the thing and the remedy.
+    pub detail: String,
+    /// True when the same request may succeed later.
+    #[serde(default)]
+    pub retryable: bool,
+}
+
+/// One page of a list, and where the next one begins.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Page<T> {
+    /// What is on it.
+    pub items: Vec<T>,
+    /// Absent on the last page.
+    #[serde(default)]
+    pub next: Option<String>,
+}
+
+/// Which session, and what it is like if it is new.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Target {
+    /// By id: it must exist.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// By the caller's key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// By what it stands for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external_ref: Option<ExternalRef>,
+    /// By a compatibility alias.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub legacy_alias: Option<LegacyAlias>,
+    /// The title of a new one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// What kind of surface opens it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub surface_kind: Option<String>,
+    /// The adapter of a new one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+    /// The folder of a new one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// The model profile of a new one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_profile: Option<String>,
+    /// The agent definition of a new one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_definition: Option<String>,
+    /// The caller's own data: an object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
+}
+
+/// A prompt.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Prompt {
+    /// For which session.
+    pub session: Target,
+    /// What is said. Empty only when an earlier message is answered again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prompt: Vec<Block>,
+    /// The adapter; the session's if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+    /// Whether it may act.
+    pub mode: Mode,
+    /// All else.
+    pub options: RunOptions,
+    /// Where in the tree.
+    pub place: Place,
+    /// What it does to a busy session.
+    pub policy: Policy,
+    /// Who asks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<String>,
+    /// The caller's name for the request: the same again gives the same run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// A key under which the same request gives the same run for 24 hours.
+    #[serde(skip)]
+    pub idempotency_key: Option<String>,
+}
+
+impl Prompt {
+    /// A prompt of plain text for the session of this key.
+    pub fn text(key: impl Into<String>, text: impl Into<String>) -> Self {
+        let session = Target { key: Some(key.into()), ..Target::default() };
+        Self { session, prompt: vec![Block::text(text)], ..Self::default() }
+    }
+}
+
+/// A prompt that was accepted.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Accepted {
+    /// Its run.
+    #[serde(flatten)]
+    pub run: Run,
+    /// The policy that took effect.
+    pub policy: Policy,
+    /// Subscribe from here to see all of the run.
+    pub position: Position,
+    /// The same request was sent before; this is the run it made.
+    pub replayed: bool,
+}
+
+/// What a cancellation answers: what was done, not what is hoped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cancellation {
+    /// The wish to stop is recorded.
+    pub accepted: bool,
+    /// The run.
+    pub run_id: RunId,
+    /// Its latest attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_id: Option<AttemptId>,
+    /// The adapter was told.
+    pub dispatch_attempted: bool,
+    /// The adapter confirmed.
+    pub adapter_acknowledged: bool,
+    /// Where the run stands now.
+    pub status: RunStatus,
+}
+
+/// A session of a list, with its latest run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Listed {
+    /// The session.
+    #[serde(flatten)]
+    pub session: Session,
+    /// Its latest run.
+    pub latest_run: Option<Run>,
+}
+
+/// Which sessions to list.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionList {
+    /// Only these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<SessionStatus>,
+    /// How many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// The `next` of the page before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+}
+
+/// What of a session to change. Absent is as it is.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionChanges {
+    /// Its title; none for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<Option<String>>,
+    /// Open or archived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<SessionStatus>,
+}
+
+/// A session at one instant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Snapshot {
+    /// The session.
+    #[serde(flatten)]
+    pub session: Session,
+    /// The run that is being executed or waits for a person.
+    pub active_run: Option<Run>,
+    /// Runs that wait their turn.
+    pub queued_runs: Vec<Run>,
+    /// The end of the active path.
+    pub messages: Vec<Message>,
+    /// What the active run has written so far; not on the path yet.
+    pub pending: Vec<Message>,
+    /// What is being streamed.
+    pub partial: Vec<OpenText>,
+    /// Where the session's stream stands.
+    pub position: Position,
+}
+
+/// Streamed text of one message, block by block.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OpenText {
+    /// The message.
+    pub message_id: MessageId,
+    /// Its blocks.
+    pub blocks: Vec<OpenBlock>,
+}
+
+/// Streamed text of one block.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenBlock {
+    /// Its number.
+    pub block: u32,
+    /// Its text so far.
+    pub text: String,
+}
+
+/// One message of a tree.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TreeNode {
+    /// The message.
+    #[serde(flatten)]
+    pub message: Message,
+    /// The message above.
+    pub parent_id: Option<MessageId>,
+    /// How many messages stand above.
+    pub depth: u32,
+    /// On the active path.
+    pub active: bool,
+    /// Part of a branch that was rolled back.
+    pub abandoned: bool,
+}

@@ -1,0 +1,275 @@
+//! The verbs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainspring_core::{Answer, Attempt, Event, Message, Position, Run, RunId, RunStatus, Session, WaitId};
+use reqwest::header::ACCEPT;
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::{
+    Accepted, Cancellation, Error, Events, Listed, Page, Problem, Prompt, SessionChanges, SessionList,
+    Snapshot, Target, TreeNode,
+};
+
+/// How long it may take until somebody answers at all.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// A server and the right to talk to it. Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    at: Arc<str>,
+    secret: Arc<str>,
+    owner: Option<Arc<str>>,
+}
+
+impl Client {
+    /// A server at an address such as `http://127.0.0.1:7433`, for whom `secret` (a token or a key) stands.
+    pub fn over_tcp(url: &str, secret: &str) -> Result<Self, Error> {
+        let base = Url::parse(url)
+            .ok()
+            .filter(|base| base.has_host() && matches!(base.scheme(), "http" | "https"))
+            .ok_or_else(|| {
+                Error::Invalid(format!("{url:?} is not the address of a server: http://HOST:PORT"))
+            })?;
+        Self::new(reqwest::Client::builder(), base, url.into(), secret)
+    }
+
+    /// The server of a state directory, on its socket.
+    pub fn over_socket(socket: &Path, secret: &str) -> Result<Self, Error> {
+        let base = Url::parse("http://localhost").map_err(|error| Error::Invalid(error.to_string()))?;
+        let at = socket.display().to_string();
+        Self::new(reqwest::Client::builder().unix_socket(socket), base, at.into(), secret)
+    }
+
+    fn new(builder: reqwest::ClientBuilder, base: Url, at: Arc<str>, secret: &str) -> Result<Self, Error> {
+        // No proxy: a server on this machine or one that was named is meant.
+        let http = builder.connect_timeout(CONNECT).no_proxy().build();
+        let http = http.map_err(|error| Error::Invalid(format!("no HTTP client: {error}")))?;
+        Ok(Self { http, base, at, secret: secret.into(), owner: None })
+    }
+
+    /// Acts for `owner`. Only the state directory's token may.
+    pub fn for_owner(self, owner: &str) -> Self {
+        Self { owner: Some(owner.into()), ..self }
+    }
+
+    /// Fails if the server cannot do its work.
+    pub async fn ready(&self) -> Result<(), Error> {
+        self.send(self.request(Method::GET, &["ready"])).await.map(drop)
+    }
+
+    /// The session that `target` names; a new one if there is none. Says whether it was made.
+    pub async fn session_open(&self, target: &Target) -> Result<(Session, bool), Error> {
+        let response = self.send(self.request(Method::POST, &["v1", "sessions"]).json(target)).await?;
+        let made = response.status() == StatusCode::CREATED;
+        Ok((self.read(response).await?, made))
+    }
+
+    /// One session, by id or key.
+    pub async fn session_get(&self, session: &str) -> Result<Session, Error> {
+        self.get(&["v1", "sessions", session], &()).await
+    }
+
+    /// Sessions, the latest activity first.
+    pub async fn session_list(&self, list: &SessionList) -> Result<Page<Listed>, Error> {
+        self.get(&["v1", "sessions"], list).await
+    }
+
+    /// The session at one instant.
+    pub async fn session_snapshot(&self, session: &str) -> Result<Snapshot, Error> {
+        self.get(&["v1", "sessions", session, "snapshot"], &()).await
+    }
+
+    /// Changes a session; with `version` only if nobody else has meanwhile.
+    pub async fn session_patch(
+        &self,
+        session: &str,
+        changes: &SessionChanges,
+        version: Option<u64>,
+    ) -> Result<Session, Error> {
+        let mut request = self.request(Method::PATCH, &["v1", "sessions", session]).json(changes);
+        if let Some(version) = version {
+            request = request.header("if-match", format!("\"{version}\""));
+        }
+        self.read(self.send(request).await?).await
+    }
+
+    /// Deletes a session and everything of it.
+    pub async fn session_delete(&self, session: &str) -> Result<(), Error> {
+        self.send(self.request(Method::DELETE, &["v1", "sessions", session])).await.map(drop)
+    }
+
+    /// The last `limit` messages of the active path above depth `before`, root first.
+    pub async fn session_messages(
+        &self,
+        session: &str,
+        before: Option<u32>,
+        limit: Option<usize>,
+    ) -> Result<Vec<Message>, Error> {
+        let query = [("before", before.map(|depth| depth.to_string())), ("limit", text(limit))];
+        let page: Page<Message> = self.get(&["v1", "sessions", session, "messages"], &given(query)).await?;
+        Ok(page.items)
+    }
+
+    /// Every message of a session with its place.
+    pub async fn session_tree(&self, session: &str) -> Result<Vec<TreeNode>, Error> {
+        let page: Page<TreeNode> = self.get(&["v1", "sessions", session, "tree"], &()).await?;
+        Ok(page.items)
+    }
+
+    /// A page of a session's events.
+    pub async fn session_history(
+        &self,
+        session: &str,
+        after: Position,
+        limit: Option<usize>,
+    ) -> Result<Page<Event>, Error> {
+        let query = [("after", Some(after.to_string())), ("limit", text(limit))];
+        self.get(&["v1", "sessions", session, "events"], &given(query)).await
+    }
+
+    /// Everything that happens in a session after `from`, streamed text included.
+    pub fn session_events(&self, session: &str, from: Position) -> Events {
+        Events::of_session(self.clone(), session, from)
+    }
+
+    /// Accepts a prompt: exactly one run for it, however often it is sent under the same name.
+    pub async fn run_create(&self, prompt: &Prompt) -> Result<Accepted, Error> {
+        let mut request = self.request(Method::POST, &["v1", "runs"]).json(prompt);
+        if let Some(key) = &prompt.idempotency_key {
+            request = request.header("idempotency-key", key);
+        }
+        self.read(self.send(request).await?).await
+    }
+
+    /// One run.
+    pub async fn run_get(&self, run: RunId) -> Result<Run, Error> {
+        self.get(&["v1", "runs", &run.to_string()], &()).await
+    }
+
+    /// Runs, the newest first; of one session or status if given.
+    pub async fn run_list(
+        &self,
+        session: Option<&str>,
+        status: Option<RunStatus>,
+        limit: Option<usize>,
+    ) -> Result<Page<Run>, Error> {
+        let status = status.map(|status| status.name().to_owned());
+        let query = [("session", session.map(str::to_owned)), ("status", status), ("limit", text(limit))];
+        self.get(&["v1", "runs"], &given(query)).await
+    }
+
+    /// The attempts of a run, the first first.
+    pub async fn run_attempts(&self, run: RunId) -> Result<Vec<Attempt>, Error> {
+        let page: Page<Attempt> = self.get(&["v1", "runs", &run.to_string(), "attempts"], &()).await?;
+        Ok(page.items)
+    }
+
+    /// A page of a run's events.
+    pub async fn run_history(
+        &self,
+        run: RunId,
+        after: Position,
+        limit: Option<usize>,
+    ) -> Result<Page<Event>, Error> {
+        let query = [("after", Some(after.to_string())), ("limit", text(limit))];
+        self.get(&["v1", "runs", &run.to_string(), "events"], &given(query)).await
+    }
+
+    /// Everything of one run after `from` (its first event if not given), until it ends.
+    pub fn run_events(&self, run: RunId, from: Option<Position>) -> Events {
+        Events::of_run(self.clone(), run, from)
+    }
+
+    /// Stops a run. Answers what was done; the run's end follows as an event.
+    pub async fn run_cancel(&self, run: RunId) -> Result<Cancellation, Error> {
+        self.post(&["v1", "runs", &run.to_string(), "cancel"], &json!({})).await
+    }
+
+    /// Tries an ended run again.
+    pub async fn run_retry(&self, run: RunId) -> Result<Run, Error> {
+        self.post(&["v1", "runs", &run.to_string(), "retry"], &json!({})).await
+    }
+
+    /// Answers a waiting run.
+    pub async fn run_answer(&self, run: RunId, wait: WaitId, answer: &Answer) -> Result<Run, Error> {
+        let body = json!({"waitId": wait, "answer": answer});
+        self.post(&["v1", "runs", &run.to_string(), "answer"], &body).await
+    }
+
+    /// A stream of server-sent events.
+    pub(crate) async fn stream(&self, path: &[&str], after: Option<Position>) -> Result<Response, Error> {
+        let mut request = self.request(Method::GET, path).header(ACCEPT, "text/event-stream");
+        if let Some(after) = after {
+            request = request.header("last-event-id", after.to_string());
+        }
+        self.send(request).await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &[&str], query: &impl Serialize) -> Result<T, Error> {
+        self.read(self.send(self.request(Method::GET, path).query(query)).await?).await
+    }
+
+    async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> Result<T, Error> {
+        self.read(self.send(self.request(Method::POST, path).json(body)).await?).await
+    }
+
+    fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        let request = self.http.request(method, url).bearer_auth(&self.secret);
+        match &self.owner {
+            Some(owner) => request.header("mainspring-owner", &**owner),
+            None => request,
+        }
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
+        let response = request.send().await.map_err(|error| self.failed(error))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let text = response.text().await.map_err(|error| self.failed(error))?;
+        match serde_json::from_str::<Problem>(&text) {
+            Ok(problem) => Err(Error::Refused(problem)),
+            Err(_) => Err(self.protocol(format!("{status} without a reason"))),
+        }
+    }
+
+    async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T, Error> {
+        let bytes = response.bytes().await.map_err(|error| self.failed(error))?;
+        serde_json::from_slice(&bytes).map_err(|error| self.protocol(error.to_string()))
+    }
+
+    fn failed(&self, source: reqwest::Error) -> Error {
+        let (at, source) = (self.at.to_string(), source.without_url());
+        match source.is_connect() {
+            true => Error::Unreachable { at, source },
+            false if source.is_builder() => Error::Invalid(format!("{source}")),
+            false => Error::Broken { at, source },
+        }
+    }
+
+    pub(crate) fn protocol(&self, what: String) -> Error {
+        Error::Protocol { at: self.at.to_string(), what }
+    }
+}
+
+fn text(number: Option<usize>) -> Option<String> {
+    number.map(|number| number.to_string())
+}
+
+/// Those parameters of a query that have a value.
+fn given<const N: usize>(query: [(&'static str, Option<String>); N]) -> Vec<(&'static str, String)> {
+    query.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}

@@ -1,0 +1,65 @@
+//! What went wrong, by what the caller does next.
+
+use crate::Problem;
+
+/// Why a request was not carried out, or is not known to be.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The server refused. Nothing changed.
+    #[error("{}", .0.detail)]
+    Refused(Problem),
+    /// Nobody answers there. Nothing changed.
+    #[error("nobody answers at {at}: start one with `mainspring serve`, or check the address")]
+    Unreachable {
+        /// Where.
+        at: String,
+        /// What the system said.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The connection broke before the answer was there: whether the request was carried out is not known. One that
+    /// has a name can be sent again.
+    #[error("the connection to {at} broke before the answer was there")]
+    Broken {
+        /// Where.
+        at: String,
+        /// What the system said.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The answer is none of ours.
+    #[error("{at} does not answer as mainspring does: {what}")]
+    Protocol {
+        /// Where.
+        at: String,
+        /// What was wrong.
+        what: String,
+    },
+    /// The address, the key or the socket cannot be used.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl Error {
+    /// The stable code.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Refused(problem) => &problem.code,
+            Self::Unreachable { .. } => "unreachable",
+            Self::Broken { .. } => "connection_broken",
+            Self::Protocol { .. } => "protocol",
+            Self::Invalid(_) => "invalid_request",
+        }
+    }
+
+    /// True when the server is not there, or not there any more.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Broken { .. })
+            || matches!(self, Self::Refused(problem) if problem.code == "shutting_down")
+    }
+
+    /// True when the same request may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        self.is_gone() || matches!(self, Self::Refused(problem) if problem.retryable)
+    }
+}

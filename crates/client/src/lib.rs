@@ -1,0 +1,30 @@
+//! The Rust client of mainspring: typed verbs over HTTP, on TCP or on the state directory's Unix socket.
+//!
+//! An event stream reconnects by itself, resumes where it was, and gives each event and each streamed byte once.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), mainspring_client::Error> {
+//! use mainspring_client::{Client, Prompt};
+//!
+//! let client = Client::over_tcp("http://127.0.0.1:7433", "the token or a key")?;
+//! let run = client.run_create(&Prompt::text("greeting", "say hello")).await?;
+//! let mut events = client.run_events(run.run.id, Some(run.position));
+//! while let Some(item) = events.next().await.transpose()? {
+//!     print!("{}", item.text());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod api;
+mod client;
+mod error;
+mod events;
+
+pub use api::{
+    Accepted, Cancellation, Listed, OpenBlock, OpenText, Page, Problem, Prompt, SessionChanges, SessionList,
+    Snapshot, Target, TreeNode,
+};
+pub use client::Client;
+pub use error::Error;
+pub use events::{Events, Item, Thought};

@@ -1,0 +1,194 @@
+//! Access: who may read and change what, verb by verb.
+
+use mainspring_core::{AccessRole, Answer, Cursor, Position, Run, SessionId, Visibility, WaitId};
+use mainspring_kernel::Error;
+use mainspring_kernel::feed::Item;
+use mainspring_kernel::kernel::{
+    Caller, NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget,
+};
+use mainspring_kernel::store::SessionRef;
+use serde_json::json;
+
+use crate::world::{Disk, World, by, every_store, read_until, soon};
+
+/// What came of a verb: carried out (or refused for another reason), forbidden, or not found.
+fn outcome<T>(result: Result<T, Error>) -> &'static str {
+    match result.err().map(|error| error.code()) {
+        Some(code @ ("not_found" | "forbidden")) => code,
+        _ => "allowed",
+    }
+}
+
+async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, &'static str)> {
+    let (kernel, by) = (&world.kernel, SessionRef::Id(run.session));
+    let of_session = RunQuery { session: Some(run.session), ..RunQuery::default() };
+    let target = SessionTarget { id: Some(run.session), ..SessionTarget::default() };
+    vec![
+        ("session_get", outcome(kernel.session_get(caller, &by).await)),
+        ("session_open", outcome(kernel.session_open(caller, &target, None).await)),
+        ("session_subscribe", outcome(kernel.session_subscribe(caller, &by, None).await)),
+        ("session_path", outcome(kernel.session_path(caller, &by, None, None).await)),
+        ("session_events", outcome(kernel.session_events(caller, &by, Cursor::START, None).await)),
+        ("session_tree", outcome(kernel.session_tree(caller, &by).await)),
+        ("run_get", outcome(kernel.run_get(caller, run.id).await)),
+        ("run_attempts", outcome(kernel.run_attempts(caller, run.id).await)),
+        ("run_events", outcome(kernel.run_events(caller, run.id, Cursor::START, None).await)),
+        ("run_list", outcome(kernel.run_list(caller, of_session).await)),
+    ]
+}
+
+async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, &'static str)> {
+    let (kernel, by) = (&world.kernel, SessionRef::Id(run.session));
+    let patch = SessionPatch { title: Some(Some("changed".into())), ..SessionPatch::default() };
+    let prompt = RunRequest {
+        session: SessionTarget { id: Some(run.session), ..SessionTarget::default() },
+        ..RunRequest::text("unused", "say more")
+    };
+    let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
+    vec![
+        ("run_create", outcome(kernel.run_create(caller, prompt).await)),
+        ("run_cancel", outcome(kernel.run_cancel(caller, run.id).await)),
+        ("run_retry", outcome(kernel.run_retry(caller, run.id).await)),
+        ("run_answer", outcome(kernel.run_answer(caller, run.id, wait, answer).await)),
+        ("session_patch", outcome(kernel.session_patch(caller, &by, patch).await)),
+        ("session_delete", outcome(kernel.session_delete(caller, &by).await)),
+    ]
+}
+
+/// A session of Ada's, made with a key of acme.
+async fn made(world: &World, visibility: Visibility) -> Run {
+    let ada = Caller::new("ada").in_org("acme");
+    let mut request = RunRequest::text("a", "say hi");
+    request.session.new = NewSession { visibility: Some(visibility), ..NewSession::default() };
+    let accepted = world.kernel.run_create(&ada, request).await.unwrap();
+    assert_eq!(accepted.session.org.as_deref(), Some("acme"));
+    world.ended(accepted.run.id).await
+}
+
+#[tokio::test]
+async fn every_verb_asks_who_calls() {
+    let (ada, bob, eve) = (Caller::new("ada"), Caller::new("bob"), Caller::new("eve"));
+    let (allowed, forbidden, hidden) = ("allowed", "forbidden", "not_found");
+    // Who; then reading and changing what is shown to the org, and reading and changing what is private.
+    let table = [
+        (ada.clone().in_org("acme"), [allowed, allowed, allowed, allowed]),
+        (ada.clone(), [allowed, allowed, allowed, allowed]),
+        (ada.clone().in_org("beta"), [allowed, allowed, allowed, allowed]),
+        (ada.in_org("acme").with_role(AccessRole::Viewer), [allowed, forbidden, allowed, forbidden]),
+        (bob.clone().in_org("acme"), [allowed, forbidden, hidden, hidden]),
+        (bob.clone().in_org("acme").with_role(AccessRole::Admin), [allowed, forbidden, hidden, hidden]),
+        (bob.in_org("acme").with_role(AccessRole::Viewer), [allowed, forbidden, hidden, hidden]),
+        (eve.clone().in_org("beta"), [hidden, hidden, hidden, hidden]),
+        (eve.clone().with_role(AccessRole::Admin), [hidden, hidden, hidden, hidden]),
+        (eve, [hidden, hidden, hidden, hidden]),
+    ];
+    for (caller, expected) in table {
+        for (visibility, expected) in
+            [(Visibility::Org, &expected[..2]), (Visibility::Private, &expected[2..])]
+        {
+            // Once with the session in memory, whose actor decides, once with a process that has to load it.
+            for reboots in [false, true] {
+                let disk = Disk::memory();
+                let mut world = World::on(disk.clone()).await;
+                let run = made(&world, visibility).await;
+                if reboots {
+                    world.kernel.shutdown().await;
+                    world = World::reboot(&disk).await;
+                }
+                let before = world.events("a").await;
+                for (verb, came) in reads(&world, &caller, &run).await {
+                    assert_eq!(came, expected[0], "{verb} by {caller:?} of {visibility}");
+                }
+                for (verb, came) in changes(&world, &caller, &run).await {
+                    assert_eq!(came, expected[1], "{verb} by {caller:?} of {visibility}");
+                }
+                if expected[1] != allowed {
+                    assert_eq!(world.events("a").await, before, "what is refused changes nothing");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_viewer_makes_nothing() {
+    let world = World::on(Disk::memory()).await;
+    let viewer = Caller::new("ada").with_role(AccessRole::Viewer);
+    let prompt = world.kernel.run_create(&viewer, RunRequest::text("new", "say hi")).await.unwrap_err();
+    let open = world.kernel.session_open(&viewer, &SessionTarget::default(), None).await.unwrap_err();
+    assert_eq!((prompt.code(), open.code()), ("forbidden", "forbidden"));
+    assert!(world.kernel.session_list(&viewer, SessionQuery::default()).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_org_lists_what_is_shown_to_it_and_an_owner_what_is_its_own() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let open = async |caller: &Caller, key: &str, visibility| {
+            let new = NewSession { visibility: Some(visibility), ..NewSession::default() };
+            let target = SessionTarget { key: Some(key.into()), new, ..SessionTarget::default() };
+            world.kernel.session_open(caller, &target, None).await.unwrap().0.id
+        };
+        let listed = async |caller: &Caller, scope| {
+            let query = SessionQuery { scope, ..SessionQuery::default() };
+            let found = world.kernel.session_list(caller, query).await?;
+            let mut ids: Vec<SessionId> = found.into_iter().map(|(session, _)| session.id).collect();
+            ids.sort();
+            Ok::<_, Error>(ids)
+        };
+        let sorted = |mut ids: Vec<SessionId>| {
+            ids.sort();
+            ids
+        };
+        let (ada, bob) = (Caller::new("ada").in_org("acme"), Caller::new("bob").in_org("acme"));
+        let eve = Caller::new("eve").in_org("beta");
+        let shown = open(&ada, "shown", Visibility::Org).await;
+        let private = open(&ada, "private", Visibility::Private).await;
+        let bobs = open(&bob, "shown", Visibility::Org).await;
+        assert_eq!(listed(&ada, Scope::Own).await.unwrap(), sorted(vec![shown, private]));
+        for caller in [&ada, &bob] {
+            assert_eq!(listed(caller, Scope::Org).await.unwrap(), sorted(vec![shown, bobs]));
+        }
+        assert_eq!(listed(&eve, Scope::Org).await.unwrap(), []);
+        let nowhere = listed(&Caller::new("ada"), Scope::Org).await.unwrap_err();
+        assert_eq!(nowhere.code(), "invalid_request");
+        // A key is the owner's own name: it finds nobody else's session.
+        assert_eq!(world.kernel.session_get(&bob, &by("shown")).await.unwrap().id, bobs);
+        assert_eq!(world.kernel.session_get(&eve, &by("shown")).await.unwrap_err().code(), "not_found");
+    }
+}
+
+#[tokio::test]
+async fn a_guest_reads_until_it_is_no_longer_shown() {
+    let world = World::on(Disk::memory()).await;
+    let run = made(&world, Visibility::Org).await;
+    let (session, guest) = (SessionRef::Id(run.session), Caller::new("bob").in_org("acme"));
+    let show = async |visibility| {
+        let patch = SessionPatch { visibility: Some(visibility), ..SessionPatch::default() };
+        world.kernel.session_patch(&world.me, &session, patch).await.unwrap();
+    };
+    let from = Some(Position::START);
+    let (_, mut theirs) = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
+    // One that has read nothing yet, and one that waits for more.
+    let (_, mut late) = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
+    read_until(&mut theirs, "run.succeeded").await;
+    let (_, mut own) = world.kernel.session_subscribe(&world.me, &session, None).await.unwrap();
+    show(Visibility::Private).await;
+    assert!(soon(theirs.next()).await.is_none() && soon(late.next()).await.is_none());
+    let again = world.kernel.session_subscribe(&guest, &session, None).await.err().unwrap();
+    assert_eq!(again.code(), "not_found");
+    world.play("a", "say secret").await;
+    assert!(theirs.next().await.is_none());
+    assert!(!read_until(&mut own, "run.succeeded").await.is_empty(), "the owner reads on");
+    // Shown again, it is shown as a whole: that it was private once does not end the reading.
+    show(Visibility::Org).await;
+    let (_, mut theirs) = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
+    let mut read = vec![];
+    while read.iter().filter(|kind| **kind == "session.updated").count() < 2 {
+        if let Some(Ok(Item::Event(event))) = soon(theirs.next()).await {
+            read.push(event.body.kind());
+        }
+    }
+    let all: Vec<_> = world.events("a").await.iter().map(|event| event.body.kind()).collect();
+    assert_eq!(read, all);
+}

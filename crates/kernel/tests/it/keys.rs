@@ -1,0 +1,212 @@
+//! API keys: who makes them, what they open, and for how long.
+
+use mainspring_core::{AccessRole, ApiKey};
+use mainspring_kernel::kernel::{Caller, KeyQuery, NewKey, Secret};
+use mainspring_kernel::{Error, Options};
+use mainspring_store::Fault;
+
+use crate::world::{Disk, NOW, World, every_store, settle, soon};
+
+fn root() -> Caller {
+    Caller::new("local").with_role(AccessRole::Admin)
+}
+
+fn new(owner: &str, org: Option<&str>) -> NewKey {
+    NewKey {
+        name: format!("{owner}'s"),
+        owner: Some(owner.into()),
+        org: org.map(Into::into),
+        ..NewKey::default()
+    }
+}
+
+async fn make(world: &World, caller: &Caller, new: NewKey) -> Result<(ApiKey, Secret), Error> {
+    let (key, secret) = world.kernel.key_create(caller, new, None).await?;
+    Ok((key, secret.unwrap()))
+}
+
+async fn opens(world: &World, secret: &Secret) -> Option<Caller> {
+    world.kernel.key_caller(secret.reveal()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_secret_opens_what_its_key_says_and_nothing_else_does() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let asked = NewKey { role: AccessRole::Viewer, ..new("ada", Some("acme")) };
+        let (key, secret) = make(&world, &root(), asked).await.unwrap();
+        let ada = Caller { key: Some(key.id), ..Caller::new("ada").in_org("acme") };
+        assert_eq!(opens(&world, &secret).await, Some(ada.with_role(AccessRole::Viewer)));
+        let text = secret.reveal();
+        assert!(text.starts_with("msk_") && text.len() == 4 + 64, "256 bits");
+        for wrong in ["", "msk_", &text[..67], &format!("{text}0"), &text.to_uppercase(), &key.id.to_string()]
+        {
+            assert_eq!(world.kernel.key_caller(wrong).await.unwrap(), None, "{wrong}");
+        }
+        assert!(!format!("{secret:?} {key:?}").contains(&text[4..]), "not shown by accident");
+        let (_, other) = make(&world, &root(), new("ada", None)).await.unwrap();
+        assert_ne!(other, secret);
+        let Some(file) = &world.disk.file else { continue };
+        world.kernel.shutdown().await;
+        let stored: Vec<u8> = ["", "-wal"]
+            .iter()
+            .flat_map(|end| std::fs::read(format!("{}{end}", file.display())).unwrap_or_default())
+            .collect();
+        let holds = |bytes: &[u8]| stored.windows(bytes.len()).any(|window| window == bytes);
+        let raw: Vec<u8> =
+            (4..68).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect();
+        assert!(holds(&key.hash), "the hash is stored");
+        assert!(!holds(&text.as_bytes()[4..]) && !holds(&raw), "the secret is not");
+    }
+}
+
+#[tokio::test]
+async fn a_key_opens_nothing_once_it_is_revoked_or_expired() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let (kernel, now) = (&world.kernel, world.clock.now());
+        let (key, secret) = make(&world, &root(), new("ada", None)).await.unwrap();
+        let revoked = kernel.key_revoke(&root(), key.id).await.unwrap();
+        assert_eq!((revoked.revoked_at, opens(&world, &secret).await), (Some(now), None));
+        world.clock.advance(5);
+        assert_eq!(kernel.key_revoke(&root(), key.id).await.unwrap(), revoked, "again changes nothing");
+
+        let until = NewKey { expires_at: Some(now.plus(15)), ..new("ada", None) };
+        let (_, brief) = make(&world, &root(), until.clone()).await.unwrap();
+        world.clock.advance(9);
+        assert!(opens(&world, &brief).await.is_some());
+        world.clock.advance(1);
+        assert_eq!(opens(&world, &brief).await, None);
+        let past = make(&world, &root(), until).await.unwrap_err();
+        assert_eq!(past.code(), "invalid_request");
+    }
+}
+
+#[tokio::test]
+async fn who_showed_a_key_learns_when_it_is_over() {
+    let world = World::on(Disk::memory()).await;
+    let kernel = &world.kernel;
+    let until = NewKey { expires_at: Some(NOW.plus(1_000)), ..new("ada", None) };
+    let (_, brief) = make(&world, &root(), until).await.unwrap();
+    let (key, secret) = make(&world, &root(), new("ada", None)).await.unwrap();
+    let (brief, ada) = (opens(&world, &brief).await.unwrap(), opens(&world, &secret).await.unwrap());
+    world.turning(100, kernel.key_over(&brief)).await;
+    assert_eq!(world.clock.now(), NOW.plus(1_000));
+    let revoke = async {
+        make(&world, &root(), new("bob", None)).await.unwrap();
+        kernel.key_revoke(&root(), key.id).await.unwrap();
+    };
+    soon(async { tokio::join!(kernel.key_over(&ada), revoke) }).await;
+    soon(kernel.key_over(&ada)).await;
+    tokio::select! {
+        biased;
+        () = kernel.key_over(&world.me) => panic!("who showed no key has none that ends"),
+        () = settle() => {}
+    }
+}
+
+#[tokio::test]
+async fn admins_manage_the_keys_of_their_org_and_nobody_else_any() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let kernel = &world.kernel;
+        let boss = Caller::new("boss").in_org("acme").with_role(AccessRole::Admin);
+        let (theirs, _) = make(&world, &root(), new("eve", Some("beta"))).await.unwrap();
+        let (loose, _) = make(&world, &root(), new("sam", None)).await.unwrap();
+        let own = NewKey { role: AccessRole::Admin, org: None, ..new("ada", None) };
+        let (ours, _) = make(&world, &boss, own).await.unwrap();
+        assert_eq!(ours.org.as_deref(), Some("acme"), "an org's admin makes keys of its org");
+
+        let listed = async |caller: &Caller| {
+            let keys = kernel.key_list(caller, KeyQuery::default()).await.unwrap();
+            keys.into_iter().map(|key| key.id).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(&boss).await, [ours.id]);
+        assert_eq!(listed(&root()).await.len(), 3);
+        for key in [theirs.id, loose.id] {
+            assert_eq!(kernel.key_revoke(&boss, key).await.unwrap_err().code(), "not_found");
+        }
+        kernel.key_revoke(&boss, ours.id).await.unwrap();
+        kernel.key_revoke(&root(), theirs.id).await.unwrap();
+
+        for role in [AccessRole::Member, AccessRole::Viewer] {
+            for caller in [Caller::new("ada").in_org("acme"), Caller::new("local")] {
+                let caller = caller.with_role(role);
+                for error in [
+                    kernel.key_create(&caller, new("ada", None), None).await.err(),
+                    kernel.key_list(&caller, KeyQuery::default()).await.err(),
+                    kernel.key_revoke(&caller, ours.id).await.err(),
+                ] {
+                    assert_eq!(error.unwrap().code(), "forbidden");
+                }
+            }
+        }
+        for bad in [
+            NewKey { name: String::new(), ..new("ada", None) },
+            new("", None),
+            new("a\nb", None),
+            new("ada", Some("")),
+        ] {
+            assert_eq!(make(&world, &root(), bad).await.unwrap_err().code(), "invalid_request");
+        }
+        assert_eq!(listed(&root()).await.len(), 3);
+    }
+}
+
+/// A key opens everything of its owner: an org's admin must not get at what lies outside the org that way.
+#[tokio::test]
+async fn an_orgs_admin_speaks_for_nobody_who_is_also_elsewhere() {
+    let options = Options { owner: Some("local".into()), ..Options::default() };
+    let world = World::with(Disk::memory(), options, vec![]).await;
+    let boss = Caller::new("boss").in_org("acme").with_role(AccessRole::Admin);
+    world.play("private", "say secret").await;
+    make(&world, &root(), new("eve", Some("beta"))).await.unwrap();
+    make(&world, &root(), new("boss", None)).await.unwrap();
+    for (asked, code) in [
+        (new("ada", None), Some("forbidden")),
+        (new("eve", None), Some("forbidden")),
+        (new("local", None), Some("forbidden")),
+        (new("newcomer", Some("beta")), Some("forbidden")),
+        (new("newcomer", None), None),
+        (new("newcomer", Some("acme")), None),
+        // Who has the rights already may hand them on.
+        (new("boss", None), None),
+    ] {
+        let came = make(&world, &boss, asked.clone()).await.err().map(|error| error.code());
+        assert_eq!(came, code, "{asked:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_made_once_and_its_secret_shown_once() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let once = async |name: &str| {
+            let asked = NewKey { name: name.into(), ..NewKey::default() };
+            world.kernel.key_create(&root(), asked, Some("k")).await
+        };
+        let (first, secret) = once("ci").await.unwrap();
+        assert!(secret.is_some());
+        assert_eq!(once("ci").await.unwrap(), (first.clone(), None));
+        assert_eq!(once("other").await.unwrap_err().code(), "request_conflict");
+        let keys = world.kernel.key_list(&root(), KeyQuery::default()).await.unwrap();
+        assert_eq!(keys, [first]);
+    }
+}
+
+#[tokio::test]
+async fn a_key_whose_outcome_is_not_known_is_looked_up() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        world.disk.fault(Fault::OutcomeUnknown);
+        let (key, secret) = make(&world, &root(), new("ada", None)).await.unwrap();
+        assert!(opens(&world, &secret).await.is_some());
+        world.disk.fault(Fault::CommitFails);
+        let error = world.kernel.key_revoke(&root(), key.id).await.unwrap_err();
+        assert_eq!((error.code(), error.is_retryable()), ("unavailable", true));
+        assert!(opens(&world, &secret).await.is_some(), "it was not revoked, and nobody was told so");
+        world.disk.fault(Fault::OutcomeUnknown);
+        world.kernel.key_revoke(&root(), key.id).await.unwrap();
+        assert_eq!(opens(&world, &secret).await, None);
+    }
+}

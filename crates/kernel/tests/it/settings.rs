@@ -1,0 +1,192 @@
+//! A session's settings: changed together or not at all, used by the runs to come; and sessions made exactly once.
+
+use mainspring_core::{Body, RunOptions, SessionChange, SessionStatus, Visibility};
+use mainspring_kernel::kernel::{Caller, NewSession, RunRequest, SessionPatch, SessionQuery, SessionTarget};
+use mainspring_kernel::store::SessionRef;
+use serde_json::{Map, Value, json};
+use tokio::task::JoinSet;
+
+use crate::world::{Disk, World, by, every_store, soon};
+
+fn map(value: Value) -> Map<String, Value> {
+    serde_json::from_value(value).unwrap()
+}
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+#[tokio::test]
+async fn a_patch_changes_all_of_it_in_one_commit_or_nothing() {
+    for disk in every_store() {
+        let mut world = World::on(disk).await;
+        world.me = Caller::new("ada").in_org("acme");
+        world.play("a", "say hi").await;
+        let patch = SessionPatch {
+            title: Some(some("tea")),
+            visibility: Some(Visibility::Org),
+            model: Some(some("m1")),
+            model_profile: Some(some("fast")),
+            system_prompt: Some(some("be kind")),
+            model_options: Some(Some(map(json!({"temperature": 0.5})))),
+            cwd: Some(some("/home")),
+            metadata: Some(json!({"a": 1})),
+            status: Some(SessionStatus::Archived),
+            ..SessionPatch::default()
+        };
+        let before = world.events("a").await.len();
+        let changed = world.kernel.session_patch(&world.me, &by("a"), patch.clone()).await.unwrap();
+        assert_eq!(world.kernel.session_get(&world.me, &by("a")).await.unwrap(), changed);
+        assert_eq!((changed.title, changed.model), (some("tea"), some("m1")));
+        let events = world.events("a").await;
+        assert_eq!(events.len() - before, 9, "one event for each");
+        assert!(events[before..].iter().all(|event| event.body.kind() == "session.updated"));
+
+        world.kernel.session_patch(&world.me, &by("a"), patch).await.unwrap();
+        assert_eq!(world.events("a").await.len(), events.len(), "the same again changes nothing");
+        for (bad, code) in [
+            (SessionPatch { model: Some(some("a\nb")), ..SessionPatch::default() }, "invalid_request"),
+            (SessionPatch { cwd: Some(some("")), ..SessionPatch::default() }, "invalid_request"),
+            (SessionPatch { metadata: Some(json!(1)), ..SessionPatch::default() }, "invalid_request"),
+            (
+                SessionPatch { status: Some(SessionStatus::Deleted), ..SessionPatch::default() },
+                "invalid_request",
+            ),
+            (
+                SessionPatch { system_prompt: Some(Some("x".repeat(2 << 20))), ..SessionPatch::default() },
+                "too_large",
+            ),
+            (
+                SessionPatch {
+                    model_options: Some(Some(map(json!({"x": "x".repeat(70_000)})))),
+                    ..SessionPatch::default()
+                },
+                "too_large",
+            ),
+            (SessionPatch { version: Some(1), ..SessionPatch::default() }, "version_conflict"),
+        ] {
+            let bad = SessionPatch { title: Some(some("never")), ..bad };
+            let error = world.kernel.session_patch(&world.me, &by("a"), bad).await.unwrap_err();
+            assert_eq!(error.code(), code, "{error}");
+        }
+        assert_eq!(world.events("a").await.len(), events.len());
+
+        let cleared =
+            SessionPatch { model: Some(None), model_options: Some(None), ..SessionPatch::default() };
+        let changed = world.kernel.session_patch(&world.me, &by("a"), cleared).await.unwrap();
+        assert_eq!((changed.model, changed.model_options), (None, None));
+        let last = world.events("a").await.pop().unwrap().body;
+        assert_eq!(
+            last,
+            Body::SessionUpdated { change: SessionChange::ModelOptions { model_options: None } }
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_belongs_to_no_org_is_shown_to_none() {
+    let world = World::on(Disk::memory()).await;
+    world.prompt("a", "hang").await;
+    let before = world.events("a").await;
+    let patch = SessionPatch {
+        title: Some(some("never")),
+        visibility: Some(Visibility::Org),
+        ..SessionPatch::default()
+    };
+    // Even while it is busy it is told why.
+    let error = world.kernel.session_patch(&world.me, &by("a"), patch).await.unwrap_err();
+    assert_eq!(error.code(), "no_org");
+    let new = NewSession { visibility: Some(Visibility::Org), ..NewSession::default() };
+    let target = SessionTarget { new, ..SessionTarget::default() };
+    let error = world.kernel.session_open(&world.me, &target, None).await.unwrap_err();
+    assert_eq!(error.code(), "no_org");
+    assert_eq!(world.events("a").await, before);
+}
+
+#[tokio::test]
+async fn a_run_keeps_what_its_session_said_when_it_was_accepted() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let mut request = RunRequest::text("a", "say hi");
+        request.session.new = NewSession {
+            model: some("m1"),
+            system_prompt: some("be kind"),
+            cwd: some("/home"),
+            model_options: Some(map(json!({"temperature": 1, "seed": 7}))),
+            ..NewSession::default()
+        };
+        let first = world.send(request).await.unwrap().run;
+        let all = RunOptions {
+            system_prompt: some("be kind"),
+            model: some("m1"),
+            model_profile: None,
+            cwd: some("/home"),
+            model_options: Some(map(json!({"temperature": 1, "seed": 7}))),
+        };
+        assert_eq!(world.ended(first.id).await.options, all);
+        let patch = SessionPatch { system_prompt: Some(some("be brief")), ..SessionPatch::default() };
+        world.kernel.session_patch(&world.me, &by("a"), patch).await.unwrap();
+        let mut request = RunRequest::text("a", "say hi");
+        request.options = RunOptions {
+            model_profile: some("fast"),
+            model_options: Some(map(json!({"seed": 8}))),
+            ..RunOptions::default()
+        };
+        let second = world.send(request).await.unwrap().run;
+        let merged = RunOptions {
+            system_prompt: some("be brief"),
+            model: None,
+            model_profile: some("fast"),
+            model_options: Some(map(json!({"temperature": 1, "seed": 8}))),
+            ..all.clone()
+        };
+        assert_eq!(world.ended(second.id).await.options, merged);
+        assert_eq!(world.get(first.id).await.options, all, "what was asked never changes");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_asked_for_fifty_times_under_one_key_is_made_once() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let mut asked = JoinSet::new();
+        for _ in 0..50 {
+            let (kernel, me) = (world.kernel.clone(), world.me.clone());
+            asked.spawn(async move {
+                kernel.session_open(&me, &SessionTarget::default(), Some("k")).await.unwrap()
+            });
+        }
+        let answers = soon(asked.join_all()).await;
+        assert!(answers.iter().all(|(session, _)| session.id == answers[0].0.id), "{}", world.disk.name);
+        assert_eq!(answers.iter().filter(|(_, made)| *made).count(), 1);
+        let listed = world.kernel.session_list(&world.me, SessionQuery::default()).await.unwrap();
+        assert_eq!(listed.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_key_stands_for_one_request_for_a_day() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let titled = |title: &str| SessionTarget {
+            new: NewSession { title: some(title), ..NewSession::default() },
+            ..SessionTarget::default()
+        };
+        let open = async |caller: &Caller, title: &str| {
+            world.kernel.session_open(caller, &titled(title), Some("k")).await
+        };
+        let (first, _) = open(&world.me, "one").await.unwrap();
+        assert_eq!(open(&world.me, "two").await.unwrap_err().code(), "request_conflict");
+        let (theirs, made) = open(&Caller::new("eve"), "two").await.unwrap();
+        assert!(made && theirs.id != first.id, "a key is its owner's");
+        world.clock.advance(24 * 60 * 60 * 1_000);
+        assert_eq!(open(&world.me, "one").await.unwrap().0.id, first.id);
+        world.clock.advance(1);
+        let (second, made) = open(&world.me, "two").await.unwrap();
+        assert!(made && second.id != first.id);
+        world.kernel.session_delete(&world.me, &SessionRef::Id(second.id)).await.unwrap();
+        assert_eq!(open(&world.me, "two").await.unwrap_err().code(), "not_found");
+        let bad = world.kernel.session_open(&world.me, &titled("x"), Some("")).await.unwrap_err();
+        assert_eq!(bad.code(), "invalid_request");
+    }
+}

@@ -1,0 +1,173 @@
+//! The server of a node: the HTTP API on the state directory's socket, and on a TCP address if it is given one.
+//!
+//! Whoever owns the state directory serves it, the command line included, so that a second process is always a guest
+//! of the first.
+
+use std::fs::File;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mainspring_edges::http::{Access, Http};
+use mainspring_kernel::Kernel;
+use mainspring_kernel::tasks::Tasks;
+use tokio::net::{TcpListener, UnixListener};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::node::Node;
+use crate::token;
+
+/// The socket within the state directory.
+const SOCKET: &str = "mainspring.sock";
+/// What the address of a socket can hold, on the system that allows least.
+const SOCKET_PATH: usize = 100;
+/// How long connections may take to end once everything else has.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// A running server.
+pub(crate) struct Server {
+    kernel: Kernel,
+    socket: Socket,
+    address: Option<SocketAddr>,
+    closing: CancellationToken,
+    stop: CancellationToken,
+    tasks: Tasks,
+}
+
+/// Why a server could not be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServeError {
+    /// The token cannot be read or made.
+    #[error("the token of the state directory cannot be used: {0}")]
+    Token(io::Error),
+    /// The address cannot be had.
+    #[error("cannot listen on {at}: {source}; {remedy}")]
+    Listen { at: String, source: io::Error, remedy: &'static str },
+}
+
+impl Server {
+    /// Serves `node` on its socket, and on `listen`.
+    pub(crate) async fn start(
+        node: &Node,
+        config: &Config,
+        listen: Option<SocketAddr>,
+    ) -> Result<Self, ServeError> {
+        let token = token::token(&config.state_dir).map_err(ServeError::Token)?;
+        let kernel = node.kernel().clone();
+        let tcp = match listen {
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
+        let address = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
+        let socket = Socket::of(&config.state_dir);
+        let unix = socket.listen()?;
+        let (closing, stop, tasks) = (CancellationToken::new(), CancellationToken::new(), Tasks::default());
+        let edge = Http::new(kernel.clone(), Access::new(&token, &config.owner), stop.clone());
+        let router = edge.known_as(&config.allowed_hosts).router();
+        let closes = |closing: CancellationToken| async move { closing.cancelled().await };
+        if let Some(tcp) = tcp {
+            let served = axum::serve(tcp, router.clone()).with_graceful_shutdown(closes(closing.clone()));
+            tasks.spawn(logged(served.into_future()));
+        }
+        let served = axum::serve(unix, router).with_graceful_shutdown(closes(closing.clone()));
+        tasks.spawn(logged(served.into_future()));
+        Ok(Self { kernel, socket, address, closing, stop, tasks })
+    }
+
+    /// Where it listens beside the socket.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// Where its socket is.
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Lets nobody in any more. Who comes now finds nobody and waits for the state directory.
+    pub(crate) fn close(&self) {
+        // The lock tells who may serve; the socket of a server that is leaving would only mislead.
+        let _ = std::fs::remove_file(&self.socket.path);
+        self.closing.cancel();
+    }
+
+    /// Stops: the kernel first, so that streams tell how everything ended, then the streams.
+    pub(crate) async fn stop(self) {
+        self.close();
+        self.kernel.shutdown().await;
+        self.stop.cancel();
+        tokio::select! {
+            () = self.tasks.wait() => {}
+            () = self.kernel.pause(LAST_WORDS) => {}
+        }
+    }
+}
+
+async fn logged(served: impl Future<Output = io::Result<()>>) {
+    if let Err(error) = served.await {
+        tracing::error!(%error, "the server stopped listening");
+    }
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|source| ServeError::Listen {
+        at: address.to_string(),
+        source,
+        remedy: "choose another address with --listen",
+    })
+}
+
+/// The socket of a state directory.
+pub(crate) struct Socket {
+    path: PathBuf,
+    /// How to reach it where its path is too long for an address: through the folder that is kept open here.
+    short: Option<(PathBuf, File)>,
+}
+
+impl Socket {
+    /// The socket of `state_dir`, whether somebody listens there or not.
+    pub(crate) fn of(state_dir: &Path) -> Self {
+        let path = state_dir.join(SOCKET);
+        let short = if path.as_os_str().len() > SOCKET_PATH { shortened(state_dir) } else { None };
+        Self { path, short }
+    }
+
+    /// What to connect to.
+    pub(crate) fn address(&self) -> &Path {
+        self.short.as_ref().map_or(&self.path, |(short, _)| short)
+    }
+
+    /// Where it is, for people.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Listens. The folder is ours, so what lies there was left by the dead.
+    fn listen(&self) -> Result<UnixListener, ServeError> {
+        let failed = |source| ServeError::Listen {
+            at: self.path.display().to_string(),
+            source,
+            remedy: "check the folder, or choose another with --state-dir",
+        };
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        UnixListener::bind(self.address()).map_err(failed)
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn shortened(state_dir: &Path) -> Option<(PathBuf, File)> {
+    use std::os::fd::AsRawFd;
+    let folder = File::open(state_dir).ok()?;
+    Some((format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd()).into(), folder))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn shortened(_state_dir: &Path) -> Option<(PathBuf, File)> {
+    None
+}

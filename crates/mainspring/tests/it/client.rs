@@ -1,0 +1,133 @@
+//! The Rust client against a real server, over connections that break.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mainspring::core::{Body, Position};
+use mainspring_client::{Client, Item, Prompt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::guests::serve;
+
+/// Passes connections on to `to` and cuts each of them after some bytes, at whatever place that is.
+async fn cut(listener: TcpListener, to: String, seed: u64, cuts: Arc<AtomicUsize>) {
+    let (mut seed, mut connections) = (seed, JoinSet::new());
+    loop {
+        let (mut near, _) = listener.accept().await.unwrap();
+        let mut far = TcpStream::connect(&to).await.unwrap();
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // The head of an answer is some 200 bytes, so a few connections break before anything was said.
+        let mut budget = usize::try_from(seed >> 33).unwrap() % 1_600 + 150;
+        let cuts = cuts.clone();
+        connections.spawn(async move {
+            let (mut asked, mut answered) = ([0; 4096], [0; 4096]);
+            while budget > 0 {
+                tokio::select! {
+                    read = near.read(&mut asked) => match read {
+                        Ok(read) if read > 0 => far.write_all(&asked[..read]).await.unwrap(),
+                        _ => return,
+                    },
+                    read = far.read(&mut answered) => match read {
+                        Ok(read) if read > 0 => {
+                            let read = read.min(budget);
+                            budget -= read;
+                            if near.write_all(&answered[..read]).await.is_err() {
+                                return;
+                            }
+                        }
+                        _ => return,
+                    },
+                }
+            }
+            cuts.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+}
+
+fn token(dir: &Path) -> String {
+    std::fs::read_to_string(dir.join("state/token")).unwrap().trim().to_owned()
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cut_a_thousand_times_gives_each_event_and_each_byte_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, url) = serve(dir.path());
+    let direct = Client::over_tcp(&url, &token(dir.path())).unwrap();
+    let seed = std::env::var("SEED").map_or(7, |seed| seed.parse().unwrap());
+    eprintln!("SEED={seed}");
+    let (listener, cuts) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::new(AtomicUsize::new(0)));
+    let through = format!("http://{}", listener.local_addr().unwrap());
+    let mut proxy = JoinSet::new();
+    proxy.spawn(cut(listener, url.trim_start_matches("http://").to_owned(), seed, cuts.clone()));
+
+    const TURNS: usize = 36;
+    for _ in 0..TURNS {
+        let script =
+            format!("stream 30 every 1ms wörd; {} say end", "tool add {\"a\":1,\"b\":1}; ".repeat(5));
+        direct.run_create(&Prompt::text("long", script)).await.unwrap();
+    }
+    let client = Client::over_tcp(&through, &token(dir.path())).unwrap();
+    let mut events = client.session_events("long", Position::START);
+    let mut turns = 0;
+    let (mut text, mut seen, mut last) = (String::new(), vec![], Position::START);
+    let mut whole = String::new();
+    while turns < TURNS {
+        let position = match events.next().await.unwrap().unwrap() {
+            Item::Event(event) => {
+                turns += usize::from(event.body.ends_run());
+                if let Body::MessageCompleted { message, .. } = &event.body
+                    && message.role == mainspring::core::Role::Assistant
+                {
+                    whole.push_str(&message.text());
+                    // Its text replaces its deltas: those that were not sent any more are in it.
+                    text.clone_from(&whole);
+                }
+                seen.push(event.id);
+                event.position()
+            }
+            Item::Live(live) => {
+                let Body::MessageDelta { text: delta, .. } = &live.body else { panic!("{live:?}") };
+                text.push_str(delta);
+                assert!(
+                    live.position.pos - last.pos == delta.len() as u64 || last == Position::START,
+                    "bytes were lost or given twice: {last} then {live:?}"
+                );
+                live.position
+            }
+            other => panic!("{other:?}"),
+        };
+        assert!(position > last, "{position} after {last}");
+        last = position;
+    }
+    let mut expected = vec![];
+    let mut after = Some(Position::START);
+    while let Some(at) = after {
+        let page = direct.session_history("long", at, None).await.unwrap();
+        expected.extend(page.items.iter().map(|event| event.id));
+        after = page.next.map(|next| next.parse().unwrap());
+    }
+    assert_eq!(seen, expected, "each event once and in order");
+    assert_eq!((text == whole, text.matches("wörd").count()), (true, 30 * TURNS));
+    let cuts = cuts.load(Ordering::Relaxed);
+    eprintln!("{cuts} cuts");
+    assert!(cuts >= 1_000, "only {cuts} cuts");
+}
+
+#[tokio::test]
+async fn a_client_says_what_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, url) = serve(dir.path());
+    let client = Client::over_tcp(&url, &token(dir.path())).unwrap();
+    let missing = client.session_get("no/such session?").await.unwrap_err();
+    assert_eq!(missing.code(), "invalid_request", "{missing}");
+    assert_eq!(client.session_get("nobody").await.unwrap_err().code(), "not_found");
+    let stranger = Client::over_tcp(&url, "guess").unwrap();
+    assert_eq!(stranger.session_get("nobody").await.unwrap_err().code(), "authentication");
+    drop(server);
+    let gone = client.session_get("nobody").await.unwrap_err();
+    assert!(gone.is_gone() && gone.is_retryable(), "{gone}");
+    assert!(Client::over_tcp("not an address", "x").is_err());
+}

@@ -1,0 +1,236 @@
+//! Whoever owns the state directory serves it: every other process is its guest.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use crate::cli::{Said, command, json_lines, run, said};
+
+/// A process that is killed when it is dropped.
+pub(crate) struct Owner {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Owner {
+    fn start(dir: &Path, arguments: &[&str]) -> Self {
+        let mut child =
+            command(dir).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Waits for a text that is not a whole line yet.
+    fn says(&mut self, text: &str) {
+        let mut seen = vec![0; text.len()];
+        self.out.read_exact(&mut seen).unwrap();
+        assert_eq!(String::from_utf8(seen).unwrap(), text);
+    }
+
+    /// Everything it says until it ends by itself.
+    fn end(mut self) -> Said {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.out.read_to_string(&mut out).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        Said { code: self.child.wait().unwrap().code().unwrap(), out, err }
+    }
+}
+
+/// A `mainspring serve`, and where it listens.
+pub(crate) fn serve(dir: &Path) -> (Owner, String) {
+    let mut owner = Owner::start(dir, &["serve", "--listen", "127.0.0.1:0"]);
+    let mut line = String::new();
+    BufReader::new(owner.child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let url = line.split_whitespace().find(|word| word.starts_with("http://"));
+    (owner, url.unwrap_or_else(|| panic!("{line}")).to_owned())
+}
+
+/// What was said, without what differs from one time to the next: ids, times, and how text was cut into deltas.
+fn alike(said: &Said) -> (i32, String, String) {
+    let plain = |text: &str| {
+        let mut plain = String::new();
+        for line in text.lines().filter(|line| !line.contains("message.delta")) {
+            let mut rest = line;
+            while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+                let (before, digits) = rest.split_at(at);
+                plain.push_str(before.trim_end_matches(|c: char| c.is_ascii_hexdigit()));
+                plain.push('#');
+                rest = digits.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+            }
+            plain.push_str(rest);
+            plain.push('\n');
+        }
+        plain
+    };
+    (said.code, plain(&said.out), plain(&said.err))
+}
+
+/// One of everything that the command line can do, in an order that makes sense. `RUN` is the latest run.
+const SCRIPT: &[&[&str]] = &[
+    &["session", "list"],
+    &["session", "show", "nobody"],
+    &["prompt", "--session", "a", "say hi; tool add {\"a\":1,\"b\":2}; say done"],
+    &["prompt", "--session", "a", "--json", "say as json; stream 3 every 5ms x"],
+    &["prompt", "--session", "a", "fail no luck"],
+    &["run", "retry", "RUN"],
+    &["run", "show", "RUN", "--json"],
+    &["prompt", "--session", "b", "say first; approve Sure?"],
+    &["prompt", "--session", "b", "say behind"],
+    &["session", "show", "b", "--json"],
+    &["run", "list", "--json", "--session", "b"],
+    &["prompt", "--session", "once", "--request-id", "r1", "say once"],
+    &["prompt", "--session", "once", "--request-id", "r1", "say once"],
+    &["prompt", "--session", "once", "--request-id", "r1", "say twice"],
+    &["run", "cancel", "RUN"],
+    &["run", "answer", "RUN", "text"],
+    &["run", "events", "RUN", "--json"],
+    &["prompt", "--adapter", "nope", "x"],
+    &["prompt", "--session", "bad key", "x"],
+    &["session", "rename", "a", "My title"],
+    &["session", "archive", "a"],
+    &["session", "list", "--archived", "--json"],
+    &["session", "reopen", "a"],
+    &["session", "tree", "a"],
+    &["session", "tree", "a", "--json"],
+    &["session", "show", "a"],
+    &["session", "list", "--limit", "0"],
+    &["session", "delete", "a"],
+    &["session", "show", "a"],
+];
+
+fn play(dir: &Path, more: &[&str]) -> Vec<(i32, String, String)> {
+    let mut said = vec![];
+    for arguments in SCRIPT {
+        let latest = || {
+            let listed = run(dir, &[&["run", "list", "--json", "--limit", "1"], more].concat());
+            json_lines(&listed)[0]["runId"].as_str().unwrap().to_owned()
+        };
+        let arguments: Vec<String> = arguments
+            .iter()
+            .map(|argument| if *argument == "RUN" { latest() } else { (*argument).to_owned() })
+            .collect();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        said.push(alike(&run(dir, &arguments)));
+    }
+    said
+}
+
+#[test]
+fn every_command_says_the_same_alone_as_a_guest_and_from_afar() {
+    let (alone, near, far) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let expected = play(alone.path(), &[]);
+    let (_near, _) = serve(near.path());
+    let (_far, url) = serve(far.path());
+    let token = run(far.path(), &["serve", "--print-token"]).out;
+    let guest = play(near.path(), &[]);
+    let remote = play(far.path(), &["--url", &url, "--key", token.trim(), "--state-dir", "/nowhere"]);
+    for (at, arguments) in SCRIPT.iter().enumerate() {
+        assert_eq!(guest[at], expected[at], "a guest's {arguments:?}");
+        assert_eq!(remote[at], expected[at], "a remote {arguments:?}");
+    }
+}
+
+#[test]
+fn a_second_process_is_a_guest_of_the_first_which_works_its_prompts_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut owner =
+        Owner::start(dir.path(), &["prompt", "--session", "a", "stream 40 every 25ms x; say end"]);
+    owner.says("x");
+    let mut guest =
+        Owner::start(dir.path(), &["prompt", "--session", "b", "stream 80 every 25ms y; say bye"]);
+    guest.says("y");
+    let listed = json_lines(&run(dir.path(), &["session", "list", "--json"]));
+    assert_eq!(listed.len(), 2);
+    let refused = run(dir.path(), &["session", "delete", "a"]);
+    assert_eq!(refused.code, 4, "{}", refused.err);
+    let owner = owner.end();
+    assert_eq!(owner.code, 0, "{}", owner.err);
+    assert!(owner.out.ends_with("end\n") && owner.err.contains("working off 1"), "{}", owner.err);
+    let guest = guest.end();
+    assert_eq!((guest.code, guest.out.ends_with("bye\n")), (0, true), "{}", guest.err);
+    assert_eq!(guest.out.matches('y').count(), 79 + 1, "{}", guest.out);
+}
+
+#[test]
+fn a_guest_whose_owner_is_killed_takes_over_and_tells_the_truth() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut owner = Owner::start(dir.path(), &["prompt", "--session", "a", "say here I am; hang"]);
+    assert_eq!(owner.line(), "here I am\n");
+    let mut active = Owner::start(dir.path(), &["prompt", "--session", "b", "say me too; hang"]);
+    assert_eq!(active.line(), "me too\n");
+    let mut queued = Owner::start(dir.path(), &["prompt", "--session", "a", "--json", "say mine"]);
+    assert!(queued.line().contains("run.queued"));
+    owner.child.kill().unwrap();
+    let active = active.end();
+    assert_eq!(active.code, 1, "{}", active.err);
+    assert!(active.err.contains("orphaned"), "{}", active.err);
+    let queued = queued.end();
+    assert_eq!(queued.code, 0, "{}", queued.err);
+    let types: Vec<_> = json_lines(&queued).iter().map(|line| line["type"].clone()).collect();
+    assert_eq!(types.first().unwrap(), "attempt.created", "each event once: {types:?}");
+    assert_eq!(types.last().unwrap(), "run.succeeded", "{types:?}");
+}
+
+#[test]
+fn a_second_server_is_refused_and_doctor_says_who_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (owner, _) = serve(dir.path());
+    let second = run(dir.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    let expected = format!("is in use by process {}: ", owner.child.id());
+    assert_eq!(second.code, 6, "{}", second.err);
+    assert!(
+        second.err.contains("error[state_dir_owned]") && second.err.contains(&expected),
+        "{}",
+        second.err
+    );
+    let doctor = run(dir.path(), &["doctor"]);
+    assert!(doctor.code == 0 && doctor.out.contains("in use by process"), "{}", doctor.out);
+}
+
+#[test]
+fn a_tail_shows_what_happened_and_what_happens() {
+    let dir = tempfile::tempdir().unwrap();
+    run(dir.path(), &["prompt", "--session", "a", "say before"]);
+    let mut tail = Owner::start(dir.path(), &["session", "tail", "a", "--after", "start", "--json"]);
+    assert!(tail.line().contains("session.created"));
+    // Who follows a session serves it meanwhile.
+    let prompt = run(dir.path(), &["prompt", "--session", "a", "say after"]);
+    assert_eq!((prompt.code, prompt.out.as_str()), (0, "after\n"), "{}", prompt.err);
+    let mut ends = 0;
+    while ends < 2 {
+        ends += usize::from(tail.line().contains("run.succeeded"));
+    }
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&tail.child),
+        rustix::process::Signal::INT,
+    )
+    .unwrap();
+    assert_eq!(tail.end().code, 0);
+}
+
+#[test]
+fn a_state_directory_of_any_length_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("a".repeat(100)).join("b".repeat(100));
+    let state = ["--state-dir", deep.to_str().unwrap()];
+    let mut owner =
+        Owner::start(dir.path(), &[&["prompt", "--session", "a", "say x; hang"][..], &state].concat());
+    assert_eq!(owner.line(), "x\n");
+    let listed = said(command(dir.path()).args(["session", "list", "--json"]).args(state).output().unwrap());
+    assert_eq!(json_lines(&listed).len(), 1, "{}", listed.err);
+}

@@ -1,0 +1,281 @@
+//! Keys, orgs and owners, over real sockets.
+
+use mainspring_kernel::clock::Clock;
+
+use super::*;
+
+/// Somebody with a key.
+struct Holder<'a> {
+    server: &'a Server,
+    id: String,
+    secret: String,
+}
+
+impl Server {
+    /// Makes a key with the state directory's token.
+    async fn key(&self, body: Value) -> Holder<'_> {
+        let (status, key) = self.post("/v1/keys", body).await;
+        assert_eq!(status, StatusCode::CREATED, "{key}");
+        let text = |name: &str| key[name].as_str().unwrap().to_owned();
+        Holder { server: self, id: text("keyId"), secret: text("secret") }
+    }
+
+    /// A member's key.
+    async fn member(&self, owner: &str, org: &str) -> Holder<'_> {
+        self.key(json!({"name": owner, "ownerId": owner, "orgId": org})).await
+    }
+
+    async fn revoke(&self, key: &str) -> StatusCode {
+        answer(self.request(Method::DELETE, &format!("/v1/keys/{key}"))).await.0
+    }
+}
+
+impl Holder<'_> {
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.server.client.request(method, format!("{}{path}", self.server.url)).bearer_auth(&self.secret)
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
+        let (status, body) = answer(self.request(method, path).json(&body)).await;
+        (status.as_u16(), body)
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        let (status, body) = answer(self.request(Method::GET, path)).await;
+        (status.as_u16(), body)
+    }
+
+    /// A stream of a session, which has begun.
+    async fn stream(&self, path: &str) -> Frames {
+        let request = self.request(Method::GET, path).header("accept", "text/event-stream");
+        let response = request.send().await.unwrap();
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Frames { response, buffer: vec![] }
+    }
+}
+
+/// A key of Ada's that expires soon; later on a machine that is too slow to make it in time.
+async fn brief(server: &Server) -> Holder<'_> {
+    for span in [300, 1_000, 5_000, 30_000] {
+        let body =
+            json!({"name": "brief", "ownerId": "ada", "expiresAtMs": Clock::system().now().plus(span)});
+        let (status, key) = server.post("/v1/keys", body).await;
+        if status == StatusCode::CREATED {
+            let text = |name: &str| key[name].as_str().unwrap().to_owned();
+            return Holder { server, id: text("keyId"), secret: text("secret") };
+        }
+    }
+    panic!("no key could be made before it expired");
+}
+
+#[tokio::test]
+async fn an_org_reads_what_is_shown_to_it_and_changes_nothing() {
+    let server = Server::start();
+    let (ada, bob) = (server.member("ada", "acme").await, server.member("bob", "acme").await);
+    let eve = server.member("eve", "beta").await;
+    let body = json!({"prompt": "say hi", "session": {"key": "a", "visibility": "org"}});
+    let (status, run) = ada.send(Method::POST, "/v1/runs", body).await;
+    assert_eq!(status, 202, "{run}");
+    let session = format!("/v1/sessions/{}", run["sessionId"].as_str().unwrap());
+    let run = format!("/v1/runs/{}", run["runId"].as_str().unwrap());
+    let (_, hidden) = ada.send(Method::POST, "/v1/sessions", json!({"key": "b"})).await;
+    assert_eq!((&hidden["orgId"], &hidden["visibility"]), (&json!("acme"), &json!("private")));
+    let hidden = format!("/v1/sessions/{}", hidden["sessionId"].as_str().unwrap());
+
+    for path in [&session, &run, &format!("{session}/events"), &format!("{session}/tree")] {
+        let came = [ada.get(path).await.0, bob.get(path).await.0, eve.get(path).await.0];
+        assert_eq!(came, [200, 200, 404], "{path}");
+    }
+    assert_eq!([ada.get(&hidden).await.0, bob.get(&hidden).await.0], [200, 404]);
+    for (method, path, body) in [
+        (Method::PATCH, session.clone(), json!({"title": "mine"})),
+        (Method::DELETE, session.clone(), json!({})),
+        (Method::POST, format!("{session}/runs"), json!({"prompt": "say no"})),
+        (Method::POST, format!("{run}/cancel"), json!({})),
+    ] {
+        let (status, problem) = bob.send(method.clone(), &path, body.clone()).await;
+        assert_eq!((status, &problem["code"]), (403, &json!("forbidden")), "{method} {path}");
+        assert_eq!(eve.send(method, &path, body).await.0, 404, "{path}");
+    }
+    let listed = |page: Value| page["items"].as_array().unwrap().len();
+    assert_eq!(listed(ada.get("/v1/sessions").await.1), 2);
+    assert_eq!(listed(bob.get("/v1/sessions").await.1), 0);
+    assert_eq!(listed(bob.get("/v1/sessions?scope=org").await.1), 1);
+    assert_eq!(listed(eve.get("/v1/sessions?scope=org").await.1), 0);
+    assert_eq!(server.get("/v1/sessions?scope=org").await.0, StatusCode::BAD_REQUEST);
+
+    let mut stream = bob.stream(&format!("{session}/events?after=0.0")).await;
+    assert!(stream.next().await.is_some());
+    assert_eq!(ada.send(Method::PATCH, &session, json!({"visibility": "private"})).await.0, 200);
+    while let Some(frame) = stream.next().await {
+        assert_ne!(frame.data["payload"]["changed"], "visibility", "nothing comes after it is private");
+    }
+    assert_eq!(bob.get(&session).await.0, 404);
+    let (status, problem) = server.post("/v1/sessions", json!({"visibility": "org"})).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("no_org")));
+}
+
+#[tokio::test]
+async fn a_key_that_is_over_opens_nothing_and_ends_its_streams() {
+    let server = Server::start();
+    let ada = server.member("ada", "acme").await;
+    assert_eq!(ada.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 201);
+    let mut adas = ada.stream("/v1/sessions/a/events").await;
+    for _ in 0..2 {
+        assert_eq!(server.revoke(&ada.id).await, StatusCode::NO_CONTENT);
+    }
+    // The end of the stream is the event that is waited for.
+    assert!(adas.next().await.is_none());
+    let (status, problem) = ada.get("/v1/sessions/a").await;
+    assert_eq!((status, &problem["code"]), (401, &json!("authentication")));
+
+    let brief = brief(&server).await;
+    while brief.get("/v1/sessions/a").await.0 != 401 {}
+    let unknown = "key_00000000000040008000000000000000";
+    assert_eq!(server.revoke(unknown).await, StatusCode::NOT_FOUND);
+    assert_eq!(server.revoke("key_1").await, StatusCode::BAD_REQUEST);
+    let past = json!({"name": "past", "expiresAtMs": 1});
+    assert_eq!(server.post("/v1/keys", past).await.0, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn roles_are_kept() {
+    let server = Server::start();
+    let admin = json!({"name": "boss", "ownerId": "boss", "orgId": "acme", "role": "admin"});
+    let boss = server.key(admin).await;
+    let other = server.member("eve", "beta").await;
+    let (status, made) =
+        boss.send(Method::POST, "/v1/keys", json!({"name": "v", "ownerId": "ada", "role": "viewer"})).await;
+    assert_eq!((status, &made["orgId"]), (201, &json!("acme")));
+    let secret = made["secret"].as_str().unwrap().to_owned();
+    let viewer = Holder { server: &server, id: made["keyId"].as_str().unwrap().to_owned(), secret };
+
+    assert_eq!(viewer.get("/v1/sessions").await.0, 200);
+    assert_eq!(viewer.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 403);
+    let prompt = json!({"prompt": "say hi"});
+    assert_eq!(viewer.send(Method::POST, "/v1/runs", prompt).await.1["code"], "forbidden");
+    assert_eq!((viewer.get("/v1/keys").await.0, other.get("/v1/keys").await.0), (403, 403));
+    for body in [
+        json!({"name": "x", "orgId": "beta"}),
+        json!({"name": "x", "ownerId": "eve"}),
+        json!({"name": "x", "ownerId": "local"}),
+    ] {
+        assert_eq!(boss.send(Method::POST, "/v1/keys", body.clone()).await.0, 403, "{body}");
+    }
+    let hers = format!("/v1/keys/{}", other.id);
+    assert_eq!(boss.send(Method::DELETE, &hers, json!({})).await.0, 404);
+    let (_, page) = boss.get("/v1/keys?limit=1").await;
+    assert_eq!(page["items"][0]["keyId"], json!(viewer.id));
+    let (_, page) = boss.get(&format!("/v1/keys?limit=1&before={}", page["next"].as_str().unwrap())).await;
+    assert_eq!(page["items"][0]["keyId"], json!(boss.id));
+    let (_, all) = server.get("/v1/keys").await;
+    assert_eq!(all["items"].as_array().unwrap().len(), 3);
+    assert!(!all.to_string().contains("secret") && !all.to_string().contains("hash"), "{all}");
+}
+
+#[tokio::test]
+async fn the_token_acts_for_any_owner_and_a_key_for_its_own() {
+    let server = Server::start();
+    let ada = server.member("ada", "acme").await;
+    assert_eq!(ada.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 201);
+    let asked = |request: RequestBuilder, owner: &'static str| async move {
+        answer(request.header("mainspring-owner", owner)).await
+    };
+    let get = || server.request(Method::GET, "/v1/sessions/a");
+    assert_eq!(answer(get()).await.0, StatusCode::NOT_FOUND);
+    let (status, session) = asked(get(), "ada").await;
+    assert_eq!((status, &session["ownerId"]), (StatusCode::OK, &json!("ada")));
+    assert_eq!(asked(get(), "").await.0, StatusCode::BAD_REQUEST);
+    let get = || ada.request(Method::GET, "/v1/sessions/a");
+    assert_eq!(asked(get(), "ada").await.0, StatusCode::OK);
+    let (status, problem) = asked(get(), "local").await;
+    assert_eq!((status, &problem["code"]), (StatusCode::NOT_FOUND, &json!("not_found")));
+}
+
+#[tokio::test]
+async fn what_creates_creates_once_and_no_secret_is_kept_or_shown_again() {
+    let server = Server::start();
+    let once = |path: &str, body: Value| {
+        answer(server.request(Method::POST, path).header("idempotency-key", "k1").json(&body))
+    };
+    let (status, session) = once("/v1/sessions", json!({"title": "tea"})).await;
+    assert_eq!(status, StatusCode::CREATED);
+    let (status, again) = once("/v1/sessions", json!({"title": "tea"})).await;
+    assert_eq!((status, &again), (StatusCode::OK, &session));
+    let (status, problem) = once("/v1/sessions", json!({"title": "coffee"})).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("request_conflict")));
+
+    let (status, mut key) = once("/v1/keys", json!({"name": "ci"})).await;
+    assert_eq!((status, &key["replayed"]), (StatusCode::CREATED, &json!(false)));
+    let secret = key.as_object_mut().unwrap().remove("secret").unwrap();
+    let (status, again) = once("/v1/keys", json!({"name": "ci"})).await;
+    key["replayed"] = json!(true);
+    assert_eq!((status, again), (StatusCode::OK, key));
+    assert_eq!(once("/v1/keys", json!({"name": "cd"})).await.0, StatusCode::CONFLICT);
+
+    let secret = secret.as_str().unwrap().strip_prefix("msk_").unwrap();
+    let mut looked = 0;
+    for entry in std::fs::read_dir(server._dir.path().join("state")).unwrap() {
+        let Ok(bytes) = std::fs::read(entry.unwrap().path()) else { continue };
+        looked += bytes.len();
+        assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()));
+    }
+    assert!(looked > 4096, "the database was looked at");
+}
+
+#[tokio::test]
+async fn a_session_is_set_and_cleared_as_a_whole() {
+    let server = Server::start();
+    let settings = json!({
+        "model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home", "metadata": {"a": 1},
+    });
+    let mut body = settings.clone();
+    body["key"] = json!("a");
+    let (_, session) = server.post("/v1/sessions", body).await;
+    for (name, value) in settings.as_object().unwrap() {
+        assert_eq!(&session[name], value, "{name}");
+    }
+    let run = server.prompt("a", "say hi").await;
+    assert_eq!(
+        run["options"],
+        json!({"model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home"})
+    );
+    let patch = |body: Value| answer(server.request(Method::PATCH, "/v1/sessions/a").json(&body));
+    let bad = patch(json!({"title": "never", "modelOptions": 1})).await;
+    assert_eq!((bad.0, server.get("/v1/sessions/a").await.1.get("title")), (StatusCode::BAD_REQUEST, None));
+    let clear = json!({"model": null, "systemPrompt": null, "modelOptions": null, "cwd": null, "metadata": null, "modelProfile": "fast"});
+    let (status, session) = patch(clear).await;
+    assert_eq!(
+        (status, &session["metadata"], &session["modelProfile"]),
+        (StatusCode::OK, &json!({}), &json!("fast"))
+    );
+    for name in ["model", "systemPrompt", "modelOptions", "cwd"] {
+        assert!(session.get(name).is_none(), "{name}: {session}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_answers_to_the_names_it_was_given() {
+    let server = Server::start_with(&[("MAINSPRING_ALLOWED_HOSTS", "agents.example.com")]);
+    let with = |host: &str, origin: &str| {
+        answer(server.request(Method::GET, "/v1/sessions").header("host", host).header("origin", origin))
+    };
+    assert_eq!(with("agents.example.com", "https://agents.example.com").await.0, StatusCode::OK);
+    assert_eq!(with("evil.example", "https://evil.example").await.1["code"], "forbidden_host");
+    assert_eq!(with("agents.example.com", "https://evil.example").await.1["code"], "forbidden_origin");
+}
+
+#[test]
+fn a_server_that_others_can_reach_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = mainspring(dir.path())
+        .args(["serve", "--listen", "0.0.0.0:0"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let warned = said.take_while(|line| !line.contains("token:")).any(|line| line.contains("without TLS"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(warned);
+}
