@@ -13,6 +13,8 @@ pub struct Limits {
     pub title_chars: usize,
     /// Bytes of a session's metadata, and of its model options, as JSON.
     pub metadata_bytes: usize,
+    /// Bytes of a file that is imported.
+    pub import_bytes: usize,
     /// Items of one page.
     pub page: usize,
     /// Prompts that wait in one session.
@@ -30,6 +32,7 @@ impl Default for Limits {
             message_bytes: 16 << 20,
             title_chars: 200,
             metadata_bytes: 64 << 10,
+            import_bytes: 1 << 30,
             page: 500,
             queue_per_session: 100,
             queue_total: 10_000,

@@ -59,6 +59,14 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// A file that was to be imported makes no sense. Nothing of it is there.
+    #[error("line {line}: {reason}")]
+    BadImport {
+        /// Which line of the file, from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Somebody else has changed it meanwhile. Look again, then try again.
     #[error("it was changed meanwhile: version {expected} was expected, it stands at {now}")]
     Changed {
@@ -119,6 +127,7 @@ impl Error {
             Self::Unsupported { .. } => "adapter_incompatible",
             Self::RequestConflict { .. } => "request_conflict",
             Self::AlreadyExists { .. } => "already_exists",
+            Self::BadImport { .. } => "invalid_import",
             Self::Changed { .. } => "version_conflict",
             Self::Busy { .. } => "session_busy",
             Self::NotUserMessage(_) => "not_user_message",

@@ -3,7 +3,7 @@
 //! It holds the store, the adapters and the live sessions' actors, resolves names to sessions, keeps owners apart, and
 //! passes commands on. Each verb is one method; they live in `kernel/` by noun.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -24,6 +24,7 @@ use crate::tasks::Tasks;
 mod access;
 mod idempotency;
 mod keys;
+mod portable;
 mod requests;
 mod runs;
 mod search;
@@ -31,9 +32,10 @@ mod sessions;
 mod tree;
 pub use access::Caller;
 pub use keys::{KeyQuery, NewKey, Secret};
+pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
 pub use requests::{
-    Accepted, CancelOutcome, NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery,
+    Accepted, CancelOutcome, Deleted, NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery,
     SessionTarget, Snapshot,
 };
 pub use search::{MessageHit, SearchHit, SearchQuery, SearchResult};
@@ -149,6 +151,8 @@ pub(crate) struct Shared {
     /// Told whenever something was written that search shall find.
     pub(crate) written: Arc<Notify>,
     actors: Mutex<HashMap<SessionId, mpsc::UnboundedSender<Command>>>,
+    /// Sessions that are being imported.
+    importing: Mutex<HashSet<SessionId>>,
     work: watch::Sender<Work>,
     /// Told whenever a key is revoked.
     keys_revoked: watch::Sender<()>,
@@ -185,6 +189,7 @@ impl Kernel {
             dirty,
             written: written.clone(),
             actors: Mutex::new(HashMap::new()),
+            importing: Mutex::default(),
             work: watch::Sender::new(Work::default()),
             keys_revoked: watch::Sender::new(()),
             me: me.clone(),
@@ -458,6 +463,19 @@ impl Shared {
                     }
                 }
             }
+        });
+    }
+
+    /// Removes an import that came to nothing. Commits of it that are still under way are refused first.
+    fn discard(&self, session: SessionId) {
+        let Some(me) = self.me.upgrade() else { return };
+        self.tasks.spawn(async move {
+            match me.store.lease_take(session, me.node).await {
+                Ok(_) => me.purge(session),
+                // The next start goes on with it.
+                Err(error) => tracing::warn!(%error, %session, "an import could not be removed"),
+            }
+            me.importing.lock().remove(&session);
         });
     }
 

@@ -155,7 +155,10 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<Found>, StoreError>;
 
-    /// The sessions that were forked from this one.
+    /// True when there is a session of this id, also a deleted one of which something is left.
+    async fn session_known(&self, session: SessionId) -> Result<bool, StoreError>;
+
+    /// The sessions of the same owner that were forked from this one.
     async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError>;
 
     /// Makes an API key durable, inserted or replaced where it exists, together with the request that asked for it.
@@ -193,6 +196,8 @@ pub enum StoreError {
 pub enum Unique {
     /// `(owner, client, request)` of runs.
     RunRequest,
+    /// An id that was said to be new.
+    Id,
     /// `(owner, operation, key)` of requests.
     RequestKey,
     /// A name a session is found by: key, external reference or legacy alias.
@@ -241,6 +246,8 @@ pub struct NewEvent {
 /// One changed row. What has an id is inserted, or replaced where it exists.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Row {
+    /// Nothing has this id yet: if something has, the commit is a conflict.
+    Fresh(Fresh),
     /// A session.
     Session(Box<Session>),
     /// A run. Its owner, names, fingerprint and place never change.
@@ -275,6 +282,15 @@ pub enum Row {
     Artifact(Box<Artifact>),
     /// A delegation.
     Delegation(Box<Delegation>),
+}
+
+/// An id that is said to be new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Fresh {
+    Session(SessionId),
+    Run(RunId),
+    Message(MessageId),
 }
 
 /// A tool call that has begun and has no outcome yet.
@@ -451,6 +467,8 @@ pub struct PlacedMessage {
 pub struct Found {
     /// Its place in the order of arrival.
     pub place: u64,
+    /// The session whose tree it stands in.
+    pub session: SessionId,
     /// The message.
     pub message: Arc<Message>,
     /// The title of its session.

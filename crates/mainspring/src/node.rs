@@ -114,6 +114,7 @@ fn options_of(config: &Config) -> Options {
             config::OnOrphan::Retry => OnOrphan::Retry,
         },
         node: None,
+        auto_title: config.titles == config::Titles::Heuristic,
         execute: true,
     }
 }

@@ -258,10 +258,16 @@ impl Store for MemoryStore {
         self.read(|state| state.search_messages(owner, query, before, limit))
     }
 
+    async fn session_known(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.read(|state| state.sessions.contains_key(&session))
+    }
+
     async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError> {
         self.read(|state| {
             let forked = |fork: &&Session| fork.forked_from.is_some_and(|origin| origin.session == session);
+            let owner = state.sessions.get(&session).map(|session| &session.owner);
             let forks = state.sessions.values().filter(|fork| fork.status != SessionStatus::Deleted);
+            let forks = forks.filter(|fork| owner == Some(&fork.owner));
             forks.filter(forked).map(|fork| fork.id).collect()
         })
     }

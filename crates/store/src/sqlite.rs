@@ -353,6 +353,10 @@ impl Store for SqliteStore {
         self.read(read).await
     }
 
+    async fn session_known(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.read(move |connection| read::sessions::session_known(connection, session)).await
+    }
+
     async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError> {
         self.read(move |connection| read::sessions::session_forks(connection, session)).await
     }

@@ -7,9 +7,7 @@ use axum::response::{IntoResponse, Response};
 use mainspring_core::{
     ExternalRef, LegacyAlias, Message, Run, Session, SessionId, SessionStatus, Time, Visibility,
 };
-use mainspring_kernel::kernel::{
-    NewSession, Scope, SessionPatch, SessionQuery, SessionTarget, Snapshot, TreeNode,
-};
+use mainspring_kernel::kernel::{NewSession, Scope, SessionPatch, SessionQuery, SessionTarget, Snapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -78,7 +76,7 @@ impl From<Target> for SessionTarget {
 }
 
 /// A session with its version as an entity tag.
-pub(super) struct Tagged(Session);
+pub(super) struct Tagged(pub(super) Session);
 
 impl IntoResponse for Tagged {
     fn into_response(self) -> Response {
@@ -114,6 +112,7 @@ pub(super) async fn session_resolve(
 pub(super) struct ListQuery {
     #[serde(default)]
     scope: Scope,
+    pinned: Option<bool>,
     status: Option<SessionStatus>,
     surface_kind: Option<String>,
     limit: Option<usize>,
@@ -162,8 +161,8 @@ pub(super) async fn session_list(
 ) -> Result<Json<Page<Listed>>, Problem> {
     let limit = query.limit;
     let before = place(query.before)?;
-    let (scope, status) = (query.scope, query.status);
-    let query = SessionQuery { scope, status, surface_kind: query.surface_kind, before, limit };
+    let (scope, pinned, status) = (query.scope, query.pinned, query.status);
+    let query = SessionQuery { scope, pinned, status, surface_kind: query.surface_kind, before, limit };
     let sessions = http.kernel.session_list(&caller, query).await?;
     let items = sessions.into_iter().map(|(session, latest_run)| Listed { session, latest_run }).collect();
     let at = |listed: &Listed| format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
@@ -188,6 +187,8 @@ pub(super) struct Patch {
     #[serde(default)]
     status: Option<SessionStatus>,
     #[serde(default)]
+    pinned: Option<bool>,
+    #[serde(default)]
     visibility: Option<Visibility>,
     /// Absent: as it is. Null: none. So the others.
     #[serde(default, deserialize_with = "given")]
@@ -205,10 +206,17 @@ pub(super) struct Patch {
 }
 
 /// Tells a null that was sent from a field that was not.
-fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+pub(super) fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Deserialize::deserialize(deserializer).map(Some)
+}
+
+/// The version that `If-Match` names.
+pub(super) fn version(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let Some(value) = headers.get(header::IF_MATCH) else { return Ok(None) };
+    let read = value.to_str().ok().and_then(|text| text.trim_matches('"').parse().ok());
+    read.map(Some).ok_or_else(|| Problem::invalid("If-Match takes the ETag of the session"))
 }
 
 /// `PATCH /v1/sessions/{session}`: with `If-Match`, only if nobody has changed it meanwhile.
@@ -219,16 +227,11 @@ pub(super) async fn session_patch(
     headers: HeaderMap,
     Input(patch): Input<Patch>,
 ) -> Result<Tagged, Problem> {
-    let version = match headers.get(header::IF_MATCH) {
-        None => None,
-        Some(value) => {
-            let read = value.to_str().ok().and_then(|text| text.trim_matches('"').parse().ok());
-            Some(read.ok_or_else(|| Problem::invalid("If-Match takes the ETag of the session"))?)
-        }
-    };
+    let version = version(&headers)?;
     let patch = SessionPatch {
         title: patch.title,
         status: patch.status,
+        pinned: patch.pinned,
         visibility: patch.visibility,
         model: patch.model,
         model_profile: patch.model_profile,
@@ -241,14 +244,25 @@ pub(super) async fn session_patch(
     Ok(Tagged(http.kernel.session_patch(&caller, &by, patch).await?))
 }
 
-/// `DELETE /v1/sessions/{session}`
+/// What is left of a session that was deleted.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Kept {
+    /// The forks that still see a part of it.
+    kept_for_forks: Vec<SessionId>,
+}
+
+/// `DELETE /v1/sessions/{session}`: 204, or 200 and the names of the forks for which a part of it stays.
 pub(super) async fn session_delete(
     State(http): State<Http>,
     Known(caller): Known,
     Named(by): Named,
-) -> Result<StatusCode, Problem> {
-    http.kernel.session_delete(&caller, &by).await?;
-    Ok(StatusCode::NO_CONTENT)
+) -> Result<Response, Problem> {
+    let deleted = http.kernel.session_delete(&caller, &by).await?;
+    Ok(match deleted.forks {
+        forks if forks.is_empty() => StatusCode::NO_CONTENT.into_response(),
+        kept_for_forks => Json(Kept { kept_for_forks }).into_response(),
+    })
 }
 
 /// A session at one instant; everything later comes through its events, from `position` on.
@@ -316,15 +330,5 @@ pub(super) async fn session_messages(
     Asked(query): Asked<PathQuery>,
 ) -> Result<Json<Page<std::sync::Arc<Message>>>, Problem> {
     let items = http.kernel.session_path(&caller, &by, query.before, query.limit).await?;
-    Ok(Json(Page { items, next: None }))
-}
-
-/// `GET /v1/sessions/{session}/tree`
-pub(super) async fn session_tree(
-    State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
-) -> Result<Json<Page<TreeNode>>, Problem> {
-    let items = http.kernel.session_tree(&caller, &by).await?.nodes;
     Ok(Json(Page { items, next: None }))
 }

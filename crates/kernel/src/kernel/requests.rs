@@ -201,6 +201,15 @@ pub struct SessionPatch {
     pub version: Option<u64>,
 }
 
+/// A session that was deleted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Deleted {
+    /// As it was last.
+    pub session: Session,
+    /// The sessions that were forked from it: what they see of it stays until they are deleted too.
+    pub forks: Vec<SessionId>,
+}
+
 /// Which sessions to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionQuery {

@@ -75,7 +75,7 @@ impl Kernel {
         hits.extend(found.into_iter().map(|found| {
             let message = &found.message;
             SearchHit {
-                session_id: message.session,
+                session_id: found.session,
                 title: found.title,
                 message: Some(MessageHit {
                     message_id: message.id,

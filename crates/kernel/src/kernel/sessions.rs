@@ -10,7 +10,9 @@ use mainspring_core::{
 use serde_json::{Map, Value};
 
 use super::runs::{check_size, json_size};
-use super::{Caller, Kernel, NewSession, Scope, SessionPatch, SessionQuery, SessionTarget, Snapshot};
+use super::{
+    Caller, Deleted, Kernel, NewSession, Scope, SessionPatch, SessionQuery, SessionTarget, Snapshot,
+};
 use crate::actor::Command;
 use crate::error::Error;
 use crate::feed::Subscription;
@@ -137,9 +139,13 @@ impl Kernel {
         Ok(changes.into_iter().flatten().collect())
     }
 
-    /// Deletes a session and everything of it.
-    pub async fn session_delete(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
-        self.session_change(caller, by, vec![session::Command::Delete { live: false }], None).await
+    /// Deletes a session and everything of it, but what its forks see. They are named.
+    pub async fn session_delete(&self, caller: &Caller, by: &SessionRef) -> Result<Deleted, Error> {
+        let id = self.session_changed(caller, by).await?.id;
+        let forks = self.shared.store.session_forks(id).await?;
+        let delete = vec![session::Command::Delete { live: false }];
+        let session = self.session_change(caller, &SessionRef::Id(id), delete, None).await?;
+        Ok(Deleted { session, forks })
     }
 
     async fn session_change(
@@ -301,7 +307,7 @@ pub(super) fn check_target(kernel: &Kernel, caller: &Caller, target: &SessionTar
     check_metadata(kernel, new.metadata.as_ref())
 }
 
-fn check_metadata(kernel: &Kernel, metadata: Option<&Value>) -> Result<(), Error> {
+pub(super) fn check_metadata(kernel: &Kernel, metadata: Option<&Value>) -> Result<(), Error> {
     if metadata.is_some_and(|metadata| !metadata.is_object()) {
         return Err(Error::Invalid("metadata must be an object".into()));
     }

@@ -4,7 +4,8 @@ use mainspring_core::{AccessRole, Answer, Cursor, Position, Run, SessionId, Visi
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
-    Caller, NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget,
+    Caller, ForkRequest, NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget,
+    TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
@@ -23,13 +24,16 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
     let (kernel, by) = (&world.kernel, SessionRef::Id(run.session));
     let of_session = RunQuery { session: Some(run.session), ..RunQuery::default() };
     let target = SessionTarget { id: Some(run.session), ..SessionTarget::default() };
+    let message = run.final_message.unwrap();
     vec![
         ("session_get", outcome(kernel.session_get(caller, &by).await)),
         ("session_open", outcome(kernel.session_open(caller, &target, None).await)),
         ("session_subscribe", outcome(kernel.session_subscribe(caller, &by, None).await)),
         ("session_path", outcome(kernel.session_path(caller, &by, None, None).await)),
         ("session_events", outcome(kernel.session_events(caller, &by, Cursor::START, None).await)),
-        ("session_tree", outcome(kernel.session_tree(caller, &by).await)),
+        ("session_tree", outcome(kernel.session_tree(caller, &by, TreeQuery::default()).await)),
+        ("session_message", outcome(kernel.session_message(caller, &by, message).await)),
+        ("session_export", outcome(kernel.session_export(caller, &by).await)),
         ("run_get", outcome(kernel.run_get(caller, run.id).await)),
         ("run_attempts", outcome(kernel.run_attempts(caller, run.id).await)),
         ("run_events", outcome(kernel.run_events(caller, run.id, Cursor::START, None).await)),
@@ -44,12 +48,16 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         session: SessionTarget { id: Some(run.session), ..SessionTarget::default() },
         ..RunRequest::text("unused", "say more")
     };
+    let message = run.final_message.unwrap();
+    let fork = ForkRequest { message, key: None, title: None };
     let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
     vec![
         ("run_create", outcome(kernel.run_create(caller, prompt).await)),
         ("run_cancel", outcome(kernel.run_cancel(caller, run.id).await)),
         ("run_retry", outcome(kernel.run_retry(caller, run.id).await)),
         ("run_answer", outcome(kernel.run_answer(caller, run.id, wait, answer).await)),
+        ("session_navigate", outcome(kernel.session_navigate(caller, &by, Some(message), None).await)),
+        ("session_fork", outcome(kernel.session_fork(caller, &by, fork, None).await)),
         ("session_patch", outcome(kernel.session_patch(caller, &by, patch).await)),
         ("session_delete", outcome(kernel.session_delete(caller, &by).await)),
     ]
@@ -116,7 +124,8 @@ async fn a_viewer_makes_nothing() {
     let viewer = Caller::new("ada").with_role(AccessRole::Viewer);
     let prompt = world.kernel.run_create(&viewer, RunRequest::text("new", "say hi")).await.unwrap_err();
     let open = world.kernel.session_open(&viewer, &SessionTarget::default(), None).await.unwrap_err();
-    assert_eq!((prompt.code(), open.code()), ("forbidden", "forbidden"));
+    let import = world.kernel.session_import(&viewer).err().unwrap();
+    assert_eq!((prompt.code(), open.code(), import.code()), ("forbidden", "forbidden", "forbidden"));
     assert!(world.kernel.session_list(&viewer, SessionQuery::default()).await.unwrap().is_empty());
 }
 

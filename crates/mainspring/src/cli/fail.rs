@@ -56,9 +56,10 @@ impl From<Error> for Fail {
             | Error::TooLarge { .. }
             | Error::UnknownAdapter { .. }
             | Error::Unsupported { .. } => Exit::BadRequest,
-            Error::NotUserMessage(_) | Error::NotAssistantMessage(_) | Error::Abandoned(_) => {
-                Exit::BadRequest
-            }
+            Error::BadImport { .. }
+            | Error::NotUserMessage(_)
+            | Error::NotAssistantMessage(_)
+            | Error::Abandoned(_) => Exit::BadRequest,
             Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => Exit::Refused,
             Error::NotLatest(_) | Error::Refused(_) | Error::Forbidden(_) | Error::Changed { .. } => {
                 Exit::Refused

@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
-use mainspring_core::{Message, Session, SessionStatus};
+use mainspring_core::{Point, Session, SessionStatus};
 use mainspring_kernel::search::{Query, searched};
-use mainspring_kernel::store::Found;
+use mainspring_kernel::store::{Found, PlacedMessage};
 
 use super::state::State;
 
@@ -24,17 +24,23 @@ impl State {
         before: Option<u64>,
         limit: usize,
     ) -> Vec<Found> {
-        let found = |message: &Message| {
-            let session = self.sessions.get(&message.session).filter(|session| is_own(session, owner))?;
-            query.finds(&searched(&message.content)).then(|| session.title.clone())
+        let found = |placed: &PlacedMessage| {
+            let line = |point: Point| self.lines.iter().find(|(_, line)| line.id == point.line);
+            let of = match placed.point {
+                Some(point) => line(point)?.0,
+                None => placed.message.session,
+            };
+            let session = self.sessions.get(&of).filter(|session| is_own(session, owner))?;
+            query.finds(&searched(&placed.message.content)).then_some(session)
         };
         let mut hits: Vec<Found> = self
             .messages
             .values()
             .filter_map(|placed| {
                 let place = self.arrivals.get(&placed.message.id).copied()?;
-                let title = found(&placed.message)?;
-                Some(Found { place, message: placed.message.clone(), title })
+                let session = found(placed)?;
+                let (message, title) = (placed.message.clone(), session.title.clone());
+                Some(Found { place, session: session.id, message, title })
             })
             .filter(|found| before.is_none_or(|before| found.place < before))
             .collect();

@@ -10,7 +10,7 @@ use rusqlite::{Connection, Result, params};
 use super::super::columns::Columns;
 use super::super::error::of_read;
 use super::super::search::searched_to;
-use super::{all, limit, message, message_columns, session, session_columns};
+use super::{all, limit, message, session, session_columns};
 
 /// What the index is asked: each word, its last token as a beginning.
 fn asked(query: &Query) -> String {
@@ -54,14 +54,17 @@ pub(in super::super) fn search_messages(
     before: Option<u64>,
     many: usize,
 ) -> Result<Vec<Found>, StoreError> {
+    // A message belongs to whoever opened its line; without a place, to whoever made it.
     macro_rules! found {
         ($from:literal) => {
             concat!(
-                "SELECT id, (SELECT title FROM sessions AS s WHERE s.session_id = messages.session_id), ",
-                message_columns!(),
+                "SELECT id, s.session_id, s.title, ",
+                "message_id, messages.session_id, run_id, role, messages.status, line, pos, content, \
+                 messages.created_at_ms, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos",
                 $from,
-                " WHERE id < ?2 AND EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = messages.session_id \
-                    AND s.owner_id = ?1 AND s.status <> 'deleted')"
+                " CROSS JOIN sessions AS s ON s.session_id = \
+                    coalesce((SELECT l.session_id FROM lines AS l WHERE l.line = messages.line), messages.session_id) \
+                  WHERE id < ?2 AND s.owner_id = ?1 AND s.status <> 'deleted'"
             )
         };
     }
@@ -71,8 +74,8 @@ pub(in super::super) fn search_messages(
         " AND search_messages MATCH ?3 AND f.rowid < ?2 ORDER BY f.rowid DESC LIMIT ?4"
     );
     let read = |columns: &mut Columns<'_>| {
-        let (place, title) = (columns.number()?, columns.get()?);
-        Ok(Found { place, title, message: Arc::clone(&message(columns)?.message) })
+        let (place, session, title) = (columns.number()?, columns.id()?, columns.get()?);
+        Ok(Found { place, session, title, message: Arc::clone(&message(columns)?.message) })
     };
     let before = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
     let searched_to = searched_to(connection).map_err(|error| of_read(&error))?;

@@ -136,12 +136,17 @@ fn inbox(connection: &Connection, id: SessionId) -> Result<Vec<InboxItem>, Store
     })
 }
 
+pub(in super::super) fn session_known(connection: &Connection, id: SessionId) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM sessions WHERE session_id = ?1";
+    Ok(one(connection, sql, [id.bytes()], |columns| columns.get::<i64>())?.is_some())
+}
+
 pub(in super::super) fn session_forks(
     connection: &Connection,
     id: SessionId,
 ) -> Result<Vec<SessionId>, StoreError> {
     let sql = "SELECT session_id FROM sessions WHERE forked_from_session_id = ?1 AND status <> 'deleted' \
-               ORDER BY session_id";
+                 AND owner_id = (SELECT owner_id FROM sessions WHERE session_id = ?1) ORDER BY session_id";
     all(connection, sql, [id.bytes()], |columns| columns.id())
 }
 
