@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::{Line, Message, MessageId, Origin, Place, Point, Role, Run, Session, TitleSource};
 
-use super::{Actor, Command, before};
+use super::{Actor, Command};
 use crate::error::Error;
 use crate::kernel::Forking;
 use crate::store::{PlacedMessage, StoreError, Turn};
@@ -70,13 +70,11 @@ impl Actor {
         let Some(pen) = run.pen else { return Ok(None) };
         let is_root = self.hot.lines.get(&pen.line).is_some_and(|line| line.parent.is_none());
         let stays = self.hot.session.tip.is_some_and(|tip| tip.line == pen.line);
-        match before(pen).filter(|_| !is_root && !stays) {
-            Some(head) => {
-                let turn = self.shared.store.turn(self.fence.session, self.hot.session.tip, head);
-                turn.await.map(Some)
-            }
-            None => Ok(None),
+        if is_root || stays {
+            return Ok(None);
         }
+        // The place of the next message: the run's line may be empty still.
+        self.shared.store.turn(self.fence.session, self.hot.session.tip, pen).await.map(Some)
     }
 
     /// Moves the active path to the leaf that the cursors lead to from a message, or to none.

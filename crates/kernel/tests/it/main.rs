@@ -18,5 +18,6 @@ mod scheduling;
 mod settings;
 mod simulation;
 mod streaming;
+mod tree;
 mod waiting;
 mod world;
