@@ -10,6 +10,7 @@ mod cancellation;
 mod check;
 mod keys;
 mod life;
+mod model;
 mod order;
 mod puppet;
 mod recovery;
