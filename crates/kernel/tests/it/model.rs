@@ -216,20 +216,23 @@ impl Player<'_> {
     async fn step(&mut self) {
         let (key, act) = self.model.next(self.dice);
         self.model.acts += 1;
-        let before = self.model.sessions.get(&key).cloned();
+        let before = self.model.sessions.get(&key);
+        let cursors: Vec<_> =
+            before.into_iter().flat_map(|plain| plain.nodes.iter().map(|node| node.cursor)).collect();
+        let tip = before.and_then(|plain| plain.tip);
+        let leaf = match (&act, before) {
+            (Act::Navigate(Some(to)), Some(plain)) => Some(plain.nodes[plain.extend(plain.index[to])].id),
+            _ => None,
+        };
         let outcome = soon(Self::act(self.world, &key, &act)).await;
         let came = outcome.unwrap_or_else(|error| panic!("{act:?} in {key}: {error}"));
         self.learn(&key, &act).await;
         let Some(plain) = self.model.sessions.get(&key) else { return };
-        match (&act, before) {
-            (Act::Navigate(to), Some(before)) => {
-                let leaf = to.map(|to| before.nodes[before.extend(before.index[&to])].id);
-                assert_eq!(came, leaf, "where {act:?} leads");
-            }
-            (Act::Run(place, _), Some(before)) if place.is_branch() && plain.tip == before.tip => {
-                let (was, is) =
-                    (before.nodes.iter().map(|node| node.cursor), plain.nodes.iter().map(|node| node.cursor));
-                assert!(was.zip(is).all(|(was, is)| was == is), "{act:?} was rolled back");
+        match act {
+            Act::Navigate(_) => assert_eq!(came, leaf, "where {act:?} leads"),
+            Act::Run(place, _) if place.is_branch() && plain.tip == tip => {
+                let now = plain.nodes.iter().map(|node| node.cursor);
+                assert!(cursors.into_iter().zip(now).all(|(was, is)| was == is), "{act:?} was rolled back");
             }
             _ => {}
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use mainspring_adapters::ScriptAdapter;
 use mainspring_core::{
-    Answer, Approval, Body, Cursor, Event, Message, MessageId, Position, RequestName, Run, RunId, Time,
-    WaitId,
+    Answer, Approval, Body, Cursor, Event, Message, MessageId, NodeId, Position, RequestName, Run, RunId,
+    SessionId, Time, WaitId,
 };
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
@@ -139,6 +139,9 @@ impl World {
     ) -> Self {
         let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter)];
         adapters.extend(others);
+        // The store outlives the process: what that had sent is written, or is not, before the next one looks.
+        let nobody = SessionId::from_random([0; 16]);
+        disk.store.lease_take(nobody, NodeId::from_random([0; 16])).await.unwrap();
         // A start may have to wait for the store to come back, or be refused by it.
         let start = async {
             loop {
@@ -233,7 +236,7 @@ impl World {
     pub(crate) async fn tree(&self, key: &str) -> MessageTree {
         let mut tree = MessageTree::default();
         loop {
-            let query = TreeQuery { after: tree.next, limit: Some(7) };
+            let query = TreeQuery { after: tree.next, limit: Some(200) };
             let page = self.kernel.session_tree(&self.me, &by(key), query).await.unwrap();
             tree.nodes.extend(page.nodes);
             tree.next = page.next;
