@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mainspring_core::{Block, Body, Cursor, Event, MessageId, Place, Role, RunId, RunStatus, SessionChange};
+use mainspring_core::{Block, Body, Cursor, Event, MessageId, Place, Role, RunId, SessionChange};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::{ForkRequest, RunRequest};
 use mainspring_kernel::store::SessionRef;
@@ -185,24 +185,17 @@ impl Player<'_> {
         match act.clone() {
             Act::Run(place, script) => {
                 let prompt = if script.is_empty() { vec![] } else { vec![Block::text(script)] };
-                let run = kernel
-                    .run_create(me, RunRequest { place, prompt, ..RunRequest::text(key, "") })
-                    .await?
-                    .run;
-                let mut run = world.get(run.id).await;
-                if SCRIPTS[3] == script || place.is_branch() && script.is_empty() {
-                    // What hangs is cancelled, also where the message that is answered again says so.
-                    run = world
-                        .reaches(run.id, |run| {
-                            run.state.status().is_ended() || run.state.status() == RunStatus::Running
-                        })
-                        .await;
-                    if !run.state.status().is_ended() && hangs(world, &run).await {
-                        kernel.run_cancel(me, run.id).await?;
+                let request = RunRequest { place, prompt, ..RunRequest::text(key, "") };
+                let run = kernel.run_create(me, request).await?.run;
+                // What hangs is cancelled, also where the message that is answered again says so.
+                if hangs(world, &run).await {
+                    match kernel.run_cancel(me, run.id).await {
+                        Ok(_) | Err(Error::Refused(_)) => {}
+                        Err(other) => return Err(other),
                     }
                 }
-                let ended = world.ended(run.id).await;
-                Ok(ended.final_message)
+                kernel.drain().await;
+                Ok(world.get(run.id).await.final_message)
             }
             Act::Navigate(to) => Ok(kernel.session_navigate(me, &by(key), to, None).await?.tip_message),
             Act::Fork(message, fork) => {
@@ -304,9 +297,10 @@ impl Player<'_> {
         assert_eq!(view.node.cursor, at.cursor.map(|cursor| plain.nodes[cursor].id), "from {}", at.id);
     }
 
-    /// Everything is as the model says.
-    async fn compare(&mut self) {
-        for (key, plain) in &self.model.sessions {
+    /// The session of this key, or every one, is as the model says.
+    async fn compare(&mut self, only: Option<&str>) {
+        let wanted = |key: &String| only.is_none_or(|wanted| wanted == key);
+        for (key, plain) in self.model.sessions.iter().filter(|(key, _)| wanted(key)) {
             let path = plain.ids(plain.path(plain.tip));
             let mut found: Vec<MessageId> = vec![];
             let (mut before, by) = (None, by(key));
@@ -374,7 +368,7 @@ fn history(seed: u64, disk: &Disk, acts: usize) {
             let mut player = Player { world: &world, dice: &mut dice, model: &mut model };
             if let Some((key, act)) = unknown.take() {
                 player.learn(&key, &act).await;
-                player.compare().await;
+                player.compare(Some(&key)).await;
             }
             for _ in 0..10 + player.dice.below(30) {
                 player.step().await;
@@ -390,7 +384,7 @@ fn history(seed: u64, disk: &Disk, acts: usize) {
         if let Some((key, act)) = unknown.take() {
             player.learn(&key, &act).await;
         }
-        player.compare().await;
+        player.compare(None).await;
     });
 }
 
