@@ -29,6 +29,7 @@ mod requests;
 mod runs;
 mod search;
 mod sessions;
+mod start;
 mod tree;
 pub use access::Caller;
 pub use keys::{KeyQuery, NewKey, Secret};
@@ -40,6 +41,7 @@ pub use requests::{
 };
 pub use search::{MessageHit, SearchHit, SearchQuery, SearchResult};
 pub use sessions::{ends_run, session_ref};
+pub use start::{SessionStart, Started};
 pub(crate) use tree::Forking;
 pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 

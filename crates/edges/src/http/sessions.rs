@@ -5,9 +5,12 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_core::{
-    ExternalRef, LegacyAlias, Message, Run, Session, SessionId, SessionStatus, Time, Visibility,
+    ExternalRef, LegacyAlias, Message, Run, RunOptions, Session, SessionId, SessionStatus, Time, Visibility,
 };
-use mainspring_kernel::kernel::{NewSession, Scope, SessionPatch, SessionQuery, SessionTarget, Snapshot};
+use mainspring_kernel::kernel::{
+    NewSession, Scope, SessionPatch, SessionQuery, SessionStart, SessionTarget, Snapshot, Started,
+    session_ref,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -49,6 +52,49 @@ pub(super) struct Target {
     system_prompt: Option<String>,
     #[serde(default)]
     model_options: Option<Map<String, Value>>,
+    /// Make it: true, or the key it is to have.
+    #[serde(default)]
+    new: Option<NewName>,
+    /// Take it up, by id or key.
+    #[serde(default)]
+    load: Option<String>,
+    #[serde(default)]
+    model_required: bool,
+    /// Refused for a new session, and of no effect for one that is loaded.
+    #[serde(default)]
+    messages: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum NewName {
+    Any(bool),
+    Key(String),
+}
+
+impl Target {
+    /// True when it says how the session is started, which no prompt does.
+    pub(super) fn starts(&self) -> bool {
+        self.new.is_some() || self.load.is_some() || self.messages.is_some() || self.model_required
+    }
+
+    fn start(self) -> Result<SessionStart, Problem> {
+        if self.session_id.is_some()
+            || self.key.is_some()
+            || self.external_ref.is_some()
+            || self.legacy_alias.is_some()
+        {
+            return Err(Problem::invalid("name the session by `new` or `load` alone"));
+        }
+        let (model_required, messages) = (self.model_required, self.messages.is_some());
+        let load = self.load.as_deref().map(session_ref).transpose()?;
+        let new = match &self.new {
+            Some(NewName::Key(key)) => Some(Some(key.clone())),
+            Some(NewName::Any(true)) => Some(None),
+            Some(NewName::Any(false)) | None => None,
+        };
+        Ok(SessionStart { new, load, like: SessionTarget::from(self).new, model_required, messages })
+    }
 }
 
 impl From<Target> for SessionTarget {
@@ -99,12 +145,33 @@ pub(super) async fn session_resolve(
     Input(target): Input<Target>,
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers)?;
+    if target.starts() {
+        let Started { session, made, options } =
+            http.kernel.session_start(&caller, target.start()?, key).await?;
+        return Ok(opened(session, made, Some(options)));
+    }
     let (session, made) = http.kernel.session_open(&caller, &target.into(), key).await?;
+    Ok(opened(session, made, None))
+}
+
+/// A session with what its prompts are to be sent with, where that was worked out.
+#[derive(Serialize)]
+struct Opened {
+    #[serde(flatten)]
+    session: Session,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    options: Option<RunOptions>,
+}
+
+fn opened(session: Session, made: bool, options: Option<RunOptions>) -> Response {
     let status = if made { StatusCode::CREATED } else { StatusCode::OK };
     let place = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
-    let mut response = (status, Tagged(session)).into_response();
-    response.headers_mut().extend(place.into_iter().map(|place| (header::LOCATION, place)));
-    Ok(response)
+    let tag = HeaderValue::from_str(&tag(session.version));
+    let mut response = (status, Json(Opened { session, options })).into_response();
+    let headers = response.headers_mut();
+    headers.extend(place.into_iter().map(|place| (header::LOCATION, place)));
+    headers.extend(tag.into_iter().map(|tag| (header::ETAG, tag)));
+    response
 }
 
 #[derive(Debug, Deserialize)]

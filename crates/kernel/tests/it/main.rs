@@ -20,6 +20,7 @@ mod scheduling;
 mod search;
 mod settings;
 mod simulation;
+mod start;
 mod streaming;
 mod tree;
 mod waiting;

@@ -57,6 +57,9 @@ impl From<Error> for Fail {
             | Error::UnknownAdapter { .. }
             | Error::Unsupported { .. } => Exit::BadRequest,
             Error::BadImport { .. }
+            | Error::AmbiguousMode
+            | Error::NoModel
+            | Error::InitialMessages
             | Error::NotUserMessage(_)
             | Error::NotAssistantMessage(_)
             | Error::Abandoned(_) => Exit::BadRequest,
