@@ -25,6 +25,7 @@ mod replay;
 mod start;
 mod stats;
 mod table;
+mod tree;
 mod turn;
 mod world;
 
@@ -32,9 +33,10 @@ use table::Table;
 
 type Measure = fn(&Runtime, &mut Table);
 
-const MEASURES: [(&str, Measure); 6] = [
+const MEASURES: [(&str, Measure); 7] = [
     ("commit", commit::measure),
     ("turn", turn::measure),
+    ("tree", tree::measure),
     ("delta", delta::measure),
     ("bytes", bytes::measure),
     ("replay", replay::measure),
