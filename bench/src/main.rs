@@ -28,6 +28,7 @@ mod soak;
 mod start;
 mod stats;
 mod table;
+mod tree;
 mod turn;
 mod world;
 
@@ -44,9 +45,10 @@ const CHILDREN: [(&str, Served); 3] =
 /// What runs only when it is named: it takes its time, and nearly all of the machine.
 const NAMED: [(&str, Measure); 1] = [("soak", soak::measure)];
 
-const MEASURES: [(&str, Measure); 7] = [
+const MEASURES: [(&str, Measure); 8] = [
     ("commit", commit::measure),
     ("turn", turn::measure),
+    ("tree", tree::measure),
     ("delta", delta::measure),
     ("bytes", bytes::measure),
     ("replay", replay::measure),

@@ -97,7 +97,7 @@ pub(crate) fn prompt(session: SessionId, text: String) -> RunRequest {
 }
 
 /// Reads until `run` has succeeded.
-async fn succeeded(feed: &mut Subscription, run: RunId) {
+pub(crate) async fn succeeded(feed: &mut Subscription, run: RunId) {
     while let Some(item) = feed.next().await {
         match item.unwrap() {
             Item::Event(event) if event.run == Some(run) => match &event.body {

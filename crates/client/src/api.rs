@@ -265,4 +265,7 @@ pub struct TreeNode {
     pub active: bool,
     /// Part of a branch that was rolled back.
     pub abandoned: bool,
+    /// The message beneath that was last visited: where the path goes on from here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<MessageId>,
 }

@@ -122,8 +122,17 @@ impl Client {
 
     /// Every message of a session with its place.
     pub async fn session_tree(&self, session: &str) -> Result<Vec<TreeNode>, Error> {
-        let page: Page<TreeNode> = self.get(&["v1", "sessions", session, "tree"], &()).await?;
-        Ok(page.items)
+        let mut nodes: Vec<TreeNode> = vec![];
+        let mut after = None;
+        loop {
+            let query = [("after", after)];
+            let page: Page<TreeNode> = self.get(&["v1", "sessions", session, "tree"], &given(query)).await?;
+            nodes.extend(page.items);
+            after = page.next;
+            if after.is_none() {
+                return Ok(nodes);
+            }
+        }
     }
 
     /// A page of a session's events.

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::{
     Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, DelegationId, DelegationMode, DelegationStatus,
     EventId, Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId,
-    SessionStatus, StateAuthor, StateScope, Time, Usage, Visibility, WaitId,
+    SessionStatus, StateAuthor, StateScope, Time, TitleSource, Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -444,6 +444,14 @@ pub enum SessionChange {
     Title {
         /// The title now.
         title: Option<String>,
+        /// Who gave it.
+        #[serde(default)]
+        source: TitleSource,
+    },
+    /// It is kept at hand, or not any more.
+    Pinned {
+        /// Whether it is.
+        pinned: bool,
     },
     /// It is shown to others, or not any more.
     Visibility {

@@ -19,6 +19,8 @@ pub struct Limits {
     pub state_keys: usize,
     /// Bytes of one artifact.
     pub artifact_bytes: usize,
+    /// Bytes of a file that is imported.
+    pub import_bytes: usize,
     /// Items of one page.
     pub page: usize,
     /// Prompts that wait in one session.
@@ -39,6 +41,7 @@ impl Default for Limits {
             state_value_bytes: 64 << 10,
             state_keys: 1_000,
             artifact_bytes: 256 << 20,
+            import_bytes: 1 << 30,
             page: 500,
             queue_per_session: 100,
             queue_total: 10_000,

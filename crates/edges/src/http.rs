@@ -18,10 +18,13 @@ mod feed;
 mod guard;
 mod health;
 mod keys;
+mod portable;
 mod problem;
 mod runs;
+mod search;
 mod sessions;
 mod state;
+mod tree;
 
 pub use access::Access;
 pub use problem::Problem;
@@ -64,10 +67,14 @@ impl Http {
                 get(sessions::session_get).patch(sessions::session_patch).delete(sessions::session_delete),
             )
             .route("/v1/sessions/{session}/messages", get(sessions::session_messages))
-            .route("/v1/sessions/{session}/tree", get(sessions::session_tree))
             .route("/v1/sessions/{session}/snapshot", get(sessions::session_snapshot))
             .route("/v1/sessions/{session}/close", post(sessions::session_close))
             .route("/v1/sessions/{session}/compact", post(sessions::session_compact))
+            .route("/v1/sessions/{session}/messages/{message}", get(tree::session_message))
+            .route("/v1/sessions/{session}/tree", get(tree::session_tree))
+            .route("/v1/sessions/{session}/navigate", post(tree::session_navigate))
+            .route("/v1/sessions/{session}/fork", post(tree::session_fork))
+            .route("/v1/sessions/{session}/export", get(portable::session_export))
             .route("/v1/sessions/{session}/events", get(events::session_events))
             .route("/v1/sessions/{session}/runs", post(runs::run_create_in))
             .route("/v1/sessions/{session}/state", get(state::state_list))
@@ -99,6 +106,8 @@ impl Http {
             .route("/v1/runs/{run}/cancel", post(runs::run_cancel))
             .route("/v1/runs/{run}/retry", post(runs::run_retry))
             .route("/v1/runs/{run}/answer", post(runs::run_answer))
+            .route("/v1/search", get(search::session_search))
+            .route("/v1/import", post(portable::session_import))
             .route("/v1/keys", get(keys::key_list).post(keys::key_create))
             .route("/v1/keys/{key}", delete(keys::key_revoke));
         open.merge(resources)

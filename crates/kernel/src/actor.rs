@@ -38,6 +38,7 @@ mod lifetime;
 mod recover;
 mod session;
 mod snapshot;
+mod tree;
 pub(crate) use command::{AcceptOutcome, Command, Reply};
 pub(crate) use data::{Data, StateWrite};
 use draft::Draft;
@@ -59,6 +60,8 @@ pub(crate) struct Actor {
     /// Runs that wait their turn, the next first.
     queue: VecDeque<Run>,
     next_no: u32,
+    /// The last tip that is known to owe no tool a result.
+    answered: Option<mainspring_core::Point>,
     /// True while a permit is on order.
     ordered: bool,
     /// Until when no permit is ordered, because what it was for could not be started; and the pause after that.
@@ -129,6 +132,7 @@ impl Actor {
                 .cloned()
                 .collect(),
             next_no: latest.map_or(0, |run| run.no) + 1,
+            answered: None,
             ordered: false,
             stalled: None,
             stay: lifetime::Stay::default(),
@@ -223,6 +227,14 @@ impl Actor {
             Command::Release => {}
             Command::Compact(before, reply) => {
                 let outcome = self.compact(before).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Navigate(to, version, reply) => {
+                let outcome = self.navigate(to, version).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Fork(fork, reply) => {
+                let outcome = self.fork(*fork).await;
                 let _ = reply.send(outcome);
             }
             Command::Data(data) => self.data(*data).await,

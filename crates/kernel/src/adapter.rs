@@ -225,6 +225,11 @@ pub enum Record {
         /// For people.
         text: String,
     },
+    /// What the session is about, in a few words: its title, unless a person has given it one.
+    Title {
+        /// At most 50 characters of it are taken.
+        title: String,
+    },
     /// Tokens and cost were spent.
     Usage(Usage),
 }

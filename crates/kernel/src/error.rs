@@ -67,6 +67,23 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// A session cannot be both made and loaded.
+    #[error("start a session as new or load one, not both")]
+    AmbiguousMode,
+    /// Neither the session nor whoever starts it names a model.
+    #[error("no model: the session has none, and none was given; give a model or a model profile")]
+    NoModel,
+    /// A session begins without messages.
+    #[error("a session begins without messages: send prompts, or import a file")]
+    InitialMessages,
+    /// A file that was to be imported makes no sense. Nothing of it is there.
+    #[error("line {line}: {reason}")]
+    BadImport {
+        /// Which line of the file, from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Somebody else has changed it meanwhile. Look again, then try again.
     #[error("it was changed meanwhile: version {expected} was expected, it stands at {now}")]
     Changed {
@@ -136,6 +153,10 @@ impl Error {
             Self::Unsupported { .. } => "adapter_incompatible",
             Self::RequestConflict { .. } => "request_conflict",
             Self::AlreadyExists { .. } => "already_exists",
+            Self::AmbiguousMode => "ambiguous_mode",
+            Self::NoModel => "no_model",
+            Self::InitialMessages => "initial_messages_not_supported",
+            Self::BadImport { .. } => "invalid_import",
             Self::Changed { .. } => "version_conflict",
             Self::Busy { .. } => "session_busy",
             Self::NotUserMessage(_) => "not_user_message",

@@ -3,13 +3,13 @@
 //! It holds the store, the adapters and the live sessions' actors, resolves names to sessions, keeps owners apart, and
 //! passes commands on. Each verb is one method; they live in `kernel/` by noun.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainspring_core::{Limits, NodeId, SessionId};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::actor::Command;
 use crate::adapter::{Adapter, Capabilities};
@@ -27,22 +27,31 @@ mod access;
 mod artifacts;
 mod idempotency;
 mod keys;
+mod portable;
 mod requests;
 mod runs;
+mod search;
 mod seats;
 mod sessions;
+mod start;
 mod state;
 mod streams;
+mod tree;
 pub use access::Caller;
 pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
 pub use keys::{KeyQuery, NewKey, Secret};
+pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
 pub use requests::{
-    Accepted, CancelOutcome, MessageTree, NewSession, Opening, RunQuery, RunRequest, Scope, SessionPatch,
-    SessionQuery, SessionTarget, Snapshot, TreeNode,
+    Accepted, CancelOutcome, Deleted, NewSession, Opening, RunQuery, RunRequest, Scope, SessionPatch,
+    SessionQuery, SessionTarget, Snapshot,
 };
+pub use search::{MessageHit, SearchHit, SearchQuery, SearchResult};
 pub use sessions::{ends_run, session_ref};
+pub use start::{SessionStart, Started};
 pub use state::StateOf;
+pub(crate) use tree::Forking;
+pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 
 /// How a kernel behaves.
 #[derive(Debug, Clone)]
@@ -71,6 +80,8 @@ pub struct Options {
     pub node: Option<NodeId>,
     /// The folder of artifacts' bytes, this kernel's alone; without one none are taken.
     pub artifacts: Option<PathBuf>,
+    /// True to name sessions that nobody has named, after their first completed turn.
+    pub auto_title: bool,
     /// False for a kernel that only reads and changes records: queued runs stay queued.
     pub execute: bool,
 }
@@ -90,6 +101,7 @@ impl Default for Options {
             on_orphan: OnOrphan::Leave,
             node: None,
             artifacts: None,
+            auto_title: true,
             execute: true,
         }
     }
@@ -154,6 +166,10 @@ pub(crate) struct Shared {
     /// Sessions that are in memory because somebody opened them, the oldest first.
     opened: Mutex<VecDeque<SessionId>>,
     blobs: Option<Blobs>,
+    /// Told whenever something was written that search shall find.
+    pub(crate) written: Arc<Notify>,
+    /// Sessions that are being imported.
+    importing: Mutex<HashSet<SessionId>>,
     work: watch::Sender<Work>,
     /// Told whenever a key is revoked.
     keys_revoked: watch::Sender<()>,
@@ -178,6 +194,7 @@ impl Kernel {
         let scheduler = Scheduler::new(0, options.adapter_workers.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
         let blobs = options.artifacts.as_deref().map(Blobs::new);
+        let written = Arc::<Notify>::default();
         let shared = Arc::new_cyclic(|me| Shared {
             store,
             adapters,
@@ -192,6 +209,8 @@ impl Kernel {
             seats: Mutex::new(HashMap::new()),
             opened: Mutex::new(VecDeque::new()),
             blobs,
+            written: written.clone(),
+            importing: Mutex::default(),
             work: watch::Sender::new(Work::default()),
             keys_revoked: watch::Sender::new(()),
             me: me.clone(),
@@ -201,6 +220,8 @@ impl Kernel {
             kernel.shutdown().await;
             return Err(error);
         }
+        let Shared { store, clock, tasks, .. } = &*kernel.shared;
+        tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), written, tasks.clone()));
         kernel.shared.scheduler.add(kernel.shared.options.max_workers);
         Ok(kernel)
     }
@@ -348,6 +369,19 @@ impl Shared {
                     }
                 }
             }
+        });
+    }
+
+    /// Removes an import that came to nothing. Commits of it that are still under way are refused first.
+    fn discard(&self, session: SessionId) {
+        let Some(me) = self.me.upgrade() else { return };
+        self.tasks.spawn(async move {
+            match me.store.lease_take(session, me.node).await {
+                Ok(_) => me.purge(session),
+                // The next start goes on with it.
+                Err(error) => tracing::warn!(%error, %session, "an import could not be removed"),
+            }
+            me.importing.lock().remove(&session);
         });
     }
 

@@ -12,8 +12,10 @@ pub mod error;
 pub mod feed;
 mod flusher;
 pub mod ids;
+mod indexer;
 pub mod kernel;
 mod scheduler;
+pub mod search;
 pub mod store;
 pub mod tasks;
 

@@ -17,6 +17,7 @@ use mainspring_core::{
 use serde_json::Value;
 
 mod data;
+use crate::search::Query;
 pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
 
 /// Durable storage of one mainspring, or of a cluster of them.
@@ -107,21 +108,69 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<PlacedMessage>, StoreError>;
 
-    /// One message that `session` made, with its line.
+    /// One message that `session` sees, with its line.
     async fn message_get(
         &self,
         session: SessionId,
         message: MessageId,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
 
-    /// The shape of `session`'s path to `tip`: its lines, root first, and the cursors on them.
-    async fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError>;
+    /// How `session`'s path turns if it is to end at `to` and not at `from`.
+    async fn turn(&self, session: SessionId, from: Option<Point>, to: Point) -> Result<Turn, StoreError>;
 
-    /// The shape of a session's tree: its lines and cursors.
-    async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError>;
+    /// The leaf that `session`'s cursors lead to from `at`, and its line if that is the session's own.
+    async fn leaf(
+        &self,
+        session: SessionId,
+        at: Point,
+    ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
 
-    /// The messages of one stretch of a line.
-    async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError>;
+    /// The first `limit` messages that `session` sees beneath `at`, or its roots: the one that goes straight on, then
+    /// those of other lines in the order of their opening. Abandoned ones are left out.
+    async fn children(
+        &self,
+        session: SessionId,
+        at: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError>;
+
+    /// One message that `session` sees in its tree, and what stands around it.
+    async fn tree_row(&self, session: SessionId, message: MessageId) -> Result<Option<TreeRow>, StoreError>;
+
+    /// What `session` sees of its tree after `after`: line by line in the order of opening, parents before children.
+    async fn tree_page(
+        &self,
+        session: SessionId,
+        after: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<TreeRow>, StoreError>;
+
+    /// Prepares some of what was written since for search; true while there is more. What is not prepared yet is found
+    /// as well, only more slowly.
+    async fn search_index(&self) -> Result<bool, StoreError>;
+
+    /// Sessions of `owner` whose title holds what `query` looks for, the latest activity first.
+    async fn search_titles(
+        &self,
+        owner: &str,
+        query: &Query,
+        limit: usize,
+    ) -> Result<Vec<Session>, StoreError>;
+
+    /// Messages of `owner`'s sessions that hold what `query` looks for, the latest first, before `before`.
+    async fn search_messages(
+        &self,
+        owner: &str,
+        query: &Query,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Found>, StoreError>;
+
+    /// True when there is a session of this id, also a deleted one of which something is left.
+    async fn session_known(&self, session: SessionId) -> Result<bool, StoreError>;
+
+    /// The sessions of the same owner that were forked from this one.
+    async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError>;
 
     /// What there is under a key of state.
     async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError>;
@@ -195,6 +244,8 @@ pub enum StoreError {
 pub enum Unique {
     /// `(owner, client, request)` of runs.
     RunRequest,
+    /// An id that was said to be new.
+    Id,
     /// `(owner, operation, key)` of requests.
     RequestKey,
     /// A name a session is found by: key, external reference or legacy alias.
@@ -243,6 +294,8 @@ pub struct NewEvent {
 /// One changed row. What has an id is inserted, or replaced where it exists.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Row {
+    /// Nothing has this id yet: if something has, the commit is a conflict.
+    Fresh(Fresh),
     /// A session.
     Session(Box<Session>),
     /// A run. Its owner, names, fingerprint and place never change.
@@ -285,6 +338,15 @@ pub enum Row {
     StateBack(Point, String),
     /// A delegation.
     Delegation(Box<Delegation>),
+}
+
+/// An id that is said to be new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Fresh {
+    Session(SessionId),
+    Run(RunId),
+    Message(MessageId),
 }
 
 /// A tool call that has begun and has no outcome yet.
@@ -395,6 +457,8 @@ pub enum SessionRef {
 pub struct SessionPage {
     /// Whose.
     pub whose: Whose,
+    /// Only those that are kept at hand, or only the others.
+    pub pinned: Option<bool>,
     /// Only these.
     pub status: Option<SessionStatus>,
     /// Only these.
@@ -458,11 +522,45 @@ pub struct PlacedMessage {
     pub point: Option<Point>,
 }
 
-/// The shape of a session's tree.
+/// A message that was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// Its place in the order of arrival.
+    pub place: u64,
+    /// The session whose tree it stands in.
+    pub session: SessionId,
+    /// The message.
+    pub message: Arc<Message>,
+    /// The title of its session.
+    pub title: Option<String>,
+}
+
+/// How a path turns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TreeShape {
-    /// Its lines, oldest first.
+pub struct Turn {
+    /// What of the new path is not on the old one, root first.
+    pub ranges: Vec<Range>,
+    /// The lines of these.
     pub lines: Vec<Line>,
-    /// The line to follow from a point, where it is not the point's own.
+    /// The session's cursors within the ranges: the line to follow from a point, where it is not the point's own.
     pub cursors: Vec<(Point, LineId)>,
+}
+
+/// A message of a session's tree, and what stands around it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TreeRow {
+    /// The message.
+    pub message: Arc<Message>,
+    /// Its place.
+    pub point: Point,
+    /// True when its line was rolled back.
+    pub abandoned: bool,
+    /// The message above.
+    pub parent: Option<MessageId>,
+    /// The place of that.
+    pub above: Option<Point>,
+    /// True when a cursor of the session leads from there to here.
+    pub followed: bool,
+    /// The message beneath that the session's cursor leads to, or that goes straight on.
+    pub cursor: Option<MessageId>,
 }

@@ -23,6 +23,7 @@
 pub mod cli;
 pub mod config;
 mod node;
+pub mod picture;
 mod server;
 mod token;
 

@@ -116,6 +116,7 @@ fn options_of(config: &Config) -> Options {
         },
         node: None,
         artifacts: None,
+        auto_title: config.titles == config::Titles::Heuristic,
         execute: true,
     }
 }

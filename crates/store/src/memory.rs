@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Range,
-    Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Run,
+    RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
 };
+use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    ArtifactPage, Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request, Row,
-    RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeShape, Unfinished,
+    ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request,
+    Row, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Turn, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -26,7 +27,9 @@ mod data;
 mod keys;
 mod purge;
 mod read;
+mod search;
 mod state;
+mod tree;
 
 /// A store that forgets everything when it is dropped.
 #[derive(Debug, Default)]
@@ -218,19 +221,78 @@ impl Store for MemoryStore {
         session: SessionId,
         message: MessageId,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
-        self.read(|state| state.message_get(session, message))
+        self.read(|state| state.message_get(session, message))?
     }
 
-    async fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError> {
-        self.read(|state| state.path_shape(session, tip))?
+    async fn turn(&self, session: SessionId, from: Option<Point>, to: Point) -> Result<Turn, StoreError> {
+        self.read(|state| state.turn(session, from, to))?
     }
 
-    async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError> {
-        self.read(|state| state.tree(session))
+    async fn leaf(
+        &self,
+        session: SessionId,
+        at: Point,
+    ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
+        self.read(|state| state.leaf(session, at))?
     }
 
-    async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError> {
-        self.read(|state| state.line_messages(range))
+    async fn children(
+        &self,
+        session: SessionId,
+        at: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError> {
+        self.read(|state| state.children(session, at, limit))?
+    }
+
+    async fn search_index(&self) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    async fn search_titles(
+        &self,
+        owner: &str,
+        query: &Query,
+        limit: usize,
+    ) -> Result<Vec<Session>, StoreError> {
+        self.read(|state| state.search_titles(owner, query, limit))
+    }
+
+    async fn search_messages(
+        &self,
+        owner: &str,
+        query: &Query,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Found>, StoreError> {
+        self.read(|state| state.search_messages(owner, query, before, limit))
+    }
+
+    async fn session_known(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.read(|state| state.sessions.contains_key(&session))
+    }
+
+    async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError> {
+        self.read(|state| {
+            let forked = |fork: &&Session| fork.forked_from.is_some_and(|origin| origin.session == session);
+            let owner = state.sessions.get(&session).map(|session| &session.owner);
+            let forks = state.sessions.values().filter(|fork| fork.status != SessionStatus::Deleted);
+            let forks = forks.filter(|fork| owner == Some(&fork.owner));
+            forks.filter(forked).map(|fork| fork.id).collect()
+        })
+    }
+
+    async fn tree_row(&self, session: SessionId, message: MessageId) -> Result<Option<TreeRow>, StoreError> {
+        self.read(|state| state.tree_row(session, message))?
+    }
+
+    async fn tree_page(
+        &self,
+        session: SessionId,
+        after: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<TreeRow>, StoreError> {
+        self.read(|state| state.tree_page(session, after, limit))?
     }
 
     async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {

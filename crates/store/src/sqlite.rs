@@ -13,12 +13,13 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Range,
-    Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Run,
+    RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
 };
+use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    ArtifactPage, Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request, RunPage,
-    SessionPage, SessionRef, StateAt, Store, StoreError, TreeShape, Unfinished,
+    ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request,
+    RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Turn, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -40,6 +41,7 @@ mod purge;
 mod queue;
 mod read;
 mod readers;
+mod search;
 mod state;
 mod write;
 mod write_records;
@@ -312,16 +314,74 @@ impl Store for SqliteStore {
         self.read(move |connection| read::tree::message_get(connection, session, message)).await
     }
 
-    async fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError> {
-        self.read(move |connection| read::tree::path_shape(connection, session, tip)).await
+    async fn turn(&self, session: SessionId, from: Option<Point>, to: Point) -> Result<Turn, StoreError> {
+        self.read(move |connection| read::tree::turn(connection, session, from, to)).await
     }
 
-    async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError> {
-        self.read(move |connection| read::tree::tree(connection, session)).await
+    async fn leaf(
+        &self,
+        session: SessionId,
+        at: Point,
+    ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
+        self.read(move |connection| read::tree::leaf(connection, session, at)).await
     }
 
-    async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError> {
-        self.read(move |connection| read::tree::line_messages(connection, range)).await
+    async fn children(
+        &self,
+        session: SessionId,
+        at: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError> {
+        self.read(move |connection| read::tree::children(connection, session, at, limit)).await
+    }
+
+    async fn search_index(&self) -> Result<bool, StoreError> {
+        self.ask(Job::Search).await
+    }
+
+    async fn search_titles(
+        &self,
+        owner: &str,
+        query: &Query,
+        limit: usize,
+    ) -> Result<Vec<Session>, StoreError> {
+        let (owner, query) = (owner.to_owned(), query.clone());
+        self.read(move |connection| read::search::search_titles(connection, &owner, &query, limit)).await
+    }
+
+    async fn search_messages(
+        &self,
+        owner: &str,
+        query: &Query,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Found>, StoreError> {
+        let (owner, query) = (owner.to_owned(), query.clone());
+        let read = move |connection: &Connection| {
+            read::search::search_messages(connection, &owner, &query, before, limit)
+        };
+        self.read(read).await
+    }
+
+    async fn session_known(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.read(move |connection| read::sessions::session_known(connection, session)).await
+    }
+
+    async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError> {
+        self.read(move |connection| read::sessions::session_forks(connection, session)).await
+    }
+
+    async fn tree_row(&self, session: SessionId, message: MessageId) -> Result<Option<TreeRow>, StoreError> {
+        self.read(move |connection| read::tree::tree_row(connection, session, message)).await
+    }
+
+    async fn tree_page(
+        &self,
+        session: SessionId,
+        after: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<TreeRow>, StoreError> {
+        self.read(move |connection| read::tree::tree_page(connection, session, after, limit)).await
     }
 
     async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {

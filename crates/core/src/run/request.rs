@@ -65,6 +65,24 @@ impl RunOptions {
             model_profile,
         }
     }
+
+    /// True when a model is chosen, by its name or by a profile.
+    pub fn has_model(&self) -> bool {
+        self.model.is_some() || self.model_profile.is_some()
+    }
+
+    /// What the runs of a session use that is taken up again: `self` is what is said now, `kept` what the session
+    /// says. Its model stays; for all else the word of now counts.
+    pub fn resumed(&self, kept: &Self) -> Self {
+        let Self { model, model_profile, .. } = if kept.has_model() { kept } else { self }.clone();
+        Self {
+            system_prompt: self.system_prompt.as_ref().or(kept.system_prompt.as_ref()).cloned(),
+            cwd: self.cwd.as_ref().or(kept.cwd.as_ref()).cloned(),
+            model_options: self.model_options.as_ref().or(kept.model_options.as_ref()).cloned(),
+            model,
+            model_profile,
+        }
+    }
 }
 
 /// Where in the session's tree a run writes.
@@ -133,6 +151,25 @@ mod tests {
 
     fn options(json: Value) -> RunOptions {
         serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn who_takes_a_session_up_again_keeps_its_model_and_has_the_last_word_otherwise() {
+        use serde_json::json;
+        let kept =
+            json!({"systemPrompt": "be kind", "model": "m1", "cwd": "/home", "modelOptions": {"seed": 7}});
+        for (now, kept, resumed) in [
+            (json!({}), kept.clone(), kept.clone()),
+            (
+                json!({"systemPrompt": "be brief", "model": "m2", "cwd": "/tmp", "modelOptions": {"temperature": 0}}),
+                kept,
+                json!({"systemPrompt": "be brief", "model": "m1", "cwd": "/tmp", "modelOptions": {"temperature": 0}}),
+            ),
+            (json!({"model": "m2"}), json!({"cwd": "/home"}), json!({"model": "m2", "cwd": "/home"})),
+            (json!({"model": "m2"}), json!({"modelProfile": "fast"}), json!({"modelProfile": "fast"})),
+        ] {
+            assert_eq!(options(now).resumed(&options(kept)), options(resumed));
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use futures_util::StreamExt;
-use mainspring_core::{BadId, KeyId, RunId};
+use mainspring_core::{BadId, KeyId, MessageId, RunId};
 use mainspring_kernel::kernel::session_ref;
 use mainspring_kernel::store::SessionRef;
 use serde::de::DeserializeOwned;
@@ -78,6 +78,20 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         let name = path(parts).await?;
         Ok(Self(session_ref(&name)?))
+    }
+}
+
+/// The session and the message of it that the path names.
+pub(super) struct NamedMessage(pub(super) SessionRef, pub(super) MessageId);
+
+impl<S: Send + Sync> FromRequestParts<S> for NamedMessage {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        let path: Result<Path<(String, String)>, PathRejection> = parts.extract().await;
+        let Path((session, message)) = path.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+        let message = message.parse().map_err(|bad: BadId| Problem::invalid(bad.to_string()))?;
+        Ok(Self(session_ref(&session)?, message))
     }
 }
 

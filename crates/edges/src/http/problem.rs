@@ -36,6 +36,9 @@ impl From<Error> for Problem {
             Error::Invalid(_) | Error::UnknownAdapter { .. } | Error::Unsupported { .. } => {
                 StatusCode::BAD_REQUEST
             }
+            Error::BadImport { .. } | Error::AmbiguousMode | Error::NoModel | Error::InitialMessages => {
+                StatusCode::BAD_REQUEST
+            }
             Error::NotUserMessage(_) | Error::NotAssistantMessage(_) | Error::Abandoned(_) => {
                 StatusCode::BAD_REQUEST
             }

@@ -85,6 +85,9 @@ async fn create(
             "a requestId is the client's own: send a clientId too, or an Idempotency-Key",
         ));
     }
+    if prompt.session.starts() {
+        return Err(Problem::invalid("a prompt does not start a session: `POST /v1/sessions` does"));
+    }
     let request = RunRequest {
         session: prompt.session.into(),
         prompt: match prompt.prompt {

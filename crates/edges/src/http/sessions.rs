@@ -5,10 +5,12 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_core::{
-    ExternalRef, LegacyAlias, Message, Position, Run, Session, SessionId, SessionStatus, Time, Visibility,
+    ExternalRef, LegacyAlias, Message, Position, Run, RunOptions, Session, SessionId, SessionStatus, Time,
+    Visibility,
 };
 use mainspring_kernel::kernel::{
-    NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget, Snapshot, TreeNode,
+    NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionStart, SessionTarget, Snapshot, Started,
+    session_ref,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -51,6 +53,49 @@ pub(super) struct Target {
     system_prompt: Option<String>,
     #[serde(default)]
     model_options: Option<Map<String, Value>>,
+    /// Make it: true, or the key it is to have.
+    #[serde(default)]
+    new: Option<NewName>,
+    /// Take it up, by id or key.
+    #[serde(default)]
+    load: Option<String>,
+    #[serde(default)]
+    model_required: bool,
+    /// Refused for a new session, and of no effect for one that is loaded.
+    #[serde(default)]
+    messages: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum NewName {
+    Any(bool),
+    Key(String),
+}
+
+impl Target {
+    /// True when it says how the session is started, which no prompt does.
+    pub(super) fn starts(&self) -> bool {
+        self.new.is_some() || self.load.is_some() || self.messages.is_some() || self.model_required
+    }
+
+    fn start(self) -> Result<SessionStart, Problem> {
+        if self.session_id.is_some()
+            || self.key.is_some()
+            || self.external_ref.is_some()
+            || self.legacy_alias.is_some()
+        {
+            return Err(Problem::invalid("name the session by `new` or `load` alone"));
+        }
+        let (model_required, messages) = (self.model_required, self.messages.is_some());
+        let load = self.load.as_deref().map(session_ref).transpose()?;
+        let new = match &self.new {
+            Some(NewName::Key(key)) => Some(Some(key.clone())),
+            Some(NewName::Any(true)) => Some(None),
+            Some(NewName::Any(false)) | None => None,
+        };
+        Ok(SessionStart { new, load, like: SessionTarget::from(self).new, model_required, messages })
+    }
 }
 
 impl From<Target> for SessionTarget {
@@ -78,7 +123,7 @@ impl From<Target> for SessionTarget {
 }
 
 /// A session with its version as an entity tag.
-pub(super) struct Tagged(Session);
+pub(super) struct Tagged(pub(super) Session);
 
 impl IntoResponse for Tagged {
     fn into_response(self) -> Response {
@@ -93,13 +138,6 @@ fn tag(version: u64) -> String {
     format!("\"{version}\"")
 }
 
-#[derive(Debug, Serialize)]
-struct Opened {
-    #[serde(flatten)]
-    session: Session,
-    opening: Opening,
-}
-
 /// `POST /v1/sessions`: the session that the body names; a new one if there is none.
 pub(super) async fn session_resolve(
     State(http): State<Http>,
@@ -108,14 +146,34 @@ pub(super) async fn session_resolve(
     Input(target): Input<Target>,
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers)?;
+    if target.starts() {
+        let Started { session, opening, options } =
+            http.kernel.session_start(&caller, target.start()?, key).await?;
+        return Ok(opened(session, opening, Some(options)));
+    }
     let (session, opening) = http.kernel.session_open(&caller, &target.into(), key).await?;
+    Ok(opened(session, opening, None))
+}
+
+/// A session with what its prompts are to be sent with, where that was worked out.
+#[derive(Serialize)]
+struct Opened {
+    #[serde(flatten)]
+    session: Session,
+    opening: Opening,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    options: Option<RunOptions>,
+}
+
+fn opened(session: Session, opening: Opening, options: Option<RunOptions>) -> Response {
     let status = if opening == Opening::Created { StatusCode::CREATED } else { StatusCode::OK };
     let place = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
     let tag = HeaderValue::from_str(&tag(session.version));
-    let mut response = (status, Json(Opened { session, opening })).into_response();
-    response.headers_mut().extend(tag.into_iter().map(|tag| (header::ETAG, tag)));
-    response.headers_mut().extend(place.into_iter().map(|place| (header::LOCATION, place)));
-    Ok(response)
+    let mut response = (status, Json(Opened { session, opening, options })).into_response();
+    let headers = response.headers_mut();
+    headers.extend(place.into_iter().map(|place| (header::LOCATION, place)));
+    headers.extend(tag.into_iter().map(|tag| (header::ETAG, tag)));
+    response
 }
 
 #[derive(Debug, Deserialize)]
@@ -123,6 +181,7 @@ pub(super) async fn session_resolve(
 pub(super) struct ListQuery {
     #[serde(default)]
     scope: Scope,
+    pinned: Option<bool>,
     status: Option<SessionStatus>,
     surface_kind: Option<String>,
     limit: Option<usize>,
@@ -171,8 +230,8 @@ pub(super) async fn session_list(
 ) -> Result<Json<Page<Listed>>, Problem> {
     let limit = query.limit;
     let before = place(query.before)?;
-    let (scope, status) = (query.scope, query.status);
-    let query = SessionQuery { scope, status, surface_kind: query.surface_kind, before, limit };
+    let (scope, pinned, status) = (query.scope, query.pinned, query.status);
+    let query = SessionQuery { scope, pinned, status, surface_kind: query.surface_kind, before, limit };
     let sessions = http.kernel.session_list(&caller, query).await?;
     let items = sessions.into_iter().map(|(session, latest_run)| Listed { session, latest_run }).collect();
     let at = |listed: &Listed| format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
@@ -197,6 +256,8 @@ pub(super) struct Patch {
     #[serde(default)]
     status: Option<SessionStatus>,
     #[serde(default)]
+    pinned: Option<bool>,
+    #[serde(default)]
     visibility: Option<Visibility>,
     /// Absent: as it is. Null: none. So the others.
     #[serde(default, deserialize_with = "given")]
@@ -214,10 +275,17 @@ pub(super) struct Patch {
 }
 
 /// Tells a null that was sent from a field that was not.
-fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+pub(super) fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Deserialize::deserialize(deserializer).map(Some)
+}
+
+/// The version that `If-Match` names.
+pub(super) fn version(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let Some(value) = headers.get(header::IF_MATCH) else { return Ok(None) };
+    let read = value.to_str().ok().and_then(|text| text.trim_matches('"').parse().ok());
+    read.map(Some).ok_or_else(|| Problem::invalid("If-Match takes the ETag of the session"))
 }
 
 /// `PATCH /v1/sessions/{session}`: with `If-Match`, only if nobody has changed it meanwhile.
@@ -228,16 +296,11 @@ pub(super) async fn session_patch(
     headers: HeaderMap,
     Input(patch): Input<Patch>,
 ) -> Result<Tagged, Problem> {
-    let version = match headers.get(header::IF_MATCH) {
-        None => None,
-        Some(value) => {
-            let read = value.to_str().ok().and_then(|text| text.trim_matches('"').parse().ok());
-            Some(read.ok_or_else(|| Problem::invalid("If-Match takes the ETag of the session"))?)
-        }
-    };
+    let version = version(&headers)?;
     let patch = SessionPatch {
         title: patch.title,
         status: patch.status,
+        pinned: patch.pinned,
         visibility: patch.visibility,
         model: patch.model,
         model_profile: patch.model_profile,
@@ -250,14 +313,25 @@ pub(super) async fn session_patch(
     Ok(Tagged(http.kernel.session_patch(&caller, &by, patch).await?))
 }
 
-/// `DELETE /v1/sessions/{session}`
+/// What is left of a session that was deleted.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Kept {
+    /// The forks that still see a part of it.
+    kept_for_forks: Vec<SessionId>,
+}
+
+/// `DELETE /v1/sessions/{session}`: 204, or 200 and the names of the forks for which a part of it stays.
 pub(super) async fn session_delete(
     State(http): State<Http>,
     Known(caller): Known,
     Named(by): Named,
-) -> Result<StatusCode, Problem> {
-    http.kernel.session_delete(&caller, &by).await?;
-    Ok(StatusCode::NO_CONTENT)
+) -> Result<Response, Problem> {
+    let deleted = http.kernel.session_delete(&caller, &by).await?;
+    Ok(match deleted.forks {
+        forks if forks.is_empty() => StatusCode::NO_CONTENT.into_response(),
+        kept_for_forks => Json(Kept { kept_for_forks }).into_response(),
+    })
 }
 
 #[derive(Debug, Serialize)]
@@ -327,15 +401,5 @@ pub(super) async fn session_messages(
     Asked(query): Asked<PathQuery>,
 ) -> Result<Json<Page<std::sync::Arc<Message>>>, Problem> {
     let items = http.kernel.session_path(&caller, &by, query.before, query.limit).await?;
-    Ok(Json(Page { items, next: None }))
-}
-
-/// `GET /v1/sessions/{session}/tree`
-pub(super) async fn session_tree(
-    State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
-) -> Result<Json<Page<TreeNode>>, Problem> {
-    let items = http.kernel.session_tree(&caller, &by).await?.nodes;
     Ok(Json(Page { items, next: None }))
 }

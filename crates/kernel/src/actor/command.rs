@@ -1,14 +1,14 @@
 //! What an actor is told, by callers, by adapters and by the kernel itself.
 
 use mainspring_core::session::Command as SessionCommand;
-use mainspring_core::{Answer, AttemptId, Cursor, Point, Position, Run, RunId, Session, WaitId};
+use mainspring_core::{Answer, AttemptId, Cursor, MessageId, Point, Position, Run, RunId, Session, WaitId};
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
 use super::{Data, Instant};
 use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
 use crate::error::Error;
-use crate::kernel::{Accept, Accepted, CancelOutcome};
+use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
 use crate::scheduler::Permit;
 use crate::store::{Request, StoreError};
 
@@ -41,6 +41,10 @@ pub(crate) enum Command {
     Compact(Cursor, Reply<Position>),
     /// Change state or artifacts.
     Data(Box<Data>),
+    /// Move the active path.
+    Navigate(Option<MessageId>, Option<u64>, Reply<Session>),
+    /// Make a session that goes on from a message of this one.
+    Fork(Box<Forking>, Reply<Result<Session, StoreError>>),
     /// An adapter records.
     Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
     /// An adapter asks a person and waits.
@@ -69,6 +73,7 @@ impl Command {
             Self::Release | Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } => false,
             Self::Executed(..) => false,
             Self::Data(data) => data.is_call(),
+            Self::Navigate(..) | Self::Fork(..) => true,
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
         }
     }
@@ -96,6 +101,8 @@ impl Command {
             Self::Close(reply) => drop(reply.send(Err(error))),
             Self::Compact(_, reply) => drop(reply.send(Err(error))),
             Self::Data(data) => data.refuse(error),
+            Self::Navigate(_, _, reply) => drop(reply.send(Err(error))),
+            Self::Fork(_, reply) => drop(reply.send(Err(error))),
             // Whoever executes has lost its authority and learns it by the closed channel.
             Self::Release
             | Self::Record { .. }

@@ -54,6 +54,9 @@ impl Actor {
                 });
                 self.feed.show_guests(draft.hot.session.visibility);
                 self.feed.publish(events.collect(), completed);
+                if draft.is_searched() {
+                    self.shared.written.notify_one();
+                }
                 self.hot = draft.hot;
                 self.stored = true;
                 Ok((draft.run, draft.attempt))

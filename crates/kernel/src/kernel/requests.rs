@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Block, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy, Position, RequestName, Run,
-    RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
+    Block, ExternalRef, LegacyAlias, Message, Mode, Place, Policy, Position, RequestName, Run, RunId,
+    RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -197,6 +197,8 @@ pub struct SessionPatch {
     pub title: Option<Option<String>>,
     /// Open or archived.
     pub status: Option<SessionStatus>,
+    /// Whether it is kept at hand.
+    pub pinned: Option<bool>,
     /// Who may read it.
     pub visibility: Option<Visibility>,
     /// Its model; none for none.
@@ -215,11 +217,22 @@ pub struct SessionPatch {
     pub version: Option<u64>,
 }
 
+/// A session that was deleted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Deleted {
+    /// As it was last.
+    pub session: Session,
+    /// The sessions that were forked from it: what they see of it stays until they are deleted too.
+    pub forks: Vec<SessionId>,
+}
+
 /// Which sessions to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionQuery {
     /// Whose.
     pub scope: Scope,
+    /// Only those that are kept at hand, or only the others.
+    pub pinned: Option<bool>,
     /// Only these.
     pub status: Option<SessionStatus>,
     /// Only these.
@@ -252,28 +265,4 @@ pub struct RunQuery {
     pub before: Option<(Time, RunId)>,
     /// How many; 50 if not given.
     pub limit: Option<usize>,
-}
-
-/// A session's tree with its messages.
-#[derive(Debug, Clone, PartialEq)]
-pub struct MessageTree {
-    /// Its nodes, parents before children.
-    pub nodes: Vec<TreeNode>,
-}
-
-/// One message of a tree.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct TreeNode {
-    /// The message.
-    #[serde(flatten)]
-    pub message: Arc<Message>,
-    /// The message above.
-    pub parent_id: Option<MessageId>,
-    /// How many messages stand above.
-    pub depth: u32,
-    /// On the active path.
-    pub active: bool,
-    /// Part of a branch that was rolled back.
-    pub abandoned: bool,
 }

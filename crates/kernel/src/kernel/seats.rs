@@ -4,6 +4,7 @@
 //! one lock, so that nobody joins a session that is leaving, and a reader's feed is always the one that is written.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use mainspring_core::{Session, SessionId};
@@ -91,24 +92,31 @@ impl Shared {
     }
 
     /// An actor for a new session, which its first commit creates.
-    pub(crate) async fn birth(&self, session: Session) -> Result<(), Error> {
-        let Some(me) = self.me.upgrade() else {
-            return Err(Error::ShuttingDown);
-        };
-        let id = session.id;
-        let fence = self.store.lease_take(id, self.node).await?;
-        let (tx, rx) = mpsc::unbounded_channel();
-        let feed = self.feed_new(id);
-        let unborn = crate::actor::unborn(session);
-        let actor = Actor::new(me, fence, feed.clone(), unborn, false, (tx.clone(), rx));
-        let mut seats = self.seats.lock();
-        if self.tasks.is_stopping() {
-            return Err(Error::ShuttingDown);
-        }
-        seats.insert(id, Seat { actor: Some(tx), feed });
-        drop(seats);
-        self.tasks.spawn(actor.serve());
-        Ok(())
+    ///
+    /// The type is spelled out because actors make actors: a fork is born by its source.
+    pub(crate) fn birth(
+        &self,
+        session: Session,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send + '_>> {
+        Box::pin(async move {
+            let Some(me) = self.me.upgrade() else {
+                return Err(Error::ShuttingDown);
+            };
+            let id = session.id;
+            let fence = self.store.lease_take(id, self.node).await?;
+            let (tx, rx) = mpsc::unbounded_channel();
+            let feed = self.feed_new(id);
+            let unborn = crate::actor::unborn(session);
+            let actor = Actor::new(me, fence, feed.clone(), unborn, false, (tx.clone(), rx));
+            let mut seats = self.seats.lock();
+            if self.tasks.is_stopping() {
+                return Err(Error::ShuttingDown);
+            }
+            seats.insert(id, Seat { actor: Some(tx), feed });
+            drop(seats);
+            self.tasks.spawn(actor.serve());
+            Ok(())
+        })
     }
 
     /// The session's actor, and whether it was not in memory and starts to load now: then commands wait in its channel,

@@ -1,22 +1,20 @@
 //! Verbs on sessions.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainspring_core::limits::{check_key, check_text};
 use mainspring_core::{
-    Body, Cursor, Event, LineId, Message, MessageId, Position, Range, Refusal, Run, RunOptions, Session,
-    SessionChange, SessionId, SessionStatus, Visibility, session,
+    Body, Cursor, Event, Message, Position, Refusal, Run, RunOptions, Session, SessionChange, SessionId,
+    SessionStatus, TitleSource, Visibility, session,
 };
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use super::requests::{MessageTree, TreeNode};
 use super::runs::{check_size, json_size};
-use super::{Caller, Kernel, NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget};
+use super::{Caller, Deleted, Kernel, NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget};
 use crate::actor::Command;
 use crate::error::Error;
-use crate::store::{PlacedMessage, Request, SessionPage, SessionRef, StoreError, Unique, Whose};
+use crate::store::{Request, SessionPage, SessionRef, StoreError, Unique, Whose};
 
 impl Kernel {
     /// The session that `target` names, in memory; a new one if there is none. The same request under the same
@@ -88,6 +86,7 @@ impl Kernel {
         };
         let page = SessionPage {
             whose,
+            pinned: query.pinned,
             status: query.status,
             surface_kind: query.surface_kind,
             before: query.before,
@@ -130,7 +129,8 @@ impl Kernel {
         })?;
         check_metadata(self, patch.metadata.as_ref())?;
         let changes = [
-            title.map(|title| SessionChange::Title { title }),
+            title.map(|title| SessionChange::Title { title, source: TitleSource::Manual }),
+            patch.pinned.map(|pinned| SessionChange::Pinned { pinned }),
             patch.visibility.map(|visibility| SessionChange::Visibility { visibility }),
             model.map(|model| SessionChange::Model { model }),
             model_profile.map(|model_profile| SessionChange::ModelProfile { model_profile }),
@@ -142,9 +142,13 @@ impl Kernel {
         Ok(changes.into_iter().flatten().collect())
     }
 
-    /// Deletes a session and everything of it.
-    pub async fn session_delete(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
-        self.session_change(caller, by, vec![session::Command::Delete { live: false }], None).await
+    /// Deletes a session and everything of it, but what its forks see. They are named.
+    pub async fn session_delete(&self, caller: &Caller, by: &SessionRef) -> Result<Deleted, Error> {
+        let id = self.session_changed(caller, by).await?.id;
+        let forks = self.shared.store.session_forks(id).await?;
+        let delete = vec![session::Command::Delete { live: false }];
+        let session = self.session_change(caller, &SessionRef::Id(id), delete, None).await?;
+        Ok(Deleted { session, forks })
     }
 
     /// Lets an idle session leave memory now; true if it was there. A busy one is refused.
@@ -213,42 +217,6 @@ impl Kernel {
         Ok(self.shared.store.events_after(session.id, None, after, self.page(limit)?).await?)
     }
 
-    /// The whole tree of a session.
-    pub async fn session_tree(&self, caller: &Caller, by: &SessionRef) -> Result<MessageTree, Error> {
-        let session = self.session_get(caller, by).await?;
-        let shape = self.shared.store.tree(session.id).await?;
-        let mut messages: HashMap<LineId, Vec<PlacedMessage>> = HashMap::new();
-        for line in &shape.lines {
-            if line.end > line.start() {
-                let range = Range { line: line.id, from: line.start(), to: line.end - 1 };
-                messages.insert(line.id, self.shared.store.line_messages(range).await?);
-            }
-        }
-        let tree =
-            mainspring_core::Tree::from_parts(shape.lines.iter().copied(), shape.cursors.iter().copied());
-        let on_path: HashMap<LineId, (u32, u32)> =
-            tree.path(session.tip).into_iter().map(|range| (range.line, (range.from, range.to))).collect();
-        let mut ids: HashMap<mainspring_core::Point, MessageId> = HashMap::new();
-        let mut nodes = vec![];
-        for line in &shape.lines {
-            for placed in messages.remove(&line.id).unwrap_or_default() {
-                let Some(point) = placed.point else { continue };
-                ids.insert(point, placed.message.id);
-                let active =
-                    on_path.get(&line.id).is_some_and(|(from, to)| (from..=to).contains(&&point.pos));
-                let parent_id = tree.parent(point).and_then(|parent| ids.get(&parent).copied());
-                nodes.push(TreeNode {
-                    message: placed.message,
-                    parent_id,
-                    depth: point.pos,
-                    active,
-                    abandoned: line.abandoned,
-                });
-            }
-        }
-        Ok(MessageTree { nodes })
-    }
-
     /// Resolution order: id, key, external reference, legacy alias.
     pub(super) async fn session_named(
         &self,
@@ -274,6 +242,7 @@ impl Kernel {
     pub(super) fn session_new(&self, caller: &Caller, target: &SessionTarget) -> Session {
         let now = self.shared.clock.now();
         let new = target.new.clone();
+        let titled = new.title.is_some().then_some(TitleSource::Manual);
         let NewSession {
             title, surface_kind, adapter, cwd, model_profile, agent_definition, metadata, ..
         } = new;
@@ -302,6 +271,10 @@ impl Kernel {
             created_at: now,
             updated_at: now,
             last_activity_at: now,
+            pinned: false,
+            title_source: titled,
+            forked_from: None,
+            base: None,
         }
     }
 
@@ -344,14 +317,14 @@ pub(super) fn check_target(kernel: &Kernel, caller: &Caller, target: &SessionTar
     check_metadata(kernel, new.metadata.as_ref())
 }
 
-fn check_metadata(kernel: &Kernel, metadata: Option<&Value>) -> Result<(), Error> {
+pub(super) fn check_metadata(kernel: &Kernel, metadata: Option<&Value>) -> Result<(), Error> {
     if metadata.is_some_and(|metadata| !metadata.is_object()) {
         return Err(Error::Invalid("metadata must be an object".into()));
     }
     check_size("metadata", json_size(metadata), kernel.shared.options.limits.metadata_bytes)
 }
 
-fn check_title(kernel: &Kernel, title: Option<&str>) -> Result<(), Error> {
+pub(super) fn check_title(kernel: &Kernel, title: Option<&str>) -> Result<(), Error> {
     let most = kernel.shared.options.limits.title_chars;
     match title {
         Some(title) if title.chars().count() > most => {

@@ -86,7 +86,7 @@ async fn an_id_that_is_not_ours_is_not_found_and_nothing_is_made() {
             world.kernel.run_retry(&eve, run.id).await.unwrap_err(),
             world.kernel.run_attempts(&eve, run.id).await.unwrap_err(),
             world.kernel.session_subscribe(&eve, &SessionRef::Id(run.session), None).await.err().unwrap(),
-            world.kernel.session_tree(&eve, &by("a")).await.unwrap_err(),
+            world.kernel.session_tree(&eve, &by("a"), Default::default()).await.unwrap_err(),
         ] {
             assert_eq!(error.code(), "not_found");
         }

@@ -6,8 +6,8 @@ use mainspring_core::{
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
-    ArtifactQuery, Caller, NewArtifact, NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery,
-    SessionTarget, StateOf,
+    ArtifactQuery, Caller, ForkRequest, NewArtifact, NewSession, RunQuery, RunRequest, Scope, SessionPatch,
+    SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
@@ -26,6 +26,7 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
     let (kernel, by) = (&world.kernel, SessionRef::Id(run.session));
     let of_session = RunQuery { session: Some(run.session), ..RunQuery::default() };
     let target = SessionTarget { id: Some(run.session), ..SessionTarget::default() };
+    let message = run.final_message.unwrap();
     vec![
         ("session_get", outcome(kernel.session_get(caller, &by).await)),
         ("session_open", outcome(kernel.session_open(caller, &target, None).await)),
@@ -35,7 +36,9 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("run_observe", outcome(kernel.run_observe(caller, run.id, None).await)),
         ("session_path", outcome(kernel.session_path(caller, &by, None, None).await)),
         ("session_events", outcome(kernel.session_events(caller, &by, Cursor::START, None).await)),
-        ("session_tree", outcome(kernel.session_tree(caller, &by).await)),
+        ("session_tree", outcome(kernel.session_tree(caller, &by, TreeQuery::default()).await)),
+        ("session_message", outcome(kernel.session_message(caller, &by, message).await)),
+        ("session_export", outcome(kernel.session_export(caller, &by).await)),
         ("run_get", outcome(kernel.run_get(caller, run.id).await)),
         ("run_attempts", outcome(kernel.run_attempts(caller, run.id).await)),
         ("run_events", outcome(kernel.run_events(caller, run.id, Cursor::START, None).await)),
@@ -61,6 +64,8 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         session: SessionTarget { id: Some(run.session), ..SessionTarget::default() },
         ..RunRequest::text("unused", "say more")
     };
+    let message = run.final_message.unwrap();
+    let fork = ForkRequest { message, key: None, title: None };
     let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
     let of = StateOf::Session(by.clone(), None);
     let put = kernel.artifact_put(caller, &by, NewArtifact::default(), None, &mut &b"x"[..]).await;
@@ -75,6 +80,8 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         ("run_cancel", outcome(kernel.run_cancel(caller, run.id).await)),
         ("run_retry", outcome(kernel.run_retry(caller, run.id).await)),
         ("run_answer", outcome(kernel.run_answer(caller, run.id, wait, answer).await)),
+        ("session_navigate", outcome(kernel.session_navigate(caller, &by, Some(message), None).await)),
+        ("session_fork", outcome(kernel.session_fork(caller, &by, fork, None).await)),
         ("session_patch", outcome(kernel.session_patch(caller, &by, patch).await)),
         ("session_compact", outcome(kernel.session_compact(caller, &by, Cursor::START).await)),
         ("session_close", outcome(kernel.session_close(caller, &by).await)),
@@ -145,6 +152,8 @@ async fn a_viewer_makes_nothing() {
     let open = world.kernel.session_open(&viewer, &SessionTarget::default(), None).await.unwrap_err();
     let state = world.kernel.state_set(&viewer, &StateOf::Owner, "k", None, Expect::Any).await.unwrap_err();
     assert_eq!((prompt.code(), open.code(), state.code()), ("forbidden", "forbidden", "forbidden"));
+    let import = world.kernel.session_import(&viewer).err().unwrap();
+    assert_eq!((prompt.code(), open.code(), import.code()), ("forbidden", "forbidden", "forbidden"));
     assert!(world.kernel.session_list(&viewer, SessionQuery::default()).await.unwrap().is_empty());
 }
 

@@ -100,13 +100,14 @@ impl Demo {
         stage.summary(&runs)?;
         stage.title("The tree of \"branch\": the active path is ●, the first answer is still there")?;
         let by = SessionRef::Key("branch".into());
-        let nodes = kernel.session_tree(&stage.caller, &by).await?.nodes;
+        let nodes = kernel.session_tree(&stage.caller, &by, Default::default()).await?.nodes;
         let drawn = |node: mainspring_kernel::kernel::TreeNode| mainspring_client::TreeNode {
             message: (*node.message).clone(),
             parent_id: node.parent_id,
             depth: node.depth,
             active: node.active,
             abandoned: node.abandoned,
+            cursor: node.cursor,
         };
         for line in tree::draw(&nodes.into_iter().map(drawn).collect::<Vec<_>>()) {
             stage.text(&format!("  {line}"))?;

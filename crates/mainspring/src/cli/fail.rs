@@ -56,9 +56,13 @@ impl From<Error> for Fail {
             | Error::TooLarge { .. }
             | Error::UnknownAdapter { .. }
             | Error::Unsupported { .. } => Exit::BadRequest,
-            Error::NotUserMessage(_) | Error::NotAssistantMessage(_) | Error::Abandoned(_) => {
-                Exit::BadRequest
-            }
+            Error::BadImport { .. }
+            | Error::AmbiguousMode
+            | Error::NoModel
+            | Error::InitialMessages
+            | Error::NotUserMessage(_)
+            | Error::NotAssistantMessage(_)
+            | Error::Abandoned(_) => Exit::BadRequest,
             Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => Exit::Refused,
             Error::TooMany { .. } => Exit::Refused,
             Error::NotLatest(_) | Error::Expired { .. } | Error::Refused(_) => Exit::Refused,

@@ -98,7 +98,7 @@ mod tests {
             usage: None,
             created_at: Time(0),
         };
-        TreeNode { message, parent_id: parent.map(of), depth: 0, active, abandoned: false }
+        TreeNode { message, parent_id: parent.map(of), depth: 0, active, abandoned: false, cursor: None }
     }
 
     #[test]

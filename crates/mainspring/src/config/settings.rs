@@ -100,6 +100,8 @@ settings! {
         readers: usize, number(1, 64), 4;
         /// What happens to a run that a crash interrupted: leave it to somebody, or retry it.
         on_orphan: OnOrphan, word(), OnOrphan::Leave;
+        /// Who names a session that nobody has named: the first words of its first completed turn, or nobody (off).
+        titles: Titles, word(), Titles::Heuristic;
         /// Address that `serve` listens on; on any but a loopback address, TLS belongs in front of it.
         listen: String, address(), "127.0.0.1:7433".into();
         /// Server that the command line talks to instead of the state directory's, such as `http://127.0.0.1:7433`.
@@ -127,6 +129,8 @@ settings! {
         state_keys, number(1, 1_000_000), Limits::default().state_keys;
         /// Bytes of one artifact.
         artifact_bytes, number(1, 1 << 40), Limits::default().artifact_bytes;
+        /// Bytes of a file that is imported.
+        import_bytes, number(1, 1 << 40), Limits::default().import_bytes;
         /// Items of one page.
         page, number(1, 10_000), Limits::default().page;
         /// Prompts that wait in one session.
@@ -191,6 +195,19 @@ pub enum OnOrphan {
 
 impl Word for OnOrphan {
     const ALL: &'static [(&'static str, Self)] = &[("leave", Self::Leave), ("retry", Self::Retry)];
+}
+
+/// Who names a session that nobody has named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Titles {
+    /// The first words of its first completed turn.
+    Heuristic,
+    /// Nobody.
+    Off,
+}
+
+impl Word for Titles {
+    const ALL: &'static [(&'static str, Self)] = &[("heuristic", Self::Heuristic), ("off", Self::Off)];
 }
 
 /// One line of the table.

@@ -80,6 +80,7 @@ fn the_defaults() {
             idle_unload_ms: 30_000,
             readers: 4,
             on_orphan: OnOrphan::Leave,
+            titles: Titles::Heuristic,
             listen: "127.0.0.1:7433".into(),
             url: None,
             allowed_hosts: vec![],

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 mod access;
 mod data;
+mod tree;
 
 /// A `mainspring serve` of its own; killed when it is dropped.
 pub(crate) struct Server {
@@ -188,11 +189,17 @@ async fn nobody_without_the_token_gets_anywhere() {
         (Method::PATCH, "/v1/sessions/a".to_owned()),
         (Method::DELETE, "/v1/sessions/a".to_owned()),
         (Method::GET, "/v1/sessions/a/messages".to_owned()),
+        (Method::GET, "/v1/sessions/a/messages/msg_00000000000040008000000000000000".to_owned()),
         (Method::GET, "/v1/sessions/a/tree".to_owned()),
         (Method::GET, "/v1/feed".to_owned()),
         (Method::GET, "/v1/sessions/a/snapshot".to_owned()),
         (Method::POST, "/v1/sessions/a/close".to_owned()),
         (Method::POST, "/v1/sessions/a/compact".to_owned()),
+        (Method::POST, "/v1/sessions/a/navigate".to_owned()),
+        (Method::POST, "/v1/sessions/a/fork".to_owned()),
+        (Method::GET, "/v1/sessions/a/export".to_owned()),
+        (Method::GET, "/v1/search?q=x".to_owned()),
+        (Method::POST, "/v1/import".to_owned()),
         (Method::GET, "/v1/sessions/a/events".to_owned()),
         (Method::POST, "/v1/sessions/a/runs".to_owned()),
         (Method::GET, "/v1/runs".to_owned()),

@@ -7,7 +7,7 @@ use mainspring_core::{
     Point, Run, Session, SessionId,
 };
 use mainspring_kernel::store::{
-    Commit, Effect, InboxItem, NewEvent, PlacedMessage, Request, Row, StoreError, Unique,
+    Commit, Effect, Fresh, InboxItem, NewEvent, PlacedMessage, Request, Row, StoreError, Unique,
 };
 
 use super::state::State;
@@ -19,6 +19,15 @@ impl State {
     /// Applies all of `commit`; on an error this state is worthless.
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
         let session = commit.fence.session;
+        let known = |row: &Row| match row {
+            Row::Fresh(Fresh::Session(id)) => self.sessions.contains_key(id),
+            Row::Fresh(Fresh::Run(id)) => self.runs.contains_key(id),
+            Row::Fresh(Fresh::Message(id)) => self.messages.contains_key(id),
+            _ => false,
+        };
+        if commit.rows.iter().any(known) {
+            return Err(StoreError::Conflict(Unique::Id));
+        }
         for row in commit.rows.iter().filter(|row| !is_late(row)) {
             self.row_apply(session, row)?;
         }
@@ -31,6 +40,7 @@ impl State {
 
     fn row_apply(&mut self, session: SessionId, row: &Row) -> Result<(), StoreError> {
         match row {
+            Row::Fresh(_) => {}
             Row::Session(image) => drop(self.sessions.insert(image.id, Session::clone(image))),
             Row::Run(image) => self.run_apply(image),
             Row::Attempt(image) => {
@@ -42,6 +52,8 @@ impl State {
             }
             Row::Message(message, point) => {
                 let message = PlacedMessage { message: Arc::clone(message), point: *point };
+                let next = self.arrivals.values().max().map_or(1, |last| last + 1);
+                self.arrivals.entry(message.message.id).or_insert(next);
                 self.messages.insert(message.message.id, message);
             }
             Row::MessagePlace(message, point) => self.message_place(session, *message, *point)?,

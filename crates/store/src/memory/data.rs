@@ -69,7 +69,7 @@ impl State {
     }
 
     /// Every row that counts from a point on, the nearest first.
-    fn seen(&self, session: SessionId, at: Option<Point>) -> Result<Vec<&Kept>, StoreError> {
+    fn state_seen(&self, session: SessionId, at: Option<Point>) -> Result<Vec<&Kept>, StoreError> {
         let (mut next, mut owner, mut bound) = (at, session, u64::MAX);
         let (mut guest, mut guest_bound) = (session, u64::MAX);
         if let Some(by) = at.and_then(|at| self.opened_by(at)).filter(|by| *by != session) {
@@ -104,7 +104,7 @@ impl State {
     pub(super) fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {
         Ok(match at {
             StateAt::Session { session, at } => {
-                let nearest = self.seen(*session, *at)?.into_iter().find(|kept| kept.key == key);
+                let nearest = self.state_seen(*session, *at)?.into_iter().find(|kept| kept.key == key);
                 let own =
                     self.session_states.iter().filter(|kept| kept.session == *session && kept.key == key);
                 let version = own.chain(nearest).map(|kept| kept.version).max().unwrap_or(0);
@@ -122,7 +122,7 @@ impl State {
         Ok(match at {
             StateAt::Session { session, at } => {
                 let mut keys: BTreeMap<&str, &Kept> = BTreeMap::new();
-                for kept in self.seen(*session, *at)? {
+                for kept in self.state_seen(*session, *at)? {
                     keys.entry(&kept.key).or_insert(kept);
                 }
                 keys.into_values().filter_map(Kept::entry).collect()

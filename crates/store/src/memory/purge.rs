@@ -28,23 +28,18 @@ impl State {
         self.attempts.retain(|(run, _), _| runs.contains_key(run));
         self.run_states.retain(|(run, _), _| runs.contains_key(run));
         self.messages.retain(|_, message| message.message.session != gone || message.point.is_some());
-        let stood = self.sessions.remove(&gone).and_then(|session| session.tip);
-        self.adopt(gone, stood);
+        let base = self.sessions.get(&gone).and_then(|session| session.base);
+        self.adopt(gone, base);
         while let Some(line) = self.unread_line(gone) {
             self.lines.retain(|(_, known)| known.id != line.id);
             self.messages.retain(|_, message| message.point.is_none_or(|point| point.line != line.id));
             self.adopt(gone, line.parent);
         }
+        self.trim(gone);
+        self.sessions.remove(&gone);
+        let messages = &self.messages;
+        self.arrivals.retain(|message, _| messages.contains_key(message));
         self.away_purge();
-    }
-
-    /// Makes the line of a point this session's own if its session is gone, so that it can go as well.
-    fn adopt(&mut self, by: SessionId, at: Option<Point>) {
-        let Self { lines, sessions, .. } = self;
-        let line = at.and_then(|at| lines.iter_mut().find(|(_, line)| line.id == at.line));
-        if let Some((of, _)) = line.filter(|(of, _)| !sessions.contains_key(of)) {
-            *of = by;
-        }
     }
 
     /// Removes the events that a session has pruned.
@@ -55,13 +50,44 @@ impl State {
         self.events.retain(|_, event| event.session != session || event.cursor > floor);
     }
 
-    /// A line of this session, which is gone, beneath which nothing hangs and on which nobody stands.
+    /// Makes the line of `point` this session's own if its session is gone, so that it can go as well.
+    fn adopt(&mut self, gone: SessionId, point: Option<Point>) {
+        let Self { lines, sessions, .. } = self;
+        for (session, line) in lines {
+            if point.is_some_and(|point| point.line == line.id) && !sessions.contains_key(session) {
+                *session = gone;
+            }
+        }
+    }
+
+    /// A line of `gone` that nobody reads.
     fn unread_line(&self, gone: SessionId) -> Option<Line> {
-        let read = |id: LineId| {
-            self.lines.iter().any(|(_, line)| line.parent.is_some_and(|parent| parent.line == id))
-                || self.sessions.values().any(|session| session.tip.is_some_and(|tip| tip.line == id))
-        };
         let own = self.lines.iter().filter(|(session, _)| *session == gone);
-        own.map(|(_, line)| *line).find(|line| !read(line.id))
+        own.map(|(_, line)| *line).find(|line| self.read_to(gone, line.id).is_none())
+    }
+
+    /// How far a line is still read: by lines that hang beneath, and by other sessions' bases.
+    fn read_to(&self, gone: SessionId, id: LineId) -> Option<u32> {
+        let lines = self.lines.iter().filter_map(|(_, line)| line.parent);
+        let others = self.sessions.values().filter(|session| session.id != gone);
+        let forks = others.filter_map(|session| session.base);
+        lines.chain(forks).filter(|point| point.line == id).map(|point| point.pos).max()
+    }
+
+    /// Of the lines of `gone` that are still read, only what is read stays.
+    fn trim(&mut self, gone: SessionId) {
+        let own = self.lines.iter().filter(|(session, _)| *session == gone);
+        let ends: Vec<(LineId, u32)> = own
+            .filter_map(|(_, line)| Some((line, self.read_to(gone, line.id)? + 1)))
+            .filter(|(line, end)| line.end > *end)
+            .map(|(line, end)| (line.id, end))
+            .collect();
+        for (id, end) in ends {
+            let beyond = |point: Point| point.line == id && point.pos >= end;
+            self.messages.retain(|_, message| !message.point.is_some_and(beyond));
+            for (_, line) in self.lines.iter_mut().filter(|(_, line)| line.id == id) {
+                line.end = end;
+            }
+        }
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct State {
     pub(super) attempts: BTreeMap<(RunId, u32), Attempt>,
     pub(super) events: BTreeMap<u64, Event>,
     pub(super) messages: BTreeMap<MessageId, PlacedMessage>,
+    /// When each message came, as a number that grows.
+    pub(super) arrivals: BTreeMap<MessageId, u64>,
     /// Each with the session that opened it, oldest first.
     pub(super) lines: Vec<(SessionId, Line)>,
     pub(super) cursors: BTreeMap<(SessionId, Point), LineId>,
@@ -56,6 +58,11 @@ impl State {
     /// Up to where the events of a session are gone.
     pub(super) fn floor(&self, id: SessionId) -> Option<Position> {
         self.floors.get(&id).map(|(floor, _)| *floor)
+    }
+
+    /// The line, if this session opened it.
+    pub(super) fn line_own(&self, session: SessionId, id: LineId) -> Option<Line> {
+        self.lines.iter().find(|(of, line)| *of == session && line.id == id).map(|(_, line)| *line)
     }
 
     /// The session, unless it is deleted.

@@ -12,8 +12,8 @@ use rusqlite::{Connection, params};
 use super::columns::{Id, blob, int};
 use super::data::{state_back, state_write};
 use super::write::{
-    Written, attempt_write, cursor_write, effect_write, floor_write, inbox_write, line_write, message_place,
-    message_write, request_write, run_write,
+    Written, attempt_write, cursor_write, effect_write, floor_write, fresh_check, inbox_write, line_write,
+    message_place, message_write, request_write, run_write,
 };
 use super::write_records::{artifact_write, binding_write, delegation_write, grant_write, session_write};
 
@@ -64,6 +64,7 @@ impl Prepared {
     fn row_write(&self, connection: &Connection, row: &Row, content: &str, seq: u64) -> Written {
         let session = self.commit.fence.session;
         match row {
+            Row::Fresh(fresh) => fresh_check(connection, *fresh),
             Row::Session(session) => session_write(connection, session),
             Row::Run(run) => run_write(connection, run, seq),
             Row::Attempt(attempt) => attempt_write(connection, attempt),
@@ -170,7 +171,7 @@ fn replaces(later: &Row, row: &Row) -> bool {
 fn rank(row: &Row) -> u8 {
     match row {
         // First, so that a request made again is known as that, whatever else it would collide with.
-        Row::Request(_) => 0,
+        Row::Fresh(_) | Row::Request(_) => 0,
         Row::Session(session) => 1 + u8::from(session.status != SessionStatus::Deleted),
         // Among themselves in the order given, which is the order of opening.
         Row::Line(_) => 3,

@@ -7,6 +7,7 @@ use mainspring_core::{SessionId, Time};
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::columns::{Id, int};
+use super::search::messages_remove;
 
 /// Rows that one step removes.
 const STEP: i64 = 1000;
@@ -45,12 +46,16 @@ pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u6
     // Attempts go with their run.
     let runs = "DELETE FROM runs WHERE run_id IN (SELECT run_id FROM runs WHERE session_id = ?1 LIMIT ?2)";
     left -= step(connection, runs, session, left)?;
-    let unplaced = "DELETE FROM messages WHERE id IN
-                      (SELECT id FROM messages WHERE session_id = ?1 AND line IS NULL LIMIT ?2)";
-    left -= step(connection, unplaced, session, left)?;
-    if left == 0 || lines_purge(connection, session, left)? || away_purge(connection, session)? {
+    let unplaced = "SELECT id FROM messages WHERE session_id = ?1 AND line IS NULL LIMIT ?2";
+    left -= messages_remove(connection, unplaced, params![session.bytes(), left])?;
+    let lines =
+        left == 0 || lines_purge(connection, session, &mut left)? || lines_trim(connection, session, left)?;
+    if lines || away_purge(connection, session)? {
         return Ok(true);
     }
+    let title =
+        "DELETE FROM search_titles WHERE rowid = (SELECT searched_row FROM sessions WHERE session_id = ?1)";
+    connection.prepare_cached(title)?.execute([session.bytes()])?;
     connection.prepare_cached("DELETE FROM sessions WHERE session_id = ?1")?.execute([session.bytes()])?;
     Ok(false)
 }
@@ -105,34 +110,32 @@ fn step(connection: &Connection, sql: &str, session: SessionId, left: i64) -> Re
 }
 
 /// Removes lines that nobody reads, leaves first; true when it ran out of `left`.
-fn lines_purge(connection: &Connection, session: SessionId, mut left: i64) -> Result<bool> {
-    // A fork without a line of its own stands on another session's.
-    adopt(connection, session, "SELECT tip_line FROM sessions WHERE session_id = ?1", session.bytes())?;
+fn lines_purge(connection: &Connection, session: SessionId, left: &mut i64) -> Result<bool> {
+    // What a fork sees may be all that is left of its source.
+    adopt(connection, session, "SELECT base_line FROM sessions WHERE session_id = ?1", session.bytes())?;
     loop {
+        // The newest first: nothing hangs beneath it, most likely.
         let unread = connection
             .prepare_cached(
                 "SELECT line FROM lines AS l WHERE session_id = ?1
                    AND NOT EXISTS (SELECT 1 FROM lines AS c WHERE c.parent_line = l.line)
-                   AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.tip_line = l.line AND s.session_id <> ?1)
-                 LIMIT 1",
+                   AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.base_line = l.line AND s.session_id <> ?1)
+                 ORDER BY id DESC LIMIT 1",
             )?
             .query_row([session.bytes()], |row| row.get::<_, i64>(0))
             .optional()?;
         let Some(line) = unread else { return Ok(false) };
-        left -= connection
-            .prepare_cached(
-                "DELETE FROM messages WHERE id IN (SELECT id FROM messages WHERE line = ?1 LIMIT ?2)",
-            )?
-            .execute(params![line, left])? as i64;
-        if left == 0 {
+        let messages = "SELECT id FROM messages WHERE line = ?1 LIMIT ?2";
+        *left -= messages_remove(connection, messages, params![line, *left])?;
+        if *left == 0 {
             return Ok(true);
         }
-        left -= connection
+        *left -= connection
             .prepare_cached(
                 "DELETE FROM session_state WHERE id IN (SELECT id FROM session_state WHERE line = ?1 LIMIT ?2)",
             )?
-            .execute(params![line, left])? as i64;
-        if left == 0 {
+            .execute(params![line, *left])? as i64;
+        if *left == 0 {
             return Ok(true);
         }
         adopt(connection, session, "SELECT parent_line FROM lines WHERE line = ?1", line)?;
@@ -143,8 +146,8 @@ fn lines_purge(connection: &Connection, session: SessionId, mut left: i64) -> Re
         if let Some(opener) = opener {
             opener_purge(connection, opener)?;
         }
-        left -= 1;
-        if left == 0 {
+        *left -= 1;
+        if *left == 0 {
             return Ok(true);
         }
     }
@@ -169,6 +172,32 @@ fn opener_purge(connection: &Connection, opener: SessionId) -> Result<()> {
         while away_purge(connection, opener)? {}
     }
     Ok(())
+}
+
+/// Removes what no fork sees from the lines that are still read; true when it ran out of `left`.
+fn lines_trim(connection: &Connection, session: SessionId, mut left: i64) -> Result<bool> {
+    loop {
+        let long = connection
+            .prepare_cached(
+                "SELECT line, read_to FROM (
+                   SELECT line, end_pos, max(
+                     coalesce((SELECT max(parent_pos) FROM lines AS c WHERE c.parent_line = l.line), 0),
+                     coalesce((SELECT max(base_pos) FROM sessions AS s WHERE s.base_line = l.line AND s.session_id <> ?1), 0)
+                   ) AS read_to FROM lines AS l WHERE session_id = ?1)
+                 WHERE end_pos > read_to + 1 LIMIT 1",
+            )?
+            .query_row([session.bytes()], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))
+            .optional()?;
+        let Some((line, read_to)) = long else { return Ok(false) };
+        let beyond = "SELECT id FROM messages WHERE line = ?1 AND pos > ?2 LIMIT ?3";
+        left -= messages_remove(connection, beyond, params![line, read_to, left])?;
+        if left <= 0 {
+            return Ok(true);
+        }
+        connection
+            .prepare_cached("UPDATE lines SET end_pos = ?2 + 1 WHERE line = ?1")?
+            .execute(params![line, read_to])?;
+    }
 }
 
 /// Makes the line that `which` selects this session's own if its session is gone, so that it can go as well.

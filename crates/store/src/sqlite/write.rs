@@ -4,7 +4,7 @@
 //! change, since SQLite rewrites an index entry whether its value changed or not.
 
 use mainspring_core::{Attempt, Line, LineId, Message, MessageId, Point, Position, Run, SessionId, Usage};
-use mainspring_kernel::store::{Effect, InboxItem, Request, StoreError, Unique};
+use mainspring_kernel::store::{Effect, Fresh, InboxItem, Request, StoreError, Unique};
 use rusqlite::{Connection, Result, params};
 
 use super::columns::{Id, blob, failure, int, json, ms, point};
@@ -37,6 +37,19 @@ impl From<WriteError> for StoreError {
 }
 
 pub(super) type Written = Result<(), WriteError>;
+
+/// Nothing has this id yet, or it is a conflict.
+pub(super) fn fresh_check(connection: &Connection, fresh: Fresh) -> Written {
+    let (sql, id) = match fresh {
+        Fresh::Session(id) => ("SELECT 1 FROM sessions WHERE session_id = ?1", id.bytes()),
+        Fresh::Run(id) => ("SELECT 1 FROM runs WHERE run_id = ?1", id.bytes()),
+        Fresh::Message(id) => ("SELECT 1 FROM messages WHERE message_id = ?1", id.bytes()),
+    };
+    match connection.prepare_cached(sql)?.exists([id])? {
+        true => Err(WriteError::Conflict(Unique::Id)),
+        false => Ok(()),
+    }
+}
 
 fn usage(usage: &Usage) -> [i64; 5] {
     [usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens, usage.cost.0]

@@ -25,6 +25,7 @@ use super::apply::Prepared;
 use super::columns::{Id, int};
 use super::error::of_write;
 use super::queue::Queue;
+use super::search;
 use super::write::request_write;
 use super::write_records::key_write;
 use super::{data, purge};
@@ -50,6 +51,8 @@ pub(super) enum Job {
     Claimed(String, Answer<bool>),
     /// Forgets a loose hash.
     Settled(String, Answer<bool>),
+    /// Takes some messages and titles into the search index; true while there are more.
+    Search(Answer<bool>),
     Key(Box<(ApiKey, Option<Request>)>, Answer<()>),
 }
 
@@ -256,6 +259,12 @@ impl Writer {
                 });
                 Done::More(answer, result)
             }
+            Job::Search(answer) => {
+                let index = |connection: &Connection| {
+                    search::search_index(connection).map_err(|error| of_write(&error))
+                };
+                Done::More(answer, self.undoable(alone, index))
+            }
             Job::Key(written, answer) => {
                 let (key, request) = *written;
                 let result = self.undoable(alone, |connection| {
@@ -394,6 +403,7 @@ impl Job {
             | Self::Prune(_, answer)
             | Self::Forget(_, answer)
             | Self::Settled(_, answer)
+            | Self::Search(answer)
             | Self::Claimed(_, answer) => Done::More(answer, Err(failed())),
             Self::State(_, answer) => Done::State(answer, Err(failed())),
             Self::Key(_, answer) => Done::Key(answer, Err(failed())),

@@ -290,6 +290,10 @@ async fn a_session_reads_back_as_written() {
         tip_message: Some(message_id(3)),
         version: u64::MAX,
         status: SessionStatus::Archived,
+        pinned: true,
+        title_source: Some(TitleSource::Agent),
+        forked_from: Some(Origin { session: session_id(9), message: message_id(8) }),
+        base: Some(point(9, 1)),
         ..session(1)
     };
     for (name, subject) in every_store() {
@@ -301,7 +305,8 @@ async fn a_session_reads_back_as_written() {
         let moved = Session { tip: Some(point(4, 3)), title: None, version: 5, ..full.clone() };
         let set = Session { model: None, system_prompt: None, model_options: None, ..moved.clone() };
         let hidden = Session { visibility: Visibility::Private, ..set.clone() };
-        for image in [moved, set, hidden] {
+        let unpinned = Session { pinned: false, title_source: None, ..hidden.clone() };
+        for image in [moved, set, hidden, unpinned] {
             commit(store, fence, vec![row_session(image.clone())], vec![]).await.unwrap();
             assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, image, "{name}");
         }

@@ -97,6 +97,10 @@ pub(crate) fn session(n: u64) -> Session {
         created_at: NOW,
         updated_at: NOW,
         last_activity_at: NOW.plus(n),
+        pinned: false,
+        title_source: Some(TitleSource::Manual),
+        forked_from: None,
+        base: None,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::*;
+use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     ArtifactPage, Chunk, Commit, Effect, Fence, InboxItem, NewEvent, OwnerState, Request, Row, RunPage,
     SessionPage, SessionRef, StateAt, StatePlace, StateRow, Store, Whose,
@@ -80,7 +81,11 @@ impl Dice {
             }
             5 | 6 => {
                 let id = of * 50 + self.roll(12);
-                row_message(message(id, of, &self.text()), self.chance(80).then_some(point(line_no, pos)))
+                // What a message says never changes.
+                row_message(
+                    message(id, of, &format!("text {id} word{}", id % 7)),
+                    self.chance(80).then_some(point(line_no, pos)),
+                )
             }
             7 => Row::MessagePlace(message_id(of * 50 + self.roll(12)), point(line_no, pos)),
             8 => Row::Cursor(point(line_no, pos), self.chance(60).then_some(LineId(100 + line_no))),
@@ -152,7 +157,7 @@ impl Dice {
         }
     }
 
-    fn session(&mut self, of: u64) -> Row {
+    fn session(&mut self, of: u64, base: Option<Point>) -> Row {
         let status = match self.roll(10) {
             0 => SessionStatus::Deleted,
             1 => SessionStatus::Archived,
@@ -168,6 +173,9 @@ impl Dice {
             status,
             tip: self.chance(50).then(|| point(i64::try_from(self.roll(SESSIONS * 3)).unwrap(), 1)),
             title: Some(self.text()),
+            base,
+            pinned: self.chance(30),
+            forked_from: base.map(|_| Origin { session: session_id(of / 2), message: message_id(1) }),
             version: self.roll(9),
             last_activity_at: NOW.plus(self.roll(5)),
             ..session(of)
@@ -186,6 +194,7 @@ async fn everything(store: &dyn Store) -> Vec<String> {
     let runs = RunPage { owner: OWNER.into(), session: None, status: None, before: None, limit: EVERYTHING };
     let sessions = SessionPage {
         whose: Whose::Owner(OWNER.into()),
+        pinned: None,
         status: None,
         surface_kind: None,
         before: None,
@@ -206,7 +215,9 @@ async fn everything(store: &dyn Store) -> Vec<String> {
         all.push(format!("load {n} {loaded:?}"));
         all.push(format!("events {n} {:?}", store.events_after(id, None, Cursor::START, EVERYTHING).await));
         all.push(format!("before {n} {:?}", store.event_before(id, Cursor(200)).await));
-        all.push(format!("tree {n} {:?}", store.tree(id).await));
+        all.push(format!("tree {n} {:?}", store.tree_page(id, None, EVERYTHING).await));
+        all.push(format!("roots {n} {:?}", store.children(id, None, 2).await));
+        all.push(format!("forks {n} {:?}", store.session_forks(id).await));
         all.push(format!("key {n} {:?}", store.session_find(OWNER, &SessionRef::Key(format!("k{n}"))).await));
         for at in
             [None, Some(point(i64::try_from(n * 3).unwrap(), 2)), Some(point(103, 3)), Some(point(117, 1))]
@@ -233,6 +244,15 @@ async fn everything(store: &dyn Store) -> Vec<String> {
         store.state_count(&owner).await
     ));
     all.push(format!("blobs {:?} {:?}", store.blob_page(None, 9).await, store.blob_loose(9).await));
+    for text in ["text", "TEXT 5", "word3", "text 1"] {
+        let query = Query::parse(text).unwrap();
+        all.push(format!("titles {text} {:?}", store.search_titles(OWNER, &query, 4).await));
+        for limit in [3, EVERYTHING] {
+            let found = store.search_messages(OWNER, &query, None, limit).await.unwrap();
+            let found: Vec<_> = found.into_iter().map(|found| (found.message.id, found.title)).collect();
+            all.push(format!("found {text} {found:?}"));
+        }
+    }
     for n in 0..RUNS {
         all.push(format!("artifact {n} {:?}", store.artifact_get(artifact_id(n)).await));
         let run = StateAt::Run(run_id(n));
@@ -260,8 +280,16 @@ async fn everything(store: &dyn Store) -> Vec<String> {
             // Which line is missing first is no promise; that one is missing is.
             let path = store.path(point(line, 3), Some(4), 3).await.map_err(|_| "lost");
             all.push(format!("path {line} {path:?}"));
-            let range = Range { line: LineId(line), from: 1, to: 2 };
-            all.push(format!("line {line} {:?}", store.line_messages(range).await));
+            let of = session_id(u64::try_from(n / 3).unwrap());
+            for pos in 0..4 {
+                all.push(format!(
+                    "children {line} {pos} {:?}",
+                    store.children(of, Some(point(line, pos)), 3).await
+                ));
+                all.push(format!("leaf {line} {pos} {:?}", store.leaf(of, point(line, pos)).await));
+            }
+            let turn = store.turn(of, Some(point(n, 1)), point(line, 2)).await.map_err(|_| "lost");
+            all.push(format!("turn {line} {turn:?}"));
         }
     }
     all
@@ -276,6 +304,7 @@ async fn drive(seed: u64) {
     let (sqlite, memory) = (sqlite_open(folder.path()), MemoryStore::default());
     let mut dice = Dice(seed);
     let mut fences: Vec<[Fence; 2]> = vec![];
+    let mut bases: Vec<Option<Option<Point>>> = vec![None; usize::try_from(SESSIONS).unwrap()];
     for n in 0..SESSIONS {
         fences.push([lease(&sqlite, n).await, lease(&memory, n).await]);
     }
@@ -304,12 +333,19 @@ async fn drive(seed: u64) {
                 assert_eq!(stale.0, stale.1, "seed {seed} step {step}");
             }
             1 => {
+                if memory.unfinished().await.unwrap().deleted.contains(&session_id(of)) {
+                    bases[usize::try_from(of).unwrap()] = None;
+                }
                 purge(&sqlite, session_id(of)).await;
                 purge(&memory, session_id(of)).await;
             }
             5 => {
                 sqlite.events_prune(session_id(of)).await.unwrap();
                 memory.events_prune(session_id(of)).await.unwrap();
+            }
+            6 => {
+                // What is indexed when makes no difference.
+                sqlite.search_index().await.unwrap();
             }
             2 => {
                 let before = NOW.plus(dice.roll(40) * 60 * 60 * 1000);
@@ -326,12 +362,18 @@ async fn drive(seed: u64) {
             _ => {
                 let mut rows = vec![];
                 if dice.chance(30) || step < 20 {
-                    rows.push(dice.session(of));
+                    // What a session was forked from never changes, and is there.
+                    let at = point(i64::try_from(dice.roll(SESSIONS * 3)).unwrap(), 1);
+                    let stands = memory.path(at, None, 1).await.is_ok_and(|path| path.len() == 1);
+                    let base = &mut bases[usize::try_from(of).unwrap()];
+                    let base = *base.get_or_insert((stands && dice.chance(40)).then_some(at));
+                    rows.push(dice.session(of, base));
                 }
                 // One kind of trouble at a time: which of two conflicts is named is no promise.
                 for _ in 0..=dice.roll(2) {
                     let row = dice.row(of);
-                    if !(is_placed(&row) && rows.iter().any(is_placed)) {
+                    let twice = |is: fn(&Row) -> bool| is(&row) && rows.iter().any(is);
+                    if !twice(is_placed) && !twice(|row| matches!(row, Row::Run(_))) {
                         rows.push(row);
                     }
                 }

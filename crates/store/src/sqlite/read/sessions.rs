@@ -103,12 +103,13 @@ fn lines_of(
     session: &Session,
     runs: &[(Run, Option<Attempt>)],
 ) -> Result<Vec<Line>, StoreError> {
-    let sql = concat!("SELECT ", line_columns!(), " FROM lines WHERE line = ?1");
+    // Lines of others are only read: a fork writes on its own.
+    let sql = concat!("SELECT ", line_columns!(), " FROM lines WHERE line = ?1 AND session_id = ?2");
     let points = session.tip.into_iter().chain(runs.iter().filter_map(|(run, _)| run.pen));
     let mut seen = HashSet::<LineId>::new();
     let mut lines = vec![];
     for point in points.filter(|point| seen.insert(point.line)) {
-        lines.extend(one(connection, sql, [point.line.0], line)?);
+        lines.extend(one(connection, sql, params![point.line.0, session.id.bytes()], line)?);
     }
     Ok(lines)
 }
@@ -138,6 +139,20 @@ fn inbox(connection: &Connection, id: SessionId) -> Result<Vec<InboxItem>, Store
     all(connection, sql, [id.bytes()], |columns| {
         Ok(InboxItem { id: columns.id()?, at: columns.time()?, item: columns.json()? })
     })
+}
+
+pub(in super::super) fn session_known(connection: &Connection, id: SessionId) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM sessions WHERE session_id = ?1";
+    Ok(one(connection, sql, [id.bytes()], |columns| columns.get::<i64>())?.is_some())
+}
+
+pub(in super::super) fn session_forks(
+    connection: &Connection,
+    id: SessionId,
+) -> Result<Vec<SessionId>, StoreError> {
+    let sql = "SELECT session_id FROM sessions WHERE forked_from_session_id = ?1 AND status <> 'deleted' \
+                 AND owner_id = (SELECT owner_id FROM sessions WHERE session_id = ?1) ORDER BY session_id";
+    all(connection, sql, [id.bytes()], |columns| columns.id())
 }
 
 fn last_event(connection: &Connection, id: SessionId) -> Result<Position, StoreError> {
@@ -202,9 +217,13 @@ pub(in super::super) fn session_page(
             )
         };
     }
-    let (sql, whose) = match &page.whose {
-        Whose::Owner(owner) => (page!("owner_id = ?1"), owner),
-        Whose::Org(org) => (page!("org_id = ?1 AND visibility = 'org'"), org),
+    let (sql, whose) = match (&page.whose, page.pinned) {
+        (Whose::Owner(owner), None) => (page!("owner_id = ?1"), owner),
+        (Whose::Owner(owner), Some(true)) => (page!("owner_id = ?1 AND pinned = 1"), owner),
+        (Whose::Owner(owner), Some(false)) => (page!("owner_id = ?1 AND pinned = 0"), owner),
+        (Whose::Org(org), None) => (page!("org_id = ?1 AND visibility = 'org'"), org),
+        (Whose::Org(org), Some(true)) => (page!("org_id = ?1 AND visibility = 'org' AND pinned = 1"), org),
+        (Whose::Org(org), Some(false)) => (page!("org_id = ?1 AND visibility = 'org' AND pinned = 0"), org),
     };
     let status = page.status.map(|status| status.name());
     let (Time(time), id) = page.before.map_or((Time(i64::MAX), None), |(time, id)| (time, Some(id)));

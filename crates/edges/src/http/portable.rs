@@ -1,0 +1,69 @@
+//! Sessions as files: `/v1/sessions/{session}/export`, `/v1/import`.
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, stream};
+
+use super::access::Known;
+use super::body::Named;
+use super::sessions::Tagged;
+use super::{Http, Problem};
+
+const JSONL: &str = "application/jsonl";
+
+/// `GET /v1/sessions/{session}/export`: a stream that breaks off is no whole file, and has no `end` line.
+pub(super) async fn session_export(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+) -> Result<Response, Problem> {
+    let export = http.kernel.session_export(&caller, &by).await?;
+    let name = format!("attachment; filename=\"{}.jsonl\"", export.session().id);
+    let chunks = stream::try_unfold(export, async |mut export| match export.next().await {
+        Ok(Some(lines)) => Ok(Some((lines, export))),
+        Ok(None) => Ok(None),
+        Err(error) => {
+            tracing::warn!(%error, session = %export.session().id, "an export broke off");
+            Err(error)
+        }
+    });
+    let mut response = Body::from_stream(chunks).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSONL));
+    headers.extend(HeaderValue::from_str(&name).into_iter().map(|name| (header::CONTENT_DISPOSITION, name)));
+    Ok(response)
+}
+
+/// `POST /v1/import`: all of the file or nothing of it.
+pub(super) async fn session_import(
+    State(http): State<Http>,
+    Known(caller): Known,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<Response, Problem> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if ![JSONL, "application/x-ndjson", "application/x-jsonlines"].contains(&kind) {
+        let detail = format!("send the file as {JSONL}");
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
+    }
+    let mut import = http.kernel.session_import(&caller)?;
+    let limit = http.kernel.limits().import_bytes;
+    let mut chunks = request.into_body().into_data_stream();
+    let mut size = 0_usize;
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| Problem::invalid(format!("the body broke off: {error}")))?;
+        size = size.saturating_add(chunk.len());
+        if size > limit {
+            return Err(mainspring_kernel::Error::TooLarge { what: "the file", size, limit }.into());
+        }
+        import.push(&chunk).await?;
+    }
+    let session = import.finish().await?;
+    let place = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
+    let mut response = (StatusCode::CREATED, Tagged(session)).into_response();
+    response.headers_mut().extend(place.into_iter().map(|place| (header::LOCATION, place)));
+    Ok(response)
+}
