@@ -1,10 +1,12 @@
 //! Sessions as files: `/v1/sessions/{session}/export`, `/v1/import`.
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
+use mainspring_core::Session;
+use mainspring_kernel::kernel::Caller;
 
 use super::access::Known;
 use super::body::Named;
@@ -12,6 +14,8 @@ use super::sessions::Tagged;
 use super::{Http, Problem};
 
 const JSONL: &str = "application/jsonl";
+/// How many bytes of a file that was refused are still read.
+const PATIENCE: usize = 64 << 20;
 
 /// `GET /v1/sessions/{session}/export`: a stream that breaks off is no whole file, and has no `end` line.
 pub(super) async fn session_export(
@@ -36,6 +40,21 @@ pub(super) async fn session_export(
     Ok(response)
 }
 
+async fn read(http: &Http, caller: &Caller, chunks: &mut BodyDataStream) -> Result<Session, Problem> {
+    let mut import = http.kernel.session_import(caller)?;
+    let limit = http.kernel.limits().import_bytes;
+    let mut size = 0_usize;
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| Problem::invalid(format!("the body broke off: {error}")))?;
+        size = size.saturating_add(chunk.len());
+        if size > limit {
+            return Err(mainspring_kernel::Error::TooLarge { what: "the file", size, limit }.into());
+        }
+        import.push(&chunk).await?;
+    }
+    Ok(import.finish().await?)
+}
+
 /// `POST /v1/import`: all of the file or nothing of it.
 pub(super) async fn session_import(
     State(http): State<Http>,
@@ -49,19 +68,21 @@ pub(super) async fn session_import(
         let detail = format!("send the file as {JSONL}");
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
     }
-    let mut import = http.kernel.session_import(&caller)?;
-    let limit = http.kernel.limits().import_bytes;
     let mut chunks = request.into_body().into_data_stream();
-    let mut size = 0_usize;
-    while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| Problem::invalid(format!("the body broke off: {error}")))?;
-        size = size.saturating_add(chunk.len());
-        if size > limit {
-            return Err(mainspring_kernel::Error::TooLarge { what: "the file", size, limit }.into());
+    let session = match read(&http, &caller, &mut chunks).await {
+        Ok(session) => session,
+        Err(problem) => {
+            // Whoever sends a file reads the answer once it is sent: what is left of it is read, up to a point.
+            let mut left = PATIENCE;
+            while let Some(Ok(chunk)) = chunks.next().await {
+                left = left.saturating_sub(chunk.len());
+                if left == 0 {
+                    break;
+                }
+            }
+            return Err(problem);
         }
-        import.push(&chunk).await?;
-    }
-    let session = import.finish().await?;
+    };
     let place = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
     let mut response = (StatusCode::CREATED, Tagged(session)).into_response();
     response.headers_mut().extend(place.into_iter().map(|place| (header::LOCATION, place)));

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Line, Message, MessageId, Origin, Place, Point, Role, Run, Session, TitleSource};
+use mainspring_core::{
+    Line, Message, MessageId, Origin, Place, Point, Role, Run, Session, SessionStatus, TitleSource,
+    Visibility,
+};
 
 use super::{Actor, Command};
 use crate::error::Error;
@@ -115,10 +118,10 @@ impl Actor {
     /// While this waits for the fork to be stored, this session is not deleted under it.
     pub(super) async fn fork(&mut self, fork: Forking) -> Result<Result<Session, StoreError>, Error> {
         let (point, placed, _) = self.message_at(fork.message).await?;
-        // What is being written may yet be rolled back.
-        if let Some(active) = self.active.as_ref().filter(|active| placed.message.run == Some(active.run.id))
-        {
-            return Err(Error::Busy { status: active.run.state.status() });
+        // What a run is writing, or will go on writing, may yet be rolled back.
+        let live = self.active.iter().map(|active| &active.run).chain(&self.queue);
+        if let Some(run) = { live }.find(|run| placed.message.run == Some(run.id)) {
+            return Err(Error::Busy { status: run.state.status() });
         }
         let now = self.shared.clock.now();
         let source = &self.hot.session;
@@ -130,7 +133,9 @@ impl Actor {
             title_source: if titled { Some(TitleSource::Manual) } else { source.title_source },
             external_ref: None,
             legacy_alias: None,
-            status: mainspring_core::SessionStatus::Open,
+            status: SessionStatus::Open,
+            org: fork.org,
+            visibility: Visibility::Private,
             pinned: false,
             tip: Some(point),
             tip_message: Some(fork.message),

@@ -28,6 +28,8 @@ pub struct ForkRequest {
 pub(crate) struct Forking {
     pub(crate) id: SessionId,
     pub(crate) message: MessageId,
+    /// The org of whoever forks.
+    pub(crate) org: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) title: Option<String>,
     pub(crate) request: Option<Box<Request>>,
@@ -125,7 +127,7 @@ impl Kernel {
             let request =
                 request.clone().map(|request| Box::new(Request { answer: id.to_string(), ..request }));
             let ForkRequest { message, key, title } = fork.clone();
-            let forking = Box::new(Forking { id, message, key, title, request });
+            let forking = Box::new(Forking { id, message, org: caller.org.clone(), key, title, request });
             match self.shared.call(source.id, |reply| Command::Fork(forking, reply)).await? {
                 Ok(session) => return Ok((session, true)),
                 Err(StoreError::Conflict(Unique::RequestKey)) => {}

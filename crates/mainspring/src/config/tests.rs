@@ -179,6 +179,7 @@ fn all_of_the_file() {
             idle_unload_ms = 0
             readers = 0x2
             on_orphan = "retry"
+            titles = "off"
             log = "info,mainspring=debug"
             retry = { base_ms = 1, max_ms = 2 }
             limits.page = 7
@@ -197,6 +198,7 @@ fn all_of_the_file() {
     assert_eq!((config.max_workers, config.readers), (16, 2));
     assert_eq!((config.cancel_grace_ms, config.wait_expiry_hours, config.idle_unload_ms), (1000, 1, 0));
     assert_eq!((config.durability, config.on_orphan), (Durability::Normal, OnOrphan::Retry));
+    assert_eq!(config.titles, Titles::Off);
     assert_eq!(config.retry, Retry { base_ms: 1, max_ms: 2 });
     assert_eq!(config.limits.page, 7);
     assert_eq!(config.adapters["pi"].max_workers, Some(2));

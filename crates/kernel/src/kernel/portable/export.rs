@@ -9,6 +9,9 @@ use super::{FORMAT, Line, MessageLine, RunLine, VERSION};
 use crate::error::Error;
 use crate::store::{Loaded, RunPage, SessionRef};
 
+/// How much is read at once: messages may be large.
+const PAGE: usize = 64;
+
 /// A session on its way out.
 pub struct Export {
     shared: Arc<Shared>,
@@ -152,7 +155,7 @@ impl Export {
     }
 
     fn page(&self) -> usize {
-        self.shared.options.limits.page
+        self.shared.options.limits.page.min(PAGE)
     }
 }
 

@@ -73,18 +73,38 @@ pub(in super::super) fn search_messages(
         found!(" FROM search_messages AS f CROSS JOIN messages ON id = f.rowid"),
         " AND search_messages MATCH ?3 AND f.rowid < ?2 ORDER BY f.rowid DESC LIMIT ?4"
     );
-    let read = |columns: &mut Columns<'_>| {
-        let (place, session, title) = (columns.number()?, columns.id()?, columns.get()?);
-        Ok(Found { place, session, title, message: Arc::clone(&message(columns)?.message) })
-    };
     let before = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
     let searched_to = searched_to(connection).map_err(|error| of_read(&error))?;
-    let mut hits = all(connection, rest, params![owner, before, searched_to], read)?;
-    hits.retain(|found| query.finds(&searched(&found.message.content)));
-    hits.truncate(many);
+    let mut hits = found_by_reading(connection, rest, params![owner, before, searched_to], query, many)
+        .map_err(|error| of_read(&error))?;
     let left = limit(many - hits.len());
     if left > 0 {
-        hits.extend(all(connection, indexed, params![owner, before, asked(query), left], read)?);
+        hits.extend(all(connection, indexed, params![owner, before, asked(query), left], found)?);
+    }
+    Ok(hits)
+}
+
+fn found(columns: &mut Columns<'_>) -> Result<Found> {
+    let (place, session, title) = (columns.number()?, columns.id()?, columns.get()?);
+    Ok(Found { place, session, title, message: Arc::clone(&message(columns)?.message) })
+}
+
+/// The first `many` of what `sql` selects that `query` finds, one at a time: there may be much to read.
+fn found_by_reading(
+    connection: &Connection,
+    sql: &str,
+    params: impl rusqlite::Params,
+    query: &Query,
+    many: usize,
+) -> Result<Vec<Found>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(params)?;
+    let mut hits = vec![];
+    while let Some(row) = rows.next()?.filter(|_| hits.len() < many) {
+        let read = found(&mut Columns::of(row))?;
+        if query.finds(&searched(&read.message.content)) {
+            hits.push(read);
+        }
     }
     Ok(hits)
 }
