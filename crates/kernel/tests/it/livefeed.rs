@@ -47,7 +47,11 @@ async fn a_session_is_followed_from_its_first_prompt_to_its_end() {
     assert_eq!(told(&mut feed).await, ["opened a Paused"]);
     world.kernel.run_answer(&world.me, run.id, wait, input("this")).await.unwrap();
     world.ended(run.id).await;
-    assert_eq!(told(&mut feed).await, ["status Idle"], "what was in between is coalesced");
+    assert_eq!(
+        told(&mut feed).await,
+        ["title ask which?; say fine", "status Idle"],
+        "what was in between is coalesced"
+    );
     let hang = world.prompt("a", "hang").await;
     assert_eq!(told(&mut feed).await, ["status Busy"]);
     let queued = world.prompt("a", "say later").await;
