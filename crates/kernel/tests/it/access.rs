@@ -221,7 +221,8 @@ async fn a_guest_reads_until_it_is_no_longer_shown() {
     show(Visibility::Org).await;
     let mut theirs = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
     let mut read = vec![];
-    while read.iter().filter(|kind| **kind == "session.updated").count() < 2 {
+    // Named, hidden and shown again.
+    while read.iter().filter(|kind| **kind == "session.updated").count() < 3 {
         if let Some(Ok(Item::Event(event))) = soon(theirs.next()).await {
             read.push(event.body.kind());
         }
