@@ -23,6 +23,7 @@ pub const PROTOCOL_VERSION: u8 = 2;
 
 /// The place of an event in the order of all events. Increases; not dense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(transparent)]
 pub struct Cursor(pub u64);
 
@@ -76,6 +77,9 @@ impl Serialize for Position {
     }
 }
 
+#[cfg(feature = "schema")]
+crate::schema::text!(Position, r"^[0-9]+\.[0-9]+$");
+
 /// One event with its envelope.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
@@ -106,26 +110,52 @@ impl Event {
     }
 }
 
+/// The public form of an event.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+struct Envelope<'a> {
+    /// 2.
+    protocol_version: u8,
+    /// Its id.
+    event_id: EventId,
+    /// Its place among all events.
+    cursor: Cursor,
+    /// The session's count of streamed bytes when it happened.
+    pos: u64,
+    /// The session it belongs to.
+    session_id: SessionId,
+    /// The run it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_id: Option<RunId>,
+    /// The attempt it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt_id: Option<AttemptId>,
+    /// The caller's name for the request that made the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
+    /// When it happened.
+    timestamp_ms: Time,
+    #[serde(flatten)]
+    body: &'a Body,
+}
+
+#[cfg(feature = "schema")]
+impl utoipa::PartialSchema for Event {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        Envelope::schema()
+    }
+}
+
+#[cfg(feature = "schema")]
+impl utoipa::ToSchema for Event {
+    fn schemas(schemas: &mut Vec<(String, utoipa::openapi::RefOr<utoipa::openapi::Schema>)>) {
+        Envelope::schemas(schemas);
+    }
+}
+
 impl Serialize for Event {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Envelope<'a> {
-            protocol_version: u8,
-            event_id: EventId,
-            cursor: Cursor,
-            pos: u64,
-            session_id: SessionId,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            run_id: Option<RunId>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            attempt_id: Option<AttemptId>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            request_id: Option<&'a str>,
-            timestamp_ms: Time,
-            #[serde(flatten)]
-            body: &'a Body,
-        }
         Envelope {
             protocol_version: PROTOCOL_VERSION,
             event_id: self.id,
@@ -185,6 +215,7 @@ macro_rules! bodies {
     ($($(#[$doc:meta])* $name:literal => $variant:ident { $($(#[$meta:meta])* $field:ident: $type:ty),* $(,)? })*) => {
         /// What happened: the type of an event and its payload.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
         #[serde(tag = "type", content = "payload", rename_all_fields = "camelCase")]
         #[expect(missing_docs, reason = "the variants say it; docs/events.md lists each field")]
         pub enum Body {
@@ -361,6 +392,7 @@ impl Body {
 
 /// What changed about a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "changed", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum SessionChange {
     /// It has another title, or none.
@@ -382,6 +414,7 @@ pub enum SessionChange {
 
 /// What every run's end says.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Close {
     /// The run's last message.
@@ -397,6 +430,7 @@ pub struct Close {
 
 /// Why a run was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CancelReason {
     /// Somebody asked.
@@ -413,6 +447,7 @@ pub enum CancelReason {
 
 /// How it is known that a cancelled attempt has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
     /// The adapter returned.
@@ -425,6 +460,7 @@ pub enum Proof {
 
 /// How a tool call that did not succeed ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ToolOutcome {
     /// It failed.

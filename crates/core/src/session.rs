@@ -15,6 +15,7 @@ use crate::{Body, MessageId, Point, Refusal, SessionChange, SessionId, Time};
 
 /// A durable conversation or work identity.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Session {
     /// Its id.
@@ -72,6 +73,7 @@ pub struct Session {
 
 /// What a session stands for in the caller's world, for example a task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ExternalRef {
     /// What kind of thing.
     pub kind: String,
@@ -81,6 +83,7 @@ pub struct ExternalRef {
 
 /// A compatibility alias: a key within a client's scope.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LegacyAlias {
     /// Whose keys.
     pub scope: String,
@@ -90,6 +93,7 @@ pub struct LegacyAlias {
 
 /// Whether a session is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SessionStatus {
     /// In use.

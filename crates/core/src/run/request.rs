@@ -7,6 +7,7 @@ use crate::message::names;
 
 /// The caller's own names for a request; together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RequestName {
     /// Who asked.
@@ -22,6 +23,7 @@ pub struct RequestName {
 
 /// What a run needs beside its prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunOptions {
     /// Instructions for the agent.
@@ -40,6 +42,7 @@ pub struct RunOptions {
 
 /// Where in the session's tree a run writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum Place {
     /// At the end of the active path.
@@ -68,6 +71,7 @@ impl Place {
 
 /// Whether the agent may act or only answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Answer only.
@@ -80,6 +84,7 @@ names!(Mode { Ask => "ask", Act => "act" });
 
 /// What a new prompt does to a busy session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// Wait its turn.

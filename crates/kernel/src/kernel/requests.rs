@@ -125,6 +125,7 @@ pub(crate) struct Accept {
 
 /// What a cancellation answers: what was done, not what is hoped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CancelOutcome {
     /// The wish to stop is recorded.
@@ -207,6 +208,7 @@ pub struct MessageTree {
 
 /// One message of a tree.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TreeNode {
     /// The message.
