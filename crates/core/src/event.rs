@@ -215,11 +215,16 @@ macro_rules! bodies {
     ($($(#[$doc:meta])* $name:literal => $variant:ident { $($(#[$meta:meta])* $field:ident: $type:ty),* $(,)? })*) => {
         /// What happened: the type of an event and its payload.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-        #[serde(tag = "type", content = "payload", rename_all_fields = "camelCase")]
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = EventBody))]
+        #[serde(tag = "type", content = "payload")]
         #[expect(missing_docs, reason = "the variants say it; docs/events.md lists each field")]
         pub enum Body {
-            $($(#[$doc])* #[serde(rename = $name)] $variant { $($(#[$meta])* $field: $type),* },)*
+            $(
+                $(#[$doc])*
+                #[serde(rename = $name, rename_all = "camelCase")]
+                #[cfg_attr(feature = "schema", schema(rename = $name))]
+                $variant { $($(#[$meta])* $field: $type),* },
+            )*
         }
 
         impl Body {

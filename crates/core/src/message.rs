@@ -94,7 +94,7 @@ pub enum MessageStatus {
 /// One piece of a message's content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Block {
     /// Plain text.
     Text {
@@ -104,6 +104,7 @@ pub enum Block {
     /// The model thought here. The thought itself is not kept.
     Thinking {},
     /// A file, by reference.
+    #[serde(rename_all = "camelCase")]
     Attachment {
         /// Where its bytes are.
         artifact: ArtifactId,
@@ -123,6 +124,7 @@ pub enum Block {
         input: Value,
     },
     /// What a tool answered.
+    #[serde(rename_all = "camelCase")]
     ToolResult {
         /// The call it answers.
         tool_use_id: String,

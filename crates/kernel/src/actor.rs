@@ -94,7 +94,8 @@ impl Actor {
         channel: (mpsc::UnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
     ) -> Self {
         let at = Position { cursor: loaded.cursor, pos: loaded.pos };
-        let feed = Feed::new(fence, at, shared.dirty.clone(), shared.options.limits.message_bytes);
+        let (dirty, meters) = (shared.dirty.clone(), shared.meters.clone());
+        let feed = Feed::new(fence, at, dirty, shared.options.limits.message_bytes, meters);
         let hot = Hot {
             lines: loaded.lines.iter().map(|line| (line.id, *line)).collect(),
             effects: loaded.effects,

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::meters::Meters;
 use crate::store::{Chunk, Fence};
 
 mod subscription;
@@ -36,6 +37,7 @@ pub struct Feed {
     readers: AtomicUsize,
     dirty: UnboundedSender<Arc<Feed>>,
     message_bytes: usize,
+    meters: Arc<Meters>,
 }
 
 #[derive(Debug)]
@@ -52,6 +54,9 @@ struct State {
     is_dirty: bool,
     writer: Option<Writer>,
     late: u64,
+    /// Deltas that are not counted yet, and up to where streamed bytes are.
+    deltas: u64,
+    counted: u64,
     thoughts: VecDeque<Thought>,
     thought_no: u64,
     closed: bool,
@@ -116,6 +121,7 @@ impl Feed {
         at: Position,
         dirty: UnboundedSender<Arc<Feed>>,
         message_bytes: usize,
+        meters: Arc<Meters>,
     ) -> Arc<Self> {
         Arc::new(Self {
             session: fence.session,
@@ -131,6 +137,8 @@ impl Feed {
                 is_dirty: false,
                 writer: None,
                 late: 0,
+                deltas: 0,
+                counted: at.pos,
                 thoughts: VecDeque::new(),
                 thought_no: 0,
                 closed: false,
@@ -139,6 +147,7 @@ impl Feed {
             readers: AtomicUsize::new(0),
             dirty,
             message_bytes,
+            meters,
         })
     }
 
@@ -156,7 +165,7 @@ impl Feed {
         let mut state = self.state.lock();
         let state = &mut *state;
         let Some(writer) = state.writer.as_mut().filter(|writer| writer.attempt == by) else {
-            state.late += 1;
+            self.late_call(&mut state.late);
             return Err(DeltaError::Revoked);
         };
         if writer.bytes + text.len() > self.message_bytes {
@@ -175,6 +184,7 @@ impl Feed {
             }),
         }
         state.pos += text.len() as u64;
+        state.deltas += 1;
         if !std::mem::replace(&mut state.is_dirty, true) {
             // The flusher is gone only when the kernel is.
             let _ = self.dirty.send(self.clone());
@@ -190,7 +200,7 @@ impl Feed {
         }
         let mut state = self.state.lock();
         if state.writer.as_ref().is_none_or(|writer| writer.attempt != by) {
-            state.late += 1;
+            self.late_call(&mut state.late);
             return Err(DeltaError::Revoked);
         }
         state.thought_no += 1;
@@ -210,7 +220,12 @@ impl Feed {
 
     /// Counts a late call of an attempt without authority.
     pub(crate) fn count_late(&self) {
-        self.state.lock().late += 1;
+        self.late_call(&mut self.state.lock().late);
+    }
+
+    fn late_call(&self, late: &mut u64) {
+        *late += 1;
+        self.meters.late_calls.add(1);
     }
 
     /// How many late calls were refused.
@@ -296,6 +311,8 @@ impl Feed {
         let (from, to, fence) = (state.flushed, state.pos, state.fence);
         state.flushed = to;
         state.is_dirty = false;
+        self.meters
+            .streamed(std::mem::take(&mut state.deltas), to - std::mem::replace(&mut state.counted, to));
         let newer = state.text.iter().rev().take_while(|segment| segment.end() > from).count();
         let segments = state.text.iter().skip(state.text.len() - newer);
         let chunk = |segment: &Segment| Chunk {

@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::ids::Ids;
+use crate::meters::{Counts, Meters};
 use crate::scheduler::Scheduler;
 use crate::store::Store;
 use crate::tasks::Tasks;
@@ -129,6 +130,7 @@ pub(crate) struct Shared {
     pub(crate) tasks: Tasks,
     pub(crate) scheduler: Scheduler,
     pub(crate) dirty: mpsc::UnboundedSender<Arc<Feed>>,
+    pub(crate) meters: Arc<Meters>,
     actors: Mutex<HashMap<SessionId, mpsc::UnboundedSender<Command>>>,
     work: watch::Sender<Work>,
     me: std::sync::Weak<Shared>,
@@ -151,6 +153,7 @@ impl Kernel {
         // Nobody works before everything that was left is taken up, so that a start that fails has done nothing.
         let scheduler = Scheduler::new(0, options.adapter_workers.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
+        let meters = Arc::new(Meters::new(clock.now()));
         let shared = Arc::new_cyclic(|me| Shared {
             store,
             adapters,
@@ -161,6 +164,7 @@ impl Kernel {
             tasks,
             scheduler,
             dirty,
+            meters,
             actors: Mutex::new(HashMap::new()),
             work: watch::Sender::new(Work::default()),
             me: me.clone(),
@@ -217,6 +221,11 @@ impl Kernel {
         clock.sleep_until(clock.now().plus(millis)).await;
     }
 
+    /// A moment of a time that never jumps, to tell how long something took.
+    pub fn elapsed(&self) -> std::time::Duration {
+        self.shared.clock.elapsed()
+    }
+
     /// What the adapters can do.
     pub fn adapters(&self) -> Vec<Capabilities> {
         self.shared.adapters.values().map(|adapter| adapter.capabilities()).collect()
@@ -225,6 +234,11 @@ impl Kernel {
     /// How much work there is now, and whenever that changes.
     pub fn work(&self) -> watch::Receiver<Work> {
         self.shared.work.subscribe()
+    }
+
+    /// What this process has done since it started.
+    pub fn counts(&self) -> Counts {
+        self.shared.meters.counts(self.shared.clock.now())
     }
 
     /// How many sessions are in memory.

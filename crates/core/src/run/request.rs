@@ -43,17 +43,19 @@ pub struct RunOptions {
 /// Where in the session's tree a run writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase")]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Place {
     /// At the end of the active path.
     #[default]
     Tip,
     /// Beneath this user message: another answer to it.
+    #[serde(rename_all = "camelCase")]
     Regenerate {
         /// The user message.
         message_id: MessageId,
     },
     /// Beneath this assistant message: another prompt after it.
+    #[serde(rename_all = "camelCase")]
     Edit {
         /// The assistant message.
         message_id: MessageId,

@@ -18,24 +18,45 @@ use mainspring_kernel::kernel::{Accepted, Caller, ends_run};
 use mainspring_kernel::store::SessionRef;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
+use utoipa::IntoParams;
 
 use super::access::Known;
 use super::body::{Asked, Named, NamedRun};
 use super::sessions::Page;
+use super::streams::Place;
 use super::{Http, Problem};
 
 /// How often a silent stream shows that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct EventsQuery {
-    /// Only what comes after this position.
+    /// Only what comes after this position: the id of a server-sent event, or the `next` of the page before.
+    #[param(pattern = r"^[0-9]+\.[0-9]+$")]
     after: Option<String>,
+    /// How many of a page; 50 if not given.
     limit: Option<usize>,
 }
 
-/// `GET /v1/sessions/{session}/events`: a page, or a stream if the caller accepts `text/event-stream`.
+/// Where a stream goes on.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "it documents a header; `after` reads it")]
+pub(super) struct Resume {
+    /// Like `after`; browsers send it by themselves.
+    #[param(rename = "Last-Event-ID", pattern = r"^[0-9]+\.[0-9]+$")]
+    last_event_id: Option<String>,
+}
+
+/// Events of a session: a page, or a stream if the caller accepts `text/event-stream`
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}/events", params(Named, EventsQuery, Resume),
+    responses((status = 200, description = "Events, in order",
+        content((Page<Event> = "application/json"), (String = "text/event-stream")))),
+    extensions(("x-problems" = json!(["not_found", "too_many_streams"]))),
+)]
 pub(super) async fn session_events(
     State(http): State<Http>,
     Known(caller): Known,
@@ -46,13 +67,19 @@ pub(super) async fn session_events(
     let after = after(&headers, &query)?;
     if wants_stream(&headers) {
         let (_, items) = http.kernel.session_subscribe(&caller, &by, after).await?;
-        return Ok(stream_of(&http, items, None));
+        return stream_of(&http, items, None);
     }
     let cursor = after.unwrap_or(Position::START).cursor;
-    Ok(page(http.kernel.session_events(&caller, &by, cursor, query.limit).await?, query.limit))
+    Ok(page(&http, http.kernel.session_events(&caller, &by, cursor, query.limit).await?, query.limit))
 }
 
-/// `GET /v1/runs/{run}/events`: a page, or a stream that ends with the run.
+/// Events of a run: a page, or a stream that ends with it
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/events", params(NamedRun, EventsQuery, Resume),
+    responses((status = 200, description = "Events, in order",
+        content((Page<Event> = "application/json"), (String = "text/event-stream")))),
+    extensions(("x-problems" = json!(["not_found", "too_many_streams"]))),
+)]
 pub(super) async fn run_events(
     State(http): State<Http>,
     Known(caller): Known,
@@ -63,12 +90,13 @@ pub(super) async fn run_events(
     let after = after(&headers, &query)?;
     let cursor = after.unwrap_or(Position::START).cursor;
     if !wants_stream(&headers) {
-        return Ok(page(http.kernel.run_events(&caller, run, cursor, query.limit).await?, query.limit));
+        let events = http.kernel.run_events(&caller, run, cursor, query.limit).await?;
+        return Ok(page(&http, events, query.limit));
     }
     let session = SessionRef::Id(http.kernel.run_get(&caller, run).await?.session);
     let (_, items) =
         http.kernel.session_subscribe(&caller, &session, Some(after.unwrap_or(Position::START))).await?;
-    Ok(stream_of(&http, items, Some(run)))
+    stream_of(&http, items, Some(run))
 }
 
 /// A run that was just accepted, as a stream that ends with it.
@@ -79,7 +107,7 @@ pub(super) async fn run_stream(
 ) -> Result<Response, Problem> {
     let by = SessionRef::Id(accepted.session.id);
     let (_, items) = http.kernel.session_subscribe(caller, &by, Some(accepted.position)).await?;
-    Ok(stream_of(http, items, Some(accepted.run.id)))
+    stream_of(http, items, Some(accepted.run.id))
 }
 
 /// True when the caller asks for server-sent events.
@@ -97,16 +125,18 @@ fn after(headers: &HeaderMap, query: &EventsQuery) -> Result<Option<Position>, P
     text.parse().map(Some).map_err(|bad: mainspring_core::BadPosition| Problem::invalid(bad.to_string()))
 }
 
-fn page(events: Vec<Event>, limit: Option<usize>) -> Response {
-    Json(Page::of(events, limit, |event| event.position().to_string())).into_response()
+fn page(http: &Http, events: Vec<Event>, limit: Option<usize>) -> Response {
+    Json(Page::of(http, events, limit, |event| event.position().to_string())).into_response()
 }
 
-fn stream_of(http: &Http, items: Subscription, run: Option<RunId>) -> Response {
-    let stream = frames(Reader { items, run, stop: http.stop.clone(), done: false });
-    Sse::new(stream).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
+fn stream_of(http: &Http, items: Subscription, run: Option<RunId>) -> Result<Response, Problem> {
+    let place = http.streams.place(&http.limits, Some(items.session()))?;
+    let stream = frames(Reader { items, run, stop: http.stop.clone(), done: false, _place: place });
+    Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response())
 }
 
 struct Reader {
+    _place: Place,
     items: Subscription,
     run: Option<RunId>,
     stop: CancellationToken,

@@ -92,6 +92,7 @@ impl Subscription {
     /// A reader that has seen everything up to `at`.
     pub(crate) fn new(feed: Arc<Feed>, store: Arc<dyn Store>, at: Position) -> Self {
         feed.readers.fetch_add(1, Ordering::Relaxed);
+        feed.meters.subscribers.fetch_add(1, Ordering::Relaxed);
         let thought = feed.state.lock().thought_no;
         Self { feed, store, at, backlog: VecDeque::new(), thought }
     }
@@ -195,6 +196,7 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         self.feed.readers.fetch_sub(1, Ordering::Relaxed);
+        self.feed.meters.subscribers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -18,7 +18,13 @@ impl Kernel {
     pub async fn run_create(&self, caller: &Caller, request: RunRequest) -> Result<Accepted, Error> {
         self.check_request(caller, &request)?;
         let fingerprint = fingerprint(&request);
-        match self.run_accept(caller, &request, fingerprint).await {
+        let outcome = self.run_accept(caller, &request, fingerprint).await;
+        match &outcome {
+            Ok(accepted) if !accepted.replayed => self.shared.meters.runs_accepted.add(1),
+            Err(Error::Overloaded { .. }) => self.shared.meters.queue_refusals.add(1),
+            _ => {}
+        }
+        match outcome {
             Ok(accepted) => Ok(accepted),
             // A request that was accepted before is answered as before, whatever would be said to it now.
             Err(error) => match self.run_replayed(caller, &request, fingerprint).await? {

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use axum::serve::ListenerExt;
 use clap::Args;
-use mainspring_edges::http::{Access, Http};
+use mainspring_edges::http::{self, Access, Http};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
@@ -64,13 +65,15 @@ impl Serve {
         let tcp = TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))?;
         let (unix, socket) = bind_socket(dir)?;
         let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
-        let router = Http::new(kernel.clone(), access, stop.clone()).router();
+        let limits = context.config().http;
+        let router = Http::new(kernel.clone(), access, limits, stop.clone()).router();
         context.output.note(format_args!("serving http://{} and {}", tcp.local_addr()?, socket.display()))?;
         context.output.note(format_args!("{DIM}token: mainspring serve --print-token{DIM:#}"))?;
 
-        let closes = |closing: CancellationToken| async move { closing.cancelled().await };
-        let over_tcp = axum::serve(tcp, router.clone()).with_graceful_shutdown(closes(closing.clone()));
-        let over_unix = axum::serve(unix, router).with_graceful_shutdown(closes(closing.clone()));
+        // What is streamed goes out at once. A connection that refuses this is slower, and works.
+        let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
+        let over_tcp = http::serve(tcp, router.clone(), limits, closing.clone());
+        let over_unix = http::serve(unix, router, limits, closing.clone());
         let shutdown = async {
             let signal = stopped().await;
             context.output.note(format_args!(
@@ -88,9 +91,9 @@ impl Serve {
             kernel.pause(LAST_WORDS).await;
             signal
         };
-        let served = async { tokio::try_join!(over_tcp.into_future(), over_unix.into_future()).map(drop) };
+        let served = async { tokio::join!(over_tcp, over_unix) };
         tokio::select! {
-            served = served => served?,
+            _ = served => {}
             stopped = shutdown => stopped?,
         }
         // The lock tells who may serve; the socket of a server that is gone would only mislead.
