@@ -39,6 +39,10 @@ impl<T: DeserializeOwned> FromRequest<Http> for Input<T> {
             let detail = "send the body as application/json";
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
         }
+        // Serde would also read an array, field by field.
+        if bytes.trim_ascii_start().first() != Some(&b'{') {
+            return Err(Problem::invalid("the body: expected an object"));
+        }
         serde_json::from_slice(&bytes)
             .map(Self)
             .map_err(|error| Problem::invalid(format!("the body: {error}")))

@@ -146,6 +146,10 @@ fn complete(operation: &mut Value, path: &str, common: &[Row], limits: &Limits) 
         operation["responses"][status.as_str()] = answer(status, &codes);
     }
     for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
+        // What is not sent is absent; there is no null in an address or a header.
+        if let Some(kinds) = parameter.pointer_mut("/schema/type").filter(|kinds| kinds.is_array()) {
+            *kinds = kinds[0].take();
+        }
         if parameter["name"] == "limit" {
             parameter["schema"]["minimum"] = json!(1);
             parameter["schema"]["maximum"] = json!(limits.page);

@@ -34,7 +34,7 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 #[into_params(parameter_in = Query)]
 pub(super) struct EventsQuery {
     /// Only what comes after this position: the id of a server-sent event, or the `next` of the page before.
-    #[param(pattern = r"^[0-9]+\.[0-9]+$")]
+    #[param(pattern = r"^[0-9]{1,19}\.[0-9]{1,19}$")]
     after: Option<String>,
     /// How many of a page; 50 if not given.
     limit: Option<usize>,
@@ -46,7 +46,7 @@ pub(super) struct EventsQuery {
 #[expect(dead_code, reason = "it documents a header; `after` reads it")]
 pub(super) struct Resume {
     /// Like `after`; browsers send it by themselves.
-    #[param(rename = "Last-Event-ID", pattern = r"^[0-9]+\.[0-9]+$")]
+    #[param(rename = "Last-Event-ID", pattern = r"^[0-9]{1,19}\.[0-9]{1,19}$")]
     last_event_id: Option<String>,
 }
 

@@ -127,7 +127,7 @@ pub(super) struct ListQuery {
     /// How many; 50 if not given.
     limit: Option<usize>,
     /// The `next` of the page before.
-    #[param(pattern = r"^[0-9]+\.ses_[0-9a-f]{32}$")]
+    #[param(pattern = r"^[0-9]{1,18}\.ses_[0-9a-f]{32}$")]
     before: Option<String>,
 }
 

@@ -101,12 +101,17 @@ impl Kernel {
         if let (None, Some(key)) = (&found, idempotency_key)
             && let Some(earlier) = store.request_get(&caller.owner, "run_create", key).await?
         {
+            let (same, name) = (earlier.fingerprint == fingerprint, format!("the idempotency key {key:?}"));
             let run = match earlier.answer.parse() {
                 Ok(run) => store.run_get(run).await?,
                 Err(_) => None,
             };
-            found = run
-                .map(|run| (earlier.fingerprint == fingerprint, run, format!("the idempotency key {key:?}")));
+            found = match run {
+                Some(run) => Some((same, run, name)),
+                // Its session was deleted. That does not make the request a new one.
+                None if same => return Err(Error::not_found("run", earlier.answer)),
+                None => return Err(Error::RequestConflict { name }),
+            };
         }
         match found {
             None => Ok(None),
