@@ -27,7 +27,7 @@ async fn raw(mut stream: impl AsyncRead + AsyncWrite + Unpin, sent: &str) -> Str
     stream.write_all(sent.as_bytes()).await.unwrap();
     let mut read = String::new();
     let reading = stream.read_to_string(&mut read);
-    tokio::time::timeout(Duration::from_secs(30), reading).await.expect("closed in time").unwrap();
+    tokio::time::timeout(Duration::from_secs(15), reading).await.expect("closed in time").unwrap();
     read
 }
 
