@@ -212,6 +212,7 @@ async fn bad_requests_are_problems_with_stable_codes() {
             "invalid_request",
         ),
         (server.request(Method::POST, "/v1/runs").json(&json!({"promt": "x"})), 400, "invalid_request"),
+        (server.request(Method::POST, "/v1/sessions").json(&json!([null, "k"])), 400, "invalid_request"),
         (server.request(Method::POST, "/v1/runs").json(&json!({"prompt": ""})), 400, "invalid_request"),
         (
             server.request(Method::POST, "/v1/runs").json(&json!({"prompt": "x", "adapter": "no"})),

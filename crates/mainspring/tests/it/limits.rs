@@ -145,3 +145,17 @@ async fn who_does_not_send_in_time_is_sent_away() {
     assert!(answered.contains(r#""code":"request_timeout""#), "{answered}");
     assert_eq!(server.get("/v1/runs").await.1["items"], json!([]));
 }
+
+#[tokio::test]
+async fn a_page_is_as_long_as_allowed_and_says_where_the_next_begins() {
+    let server = Server::start_with(&[("MAINSPRING_LIMITS_PAGE", "2")]);
+    for key in ["a", "b", "c"] {
+        server.post("/v1/sessions", json!({"key": key})).await;
+    }
+    let (_, first) = server.get("/v1/sessions").await;
+    let (_, rest) = server.get(&format!("/v1/sessions?before={}", first["next"].as_str().unwrap())).await;
+    let count = |page: &Value| page["items"].as_array().unwrap().len();
+    assert_eq!((count(&first), count(&rest), rest.get("next")), (2, 1, None));
+    let (status, problem) = server.get("/v1/sessions?limit=3").await;
+    assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_request")));
+}
