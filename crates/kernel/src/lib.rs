@@ -12,6 +12,7 @@ pub mod feed;
 mod flusher;
 pub mod ids;
 pub mod kernel;
+pub mod meters;
 mod scheduler;
 pub mod store;
 pub mod tasks;
