@@ -12,7 +12,7 @@ use axum::routing::{get, post};
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use futures_util::stream;
-use mainspring_edges::http::{Access, Http};
+use mainspring_edges::http::{Access, Http, HttpLimits};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Kernel, Options};
@@ -110,7 +110,7 @@ pub(crate) fn ours(path: &Path) {
         let kernel =
             Kernel::start(store, adapter::all(), options, Clock::system(), Ids::system()).await.unwrap();
         let access = Access::new(TOKEN, world::OWNER);
-        serve(Http::new(kernel, access, CancellationToken::new()).router()).await;
+        serve(Http::new(kernel, access, HttpLimits::default(), CancellationToken::new()).router()).await;
     });
 }
 

@@ -15,6 +15,8 @@ pub mod message;
 pub mod record;
 pub mod refusal;
 pub mod run;
+#[cfg(feature = "schema")]
+mod schema;
 pub mod session;
 pub mod state;
 pub mod time;

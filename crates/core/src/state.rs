@@ -14,6 +14,7 @@ pub const EVENT_VALUE_BYTES: usize = 4 << 10;
 
 /// What a piece of state lives with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StateScope {
     /// One run.
@@ -27,6 +28,7 @@ names!(StateScope { Run => "run", Session => "session", Owner => "owner" });
 
 /// Who changed a piece of state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StateAuthor {
     /// Somebody who called.
@@ -37,6 +39,7 @@ pub enum StateAuthor {
 
 /// One key and what it holds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StateEntry {
     /// The key.

@@ -141,35 +141,32 @@ pub enum Error {
 }
 
 impl Error {
-    /// The stable code.
-    pub const fn code(&self) -> &'static str {
-        match self {
-            Self::NotFound { .. } => "not_found",
-            Self::Forbidden(_) => "forbidden",
-            Self::Invalid(_) => "invalid_request",
-            Self::TooLarge { .. } => "too_large",
-            Self::TooMany { .. } => "too_many",
-            Self::UnknownAdapter { .. } => "adapter_not_registered",
-            Self::Unsupported { .. } => "adapter_incompatible",
-            Self::RequestConflict { .. } => "request_conflict",
-            Self::AlreadyExists { .. } => "already_exists",
-            Self::AmbiguousMode => "ambiguous_mode",
-            Self::NoModel => "no_model",
-            Self::InitialMessages => "initial_messages_not_supported",
-            Self::BadImport { .. } => "invalid_import",
-            Self::Changed { .. } => "version_conflict",
-            Self::Busy { .. } => "session_busy",
-            Self::NotUserMessage(_) => "not_user_message",
-            Self::NotAssistantMessage(_) => "not_assistant_message",
-            Self::Abandoned(_) => "abandoned_message",
-            Self::NotLatest(_) => "not_latest_run",
-            Self::Expired { .. } => "cursor_expired",
-            Self::Refused(refusal) => refusal.code(),
-            Self::Overloaded { .. } => "overloaded",
-            Self::ShuttingDown => "shutting_down",
-            Self::Unavailable(_) => "unavailable",
-            Self::Corrupt(_) => "corrupt",
-        }
+    mainspring_core::codes! {
+        Self::NotFound { .. } => "not_found",
+        Self::Forbidden(_) => "forbidden",
+        Self::Invalid(_) => "invalid_request",
+        Self::TooLarge { .. } => "too_large",
+        Self::TooMany { .. } => "too_many",
+        Self::UnknownAdapter { .. } => "adapter_not_registered",
+        Self::Unsupported { .. } => "adapter_incompatible",
+        Self::RequestConflict { .. } => "request_conflict",
+        Self::AlreadyExists { .. } => "already_exists",
+        Self::AmbiguousMode => "ambiguous_mode",
+        Self::NoModel => "no_model",
+        Self::InitialMessages => "initial_messages_not_supported",
+        Self::BadImport { .. } => "invalid_import",
+        Self::Changed { .. } => "version_conflict",
+        Self::Busy { .. } => "session_busy",
+        Self::NotUserMessage(_) => "not_user_message",
+        Self::NotAssistantMessage(_) => "not_assistant_message",
+        Self::Abandoned(_) => "abandoned_message",
+        Self::NotLatest(_) => "not_latest_run",
+        Self::Expired { .. } => "cursor_expired",
+        Self::Overloaded { .. } => "overloaded",
+        Self::ShuttingDown => "shutting_down",
+        Self::Unavailable(_) => "unavailable",
+        Self::Corrupt(_) => "corrupt",
+        ; Self::Refused(refusal) => refusal.code(),
     }
 
     /// True when the same request may succeed later.

@@ -27,6 +27,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::Error;
+use crate::meters::Meters;
 use crate::store::{Chunk, Fence};
 
 mod life;
@@ -51,6 +52,7 @@ pub struct Feed {
     shown: AtomicBool,
     dirty: UnboundedSender<Arc<Feed>>,
     message_bytes: usize,
+    meters: Arc<Meters>,
 }
 
 #[derive(Debug)]
@@ -70,6 +72,9 @@ struct State {
     is_dirty: bool,
     writer: Option<Writer>,
     late: u64,
+    /// Deltas that are not counted yet, and their bytes.
+    deltas: u64,
+    delta_bytes: u64,
     thoughts: VecDeque<Thought>,
     thought_no: u64,
 }
@@ -123,13 +128,25 @@ impl Segment {
 
 /// Streamed text of one message, block by block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct OpenText {
     /// The message.
     #[serde(rename = "messageId")]
     pub message: MessageId,
     /// Its blocks: number and text.
     #[serde(serialize_with = "blocks_write")]
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<OpenBlock>))]
     pub blocks: Vec<(u32, String)>,
+}
+
+/// Streamed text of one block.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+struct OpenBlock<'a> {
+    /// Its number.
+    block: u32,
+    /// Its text so far.
+    text: &'a str,
 }
 
 /// How much a feed holds in memory. It does not grow with its readers, nor with how slow they are.
@@ -162,6 +179,7 @@ impl Feed {
         session: SessionId,
         dirty: UnboundedSender<Arc<Feed>>,
         message_bytes: usize,
+        meters: Arc<Meters>,
     ) -> Arc<Self> {
         Arc::new(Self {
             session,
@@ -179,6 +197,8 @@ impl Feed {
                 is_dirty: false,
                 writer: None,
                 late: 0,
+                deltas: 0,
+                delta_bytes: 0,
                 thoughts: VecDeque::new(),
                 thought_no: 0,
             }),
@@ -187,6 +207,7 @@ impl Feed {
             shown: AtomicBool::new(false),
             dirty,
             message_bytes,
+            meters,
         })
     }
 
@@ -204,7 +225,7 @@ impl Feed {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let Some(writer) = state.writer.as_mut().filter(|writer| writer.attempt == by) else {
-            state.late += 1;
+            self.late_call(&mut state.late);
             return Err(DeltaError::Revoked);
         };
         if writer.bytes + text.len() > self.message_bytes {
@@ -223,6 +244,8 @@ impl Feed {
             }),
         }
         state.pos += text.len() as u64;
+        state.deltas += 1;
+        state.delta_bytes += text.len() as u64;
         if !std::mem::replace(&mut state.is_dirty, true) {
             // The flusher is gone only when the kernel is.
             let _ = self.dirty.send(self.clone());
@@ -240,7 +263,7 @@ impl Feed {
         }
         let mut state = self.state.lock();
         if state.writer.as_ref().is_none_or(|writer| writer.attempt != by) {
-            state.late += 1;
+            self.late_call(&mut state.late);
             return Err(DeltaError::Revoked);
         }
         state.thought_no += 1;
@@ -260,7 +283,12 @@ impl Feed {
 
     /// Counts a late call of an attempt without authority.
     pub(crate) fn count_late(&self) {
-        self.state.lock().late += 1;
+        self.late_call(&mut self.state.lock().late);
+    }
+
+    fn late_call(&self, late: &mut u64) {
+        *late += 1;
+        self.meters.late_calls.add(1);
     }
 
     /// How many late calls were refused.
@@ -337,6 +365,7 @@ impl Feed {
         let (from, to, fence) = (state.flushed, state.pos, state.fence);
         state.flushed = to;
         state.is_dirty = false;
+        self.meters.streamed(std::mem::take(&mut state.deltas), std::mem::take(&mut state.delta_bytes));
         let newer = state.text.iter().rev().take_while(|segment| segment.end() > from).count();
         let segments = state.text.iter().skip(state.text.len() - newer);
         let chunk = |segment: &Segment| Chunk {
@@ -418,10 +447,5 @@ pub(crate) fn open_texts<'a>(stretches: impl Iterator<Item = (MessageId, u32, &'
 }
 
 fn blocks_write<S: serde::Serializer>(blocks: &[(u32, String)], serializer: S) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct Part<'a> {
-        block: u32,
-        text: &'a str,
-    }
-    serializer.collect_seq(blocks.iter().map(|(block, text)| Part { block: *block, text }))
+    serializer.collect_seq(blocks.iter().map(|(block, text)| OpenBlock { block: *block, text }))
 }

@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::feed::{Feed, Held};
 use crate::ids::Ids;
+use crate::meters::{Counts, Meters};
 use crate::scheduler::Scheduler;
 use crate::store::{Store, StoreError};
 use crate::tasks::Tasks;
@@ -161,6 +162,7 @@ pub(crate) struct Shared {
     pub(crate) tasks: Tasks,
     pub(crate) scheduler: Scheduler,
     pub(crate) dirty: mpsc::UnboundedSender<Arc<Feed>>,
+    pub(crate) meters: Arc<Meters>,
     pub(crate) board: Board,
     seats: Mutex<HashMap<SessionId, seats::Seat>>,
     /// Sessions that are in memory because somebody opened them, the oldest first.
@@ -195,6 +197,7 @@ impl Kernel {
         let node = options.node.unwrap_or_else(|| ids.node());
         let blobs = options.artifacts.as_deref().map(Blobs::new);
         let written = Arc::<Notify>::default();
+        let meters = Arc::new(Meters::new(clock.now()));
         let shared = Arc::new_cyclic(|me| Shared {
             store,
             adapters,
@@ -205,6 +208,7 @@ impl Kernel {
             tasks,
             scheduler,
             dirty,
+            meters,
             board: Board::default(),
             seats: Mutex::new(HashMap::new()),
             opened: Mutex::new(VecDeque::new()),
@@ -273,6 +277,11 @@ impl Kernel {
         clock.sleep_until(clock.now().plus(millis)).await;
     }
 
+    /// A moment of a time that never jumps, to tell how long something took.
+    pub fn elapsed(&self) -> std::time::Duration {
+        self.shared.clock.elapsed()
+    }
+
     /// What the adapters can do.
     pub fn adapters(&self) -> Vec<Capabilities> {
         self.shared.adapters.values().map(|adapter| adapter.capabilities()).collect()
@@ -281,6 +290,11 @@ impl Kernel {
     /// How much work there is now, and whenever that changes.
     pub fn work(&self) -> watch::Receiver<Work> {
         self.shared.work.subscribe()
+    }
+
+    /// What this process has done since it started.
+    pub fn counts(&self) -> Counts {
+        self.shared.meters.counts(self.shared.clock.now())
     }
 
     /// How many sessions are in memory.

@@ -14,6 +14,7 @@ mod flusher;
 pub mod ids;
 mod indexer;
 pub mod kernel;
+pub mod meters;
 mod scheduler;
 pub mod search;
 pub mod store;

@@ -15,9 +15,11 @@ use mainspring_kernel::kernel::{ArtifactQuery, NewArtifact};
 use serde::Deserialize;
 use tokio::io::AsyncReadExt;
 use tokio_util::io::{ReaderStream, StreamReader};
+use utoipa::openapi::path::{Parameter, ParameterIn};
+use utoipa::{IntoParams, ToSchema};
 
 use super::access::Known;
-use super::body::{Asked, Named, NamedRun, PATIENCE, idempotency_key};
+use super::body::{Asked, Named, NamedRun, Once, PATIENCE, idempotency_key, in_path};
 use super::sessions::{Page, place};
 use super::state::is_known;
 use super::{Http, Problem};
@@ -38,15 +40,41 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedArtifact {
     }
 }
 
-#[derive(Debug, Deserialize)]
+impl IntoParams for NamedArtifact {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![in_path("artifact", "The artifact.", "^art_[0-9a-f]{32}$")]
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct PutQuery {
+    /// Its name for people.
     name: Option<String>,
+    /// What it is; `file` if not given.
     kind: Option<String>,
+    /// What it is for; `input` if not given.
+    #[param(inline)]
     role: Option<ArtifactRole>,
 }
 
-/// `POST /v1/sessions/{session}/artifacts`: the body is the content, of the `Content-Type` it says.
+/// Any bytes.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[expect(dead_code, reason = "it documents a body")]
+pub(super) struct Bytes(Vec<u8>);
+
+/// Keeps the body as an artifact, of the `Content-Type` it says
+#[utoipa::path(
+    post, path = "/v1/sessions/{session}/artifacts", params(Named, PutQuery, Once),
+    request_body(content = Bytes, content_type = "application/octet-stream"),
+    responses(
+        (status = 200, description = "The same request made it before", body = Artifact, headers(("Location" = String))),
+        (status = 201, description = "It is kept", body = Artifact, headers(("Location" = String))),
+    ),
+    extensions(("x-problems" = json!(["forbidden", "too_large", "request_conflict", "wrong_state"]))),
+)]
 pub(super) async fn artifact_put(
     State(http): State<Http>,
     Known(caller): Known,
@@ -82,14 +110,22 @@ pub(super) async fn artifact_put(
     Ok(response)
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
+    /// How many; 50 if not given.
     limit: Option<usize>,
+    /// The `next` of the page before.
+    #[param(pattern = r"^[0-9]{1,18}\.art_[0-9a-f]{32}$")]
     before: Option<String>,
 }
 
-/// `GET /v1/sessions/{session}/artifacts`
+/// Artifacts of a session, the newest first
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}/artifacts", params(Named, ListQuery),
+    responses((status = 200, description = "A page", body = Page<Artifact>)),
+)]
 pub(super) async fn session_artifacts(
     State(http): State<Http>,
     Known(caller): Known,
@@ -97,10 +133,14 @@ pub(super) async fn session_artifacts(
     Asked(query): Asked<ListQuery>,
 ) -> Result<Json<Page<Artifact>>, Problem> {
     let (limit, before) = (query.limit, place(query.before)?);
-    list(http.kernel.artifact_list(&caller, ArtifactQuery { of: Ok(by), before, limit }).await, limit)
+    list(&http, http.kernel.artifact_list(&caller, ArtifactQuery { of: Ok(by), before, limit }).await, limit)
 }
 
-/// `GET /v1/runs/{run}/artifacts`
+/// Artifacts of a run, the newest first
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/artifacts", params(NamedRun, ListQuery),
+    responses((status = 200, description = "A page", body = Page<Artifact>)),
+)]
 pub(super) async fn run_artifacts(
     State(http): State<Http>,
     Known(caller): Known,
@@ -108,14 +148,26 @@ pub(super) async fn run_artifacts(
     Asked(query): Asked<ListQuery>,
 ) -> Result<Json<Page<Artifact>>, Problem> {
     let (limit, before) = (query.limit, place(query.before)?);
-    list(http.kernel.artifact_list(&caller, ArtifactQuery { of: Err(run), before, limit }).await, limit)
+    list(
+        &http,
+        http.kernel.artifact_list(&caller, ArtifactQuery { of: Err(run), before, limit }).await,
+        limit,
+    )
 }
 
-fn list(items: Result<Vec<Artifact>, Error>, limit: Option<usize>) -> Result<Json<Page<Artifact>>, Problem> {
-    Ok(Json(Page::of(items?, limit, |artifact| format!("{}.{}", artifact.created_at.0, artifact.id))))
+fn list(
+    http: &Http,
+    items: Result<Vec<Artifact>, Error>,
+    limit: Option<usize>,
+) -> Result<Json<Page<Artifact>>, Problem> {
+    Ok(Json(Page::of(http, items?, limit, |artifact| format!("{}.{}", artifact.created_at.0, artifact.id))))
 }
 
-/// `GET /v1/artifacts/{artifact}`
+/// One artifact, without its bytes
+#[utoipa::path(
+    get, path = "/v1/artifacts/{artifact}", params(NamedArtifact),
+    responses((status = 200, description = "The artifact", body = Artifact)),
+)]
 pub(super) async fn artifact_get(
     State(http): State<Http>,
     Known(caller): Known,
@@ -124,7 +176,12 @@ pub(super) async fn artifact_get(
     Ok(Json(http.kernel.artifact_get(&caller, id).await?))
 }
 
-/// `DELETE /v1/artifacts/{artifact}`
+/// Deletes an artifact
+#[utoipa::path(
+    delete, path = "/v1/artifacts/{artifact}", params(NamedArtifact),
+    responses((status = 204, description = "It is gone")),
+    extensions(("x-problems" = json!(["forbidden", "wrong_state"]))),
+)]
 pub(super) async fn artifact_delete(
     State(http): State<Http>,
     Known(caller): Known,
@@ -134,7 +191,17 @@ pub(super) async fn artifact_delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// `GET /v1/artifacts/{artifact}/content`: the bytes, or the range of them that is asked for.
+/// The bytes of an artifact, or the range of them that is asked for
+#[utoipa::path(
+    get, path = "/v1/artifacts/{artifact}/content",
+    params(NamedArtifact, ("Range" = Option<String>, Header, description = "One range of bytes.")),
+    responses(
+        (status = 200, description = "The bytes, of the type they have", body = Bytes, content_type = "*/*", headers(("ETag" = String))),
+        (status = 206, description = "The range of them", body = Bytes, content_type = "*/*", headers(("ETag" = String))),
+        (status = 304, description = "They are as they were"),
+    ),
+    extensions(("x-problems" = json!(["range_not_satisfiable"]))),
+)]
 pub(super) async fn artifact_content(
     State(http): State<Http>,
     Known(caller): Known,

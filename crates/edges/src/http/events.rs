@@ -4,7 +4,6 @@
 //! `Last-Event-ID` or `after=` misses nothing and sees nothing twice.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::time::Duration;
 
 use axum::Json;
@@ -19,26 +18,48 @@ use mainspring_kernel::feed::{Item, Subscription, SubscriptionMode};
 use mainspring_kernel::kernel::{Accepted, Caller, ends_run};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
+use utoipa::IntoParams;
 
-use super::access::Known;
+use super::access::{KeyOver, Known, key_over};
 use super::body::{Asked, Named, NamedRun};
 use super::sessions::Page;
+use super::streams::Place;
 use super::{Http, Problem};
 
 /// How often a silent stream shows that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct EventsQuery {
-    /// Only what comes after this position.
+    /// Only what comes after this position: the id of a server-sent event, or the `next` of the page before.
+    #[param(pattern = r"^[0-9]{1,19}\.[0-9]{1,19}$")]
     after: Option<String>,
+    /// How many of a page; 50 if not given.
     limit: Option<usize>,
-    /// Whether a stream keeps the session in memory.
+    /// Whether a session's stream keeps it in memory; a run's never does.
+    #[param(inline)]
     mode: Option<SubscriptionMode>,
 }
 
-/// `GET /v1/sessions/{session}/events`: a page, or a stream if the caller accepts `text/event-stream`.
+/// Where a stream goes on.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "it documents a header; `after` reads it")]
+pub(super) struct Resume {
+    /// Like `after`; browsers send it by themselves.
+    #[param(rename = "Last-Event-ID", pattern = r"^[0-9]{1,19}\.[0-9]{1,19}$")]
+    last_event_id: Option<String>,
+}
+
+/// Events of a session: a page, or a stream if the caller accepts `text/event-stream`
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}/events", params(Named, EventsQuery, Resume),
+    responses((status = 200, description = "Events, in order",
+        content((Page<Event> = "application/json"), (String = "text/event-stream")))),
+    extensions(("x-problems" = json!(["cursor_expired", "too_many_streams"]))),
+)]
 pub(super) async fn session_events(
     State(http): State<Http>,
     Known(caller): Known,
@@ -52,13 +73,19 @@ pub(super) async fn session_events(
             SubscriptionMode::Controller => http.kernel.session_subscribe(&caller, &by, after).await?,
             SubscriptionMode::Observer => http.kernel.session_observe(&caller, &by, after).await?,
         };
-        return Ok(stream_of(&http, caller, items, None));
+        return stream_of(&http, caller, items, None);
     }
     let cursor = after.unwrap_or(Position::START).cursor;
-    Ok(page(http.kernel.session_events(&caller, &by, cursor, query.limit).await?, query.limit))
+    Ok(page(&http, http.kernel.session_events(&caller, &by, cursor, query.limit).await?, query.limit))
 }
 
-/// `GET /v1/runs/{run}/events`: a page, or a stream that ends with the run.
+/// Events of a run: a page, or a stream that ends with it
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/events", params(NamedRun, EventsQuery, Resume),
+    responses((status = 200, description = "Events, in order",
+        content((Page<Event> = "application/json"), (String = "text/event-stream")))),
+    extensions(("x-problems" = json!(["cursor_expired", "too_many_streams"]))),
+)]
 pub(super) async fn run_events(
     State(http): State<Http>,
     Known(caller): Known,
@@ -69,10 +96,11 @@ pub(super) async fn run_events(
     let after = after(&headers, &query)?;
     let cursor = after.unwrap_or(Position::START).cursor;
     if !wants_stream(&headers) {
-        return Ok(page(http.kernel.run_events(&caller, run, cursor, query.limit).await?, query.limit));
+        let events = http.kernel.run_events(&caller, run, cursor, query.limit).await?;
+        return Ok(page(&http, events, query.limit));
     }
     let items = http.kernel.run_observe(&caller, run, after).await?;
-    Ok(stream_of(&http, caller, items, Some(run)))
+    stream_of(&http, caller, items, Some(run))
 }
 
 /// A run that was just accepted, as a stream that ends with it.
@@ -82,7 +110,7 @@ pub(super) async fn run_stream(
     accepted: &Accepted,
 ) -> Result<Response, Problem> {
     let items = http.kernel.run_observe(caller, accepted.run.id, begin(accepted)).await?;
-    Ok(stream_of(http, caller.clone(), items, Some(accepted.run.id)))
+    stream_of(http, caller.clone(), items, Some(accepted.run.id))
 }
 
 /// Where the stream of an accepted run begins: of one that was accepted before, everything is told.
@@ -105,15 +133,19 @@ fn after(headers: &HeaderMap, query: &EventsQuery) -> Result<Option<Position>, P
     text.parse().map(Some).map_err(|bad: mainspring_core::BadPosition| Problem::invalid(bad.to_string()))
 }
 
-fn page(events: Vec<Event>, limit: Option<usize>) -> Response {
-    Json(Page::of(events, limit, |event| event.position().to_string())).into_response()
+fn page(http: &Http, events: Vec<Event>, limit: Option<usize>) -> Response {
+    Json(Page::of(http, events, limit, |event| event.position().to_string())).into_response()
 }
 
-fn stream_of(http: &Http, caller: Caller, items: Subscription, run: Option<RunId>) -> Response {
-    let (kernel, reader) = (http.kernel.clone(), caller.clone());
-    let over = Box::pin(async move { kernel.key_over(&reader).await });
-    let (kernel, stop) = (http.kernel.clone(), http.stop.clone());
-    sse_of(frames(Reader { kernel, caller, items, run, over, stop, done: false }))
+fn stream_of(
+    http: &Http,
+    caller: Caller,
+    items: Subscription,
+    run: Option<RunId>,
+) -> Result<Response, Problem> {
+    let place = http.streams.place(&http.limits, Some(items.session()))?;
+    let (kernel, over, stop) = (http.kernel.clone(), key_over(http, &caller), http.stop.clone());
+    Ok(sse_of(frames(Reader { _place: place, kernel, caller, items, run, over, stop, done: false })))
 }
 
 /// Server-sent events, with a sign of life where they are silent.
@@ -124,12 +156,12 @@ pub(super) fn sse_of(
 }
 
 struct Reader {
+    _place: Place,
     kernel: Kernel,
     caller: Caller,
     items: Subscription,
     run: Option<RunId>,
-    /// Resolves once the reader's key opens nothing any more.
-    over: Pin<Box<dyn Future<Output = ()> + Send>>,
+    over: KeyOver,
     stop: CancellationToken,
     done: bool,
 }

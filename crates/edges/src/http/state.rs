@@ -12,9 +12,11 @@ use mainspring_core::{BadId, Expect, MessageId, StateEntry};
 use mainspring_kernel::kernel::{StateOf, session_ref};
 use serde::Deserialize;
 use serde_json::Value;
+use utoipa::IntoParams;
+use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use super::access::Known;
-use super::body::{Asked, Input};
+use super::body::{Asked, Input, Named, NamedRun, in_path};
 use super::sessions::Page;
 use super::{Http, Problem};
 
@@ -41,21 +43,159 @@ impl<S: Send + Sync> FromRequestParts<S> for Place {
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// The key that the path names.
+struct Key;
+
+impl IntoParams for Key {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![in_path("key", "The key.", "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$")]
+    }
+}
+
+/// The owner needs no name: it is the caller's.
+struct Own;
+
+impl IntoParams for Own {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![]
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    /// As of this message; where the path ends if not given.
+    /// As of this message, for the state of a session; where the path ends if not given.
     at: Option<MessageId>,
     /// Only keys after this one.
     after: Option<String>,
+    /// How many; 50 if not given.
     limit: Option<usize>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct GetQuery {
+    /// As of this message, for the state of a session; where the path ends if not given.
     at: Option<MessageId>,
 }
+
+/// Preconditions of a change.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "it documents headers; `expect` reads them")]
+struct Condition {
+    /// The ETag that the entry must still have, or `*`: there must be one.
+    #[param(rename = "If-Match")]
+    if_match: Option<String>,
+    /// `*`: there must be none.
+    #[param(rename = "If-None-Match")]
+    if_none_match: Option<String>,
+}
+
+/// The four verbs on the state of one kind of thing.
+macro_rules! verbs {
+    ($of:ident, $all:literal, $one:literal, $list:ident, $get:ident, $set:ident, $delete:ident) => {
+        /// State, in the order of its keys
+        #[utoipa::path(
+            get, path = $all, params($of, ListQuery),
+            responses((status = 200, description = "A page", body = Page<StateEntry>)),
+        )]
+        pub(super) async fn $list(
+            http: State<Http>,
+            caller: Known,
+            place: Place,
+            query: Asked<ListQuery>,
+        ) -> Result<Json<Page<StateEntry>>, Problem> {
+            state_list(http, caller, place, query).await
+        }
+
+        /// One entry of state; with `If-None-Match`, 304 while it is as it was
+        #[utoipa::path(
+            get, path = $one, params($of, Key, GetQuery),
+            responses(
+                (status = 200, description = "The entry", body = StateEntry, headers(("ETag" = String))),
+                (status = 304, description = "It is as it was"),
+            ),
+        )]
+        pub(super) async fn $get(
+            http: State<Http>,
+            caller: Known,
+            place: Place,
+            headers: HeaderMap,
+            query: Asked<GetQuery>,
+        ) -> Result<Response, Problem> {
+            state_get(http, caller, place, headers, query).await
+        }
+
+        /// Sets an entry of state: the body is the value
+        #[utoipa::path(
+            put, path = $one, params($of, Key, Condition), request_body = Value,
+            responses(
+                (status = 200, description = "It was changed", body = StateEntry, headers(("ETag" = String))),
+                (status = 201, description = "There was none", body = StateEntry, headers(("ETag" = String))),
+            ),
+            extensions(("x-problems" = json!([
+                "forbidden", "version_conflict", "too_many", "session_busy", "run_ended", "wrong_state"
+            ]))),
+        )]
+        pub(super) async fn $set(
+            http: State<Http>,
+            caller: Known,
+            place: Place,
+            headers: HeaderMap,
+            value: Input<Value>,
+        ) -> Result<Response, Problem> {
+            state_set(http, caller, place, headers, value).await
+        }
+
+        /// Removes an entry of state: gone afterwards, whether it was there or not
+        #[utoipa::path(
+            delete, path = $one, params($of, Key, Condition),
+            responses((status = 204, description = "It is gone")),
+            extensions(("x-problems" = json!([
+                "forbidden", "version_conflict", "session_busy", "run_ended", "wrong_state"
+            ]))),
+        )]
+        pub(super) async fn $delete(
+            http: State<Http>,
+            caller: Known,
+            place: Place,
+            headers: HeaderMap,
+        ) -> Result<StatusCode, Problem> {
+            state_delete(http, caller, place, headers).await
+        }
+    };
+}
+
+verbs!(
+    Named,
+    "/v1/sessions/{session}/state",
+    "/v1/sessions/{session}/state/{key}",
+    session_state_list,
+    session_state_get,
+    session_state_set,
+    session_state_delete
+);
+verbs!(
+    NamedRun,
+    "/v1/runs/{run}/state",
+    "/v1/runs/{run}/state/{key}",
+    run_state_list,
+    run_state_get,
+    run_state_set,
+    run_state_delete
+);
+verbs!(
+    Own,
+    "/v1/state",
+    "/v1/state/{key}",
+    owner_state_list,
+    owner_state_get,
+    owner_state_set,
+    owner_state_delete
+);
 
 fn as_of(of: StateOf, at: Option<MessageId>) -> Result<StateOf, Problem> {
     match (of, at) {
@@ -65,8 +205,7 @@ fn as_of(of: StateOf, at: Option<MessageId>) -> Result<StateOf, Problem> {
     }
 }
 
-/// `GET /v1/sessions/{session}/state`, `GET /v1/runs/{run}/state`, `GET /v1/state`
-pub(super) async fn state_list(
+async fn state_list(
     State(http): State<Http>,
     Known(caller): Known,
     place: Place,
@@ -74,7 +213,7 @@ pub(super) async fn state_list(
 ) -> Result<Json<Page<StateEntry>>, Problem> {
     let of = as_of(place.of, query.at)?;
     let items = http.kernel.state_list(&caller, &of, query.after.as_deref(), query.limit).await?;
-    Ok(Json(Page::of(items, query.limit, |entry| entry.key.clone())))
+    Ok(Json(Page::of(&http, items, query.limit, |entry| entry.key.clone())))
 }
 
 /// An entry with its version as an entity tag.
@@ -93,8 +232,7 @@ fn tag(version: u64) -> String {
     format!("\"{version}\"")
 }
 
-/// `GET …/state/{key}`: with `If-None-Match`, 304 while it is as it was.
-pub(super) async fn state_get(
+async fn state_get(
     State(http): State<Http>,
     Known(caller): Known,
     place: Place,
@@ -117,9 +255,7 @@ pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
     tags.any(|known| known == "*" || known.trim_start_matches("W/") == tag)
 }
 
-/// `PUT …/state/{key}`: the body is the value. With `If-Match` only over what the caller has read, with
-/// `If-None-Match: *` only if there is none.
-pub(super) async fn state_set(
+async fn state_set(
     State(http): State<Http>,
     Known(caller): Known,
     place: Place,
@@ -135,8 +271,7 @@ pub(super) async fn state_set(
     })
 }
 
-/// `DELETE …/state/{key}`: gone afterwards, whether it was there or not; with `If-Match` only what the caller has read.
-pub(super) async fn state_delete(
+async fn state_delete(
     State(http): State<Http>,
     Known(caller): Known,
     place: Place,

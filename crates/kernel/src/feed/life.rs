@@ -13,6 +13,7 @@ use crate::store::{Chunk, Fence, Loaded};
 
 /// What a subscription does to its session's stay in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SubscriptionMode {
     /// Keeps the session in memory.
@@ -63,6 +64,7 @@ impl Feed {
     /// One more reader.
     pub(crate) fn join(&self, mode: SubscriptionMode) {
         self.readers.of(mode).fetch_add(1, Ordering::Relaxed);
+        self.meters.subscribers.fetch_add(1, Ordering::Relaxed);
         if mode == SubscriptionMode::Controller {
             self.readers.joins.fetch_add(1, Ordering::Relaxed);
         }
@@ -71,6 +73,7 @@ impl Feed {
     /// One reader less. The actor learns when it was the last controller.
     pub(crate) fn part(&self, mode: SubscriptionMode) {
         let before = self.readers.of(mode).fetch_sub(1, Ordering::Relaxed);
+        self.meters.subscribers.fetch_sub(1, Ordering::Relaxed);
         if mode == SubscriptionMode::Controller && before == 1 {
             self.readers.left.notify_one();
         }

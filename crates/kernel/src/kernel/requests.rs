@@ -138,6 +138,7 @@ pub(crate) struct Accept {
 
 /// What a cancellation answers: what was done, not what is hoped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CancelOutcome {
     /// The wish to stop is recorded.
@@ -157,6 +158,7 @@ pub struct CancelOutcome {
 
 /// How a session came to be in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Opening {
     /// It was made.
@@ -170,6 +172,7 @@ pub enum Opening {
 /// What a new subscriber starts from: the session at one instant. Everything later comes through a subscription from
 /// its position.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     /// The session.
@@ -245,6 +248,7 @@ pub struct SessionQuery {
 
 /// Whose sessions to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// The caller's own.

@@ -142,7 +142,7 @@ impl Shared {
     }
 
     fn feed_new(&self, session: SessionId) -> Arc<Feed> {
-        Feed::new(session, self.dirty.clone(), self.options.limits.message_bytes)
+        Feed::new(session, self.dirty.clone(), self.options.limits.message_bytes, self.meters.clone())
     }
 
     /// Gives a seat its actor, which begins to load.

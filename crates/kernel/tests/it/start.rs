@@ -51,7 +51,12 @@ async fn the_load_rules_hold_field_by_field() {
                 (world.kernel.session_get(&world.me, &by(key)).await.unwrap(), world.events(key).await);
             let said = NewSession { title: Some("ignored".into()), ..said };
             let loaded = start(&world, SessionStart { messages: true, ..load(key, said) }).await.unwrap();
-            assert_eq!((shown(&loaded.options), loaded.is_new()), (options.into(), false), "{}", world.disk.name);
+            assert_eq!(
+                (shown(&loaded.options), loaded.is_new()),
+                (options.into(), false),
+                "{}",
+                world.disk.name
+            );
             assert_eq!(loaded.session, before.0, "title and messages are what is stored");
             assert_eq!((loaded.session, world.events(key).await), before, "loading writes nothing");
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mainspring::core::{Cursor, Event};
 use mainspring::{Caller, Kernel};
-use mainspring_edges::http::{Access, Http};
+use mainspring_edges::http::{self, Access, Http, HttpLimits};
 use mainspring_kernel::Options;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
@@ -126,11 +126,12 @@ impl Local {
             vec![Arc::new(mainspring_adapters::ScriptAdapter)];
         let kernel = Kernel::start(store, adapters, options, clock, ids).await.unwrap();
         let stop = CancellationToken::new();
-        let router = Http::new(kernel.clone(), Access::new(TOKEN, "ada"), stop.clone()).router();
+        let limits = HttpLimits::default();
+        let router = Http::new(kernel.clone(), Access::new(TOKEN, "ada"), limits, stop.clone()).router();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let mut server = JoinSet::new();
-        server.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        server.spawn(http::serve(listener, router, limits, CancellationToken::new()));
         Self { kernel, url, stop, _server: server, _dir: dir }
     }
 

@@ -121,11 +121,13 @@ async fn a_key_that_is_over_opens_nothing_and_ends_its_streams() {
     let ada = server.member("ada", "acme").await;
     assert_eq!(ada.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 201);
     let mut adas = ada.stream("/v1/sessions/a/events").await;
+    let mut feed = ada.stream("/v1/feed").await;
+    assert_eq!(feed.next().await.unwrap().event, "snapshot");
     for _ in 0..2 {
         assert_eq!(server.revoke(&ada.id).await, StatusCode::NO_CONTENT);
     }
-    // The end of the stream is the event that is waited for.
-    assert!(adas.next().await.is_none());
+    // The end of the streams is the event that is waited for.
+    assert!(adas.next().await.is_none() && feed.next().await.is_none());
     let (status, problem) = ada.get("/v1/sessions/a").await;
     assert_eq!((status, &problem["code"]), (401, &json!("authentication")));
 
@@ -216,7 +218,7 @@ async fn what_creates_creates_once_and_no_secret_is_kept_or_shown_again() {
 
     let secret = secret.as_str().unwrap().strip_prefix("msk_").unwrap();
     let mut looked = 0;
-    for entry in std::fs::read_dir(server._dir.path().join("state")).unwrap() {
+    for entry in std::fs::read_dir(server.dir.path().join("state")).unwrap() {
         let Ok(bytes) = std::fs::read(entry.unwrap().path()) else { continue };
         looked += bytes.len();
         assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()));
