@@ -259,3 +259,24 @@ async fn ten_thousand_come_at_once_while_the_actor_is_busy() {
         read_until(reader, "run.succeeded").await;
     }
 }
+
+#[tokio::test]
+async fn what_is_counted_outlives_a_stay_in_memory() {
+    let world = World::stored(Disk::memory()).await;
+    let subscribers = || world.kernel.counts().subscribers;
+    let (mut first, second) = (world.observe("a", None).await, world.control("a").await);
+    assert_eq!(subscribers(), 2);
+    first.set_mode(SubscriptionMode::Controller);
+    assert_eq!(subscribers(), 2, "who changes its mode is the same reader");
+    drop((first, second));
+    assert_eq!(subscribers(), 0);
+    // Whoever observes keeps the feed, so what was streamed before the session left is counted with what comes after.
+    let observer = world.observe("a", None).await;
+    for script in ["say again", "say more"] {
+        world.play("a", script).await;
+        assert_eq!(world.close("a").await, Ok(true));
+    }
+    world.pass(1_000).await;
+    assert_eq!(world.kernel.counts().streamed_bytes, "first\nagain\nmore\n".len() as u64);
+    drop(observer);
+}
