@@ -13,6 +13,7 @@ use mainspring_core::{BadId, KeyId, MessageId, RunId};
 use mainspring_kernel::kernel::session_ref;
 use mainspring_kernel::store::SessionRef;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::schema::Type;
@@ -24,10 +25,10 @@ use super::{Http, Problem};
 /// why it was refused, instead of a connection that breaks.
 pub(super) const PATIENCE: usize = 8;
 
-/// A JSON body.
-pub(super) struct Input<T>(pub(super) T);
+/// A body of any JSON.
+pub(super) struct Json<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequest<Http> for Input<T> {
+impl<T: DeserializeOwned> FromRequest<Http> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, http: &Http) -> Result<Self, Problem> {
@@ -39,11 +40,24 @@ impl<T: DeserializeOwned> FromRequest<Http> for Input<T> {
             let detail = "send the body as application/json";
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
         }
-        // Serde would also read an array, field by field.
-        if bytes.trim_ascii_start().first() != Some(&b'{') {
+        serde_json::from_slice(&bytes)
+            .map(Self)
+            .map_err(|error| Problem::invalid(format!("the body: {error}")))
+    }
+}
+
+/// A JSON body that is an object: serde alone would also read an array, field by field.
+pub(super) struct Input<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Http> for Input<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, http: &Http) -> Result<Self, Problem> {
+        let Json(text) = Json::<Box<RawValue>>::from_request(request, http).await?;
+        if !text.get().starts_with('{') {
             return Err(Problem::invalid("the body: expected an object"));
         }
-        serde_json::from_slice(&bytes)
+        serde_json::from_str(text.get())
             .map(Self)
             .map_err(|error| Problem::invalid(format!("the body: {error}")))
     }

@@ -16,7 +16,7 @@ use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use super::access::Known;
-use super::body::{Asked, Input, Named, NamedRun, in_path};
+use super::body::{self, Asked, Named, NamedRun, in_path};
 use super::sessions::Page;
 use super::{Http, Problem};
 
@@ -145,7 +145,7 @@ macro_rules! verbs {
             caller: Known,
             place: Place,
             headers: HeaderMap,
-            value: Input<Value>,
+            value: body::Json<Value>,
         ) -> Result<Response, Problem> {
             state_set(http, caller, place, headers, value).await
         }
@@ -260,7 +260,7 @@ async fn state_set(
     Known(caller): Known,
     place: Place,
     headers: HeaderMap,
-    Input(value): Input<Value>,
+    body::Json(value): body::Json<Value>,
 ) -> Result<Response, Problem> {
     let expect = expect(&headers)?;
     let outcome = http.kernel.state_set(&caller, &place.of, &place.key, Some(value), expect).await?;

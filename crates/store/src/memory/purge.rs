@@ -42,12 +42,15 @@ impl State {
         self.away_purge();
     }
 
-    /// Removes the events that a session has pruned.
+    /// Removes the events that a session has pruned, but its first one: it tells when the session was made.
     pub(super) fn prune(&mut self, session: SessionId) {
         let Some((floor, pruned)) = self.floors.get_mut(&session) else { return };
         *pruned = true;
         let floor = floor.cursor;
-        self.events.retain(|_, event| event.session != session || event.cursor > floor);
+        let first = self.events.values().find(|event| event.session == session).map(|event| event.cursor);
+        self.events.retain(|_, event| {
+            event.session != session || event.cursor > floor || Some(event.cursor) == first
+        });
     }
 
     /// Makes the line of `point` this session's own if its session is gone, so that it can go as well.

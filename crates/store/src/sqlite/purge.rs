@@ -60,7 +60,8 @@ pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u6
     Ok(false)
 }
 
-/// Removes up to [`STEP`] events that the session has pruned; true while there are more.
+/// Removes up to [`STEP`] events that the session has pruned; true while there are more. Its first one stays: it
+/// tells when the session was made, and so what a fork sees of its source's state.
 pub(super) fn events_prune(connection: &Connection, session: SessionId, seq: u64) -> Result<bool> {
     let floor = "SELECT floor_seq FROM retention WHERE session_id = ?1 AND pruned = 0";
     let floor = connection
@@ -72,7 +73,9 @@ pub(super) fn events_prune(connection: &Connection, session: SessionId, seq: u64
     let removed = connection
         .prepare_cached(
             "DELETE FROM events WHERE event_seq IN
-               (SELECT event_seq FROM events WHERE session_id = ?1 AND event_seq <= ?2 ORDER BY event_seq LIMIT ?3)",
+               (SELECT event_seq FROM events WHERE session_id = ?1 AND event_seq <= ?2
+                  AND event_seq > (SELECT min(event_seq) FROM events WHERE session_id = ?1)
+                ORDER BY event_seq LIMIT ?3)",
         )?
         .execute(params![session.bytes(), floor, STEP])? as i64;
     if removed == STEP {

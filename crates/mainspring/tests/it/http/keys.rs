@@ -238,14 +238,15 @@ async fn a_session_is_set_and_cleared_as_a_whole() {
     for (name, value) in settings.as_object().unwrap() {
         assert_eq!(&session[name], value, "{name}");
     }
-    let run = server.prompt("a", "say hi").await;
+    let run = server.ended(&server.prompt("a", "say hi").await).await;
     assert_eq!(
         run["options"],
         json!({"model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home"})
     );
     let patch = |body: Value| answer(server.request(Method::PATCH, "/v1/sessions/a").json(&body));
     let bad = patch(json!({"title": "never", "modelOptions": 1})).await;
-    assert_eq!((bad.0, server.get("/v1/sessions/a").await.1.get("title")), (StatusCode::BAD_REQUEST, None));
+    let title = server.get("/v1/sessions/a").await.1["title"].clone();
+    assert_eq!((bad.0, title), (StatusCode::BAD_REQUEST, json!("say hi")));
     let clear = json!({"model": null, "systemPrompt": null, "modelOptions": null, "cwd": null, "metadata": null, "modelProfile": "fast"});
     let (status, session) = patch(clear).await;
     assert_eq!(
