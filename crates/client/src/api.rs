@@ -2,7 +2,7 @@
 
 use mainspring_core::{
     AccessRole, ApiKey, AttemptId, Block, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy,
-    Position, Run, RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time,
+    Position, Role, Run, RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -183,6 +183,42 @@ pub struct MadeKey {
     pub secret: Option<String>,
 }
 
+/// From where a session is forked, and what the fork is called.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fork {
+    /// The message that the fork goes on from.
+    pub message_id: MessageId,
+    /// The fork's key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The fork's title.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+}
+
+/// What a search found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hit {
+    /// The session.
+    pub session_id: SessionId,
+    /// Its title.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The message; none if the title was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<MessageId>,
+    /// Who speaks in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
+    /// When it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at_ms: Option<Time>,
+    /// The part of the text where it was found.
+    pub snippet: String,
+}
+
 /// Which sessions to list.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -208,6 +244,9 @@ pub struct SessionChanges {
     /// Open or archived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<SessionStatus>,
+    /// Whether it is pinned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<bool>,
 }
 
 /// A session at one instant.

@@ -24,7 +24,7 @@ mod feed;
 mod stream;
 
 pub use api::{
-    Accepted, Cancellation, Listed, MadeKey, NewKey, OpenBlock, OpenText, Page, Problem, Prompt,
+    Accepted, Cancellation, Fork, Hit, Listed, MadeKey, NewKey, OpenBlock, OpenText, Page, Problem, Prompt,
     SessionChanges, SessionList, Snapshot, Target, TreeNode,
 };
 pub use client::Client;

@@ -17,6 +17,7 @@ mod demo;
 mod doctor;
 mod fail;
 mod feed;
+mod file;
 mod home;
 mod key;
 mod output;

@@ -11,11 +11,12 @@ use mainspring_kernel::kernel::{Caller, Kernel, NewSession, RunRequest, SessionQ
 use mainspring_kernel::store::SessionRef;
 use tokio::io::AsyncReadExt;
 
+use super::Context;
 use super::fail::{Exit, Fail};
 use super::output::{self, BOLD, DIM, Output, span};
-use super::{Context, tree};
 use crate::config::Config;
 use crate::node::Node;
+use crate::picture;
 
 /// Show what mainspring does, in a temporary folder, without any configuration
 #[derive(Args)]
@@ -109,7 +110,7 @@ impl Demo {
             abandoned: node.abandoned,
             cursor: node.cursor,
         };
-        for line in tree::draw(&nodes.into_iter().map(drawn).collect::<Vec<_>>()) {
+        for line in picture::text(&nodes.into_iter().map(drawn).collect::<Vec<_>>()).lines() {
             stage.text(&format!("  {line}"))?;
         }
         let before = stage.count(kernel).await?;

@@ -203,6 +203,8 @@ impl Import {
             shared.importing.lock().remove(&session.id);
             fault
         };
+        // What a deletion has left of it is being removed: not to wait for that, it is done here.
+        while shared.store.session_purge(session.id).await.map_err(|error| leave(error.into()))? {}
         if shared.store.session_known(session.id).await.map_err(|error| leave(error.into()))? {
             return Err(leave(taken()));
         }
