@@ -21,6 +21,7 @@ const PATIENCE: usize = 64 << 20;
 #[utoipa::path(
     get, path = "/v1/sessions/{session}/export", params(Named),
     responses((status = 200, description = "The file", body = String, content_type = "application/jsonl")),
+    extensions(("x-problems" = json!(["session_busy"]))),
 )]
 pub(super) async fn session_export(
     State(http): State<Http>,
