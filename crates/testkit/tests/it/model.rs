@@ -30,7 +30,13 @@ fn request(server: &ModelServer, wire: Wire, prompt: &str, stream: bool) -> (Str
 
 async fn ask(server: &ModelServer, wire: Wire, prompt: &str, stream: bool) -> reqwest::Response {
     let (url, body) = request(server, wire, prompt, stream);
-    reqwest::Client::new().post(url).header("x-api-key", "k").json(&body).send().await.expect("the server answers")
+    reqwest::Client::new()
+        .post(url)
+        .header("x-api-key", "k")
+        .json(&body)
+        .send()
+        .await
+        .expect("the server answers")
 }
 
 #[tokio::test]

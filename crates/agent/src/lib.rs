@@ -1,0 +1,3 @@
+//! The native runtime: model providers, the agent loop and its tools.
+
+pub mod provider;
