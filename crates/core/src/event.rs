@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::{
     Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, DelegationId, DelegationMode, DelegationStatus,
     EventId, Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId,
-    SessionStatus, Time, Usage, WaitId,
+    SessionStatus, StepId, StopReason, Time, Usage, WaitId,
 };
 
 /// The version of the event envelope.
@@ -295,6 +295,21 @@ bodies! {
         kind: String,
         role: ArtifactRole,
         #[serde(default, skip_serializing_if = "Option::is_none")] name: Option<String>,
+    }
+    /// A model was called: what came of it.
+    "step.completed" => StepCompleted {
+        step_id: StepId,
+        step_no: u32,
+        provider: String,
+        model: String,
+        stop_reason: StopReason,
+        #[serde(default, skip_serializing_if = "Option::is_none")] message_id: Option<MessageId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] error: Option<Failure>,
+    }
+    /// The agent answered in the form it was asked for; null if it could not, and then why.
+    "output.completed" => OutputCompleted {
+        output: Value,
+        #[serde(default, skip_serializing_if = "Option::is_none")] error: Option<Failure>,
     }
     /// Tokens and cost were spent.
     "usage.updated" => UsageUpdated { #[serde(flatten)] usage: Usage }

@@ -56,6 +56,7 @@ impl Http {
             .route("/v1/runs", get(runs::run_list).post(runs::run_create))
             .route("/v1/runs/{run}", get(runs::run_get))
             .route("/v1/runs/{run}/attempts", get(runs::run_attempts))
+            .route("/v1/runs/{run}/steps", get(runs::run_steps))
             .route("/v1/runs/{run}/events", get(events::run_events))
             .route("/v1/runs/{run}/cancel", post(runs::run_cancel))
             .route("/v1/runs/{run}/retry", post(runs::run_retry))

@@ -100,6 +100,8 @@ impl Actor {
             effects: loaded.effects,
             unanswered: vec![],
             last_role: None,
+            // What an earlier process kept is not looked up, only erased once its run ends.
+            keeps_private: loaded.runs.iter().any(|(run, _)| run.pen.is_some()),
             session: loaded.session,
         };
         let open = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());

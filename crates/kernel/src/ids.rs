@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{AttemptId, EventId, LineId, MessageId, NodeId, RunId, SessionId, WaitId};
+use mainspring_core::{AttemptId, EventId, LineId, MessageId, NodeId, RunId, SessionId, StepId, WaitId};
 use parking_lot::Mutex;
 
 /// Draws ids: at random, or from a seed so that a test can be played again.
@@ -72,7 +72,7 @@ macro_rules! draws {
 }
 draws! {
     session: SessionId, run: RunId, attempt: AttemptId, event: EventId, message: MessageId, node: NodeId, wait: WaitId,
-    line: LineId,
+    line: LineId, step: StepId,
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the home of random numbers")]

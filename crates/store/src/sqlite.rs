@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session, SessionId, Time,
+    Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session, SessionId, Step, Time,
 };
 use mainspring_kernel::store::{
     Chunk, Commit, Fence, Loaded, PlacedMessage, Request, RunPage, SessionPage, SessionRef, Store,
@@ -39,6 +39,7 @@ mod queue;
 mod read;
 mod readers;
 mod state;
+mod steps;
 mod write;
 mod write_records;
 mod writer;
@@ -263,6 +264,10 @@ impl Store for SqliteStore {
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
         self.read(move |connection| read::runs::attempts(connection, run)).await
+    }
+
+    async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
+        self.read(move |connection| steps::steps(connection, run)).await
     }
 
     async fn request_get(

@@ -11,7 +11,9 @@ use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 use super::{Active, Actor, Command, Draft, before};
-use crate::adapter::{Answered, Assignment, AttemptHandle, End, Executed, HandleError, HandleParts, Record};
+use crate::adapter::{
+    Answered, Assignment, AttemptHandle, End, Executed, HandleError, HandleParts, Record, RestartBehavior,
+};
 use crate::error::Error;
 use crate::scheduler::Permit;
 use crate::store::StoreError;
@@ -114,6 +116,7 @@ impl Actor {
             attempt: Arc::new(attempt.clone()),
             prompt: prompt.clone(),
             answer,
+            open_effects: self.hot.effects.clone(),
             cancel: cancel.clone(),
         };
         let parts = HandleParts {
@@ -280,8 +283,12 @@ impl Actor {
             (true, Some(tip)) => Some(self.shared.store.path_shape(self.fence.session, tip).await?),
             _ => None,
         };
+        let resumes = self.shared.adapters.get(&run.adapter).is_some_and(|adapter| {
+            adapter.capabilities().restart_behavior == RestartBehavior::ResumesFromMessages
+        });
         let (draft, text) = self.draft(true);
         let mut draft = draft.with_run(run, Some(attempt)).with_text(text).with_shape(shape);
+        draft.leave_tools(resumes);
         if !usage.is_zero() {
             draft.emit(Body::UsageUpdated { usage });
         }
@@ -334,7 +341,9 @@ fn apply(draft: &mut Draft, by: AttemptId, record: Record) -> Result<(), Error> 
                 draft.emit(Body::UsageUpdated { usage });
             }
         }
-        Record::ToolResults { blocks } => draft.write_results(blocks),
+        Record::Step(step) => draft.step(by, *step),
+        Record::Output { output, error } => draft.emit(Body::OutputCompleted { output, error }),
+        Record::Continued { blocks } | Record::ToolResults { blocks } => draft.write_results(blocks),
         Record::ToolStarted { tool_use_id, name, input } => {
             draft.effect_start(tool_use_id.clone(), name.clone());
             draft.emit(Body::ToolStarted { tool_use_id, name, input });
@@ -357,7 +366,13 @@ fn apply(draft: &mut Draft, by: AttemptId, record: Record) -> Result<(), Error> 
 fn check_size(records: &[Record], limit: usize) -> Result<(), Error> {
     for record in records {
         let (what, size) = match record {
-            Record::Message { blocks, .. } | Record::ToolResults { blocks } => ("message", size_of(blocks)),
+            Record::Message { blocks, .. }
+            | Record::Continued { blocks }
+            | Record::ToolResults { blocks } => ("message", size_of(blocks)),
+            Record::Output { output, .. } => ("output", output.to_string().len()),
+            Record::Step(step) => {
+                ("step", step.private.as_ref().map_or(0, |private| private.to_string().len()))
+            }
             Record::ToolStarted { input, .. } => {
                 ("tool call", input.as_ref().map_or(0, |input| input.to_string().len()))
             }

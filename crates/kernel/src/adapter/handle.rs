@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Answer, AttemptId, Message, Time};
+use mainspring_core::{Answer, AttemptId, Message, Step, Time};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Answered, Ask, Assignment, HandleError, Record};
@@ -93,6 +93,11 @@ impl AttemptHandle {
         let Some(tip) = tip else { return Ok(vec![]) };
         let path = self.parts.store.path(tip, None, limit).await.map_err(Error::from)?;
         Ok(path.into_iter().map(|placed| placed.message).collect())
+    }
+
+    /// The model calls of the run so far, of all its attempts.
+    pub async fn steps(&self) -> Result<Vec<Step>, HandleError> {
+        Ok(self.parts.store.steps(self.assignment.run.id).await.map_err(Error::from)?)
     }
 
     /// The time now.

@@ -2,7 +2,7 @@
 
 use mainspring_core::limits::check_text;
 use mainspring_core::{
-    Answer, Attempt, Block, Cursor, Event, Place, Policy, Position, RequestName, Run, RunId, SessionId,
+    Answer, Attempt, Block, Cursor, Event, Place, Policy, Position, RequestName, Run, RunId, SessionId, Step,
     WaitId,
 };
 use serde::Serialize;
@@ -123,6 +123,12 @@ impl Kernel {
     pub async fn run_attempts(&self, caller: &Caller, run: RunId) -> Result<Vec<Attempt>, Error> {
         self.run_get(caller, run).await?;
         Ok(self.shared.store.attempts(run).await?)
+    }
+
+    /// The model calls of a run, the first first: what each was shown, made and used.
+    pub async fn run_steps(&self, caller: &Caller, run: RunId) -> Result<Vec<Step>, Error> {
+        self.run_get(caller, run).await?;
+        Ok(self.shared.store.steps(run).await?)
     }
 
     /// Runs, the newest first.

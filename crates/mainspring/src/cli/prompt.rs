@@ -152,6 +152,7 @@ impl Prompt {
                 model: self.model,
                 model_profile: None,
                 cwd: self.cwd,
+                ..RunOptions::default()
             },
             place,
             policy: match self.policy {

@@ -175,6 +175,7 @@ async fn nobody_without_the_token_gets_anywhere() {
         (Method::POST, "/v1/runs".to_owned()),
         (Method::GET, format!("/v1/runs/{run}")),
         (Method::GET, format!("/v1/runs/{run}/attempts")),
+        (Method::GET, format!("/v1/runs/{run}/steps")),
         (Method::GET, format!("/v1/runs/{run}/events")),
         (Method::POST, format!("/v1/runs/{run}/cancel")),
         (Method::POST, format!("/v1/runs/{run}/retry")),

@@ -21,6 +21,7 @@ impl State {
         self.runs.retain(|_, run| run.session != gone);
         let runs = &self.runs;
         self.attempts.retain(|(run, _), _| runs.contains_key(run));
+        self.steps.retain(|(run, _, _), _| runs.contains_key(run));
         self.messages.retain(|_, message| message.message.session != gone || message.point.is_some());
         self.sessions.remove(&gone);
         while let Some(line) = self.unread_line() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mainspring_core::{
     Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant, GrantId, Line,
-    LineId, MessageId, Point, Run, RunId, Session, SessionId,
+    LineId, MessageId, Point, Run, RunId, Session, SessionId, Step, StepId,
 };
 use mainspring_kernel::store::{Chunk, Effect, InboxItem, PlacedMessage, Request};
 
@@ -16,6 +16,7 @@ pub(super) struct State {
     pub(super) sessions: BTreeMap<SessionId, Session>,
     pub(super) runs: BTreeMap<RunId, Run>,
     pub(super) attempts: BTreeMap<(RunId, u32), Attempt>,
+    pub(super) steps: BTreeMap<(RunId, u32, StepId), Step>,
     pub(super) events: BTreeMap<u64, Event>,
     pub(super) messages: BTreeMap<MessageId, PlacedMessage>,
     /// Each with the session that opened it, oldest first.

@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension};
 const MIGRATIONS: &[(u32, &str)] = &[
     (1, include_str!("../../migrations/0001_tables.sql")),
     (2, include_str!("../../migrations/0002_views.sql")),
+    (7, include_str!("../../migrations/0007_steps.sql")),
 ];
 
 /// The version this program writes.

@@ -10,5 +10,6 @@ mod purge;
 mod random;
 mod sqlite;
 mod state_dir;
+mod steps;
 mod streams;
 mod tree;
