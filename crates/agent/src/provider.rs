@@ -15,7 +15,7 @@ mod key;
 mod peek;
 
 pub use error::{ErrorKind, ModelError};
-pub use genai::{GenaiProvider, Kind};
+pub use genai::{Connections, GenaiProvider, Kind};
 pub use key::{Key, KeySource};
 
 /// Runs models.
@@ -38,6 +38,8 @@ pub struct Request {
     pub tools: Vec<ToolSpec>,
     /// How it answers.
     pub options: ModelOptions,
+    /// What the ids of calls start with whose own are not fit to be kept: unique among all requests of a session.
+    pub call_prefix: String,
 }
 
 /// One message of a conversation.

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::Recording;
+use crate::adapter::{Record, Recording};
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::kernel::{CancelOutcome, Shared, Work};
@@ -82,6 +82,8 @@ struct Active {
     kill_at: Option<Time>,
     /// Set once the execution is given up: how the attempt ends when nothing acts for it any more.
     killing: Option<Outcome>,
+    /// What its adapter left to be recorded when its execution ends.
+    at_end: Vec<Record>,
 }
 
 impl Actor {
@@ -197,6 +199,9 @@ impl Actor {
             Command::Subscribe(reply) => {
                 let outcome = self.snapshot().await;
                 let _ = reply.send(outcome);
+            }
+            Command::RecordAtEnd { by, records, reply } => {
+                let _ = reply.send(self.record_at_end(by, records));
             }
             Command::Record { by, records, reply } => {
                 let outcome = self.record(by, records).await;

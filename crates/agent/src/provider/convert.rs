@@ -1,6 +1,6 @@
 //! Our conversation in the words of the client library.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use genai::chat::{
     CacheControl, ChatMessage, ChatRequest, ContentPart, CustomPart, MessageContent, MessageOptions,
@@ -96,21 +96,46 @@ fn assistant(turn: &Turn) -> MessageContent {
     MessageContent::from_parts(parts)
 }
 
+/// Names calls so that every provider takes the names and no two are the same.
+#[derive(Debug)]
+pub(super) struct Names {
+    prefix: String,
+    used: HashSet<String>,
+}
+
+impl Names {
+    /// Names that are not among those of `request`.
+    pub(super) fn of(request: &Request) -> Self {
+        let parts = request.turns.iter().flat_map(|turn| &turn.parts);
+        let used = parts.filter_map(|part| match part {
+            Part::Call(call) => Some(call.id.clone()),
+            _ => None,
+        });
+        Self { prefix: request.call_prefix.clone(), used: used.collect() }
+    }
+
+    /// The call's own id, if it is plain and new; else one of ours.
+    fn name(&mut self, id: &str, at: usize) -> String {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+        let fit = !id.is_empty() && id.len() <= 64 && id.bytes().all(plain) && !self.used.contains(id);
+        let name = if fit { id.to_owned() } else { format!("{}_{at}", self.prefix) };
+        self.used.insert(name.clone());
+        name
+    }
+}
+
 /// The calls of a whole answer, and what its provider demands back with them.
-pub(super) fn calls(end: &StreamEnd) -> (Vec<Call>, Option<Value>) {
+pub(super) fn calls(end: &StreamEnd, names: &mut Names) -> (Vec<Call>, Option<Value>) {
     let mut private = Private::default();
-    let mut calls = vec![];
+    let mut calls: Vec<Call> = vec![];
     for part in end.captured_content.iter().flat_map(MessageContent::parts) {
         match part {
             ContentPart::ToolCall(call) => {
+                let id = names.name(&call.call_id, calls.len());
                 if let Some(signatures) = &call.thought_signatures {
-                    private.signatures.insert(call.call_id.clone(), signatures.clone());
+                    private.signatures.insert(id.clone(), signatures.clone());
                 }
-                calls.push(Call {
-                    id: call.call_id.clone(),
-                    name: call.fn_name.clone(),
-                    input: input(&call.fn_arguments),
-                });
+                calls.push(Call { id, name: call.fn_name.clone(), input: input(&call.fn_arguments) });
             }
             ContentPart::ThoughtSignature(_) | ContentPart::ReasoningContent(_) | ContentPart::Custom(_) => {
                 private.thoughts.push(part.clone());

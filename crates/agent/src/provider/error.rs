@@ -23,6 +23,8 @@ pub enum ErrorKind {
     Overloaded,
     /// The connection could not be made, or broke off. Later it may go right.
     Broken,
+    /// No such model is configured.
+    NotConfigured,
     /// There is no key.
     KeyMissing,
     /// The key is not right.
@@ -44,6 +46,7 @@ impl ErrorKind {
             Self::RateLimited => "model_rate_limited",
             Self::Overloaded => "model_overloaded",
             Self::Broken => "model_connection_broken",
+            Self::NotConfigured => "model_not_configured",
             Self::KeyMissing => "model_key_missing",
             Self::Unauthorized => "model_unauthorized",
             Self::QuotaExhausted => "model_quota_exhausted",

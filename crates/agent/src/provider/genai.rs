@@ -71,18 +71,28 @@ pub struct GenaiProvider {
     client: Client,
 }
 
-impl GenaiProvider {
-    /// The provider `name` at `base_url`.
-    pub fn new(name: &str, kind: Kind, base_url: &str, key: KeySource) -> Result<Self, ModelError> {
+/// What providers share: connections.
+#[derive(Debug, Clone)]
+pub struct Connections(Client);
+
+impl Connections {
+    /// Fresh connections, made as they are needed.
+    pub fn new() -> Result<Self, ModelError> {
         // One TLS provider in the whole process; if somebody has chosen already, theirs it is.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http =
             reqwest::Client::builder().tcp_nodelay(true).connect_timeout(Duration::from_secs(20)).build();
         let http = http.map_err(|error| ModelError::new(ErrorKind::Invalid, error.to_string()))?;
         let client = Client::builder().with_reqwest(http).build();
-        let client = client.map_err(|error| ModelError::new(ErrorKind::Invalid, error.to_string()))?;
+        Ok(Self(client.map_err(|error| ModelError::new(ErrorKind::Invalid, error.to_string()))?))
+    }
+}
+
+impl GenaiProvider {
+    /// The provider `name` at `base_url`.
+    pub fn new(name: &str, kind: Kind, base_url: &str, key: KeySource, connections: &Connections) -> Self {
         let endpoint = Endpoint::from_owned(format!("{}/", base_url.trim_end_matches('/')));
-        Ok(Self { name: name.into(), kind, endpoint, key, client })
+        Self { name: name.into(), kind, endpoint, key, client: connections.0.clone() }
     }
 
     async fn open(&self, request: &Request) -> Result<Answering, ModelError> {
@@ -96,7 +106,8 @@ impl GenaiProvider {
         };
         let chat = convert::request(self.kind, request);
         let opened = self.client.exec_chat_stream(target, chat, Some(&options)).await;
-        let answering = Answering { kind: self.kind, key, peek, stream: None };
+        let answering =
+            Answering { kind: self.kind, key, peek, names: convert::Names::of(request), stream: None };
         match opened {
             Ok(opened) => Ok(Answering { stream: Some(opened.stream), ..answering }),
             Err(error) => Err(answering.error(&error)),
@@ -149,6 +160,7 @@ struct Answering {
     kind: Kind,
     key: Key,
     peek: Peek,
+    names: convert::Names,
     stream: Option<ChatStream>,
 }
 
@@ -173,7 +185,7 @@ impl Answering {
         }
     }
 
-    fn whole(&self, end: &StreamEnd) -> Result<Piece, ModelError> {
+    fn whole(&mut self, end: &StreamEnd) -> Result<Piece, ModelError> {
         let stop = end.captured_stop_reason.as_ref();
         if self.peek.refused() || matches!(stop, Some(StopReason::ContentFilter(_))) {
             return Err(ModelError::new(
@@ -184,7 +196,7 @@ impl Answering {
         if stop.is_none() && self.kind.gives_reason() {
             return Err(ModelError::new(ErrorKind::Broken, "the provider's answer broke off"));
         }
-        let (calls, private) = convert::calls(end);
+        let (calls, private) = convert::calls(end, &mut self.names);
         Ok(Piece::Done(Box::new(Answer {
             calls,
             cut_off: stop.is_some_and(StopReason::is_max_tokens),

@@ -2,8 +2,8 @@
 
 use futures_util::StreamExt;
 use mainspring_agent::provider::{
-    Answer, Call, ErrorKind, GenaiProvider, KeySource, Kind, ModelError, ModelOptions, Part, Piece, Provider,
-    Request, ToolSpec, Turn,
+    Answer, Call, Connections, ErrorKind, GenaiProvider, KeySource, Kind, ModelError, ModelOptions, Part,
+    Piece, Provider, Request, ToolSpec, Turn,
 };
 use mainspring_core::{Role, Usage};
 use mainspring_testkit::model::{Act, Fault, Gate, ModelServer, Recorded, Reply, Stop, Tokens, Wire};
@@ -25,8 +25,9 @@ fn provider(server: &ModelServer, wire: Wire) -> (GenaiProvider, tempfile::TempD
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("key");
     std::fs::write(&path, SECRET).expect("a key");
-    let provider = GenaiProvider::new("acme", kind(wire), &server.base_url(wire), KeySource::File(path));
-    (provider.expect("a provider"), dir)
+    let connections = Connections::new().expect("connections");
+    let key = KeySource::File(path);
+    (GenaiProvider::new("acme", kind(wire), &server.base_url(wire), key, &connections), dir)
 }
 
 fn user(text: &str) -> Turn {
@@ -46,6 +47,7 @@ fn asking(text: &str) -> Request {
         turns: vec![user(text)],
         tools: vec![add],
         options,
+        call_prefix: "c".into(),
     }
 }
 
@@ -220,7 +222,9 @@ async fn what_ends_in_another_way_is_not_a_whole_answer() {
             assert_eq!(ended.map(|answer| answer.cut_off).map_err(|error| error.kind), wanted, "{shown}");
         }
     }
-    let nobody = GenaiProvider::new("acme", Kind::OpenAi, "http://127.0.0.1:9/v1", KeySource::None).unwrap();
+    let connections = Connections::new().unwrap();
+    let nobody =
+        GenaiProvider::new("acme", Kind::OpenAi, "http://127.0.0.1:9/v1", KeySource::None, &connections);
     assert_eq!(hear(&nobody, asking("hi")).await.2.unwrap_err().kind, ErrorKind::Broken);
 }
 

@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Subscribe(Reply<(Snapshot, Subscription)>),
     /// An adapter records.
     Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
+    /// An adapter leaves what is recorded when its execution ends.
+    RecordAtEnd { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
     /// An adapter asks a person and waits.
     Ask { by: AttemptId, ask: Ask, reply: Recording<Answer> },
     /// An adapter reads where its path ends.
@@ -55,7 +57,8 @@ impl Command {
         match self {
             Self::Accept(..) | Self::Create(_) | Self::Cancel(..) | Self::Retry(..) => true,
             Self::Answer(..) | Self::Session(..) | Self::Subscribe(_) => true,
-            Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => false,
+            Self::Record { .. } | Self::RecordAtEnd { .. } | Self::Ask { .. } => false,
+            Self::Head { .. } | Self::Executed(..) => false,
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
         }
     }
@@ -72,7 +75,8 @@ impl Command {
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
             Self::Subscribe(reply) => drop(reply.send(Err(error))),
             // Whoever executes has lost its authority and learns it by the closed channel.
-            Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => {}
+            Self::Record { .. } | Self::RecordAtEnd { .. } | Self::Ask { .. } => {}
+            Self::Head { .. } | Self::Executed(..) => {}
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => {}
         }
     }

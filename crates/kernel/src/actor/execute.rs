@@ -156,6 +156,7 @@ impl Actor {
             telling: false,
             kill_at: None,
             killing: None,
+            at_end: vec![],
         });
     }
 
@@ -192,6 +193,15 @@ impl Actor {
             }
         }
         self.take_over(draft).await.map_err(|error| HandleError::Kernel(error.into()))
+    }
+
+    /// Keeps what is recorded in the commit that ends the execution.
+    pub(super) fn record_at_end(&mut self, by: AttemptId, records: Vec<Record>) -> Result<(), HandleError> {
+        let limit = self.shared.options.limits.message_bytes;
+        let active = self.authority(by).ok_or(HandleError::Revoked)?;
+        check_size(&records, limit)?;
+        active.at_end.extend(records);
+        Ok(())
     }
 
     /// Commits a draft of the active run and keeps its state.
@@ -279,6 +289,7 @@ impl Actor {
     ) -> Result<(), Error> {
         let Some(active) = &self.active else { return Ok(()) };
         let (run, attempt, telling) = (active.run.clone(), active.attempt.clone(), active.telling);
+        let at_end = active.at_end.clone();
         let shape = match (run.place.is_branch(), run.pen.and_then(before)) {
             (true, Some(tip)) => Some(self.shared.store.path_shape(self.fence.session, tip).await?),
             _ => None,
@@ -289,6 +300,11 @@ impl Actor {
         let (draft, text) = self.draft(true);
         let mut draft = draft.with_run(run, Some(attempt)).with_text(text).with_shape(shape);
         draft.leave_tools(resumes);
+        for record in at_end {
+            if let Err(error) = apply(&mut draft, by, record) {
+                tracing::error!(%error, "what an attempt left for its end makes no sense");
+            }
+        }
         if !usage.is_zero() {
             draft.emit(Body::UsageUpdated { usage });
         }

@@ -79,6 +79,13 @@ impl AttemptHandle {
         self.call(|reply| Command::Record { by, records, reply }).await
     }
 
+    /// Makes `records` durable in the very commit that ends the attempt, so that they cost none of their own. An
+    /// execution that waits instead takes them back.
+    pub async fn record_at_end(&self, records: Vec<Record>) -> Result<(), HandleError> {
+        let by = self.id();
+        self.call(|reply| Command::RecordAtEnd { by, records, reply }).await
+    }
+
     /// Asks a person and waits, holding the execution. Such a wait ends with the process; an adapter whose state can
     /// be stored returns [`super::Executed::Waiting`] instead.
     pub async fn ask(&self, ask: Ask) -> Result<Answer, HandleError> {
