@@ -53,7 +53,7 @@ async fn serve(
     body: Bytes,
 ) -> Response {
     let Ok(body) = serde_json::from_slice::<Value>(&body) else {
-        return fault(wire, &Fault::Invalid);
+        return fault(wire, &Fault::Invalid, &headers);
     };
     let (model, streams) = match uri.path().strip_prefix("/v1beta/models/") {
         Some(call) => {
@@ -78,14 +78,21 @@ async fn serve(
     });
     shared.counts.send_modify(|counts| counts.asked += 1);
     if let Some(Act::Fail(first)) = reply.acts.first() {
-        return fault(wire, first);
+        return fault(wire, first, &headers);
     }
     let answer = Answer::new(shared, wire, &model, reply);
     if streams { answer.stream() } else { answer.whole(&model).await }
 }
 
-fn fault(wire: Wire, fault: &Fault) -> Response {
-    let (status, body) = wire.fault(fault);
+fn fault(wire: Wire, fault: &Fault, headers: &HeaderMap) -> Response {
+    let (status, mut body) = wire.fault(fault);
+    if *fault == Fault::Unauthorized {
+        // As careless as a server can be: it repeats the key.
+        let names = ["x-api-key", "x-goog-api-key", "authorization"];
+        let key = names.iter().find_map(|name| headers.get(*name)?.to_str().ok()).unwrap_or_default();
+        let message = body["error"]["message"].as_str().unwrap_or_default();
+        body["error"]["message"] = json!(format!("{message}: {key}"));
+    }
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = (status, axum::Json(body)).into_response();
     if let Fault::RateLimited { retry_after: Some(seconds) } = fault {
@@ -216,7 +223,7 @@ impl Answer {
                 }
                 Act::Fail(what) => {
                     self.stage = Stage::Done;
-                    return fault(self.wire, &what);
+                    return fault(self.wire, &what, &HeaderMap::new());
                 }
                 _ => {}
             }
