@@ -1,6 +1,6 @@
 //! Models: providers by name, profiles that name a model for a purpose, and what a model costs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,6 +24,25 @@ pub struct ModelsConfig {
     pub models: BTreeMap<String, Profile>,
     /// Prices in US dollars for a million tokens, by the beginning of a model's name.
     pub prices: BTreeMap<String, Price>,
+}
+
+impl ModelsConfig {
+    /// Says what is wrong with it.
+    pub fn check(&self) -> Result<(), BadModels> {
+        for (name, provider) in &self.providers {
+            read_provider(name, provider)?;
+        }
+        let built_in = BUILT_IN.iter().map(|(name, ..)| *name);
+        let known: BTreeSet<&str> = self.providers.keys().map(String::as_str).chain(built_in).collect();
+        for (name, profile) in &self.models {
+            if !known.contains(profile.provider.as_str()) {
+                let known = known.into_iter().collect::<Vec<_>>().join(", ");
+                let reason = format!("no provider {:?}; there is {known}", profile.provider);
+                return Err(BadModels { key: format!("models.{name}.provider"), reason });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Who runs models, and where.
@@ -116,27 +135,21 @@ const BUILT_IN: [(&str, Kind, Option<&str>, Option<&str>); 5] = [
 impl Models {
     /// The models that `config` describes, and those of the providers that are built in.
     pub fn new(config: &ModelsConfig) -> Result<Self, BadModels> {
-        let connections = Connections::new()
-            .map_err(|error| BadModels { key: "providers".into(), reason: error.to_string() })?;
-        let mut models = Self { prices: Prices::new(&config.prices), ..Self::default() };
-        for (name, kind, place, variable) in BUILT_IN {
-            let key = variable.map_or(KeySource::None, |name| KeySource::Variable(name.into()));
-            let place = place.unwrap_or(kind.base_url());
+        config.check()?;
+        let connections = Connections::default();
+        let mut models =
+            Self { prices: Prices::new(&config.prices), profiles: config.models.clone(), ..Self::default() };
+        let mut add = |name: &str, kind, place: &str, key| {
             let provider = GenaiProvider::new(name, kind, place, key, &connections);
             models.providers.insert(name.into(), Arc::new(provider));
+        };
+        for (name, kind, place, variable) in BUILT_IN {
+            let key = variable.map_or(KeySource::None, |name| KeySource::Variable(name.into()));
+            add(name, kind, place.unwrap_or(kind.base_url()), key);
         }
         for (name, provider) in &config.providers {
             let (kind, base_url, key) = read_provider(name, provider)?;
-            let provider = GenaiProvider::new(name, kind, &base_url, key, &connections);
-            models.providers.insert(name.clone(), Arc::new(provider));
-        }
-        for (name, profile) in &config.models {
-            if !models.providers.contains_key(&profile.provider) {
-                let known = models.providers.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-                let reason = format!("no provider {:?}; there is {known}", profile.provider);
-                return Err(BadModels { key: format!("models.{name}.provider"), reason });
-            }
-            models.profiles.insert(name.clone(), profile.clone());
+            add(name, kind, &base_url, key);
         }
         Ok(models)
     }

@@ -1,5 +1,6 @@
 //! The provider that speaks four protocols through the `genai` client.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -68,23 +69,24 @@ pub struct GenaiProvider {
     kind: Kind,
     endpoint: Endpoint,
     key: KeySource,
-    client: Client,
+    connections: Connections,
 }
 
-/// What providers share: connections.
-#[derive(Debug, Clone)]
-pub struct Connections(Client);
+/// What providers share: connections. They cost nothing until the first request.
+#[derive(Debug, Clone, Default)]
+pub struct Connections(Arc<OnceLock<Result<Client, ModelError>>>);
 
 impl Connections {
-    /// Fresh connections, made as they are needed.
-    pub fn new() -> Result<Self, ModelError> {
-        // One TLS provider in the whole process; if somebody has chosen already, theirs it is.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let http =
-            reqwest::Client::builder().tcp_nodelay(true).connect_timeout(Duration::from_secs(20)).build();
-        let http = http.map_err(|error| ModelError::new(ErrorKind::Invalid, error.to_string()))?;
-        let client = Client::builder().with_reqwest(http).build();
-        Ok(Self(client.map_err(|error| ModelError::new(ErrorKind::Invalid, error.to_string()))?))
+    fn client(&self) -> Result<Client, ModelError> {
+        let wrong = |error: String| ModelError::new(ErrorKind::Invalid, error);
+        let make = || {
+            // One TLS provider in the whole process; if somebody has chosen already, theirs it is.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            let http = reqwest::Client::builder().tcp_nodelay(true).connect_timeout(Duration::from_secs(20));
+            let http = http.build().map_err(|error| wrong(error.to_string()))?;
+            Client::builder().with_reqwest(http).build().map_err(|error| wrong(error.to_string()))
+        };
+        self.0.get_or_init(make).clone()
     }
 }
 
@@ -92,7 +94,7 @@ impl GenaiProvider {
     /// The provider `name` at `base_url`.
     pub fn new(name: &str, kind: Kind, base_url: &str, key: KeySource, connections: &Connections) -> Self {
         let endpoint = Endpoint::from_owned(format!("{}/", base_url.trim_end_matches('/')));
-        Self { name: name.into(), kind, endpoint, key, client: connections.0.clone() }
+        Self { name: name.into(), kind, endpoint, key, connections: connections.clone() }
     }
 
     async fn open(&self, request: &Request) -> Result<Answering, ModelError> {
@@ -105,7 +107,7 @@ impl GenaiProvider {
             model: ModelIden::new(self.kind.adapter(), request.model.clone()),
         };
         let chat = convert::request(self.kind, request);
-        let opened = self.client.exec_chat_stream(target, chat, Some(&options)).await;
+        let opened = self.connections.client()?.exec_chat_stream(target, chat, Some(&options)).await;
         let answering =
             Answering { kind: self.kind, key, peek, names: convert::Names::of(request), stream: None };
         match opened {

@@ -25,7 +25,7 @@ fn provider(server: &ModelServer, wire: Wire) -> (GenaiProvider, tempfile::TempD
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("key");
     std::fs::write(&path, SECRET).expect("a key");
-    let connections = Connections::new().expect("connections");
+    let connections = Connections::default();
     let key = KeySource::File(path);
     (GenaiProvider::new("acme", kind(wire), &server.base_url(wire), key, &connections), dir)
 }
@@ -222,7 +222,7 @@ async fn what_ends_in_another_way_is_not_a_whole_answer() {
             assert_eq!(ended.map(|answer| answer.cut_off).map_err(|error| error.kind), wanted, "{shown}");
         }
     }
-    let connections = Connections::new().unwrap();
+    let connections = Connections::default();
     let nobody =
         GenaiProvider::new("acme", Kind::OpenAi, "http://127.0.0.1:9/v1", KeySource::None, &connections);
     assert_eq!(hear(&nobody, asking("hi")).await.2.unwrap_err().kind, ErrorKind::Broken);

@@ -281,10 +281,13 @@ fn live<T>(life: impl Future<Output = T>) -> T {
     lived
 }
 
+/// The ids of the calls, in the order they came.
+type Ids = Arc<parking_lot::Mutex<Vec<String>>>;
+
 /// `careless` may not be called twice, `safe` may; both count, and stand at a gate the first time.
-fn counted(gate: &Gate) -> (Toolbox, Arc<[AtomicU32; 2]>, Arc<parking_lot::Mutex<Vec<String>>>) {
+fn counted(gate: &Gate) -> (Toolbox, Arc<[AtomicU32; 2]>, Ids) {
     let counts = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
-    let ids = Arc::new(parking_lot::Mutex::new(vec![]));
+    let ids = Ids::default();
     let make = |name: &'static str, at: usize| {
         let (gate, counts, ids) = (gate.clone(), counts.clone(), ids.clone());
         function(name, "Counts.", move |call, _: Nothing| {

@@ -170,7 +170,7 @@ impl World {
         let session = SessionTarget { key: Some(agent.replace('@', "-")), new, ..SessionTarget::default() };
         let prompt = vec![Block::text(text)];
         let run = self.send(RunRequest { session, prompt, ..RunRequest::default() }).await;
-        self.reaches(run.id, |status| rests(status)).await
+        self.reaches(run.id, rests).await
     }
 
     pub(crate) async fn get(&self, run: RunId) -> Run {
