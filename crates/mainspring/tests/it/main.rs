@@ -7,3 +7,4 @@ mod cli;
 mod docs;
 mod http;
 mod kill;
+mod native;
