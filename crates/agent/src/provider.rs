@@ -15,7 +15,7 @@ mod key;
 mod peek;
 
 pub use error::{ErrorKind, ModelError};
-pub use genai::{Connections, GenaiProvider, Kind};
+pub use genai::{Connections, GenaiProvider, Kind, install_tls};
 pub use key::{Key, KeySource};
 
 /// Runs models.

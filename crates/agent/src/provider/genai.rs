@@ -72,6 +72,12 @@ pub struct GenaiProvider {
     connections: Connections,
 }
 
+/// Chooses the one TLS of the process: rustls with ring. Whoever builds an HTTP client calls this first, also one that
+/// never uses TLS; if somebody has chosen already, theirs it is.
+pub fn install_tls() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
 /// What providers share: connections. They cost nothing until the first request.
 #[derive(Debug, Clone, Default)]
 pub struct Connections(Arc<OnceLock<Result<Client, ModelError>>>);
@@ -80,8 +86,7 @@ impl Connections {
     fn client(&self) -> Result<Client, ModelError> {
         let wrong = |error: String| ModelError::new(ErrorKind::Invalid, error);
         let make = || {
-            // One TLS provider in the whole process; if somebody has chosen already, theirs it is.
-            let _ = rustls::crypto::ring::default_provider().install_default();
+            install_tls();
             let http = reqwest::Client::builder().tcp_nodelay(true).connect_timeout(Duration::from_secs(20));
             let http = http.build().map_err(|error| wrong(error.to_string()))?;
             Client::builder().with_reqwest(http).build().map_err(|error| wrong(error.to_string()))

@@ -6,6 +6,7 @@ use mainspring_core::{
     WaitId,
 };
 use serde::Serialize;
+use serde_json::Value;
 
 use super::sessions::check_target;
 use super::{Accept, Accepted, Caller, CancelOutcome, Kernel, RunQuery, RunRequest, SessionTarget};
@@ -240,12 +241,16 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
         place: Place,
         policy: Policy,
     }
+    // Whether maps keep the order of their making depends on who else is in the build; what is asked does not.
+    let (mut session, mut options) = (request.session.clone(), request.options.clone());
+    session.new.metadata.iter_mut().for_each(Value::sort_all_objects);
+    options.output_schema.iter_mut().for_each(Value::sort_all_objects);
     let asked = Asked {
-        session: &request.session,
+        session: &session,
         prompt: &request.prompt,
         adapter: &request.adapter,
         mode: request.mode,
-        options: &request.options,
+        options: &options,
         place: request.place,
         policy: request.policy,
     };

@@ -30,6 +30,8 @@ fn request(server: &ModelServer, wire: Wire, prompt: &str, stream: bool) -> (Str
 
 async fn ask(server: &ModelServer, wire: Wire, prompt: &str, stream: bool) -> reqwest::Response {
     let (url, body) = request(server, wire, prompt, stream);
+    // Within the workspace the client has TLS, and wants to know whose.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::new()
         .post(url)
         .header("x-api-key", "k")
