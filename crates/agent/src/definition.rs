@@ -33,6 +33,8 @@ pub struct Definition {
     pub system: Option<String>,
     /// The tools it may call: names, in which `*` stands for anything.
     pub tools: Vec<String>,
+    /// The MCP servers whose tools it has: names, in which `*` stands for anything. If not given, all that answer.
+    pub mcp: Option<Vec<String>>,
     /// The tools that a person must allow each time.
     pub approve: Vec<String>,
     /// The tools it may not call.
@@ -57,6 +59,7 @@ struct Written {
     system: Option<String>,
     #[serde(default = "all")]
     tools: Vec<String>,
+    mcp: Option<Vec<String>>,
     #[serde(default)]
     approve: Vec<String>,
     #[serde(default)]
@@ -106,6 +109,7 @@ impl Definition {
             profile: written.profile,
             system: written.system,
             tools: written.tools,
+            mcp: written.mcp,
             approve: written.approve,
             deny: written.deny,
             limits: RunLimits {
@@ -177,6 +181,7 @@ impl Definitions {
             profile: None,
             system: None,
             tools: all(),
+            mcp: None,
             approve: vec![],
             deny: vec![],
             limits: RunLimits::default(),

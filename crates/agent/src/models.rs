@@ -10,11 +10,12 @@ use crate::price::{Price, Prices};
 use crate::provider::{
     Connections, ErrorKind, GenaiProvider, KeySource, Kind, ModelError, ModelOptions, Provider,
 };
+use crate::tool::mcp::McpConfig;
 
 /// The profile of runs that name none.
 pub const DEFAULT_PROFILE: &str = "main_reasoner";
 
-/// What the configuration says of models: the tables `providers`, `models` and `prices`.
+/// What the configuration says of models: the tables `providers`, `models`, `prices` and `mcp`.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
 pub struct ModelsConfig {
@@ -22,6 +23,8 @@ pub struct ModelsConfig {
     pub providers: BTreeMap<String, ProviderConfig>,
     /// Profiles: which model for which purpose.
     pub models: BTreeMap<String, Profile>,
+    /// MCP servers, whose tools agents have.
+    pub mcp: BTreeMap<String, McpConfig>,
     /// Prices in US dollars for a million tokens, by the beginning of a model's name.
     pub prices: BTreeMap<String, Price>,
 }
@@ -31,6 +34,17 @@ impl ModelsConfig {
     pub fn check(&self) -> Result<(), BadModels> {
         for (name, provider) in &self.providers {
             read_provider(name, provider)?;
+        }
+        for (name, server) in &self.mcp {
+            let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+            let named = !name.is_empty() && name.len() <= 32 && name.bytes().all(plain);
+            let reason = match named {
+                true => server.check().err(),
+                false => Some("a server's name has 1 to 32 letters, digits and hyphens".to_owned()),
+            };
+            if let Some(reason) = reason {
+                return Err(BadModels { key: format!("mcp.{name}"), reason });
+            }
         }
         let built_in = BUILT_IN.iter().map(|(name, ..)| *name);
         let known: BTreeSet<&str> = self.providers.keys().map(String::as_str).chain(built_in).collect();

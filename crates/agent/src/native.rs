@@ -24,6 +24,7 @@ use crate::definition::Definitions;
 use crate::hooks::{Hooks, NoHooks};
 use crate::models::Models;
 use crate::tool::Toolbox;
+use crate::tool::mcp::McpServers;
 
 mod plan;
 mod prompt;
@@ -68,6 +69,7 @@ impl Default for NativeOptions {
 pub struct NativeAdapter {
     models: Arc<Models>,
     tools: Arc<Toolbox>,
+    mcp: McpServers,
     definitions: Arc<Definitions>,
     hooks: Arc<dyn Hooks>,
     options: NativeOptions,
@@ -79,10 +81,23 @@ impl NativeAdapter {
         Self {
             models: Arc::new(models),
             tools: Arc::new(tools),
+            mcp: McpServers::default(),
             definitions: Arc::new(definitions),
             hooks: Arc::new(NoHooks),
             options: NativeOptions::default(),
         }
+    }
+
+    /// With the tools of these MCP servers.
+    #[must_use]
+    pub fn with_mcp(mut self, servers: McpServers) -> Self {
+        self.mcp = servers;
+        self
+    }
+
+    /// The MCP servers there are.
+    pub fn mcp(&self) -> &McpServers {
+        &self.mcp
     }
 
     /// With these hooks.

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::provider::ToolSpec;
 
 mod function;
+pub mod mcp;
 pub use function::{FunctionTool, function};
 
 /// What a model may call.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mainspring_adapters::ScriptAdapter;
 use mainspring_agent::models::BadModels;
+use mainspring_agent::tool::mcp::McpServers;
 use mainspring_agent::{Definitions, Models, NativeAdapter, Toolbox};
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
@@ -105,6 +106,7 @@ pub(crate) fn database(state_dir: &Path) -> PathBuf {
 fn adapters(config: &Config) -> Result<Vec<Arc<dyn Adapter>>, NodeError> {
     let definitions = Definitions::new(Some(config.agents_dir.clone()));
     let native = NativeAdapter::new(Models::new(&config.models)?, Toolbox::new(), definitions);
+    let native = native.with_mcp(McpServers::new(&config.models.mcp));
     Ok(vec![Arc::new(ScriptAdapter), Arc::new(native)])
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Mode, RunLimits};
-use mainspring_kernel::adapter::Assignment;
+use mainspring_core::{Failure, Mode, RunLimits};
+use mainspring_kernel::adapter::{Assignment, End};
 use serde_json::json;
 
 use super::{NativeAdapter, Stop};
@@ -69,6 +69,25 @@ impl Plan {
             Mode::Act => adapter.tools.only(&agent.tools),
         };
         Ok(Self { output: output.or_else(|| agent.output.clone()), agent, model, system, tools, limits })
+    }
+
+    /// Adds the tools of MCP servers; says what is missing, unless the definition cannot do without.
+    pub(super) async fn add_mcp(
+        &mut self,
+        adapter: &NativeAdapter,
+        mode: Mode,
+    ) -> Result<Option<String>, Stop> {
+        if mode == Mode::Ask || (adapter.mcp.is_empty() && self.agent.mcp.is_none()) {
+            return Ok(None);
+        }
+        let wanted = self.agent.mcp.clone().unwrap_or_else(|| vec!["*".into()]);
+        let (tools, problems) = adapter.mcp.tools(&wanted).await;
+        if !problems.is_empty() && self.agent.mcp.is_some() {
+            let failure = Failure::new("mcp_unavailable", problems.join("; "));
+            return Err(Stop::With(End::failed(failure, true)));
+        }
+        self.tools = std::mem::take(&mut self.tools).and(&tools.only(&self.agent.tools));
+        Ok((!problems.is_empty()).then(|| problems.join("; ")))
     }
 
     /// All that the model is told beforehand.

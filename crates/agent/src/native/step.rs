@@ -12,6 +12,9 @@ use super::{Stop, prompt};
 use crate::hooks::OnError;
 use crate::provider::{Answer, Call, ErrorKind, ModelError, Piece, Request};
 
+/// How long a run waits for a provider, in milliseconds: whoever asks for more gets a failed run.
+const PATIENCE: u64 = 15 * 60 * 1000;
+
 /// What a step came to, with what is to be recorded of it.
 pub(super) struct Stepped {
     /// The text.
@@ -154,13 +157,13 @@ impl Looper<'_> {
             OnError::Retry => true,
             OnError::Stop => false,
         };
-        // What was streamed is on the way to its readers: only a new attempt can set it aside.
-        if !again || tries >= options.tries || !asking.text.is_empty() {
-            self.attempt.record_at_end(vec![step]).await?;
-            return Err(End::failed(failure, again).into());
-        }
         let doubled = options.retry_base.saturating_mul(1 << (tries - 1).min(32)).min(options.retry_max);
         let wait = error.retry_after.unwrap_or(0).max(doubled);
+        // What was streamed is on the way to its readers: only a new attempt can set it aside.
+        if !again || tries >= options.tries || wait > PATIENCE || !asking.text.is_empty() {
+            self.attempt.record_at_end(vec![step]).await?;
+            return Err(End::failed(failure, again && wait <= PATIENCE).into());
+        }
         let text = format!(
             "{}; it is asked again in {} s (try {} of {})",
             error.message,

@@ -18,6 +18,9 @@ use crate::provider::Call;
 /// How often an answer that has not its form is asked for again.
 const ASK_AGAIN: u32 = 3;
 
+/// How long the MCP servers of a run may take to start, in milliseconds.
+const MCP_START: u64 = 60_000;
+
 /// One execution.
 pub(super) struct Looper<'a> {
     pub(super) adapter: &'a NativeAdapter,
@@ -46,6 +49,15 @@ impl<'a> Looper<'a> {
     pub(super) async fn run(adapter: &'a NativeAdapter, attempt: AttemptHandle) -> Result<Executed, Stop> {
         let assignment = attempt.assignment();
         let mut plan = Plan::of(adapter, assignment)?;
+        let missing = tokio::select! {
+            biased;
+            () = attempt.cancelled() => return Ok(End::stopped()),
+            missing = plan.add_mcp(adapter, assignment.run.mode) => missing?,
+            () = attempt.sleep_until(attempt.now().plus(MCP_START)) => {
+                let failure = Failure::new("mcp_unavailable", "an MCP server did not answer in time");
+                return Ok(End::failed(failure, true));
+            }
+        };
         let occasion = Occasion { session: assignment.session.id, run: assignment.run.id };
         let started = adapter.hooks.on_start(occasion, &mut plan).await;
         started.map_err(|failure| Stop::With(End::failed(failure, false)))?;
@@ -59,6 +71,9 @@ impl<'a> Looper<'a> {
             private: HashMap::new(),
             resume: Resume::default(),
         };
+        if let Some(text) = missing {
+            looper.attempt.record(vec![Record::Progress { text }]).await?;
+        }
         looper.remember().await?;
         let mut head = looper.take_up().await?;
         loop {

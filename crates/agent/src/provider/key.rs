@@ -27,8 +27,8 @@ impl Key {
         Self(key.trim().into())
     }
 
-    /// The key itself, for the provider alone.
-    pub(super) fn reveal(&self) -> &str {
+    /// The key itself, for whom it is meant.
+    pub(crate) fn reveal(&self) -> &str {
         self.0.expose_secret()
     }
 

@@ -128,6 +128,15 @@ async fn a_rate_limit_is_waited_for_as_long_as_the_provider_asks() {
 }
 
 #[tokio::test]
+async fn nobody_waits_a_day_for_a_provider() {
+    let world = Setup::default().start().await;
+    world.server.then(Reply::fail(Fault::RateLimited { retry_after: Some(86_400) }));
+    let run = world.play("hi").await;
+    assert_eq!(run.state.error().unwrap().code, "model_rate_limited");
+    assert_eq!(world.server.counts().asked, 1);
+}
+
+#[tokio::test]
 async fn what_is_final_is_not_tried_again_and_the_session_goes_on() {
     for wire in Wire::ALL {
         let world = Setup::wire(wire).start().await;

@@ -1,4 +1,4 @@
-//! The tables of the file that describe models: `providers`, `models`, `prices`. They have no variables and no flags.
+//! The tables of the file that describe models: `providers`, `models`, `prices`, `mcp`. They have no variables and no flags.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::rule::expand;
 use super::source::Origin;
 
 /// The tables that are read here.
-pub(super) const MODEL_TABLES: [&str; 3] = ["providers", "models", "prices"];
+pub(super) const MODEL_TABLES: [&str; 4] = ["providers", "models", "prices", "mcp"];
 
 /// What the file at `path` says of models.
 pub(super) fn read(
