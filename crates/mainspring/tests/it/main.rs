@@ -12,4 +12,5 @@ mod http;
 mod kill;
 mod limits;
 mod metrics;
+mod native;
 mod streams;
