@@ -188,7 +188,7 @@ async fn play(kernel: &Kernel, tree: &Grown, act: usize, round: usize, dice: &mu
     let somewhere = tree.messages[dice.below(tree.messages.len())];
     match act {
         0 => {
-            let (_, mut feed) = kernel.session_subscribe(&caller, &by, None).await.unwrap();
+            let mut feed = kernel.session_subscribe(&caller, &by, None).await.unwrap();
             one(kernel, tree.session, &mut feed).await
         }
         1 => {
@@ -236,7 +236,7 @@ async fn walk(kernel: &Kernel, by: &SessionRef, to: MessageId) -> f64 {
 }
 
 async fn branch(kernel: &Kernel, tree: &Grown, place: Place) -> f64 {
-    let (_, mut feed) =
+    let mut feed =
         kernel.session_subscribe(&world::caller(), &SessionRef::Id(tree.session), None).await.unwrap();
     let mut request = prompt(tree.session, world::text(500));
     request.place = place;

@@ -56,6 +56,7 @@ pub struct Binding {
 
 /// What of a runtime-native session survives a restart of the runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Fidelity {
     /// The runtime resumes its own state.

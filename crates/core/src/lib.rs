@@ -15,7 +15,10 @@ pub mod message;
 pub mod record;
 pub mod refusal;
 pub mod run;
+#[cfg(feature = "schema")]
+mod schema;
 pub mod session;
+pub mod state;
 pub mod time;
 pub mod tree;
 pub mod usage;
@@ -39,6 +42,7 @@ pub use record::{Artifact, ArtifactRole, Effect, Grant, GrantSource};
 pub use refusal::{Failure, Refusal};
 pub use run::{Mode, Place, Policy, RequestName, Run, RunOptions, RunState, RunStatus};
 pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, TitleSource};
+pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, Unexpected};
 pub use time::Time;
 pub use tree::{Line, Point, Range};
 pub use usage::{Cost, Usage};

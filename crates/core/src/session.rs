@@ -15,6 +15,7 @@ use crate::{Body, MessageId, Point, Refusal, RunOptions, SessionChange, SessionI
 
 /// A durable conversation or work identity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Session {
     /// Its id.
@@ -62,6 +63,7 @@ pub struct Session {
     pub system_prompt: Option<String>,
     /// What its runs tell the model's provider unless they say otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub model_options: Option<Map<String, Value>>,
     /// The caller's own data.
     pub metadata: Value,
@@ -98,6 +100,7 @@ pub struct Session {
 
 /// What a session was forked from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Origin {
     /// The session.
     #[serde(rename = "sessionId")]
@@ -109,6 +112,7 @@ pub struct Origin {
 
 /// Who gave a session its title.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TitleSource {
     /// A person. Nobody else changes it.
@@ -149,6 +153,7 @@ impl Session {
 
 /// What a session stands for in the caller's world, for example a task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ExternalRef {
     /// What kind of thing.
     pub kind: String,
@@ -158,6 +163,7 @@ pub struct ExternalRef {
 
 /// A compatibility alias: a key within a client's scope.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LegacyAlias {
     /// Whose keys.
     pub scope: String,
@@ -167,6 +173,7 @@ pub struct LegacyAlias {
 
 /// Whether a session is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SessionStatus {
     /// In use.
@@ -234,7 +241,7 @@ fn set(session: &Session, change: SessionChange) -> Result<Vec<Body>, Refusal> {
         SessionChange::Visibility { visibility: Visibility::Org } if session.org.is_none() => {
             return Err(Refusal::NoOrg);
         }
-        SessionChange::Status { .. } | SessionChange::Tip { .. } => {
+        SessionChange::Status { .. } | SessionChange::Tip { .. } | SessionChange::Compacted { .. } => {
             return Err(Refusal::WrongState { what: "session", status: session.status.name() });
         }
         _ => {}
@@ -260,12 +267,15 @@ fn change_apply(session: &mut Session, change: &SessionChange) {
         SessionChange::Metadata { metadata } => session.metadata.clone_from(metadata),
         SessionChange::Status { status } => session.status = *status,
         SessionChange::Tip { tip } => session.tip_message = *tip,
+        // What is told of the past changes nothing of the session itself.
+        SessionChange::Compacted { .. } => {}
     }
 }
 
 /// Changes `session` as `body` says. Cannot fail: what was decided happens.
 pub fn apply(session: &mut Session, body: &Body, at: Time) {
     match body {
+        Body::SessionUpdated { change: SessionChange::Compacted { .. } } => return,
         Body::SessionUpdated { change } => change_apply(session, change),
         Body::SessionDeleted {} => session.status = SessionStatus::Deleted,
         Body::RunSucceeded { close }

@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::feed::DeltaError;
 
 mod handle;
+pub use crate::kernel::NewArtifact;
 pub use handle::AttemptHandle;
 pub(crate) use handle::{HandleParts, Recording};
 
@@ -42,6 +43,7 @@ pub trait Adapter: Send + Sync + 'static {
 
 /// What an adapter can do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Capabilities {
     /// Its name.
@@ -72,6 +74,7 @@ pub struct Capabilities {
 
 /// What a restart of the process means for an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RestartBehavior {
     /// Its native sessions go on.

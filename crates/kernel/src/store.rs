@@ -9,13 +9,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId, ExternalRef,
-    Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Range, Run, RunId, RunStatus,
-    Session, SessionId, SessionStatus, Time,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId,
+    ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Position, Range,
+    Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Time,
+    Unexpected,
 };
 use serde_json::Value;
 
+mod data;
 use crate::search::Query;
+pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
 
 /// Durable storage of one mainspring, or of a cluster of them.
 ///
@@ -80,7 +83,12 @@ pub trait Store: Send + Sync + 'static {
         key: &str,
     ) -> Result<Option<Request>, StoreError>;
 
+    /// Removes some of the events that a session has pruned; true while there is more.
+    async fn events_prune(&self, session: SessionId) -> Result<bool, StoreError>;
+
     /// Events of a session after `after`, in order; those of `run` alone if it is given.
+    ///
+    /// Refused with [`StoreError::Pruned`] if one of them may have been pruned.
     async fn events_after(
         &self,
         session: SessionId,
@@ -88,6 +96,9 @@ pub trait Store: Send + Sync + 'static {
         after: Cursor,
         limit: usize,
     ) -> Result<Vec<Event>, StoreError>;
+
+    /// Where the last event of a session before `before` stands.
+    async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError>;
 
     /// The last `limit` messages of the path to `tip` that lie above depth `before`, root first.
     async fn path(
@@ -161,6 +172,40 @@ pub trait Store: Send + Sync + 'static {
     /// The sessions of the same owner that were forked from this one.
     async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError>;
 
+    /// What there is under a key of state.
+    async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError>;
+
+    /// Entries of state in the order of their keys, those after `after`.
+    async fn state_page(
+        &self,
+        at: &StateAt,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateEntry>, StoreError>;
+
+    /// How many keys of state hold something.
+    async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError>;
+
+    /// Changes state of an owner if what is expected is there; by [`mainspring_core::state::decide`], in one step.
+    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError>;
+
+    /// One artifact. Those of deleted sessions are not found.
+    async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError>;
+
+    /// Artifacts of one session, the newest first.
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError>;
+
+    /// The hashes that artifacts name, and how many bytes each is to have, in order, those after `after`.
+    async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError>;
+
+    /// True if an artifact names this hash, which then is not loose any more; in one step.
+    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError>;
+
+    /// Some of the hashes that an artifact named which is gone. Others may name them still.
+    async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError>;
+
+    /// The bytes of a hash that nothing names are gone: it is not loose any more.
+    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError>;
     /// Makes an API key durable, inserted or replaced where it exists, together with the request that asked for it.
     async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError>;
 
@@ -183,6 +228,9 @@ pub enum StoreError {
     /// Somebody else has taken the right to write this session. Nothing changed.
     #[error("another writer has taken over this session")]
     Fenced,
+    /// The session's events up to here are gone. Nothing changed.
+    #[error("the events up to {0} are gone")]
+    Pruned(Position),
     /// What is stored does not make sense. Nothing changed.
     #[error("{0}")]
     Corrupt(String),
@@ -264,6 +312,8 @@ pub enum Row {
     Cursor(Point, Option<LineId>),
     /// The session's streamed text before this position is in messages now.
     ChunksDrop(u64),
+    /// The session's events up to here are gone for every reader from now on. It only ever rises.
+    Floor(Position),
     /// A tool call that has begun.
     Effect(Effect),
     /// The tool call of this id has an outcome.
@@ -278,8 +328,14 @@ pub enum Row {
     Binding(Box<Binding>),
     /// A grant.
     Grant(Box<Grant>),
-    /// An artifact.
+    /// An artifact. Its bytes are durable.
     Artifact(Box<Artifact>),
+    /// An artifact of this session is no more; its hash becomes loose.
+    ArtifactGone(ArtifactId),
+    /// A piece of state.
+    State(Box<StateRow>),
+    /// What was written under this key where no message came belongs to the message before.
+    StateBack(Point, String),
     /// A delegation.
     Delegation(Box<Delegation>),
 }
@@ -368,6 +424,8 @@ pub struct Loaded {
     pub cursor: Cursor,
     /// The session's count of streamed bytes, as far as it is durable.
     pub pos: u64,
+    /// Up to where its events are gone.
+    pub floor: Option<Position>,
 }
 
 /// What a start has to look at.
@@ -377,6 +435,8 @@ pub struct Unfinished {
     pub live: Vec<SessionId>,
     /// Deleted sessions of which something is left.
     pub deleted: Vec<SessionId>,
+    /// Sessions with events that are gone for every reader and not removed yet.
+    pub compacted: Vec<SessionId>,
 }
 
 /// How a session is named.

@@ -61,7 +61,7 @@ async fn keep_busy(kernel: mainspring::Kernel, session: usize, round: &str) -> a
             let _ = kernel.run_cancel(&me, run).await;
         }
         let by = SessionRef::Id(accepted.session.id);
-        let (_, mut items) = kernel.session_subscribe(&me, &by, Some(accepted.position)).await?;
+        let mut items = kernel.session_subscribe(&me, &by, Some(accepted.position)).await?;
         while let Some(item) = items.next().await.transpose()? {
             if ended(&item, run) {
                 let status = kernel.run_get(&me, run).await?.state.status();

@@ -63,7 +63,8 @@ impl Node {
         };
         let options = SqliteOptions { durability, readers: config.readers };
         let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
-        let options = Options { node: Some(node), execute, ..options_of(config) };
+        let artifacts = Some(config.state_dir.join("artifacts"));
+        let options = Options { node: Some(node), artifacts, execute, ..options_of(config) };
         let kernel = Kernel::start(store.clone(), vec![Arc::new(ScriptAdapter)], options, clock, ids).await;
         let kernel = kernel.map_err(|source| NodeError::Kernel { path, source })?;
         Ok(Self { kernel, store, dir })
@@ -114,6 +115,7 @@ fn options_of(config: &Config) -> Options {
             config::OnOrphan::Retry => OnOrphan::Retry,
         },
         node: None,
+        artifacts: None,
         auto_title: config.titles == config::Titles::Heuristic,
         execute: true,
     }

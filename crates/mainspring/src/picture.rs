@@ -54,7 +54,7 @@ fn rows(nodes: &[TreeNode]) -> Vec<Row<'_>> {
     rows
 }
 
-/// The tree as text, a line per message, without colours.
+/// The tree as text, a line per message with its id, without colours.
 ///
 /// `●` is on the active path, `○` is not, `✗` was rolled back. A branch that was left stands to the right of where it
 /// was left; where a message's cursor leads stands straight below it.
@@ -91,7 +91,8 @@ pub fn text(nodes: &[TreeNode]) -> String {
         };
         let (mark, who) = (mark(row.node), who(row.node));
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{mark} {who:5}  {}{status}", excerpt(&row.node.message.content, 72));
+        let (said, id) = (excerpt(&row.node.message.content, 60), row.node.message.id);
+        let _ = writeln!(text, "{mark} {who:5}  {said}{status}  {id}");
     }
     match text.is_empty() {
         true => "no messages yet\n".into(),
@@ -359,7 +360,10 @@ mod tests {
 
     #[test]
     fn branches_stand_to_the_right_and_cursors_lead_straight_down() {
-        insta::assert_snapshot!(text(&grown()), @r#"
+        let drawn = text(&grown());
+        assert_eq!(drawn.matches("  msg_").count(), 12, "each line ends with its message's id");
+        let plain: Vec<&str> = drawn.lines().map(|line| line.split("  msg_").next().unwrap()).collect();
+        insta::assert_snapshot!(plain.join("\n"), @r#"
         ● user   Plan a <trip> & "pack"
         ├─○ agent  To the sea?
         │ ○ user   No

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Run, RunId, Session, SessionId,
-    SessionStatus, Time,
+    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Run,
+    RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, PlacedMessage, Request, Row, RunPage, SessionPage,
-    SessionRef, Store, StoreError, TreeRow, Turn, Unfinished,
+    ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request,
+    Row, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Turn, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -23,6 +23,7 @@ use crate::Fault;
 
 mod apply;
 mod check;
+mod data;
 mod keys;
 mod purge;
 mod read;
@@ -132,6 +133,11 @@ impl Store for MemoryStore {
         Ok(false)
     }
 
+    async fn events_prune(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.inner.lock().state.prune(session);
+        Ok(false)
+    }
+
     async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
         self.inner.lock().state.requests.retain(|_, request| request.at >= before);
         Ok(())
@@ -195,6 +201,10 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
         self.read(|state| state.events_after(session, run, after, limit))?
+    }
+
+    async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError> {
+        self.read(|state| state.event_before(session, before))
     }
 
     async fn path(
@@ -283,6 +293,60 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Vec<TreeRow>, StoreError> {
         self.read(|state| state.tree_page(session, after, limit))?
+    }
+
+    async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {
+        self.read(|state| state.state_get(at, key))?
+    }
+
+    async fn state_page(
+        &self,
+        at: &StateAt,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateEntry>, StoreError> {
+        let mut entries = self.read(|state| state.state_all(at))??;
+        entries.retain(|entry| after.is_none_or(|after| entry.key.as_str() > after));
+        entries.truncate(limit);
+        Ok(entries)
+    }
+
+    async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError> {
+        Ok(self.read(|state| state.state_all(at))??.len())
+    }
+
+    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
+        Ok(self.inner.lock().state.state_put(put))
+    }
+
+    async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
+        self.read(|state| state.artifact_get(artifact))
+    }
+
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError> {
+        self.read(|state| state.artifact_page(page))
+    }
+
+    async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {
+        self.read(|state| state.blob_page(after, limit))
+    }
+
+    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError> {
+        let mut inner = self.inner.lock();
+        let claimed = inner.state.blob_used(hash);
+        if claimed {
+            inner.state.loose.remove(hash);
+        }
+        Ok(claimed)
+    }
+
+    async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError> {
+        self.read(|state| state.loose.iter().take(limit).cloned().collect())
+    }
+
+    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
+        self.inner.lock().state.loose.remove(hash);
+        Ok(())
     }
 
     async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError> {

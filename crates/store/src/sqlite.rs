@@ -13,12 +13,13 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Run, RunId, Session, SessionId, Time,
+    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Run,
+    RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, PlacedMessage, Request, RunPage, SessionPage,
-    SessionRef, Store, StoreError, TreeRow, Turn, Unfinished,
+    ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request,
+    RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Turn, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -32,6 +33,7 @@ use crate::Fault;
 mod apply;
 mod check;
 mod columns;
+mod data;
 mod error;
 mod migrate;
 mod open;
@@ -220,6 +222,10 @@ impl Store for SqliteStore {
         self.ask(|answer| Job::Purge(session, answer)).await
     }
 
+    async fn events_prune(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.ask(|answer| Job::Prune(session, answer)).await
+    }
+
     async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
         while self.ask(|answer| Job::Forget(before, answer)).await? {}
         Ok(())
@@ -285,6 +291,10 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
         self.read(move |connection| read::events::events_after(connection, session, run, after, limit)).await
+    }
+
+    async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError> {
+        self.read(move |connection| read::events::event_before(connection, session, before)).await
     }
 
     async fn path(
@@ -372,6 +382,56 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Vec<TreeRow>, StoreError> {
         self.read(move |connection| read::tree::tree_page(connection, session, after, limit)).await
+    }
+
+    async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {
+        let (at, key) = (at.clone(), key.to_owned());
+        self.read(move |connection| read::data::state_get(connection, &at, &key)).await
+    }
+
+    async fn state_page(
+        &self,
+        at: &StateAt,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateEntry>, StoreError> {
+        let (at, after) = (at.clone(), after.unwrap_or_default().to_owned());
+        self.read(move |connection| read::data::state_page(connection, &at, &after, limit)).await
+    }
+
+    async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError> {
+        let at = at.clone();
+        self.read(move |connection| read::data::state_count(connection, &at)).await
+    }
+
+    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
+        self.ask(|answer| Job::State(put, answer)).await
+    }
+
+    async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
+        self.read(move |connection| read::artifacts::artifact_get(connection, artifact)).await
+    }
+
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError> {
+        let page = page.clone();
+        self.read(move |connection| read::artifacts::artifact_page(connection, &page)).await
+    }
+
+    async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {
+        let after = after.unwrap_or_default().to_owned();
+        self.read(move |connection| read::artifacts::blob_page(connection, &after, limit)).await
+    }
+
+    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError> {
+        self.ask(|answer| Job::Claimed(hash.to_owned(), answer)).await
+    }
+
+    async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError> {
+        self.read(move |connection| read::artifacts::blob_loose(connection, limit)).await
+    }
+
+    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
+        self.ask(|answer| Job::Settled(hash.to_owned(), answer)).await.map(drop)
     }
 
     async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError> {

@@ -8,6 +8,7 @@ use crate::message::names;
 
 /// The caller's own names for a request; together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RequestName {
     /// Who asked.
@@ -23,6 +24,7 @@ pub struct RequestName {
 
 /// What a run needs beside its prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunOptions {
     /// Instructions for the agent.
@@ -39,6 +41,7 @@ pub struct RunOptions {
     pub cwd: Option<String>,
     /// What the model's provider is told besides, such as a temperature.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub model_options: Option<Map<String, Value>>,
 }
 
@@ -87,17 +90,20 @@ impl RunOptions {
 
 /// Where in the session's tree a run writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Place {
     /// At the end of the active path.
     #[default]
     Tip,
     /// Beneath this user message: another answer to it.
+    #[serde(rename_all = "camelCase")]
     Regenerate {
         /// The user message.
         message_id: MessageId,
     },
     /// Beneath this assistant message: another prompt after it.
+    #[serde(rename_all = "camelCase")]
     Edit {
         /// The assistant message.
         message_id: MessageId,
@@ -115,6 +121,7 @@ impl Place {
 
 /// Whether the agent may act or only answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Answer only.
@@ -127,6 +134,7 @@ names!(Mode { Ask => "ask", Act => "act" });
 
 /// What a new prompt does to a busy session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// Wait its turn.

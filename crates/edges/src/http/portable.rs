@@ -17,7 +17,12 @@ const JSONL: &str = "application/jsonl";
 /// How many bytes of a file that was refused are still read.
 const PATIENCE: usize = 64 << 20;
 
-/// `GET /v1/sessions/{session}/export`: a stream that breaks off is no whole file, and has no `end` line.
+/// A session as a file of JSON Lines; one that breaks off has no `end` line
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}/export", params(Named),
+    responses((status = 200, description = "The file", body = String, content_type = "application/jsonl")),
+    extensions(("x-problems" = json!(["session_busy"]))),
+)]
 pub(super) async fn session_export(
     State(http): State<Http>,
     Known(caller): Known,
@@ -55,7 +60,12 @@ async fn read(http: &Http, caller: &Caller, chunks: &mut BodyDataStream) -> Resu
     Ok(import.finish().await?)
 }
 
-/// `POST /v1/import`: all of the file or nothing of it.
+/// Makes a session of a file, all of it or nothing
+#[utoipa::path(
+    post, path = "/v1/import", request_body(content = String, content_type = "application/jsonl"),
+    responses((status = 201, description = "It was made", body = Session, headers(("ETag" = String), ("Location" = String)))),
+    extensions(("x-problems" = json!(["forbidden", "invalid_import", "already_exists"]))),
+)]
 pub(super) async fn session_import(
     State(http): State<Http>,
     Known(caller): Known,

@@ -5,52 +5,75 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_core::{
-    ExternalRef, LegacyAlias, Message, Run, RunOptions, Session, SessionId, SessionStatus, Time, Visibility,
+    ExternalRef, LegacyAlias, Message, Position, Run, RunOptions, Session, SessionId, SessionStatus, Time,
+    Visibility,
 };
 use mainspring_kernel::kernel::{
-    NewSession, Scope, SessionPatch, SessionQuery, SessionStart, SessionTarget, Snapshot, Started,
+    NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionStart, SessionTarget, Snapshot, Started,
     session_ref,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::{IntoParams, ToSchema};
 
 use super::access::Known;
-use super::body::{Asked, Input, Named, idempotency_key};
+use super::body::{Asked, Input, Named, Once, idempotency_key};
 use super::{Http, Problem};
 
 /// Which session, and what it is like if it is new.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = SessionTarget)]
 pub(super) struct Target {
+    /// By id: it must exist.
     #[serde(default)]
     pub(super) session_id: Option<SessionId>,
+    /// By the caller's own key.
     #[serde(default)]
+    #[schema(pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$")]
     pub(super) key: Option<String>,
+    /// By what it stands for in the caller's world.
     #[serde(default)]
     external_ref: Option<ExternalRef>,
+    /// By a compatibility alias.
     #[serde(default)]
     legacy_alias: Option<LegacyAlias>,
+    /// A new session's title.
     #[serde(default)]
     title: Option<String>,
+    /// What kind of surface opens a new session; `api` if not given.
     #[serde(default)]
+    #[schema(min_length = 1, max_length = 512)]
     surface_kind: Option<String>,
+    /// A new session's adapter.
     #[serde(default)]
     adapter: Option<String>,
+    /// The folder that a new session's runs work in.
     #[serde(default)]
     cwd: Option<String>,
+    /// A new session's logical model.
     #[serde(default)]
     model_profile: Option<String>,
+    /// The agent definition that a new session follows.
     #[serde(default)]
+    #[schema(min_length = 1, max_length = 512)]
     agent_definition: Option<String>,
+    /// The caller's own data of a new session.
     #[serde(default)]
+    #[schema(value_type = Option<Object>)]
     metadata: Option<Value>,
+    /// Who may read a new session besides its owner.
     #[serde(default)]
     visibility: Option<Visibility>,
+    /// The model that a new session's runs use.
     #[serde(default)]
     model: Option<String>,
+    /// The instructions that a new session's runs get.
     #[serde(default)]
     system_prompt: Option<String>,
+    /// What a new session's runs tell the model's provider besides.
     #[serde(default)]
+    #[schema(value_type = Option<Object>)]
     model_options: Option<Map<String, Value>>,
     /// Make it: true, or the key it is to have.
     #[serde(default)]
@@ -58,6 +81,7 @@ pub(super) struct Target {
     /// Take it up, by id or key.
     #[serde(default)]
     load: Option<String>,
+    /// Whoever starts it cannot do without a model.
     #[serde(default)]
     model_required: bool,
     /// Refused for a new session, and of no effect for one that is loaded.
@@ -65,7 +89,7 @@ pub(super) struct Target {
     messages: Option<Value>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
 enum NewName {
     Any(bool),
@@ -137,7 +161,15 @@ fn tag(version: u64) -> String {
     format!("\"{version}\"")
 }
 
-/// `POST /v1/sessions`: the session that the body names; a new one if there is none.
+/// The session that the body names, in memory; a new one if there is none
+#[utoipa::path(
+    post, path = "/v1/sessions", request_body = Target, params(Once),
+    responses(
+        (status = 200, description = "It exists", body = Opened, headers(("ETag" = String), ("Location" = String))),
+        (status = 201, description = "It was made", body = Opened, headers(("ETag" = String), ("Location" = String))),
+    ),
+    extensions(("x-problems" = json!(["forbidden", "adapter_not_registered", "request_conflict", "already_exists", "ambiguous_mode", "no_model", "initial_messages_not_supported", "no_org"]))),
+)]
 pub(super) async fn session_resolve(
     State(http): State<Http>,
     Known(caller): Known,
@@ -146,60 +178,74 @@ pub(super) async fn session_resolve(
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers)?;
     if target.starts() {
-        let Started { session, made, options } =
+        let Started { session, opening, options } =
             http.kernel.session_start(&caller, target.start()?, key).await?;
-        return Ok(opened(session, made, Some(options)));
+        return Ok(opened(session, opening, Some(options)));
     }
-    let (session, made) = http.kernel.session_open(&caller, &target.into(), key).await?;
-    Ok(opened(session, made, None))
+    let (session, opening) = http.kernel.session_open(&caller, &target.into(), key).await?;
+    Ok(opened(session, opening, None))
 }
 
-/// A session with what its prompts are to be sent with, where that was worked out.
-#[derive(Serialize)]
+/// A session, and how it came to be in memory.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = OpenedSession)]
 struct Opened {
     #[serde(flatten)]
     session: Session,
+    /// How it came to be in memory.
+    opening: Opening,
+    /// What its prompts are to be sent with, where it was started by `new` or `load`.
     #[serde(skip_serializing_if = "Option::is_none")]
     options: Option<RunOptions>,
 }
 
-fn opened(session: Session, made: bool, options: Option<RunOptions>) -> Response {
-    let status = if made { StatusCode::CREATED } else { StatusCode::OK };
+fn opened(session: Session, opening: Opening, options: Option<RunOptions>) -> Response {
+    let status = if opening == Opening::Created { StatusCode::CREATED } else { StatusCode::OK };
     let place = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
     let tag = HeaderValue::from_str(&tag(session.version));
-    let mut response = (status, Json(Opened { session, options })).into_response();
+    let mut response = (status, Json(Opened { session, opening, options })).into_response();
     let headers = response.headers_mut();
     headers.extend(place.into_iter().map(|place| (header::LOCATION, place)));
     headers.extend(tag.into_iter().map(|tag| (header::ETAG, tag)));
     response
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
+    /// Whose.
     #[serde(default)]
+    #[param(inline)]
     scope: Scope,
+    /// Only those that are pinned, or only those that are not.
     pinned: Option<bool>,
+    /// Only these.
     status: Option<SessionStatus>,
+    /// Only these.
     surface_kind: Option<String>,
+    /// How many; 50 if not given.
     limit: Option<usize>,
+    /// The `next` of the page before.
+    #[param(pattern = r"^[0-9]{1,18}\.ses_[0-9a-f]{32}$")]
     before: Option<String>,
 }
 
 /// One page of a list, and where the next one begins.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Page<T> {
+    /// What there is.
     pub(super) items: Vec<T>,
-    /// Absent on the last page.
+    /// Where the next page begins; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next: Option<String>,
 }
 
 impl<T> Page<T> {
     /// A page is followed by another if it is full.
-    pub(super) fn of(items: Vec<T>, limit: Option<usize>, place: impl Fn(&T) -> String) -> Self {
-        let full = items.len() >= limit.unwrap_or(50);
+    pub(super) fn of(http: &Http, items: Vec<T>, limit: Option<usize>, place: impl Fn(&T) -> String) -> Self {
+        let full = items.len() >= limit.unwrap_or(http.kernel.limits().page.min(50));
         let next = items.last().filter(|_| full).map(place);
         Self { items, next }
     }
@@ -212,15 +258,23 @@ pub(super) fn place<I: std::str::FromStr>(text: Option<String>) -> Result<Option
     read.map(Some).ok_or_else(|| Problem::invalid(format!("{text:?} is not the `next` of an earlier page")))
 }
 
-#[derive(Debug, Serialize)]
+/// A session and where its latest run stands.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = ListedSession)]
 pub(super) struct Listed {
     #[serde(flatten)]
     session: Session,
+    /// Its latest run; null if it has none.
+    #[schema(required)]
     latest_run: Option<Run>,
 }
 
-/// `GET /v1/sessions`
+/// Sessions, the latest activity first
+#[utoipa::path(
+    get, path = "/v1/sessions", params(ListQuery),
+    responses((status = 200, description = "A page", body = Page<Listed>)),
+)]
 pub(super) async fn session_list(
     State(http): State<Http>,
     Known(caller): Known,
@@ -233,10 +287,14 @@ pub(super) async fn session_list(
     let sessions = http.kernel.session_list(&caller, query).await?;
     let items = sessions.into_iter().map(|(session, latest_run)| Listed { session, latest_run }).collect();
     let at = |listed: &Listed| format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
-    Ok(Json(Page::of(items, limit, at)))
+    Ok(Json(Page::of(&http, items, limit, at)))
 }
 
-/// `GET /v1/sessions/{session}`
+/// One session
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}", params(Named),
+    responses((status = 200, description = "It; its version is the ETag", body = Session, headers(("ETag" = String)))),
+)]
 pub(super) async fn session_get(
     State(http): State<Http>,
     Known(caller): Known,
@@ -245,30 +303,47 @@ pub(super) async fn session_get(
     Ok(Tagged(http.kernel.session_get(&caller, &by).await?))
 }
 
-#[derive(Debug, Deserialize)]
+/// What of a session to change; what is absent stays as it is, null clears.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = SessionPatch)]
 pub(super) struct Patch {
-    /// Absent: as it is. Null or empty: none.
+    /// Null or empty: none.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>)]
     title: Option<Option<String>>,
+    /// `open` or `archived`; null: as it is.
     #[serde(default)]
     status: Option<SessionStatus>,
+    /// Whether it is pinned; null: as it is.
     #[serde(default)]
     pinned: Option<bool>,
+    /// Who may read it besides its owner; null: as it is.
     #[serde(default)]
     visibility: Option<Visibility>,
-    /// Absent: as it is. Null: none. So the others.
+    /// The model that its runs use.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>)]
     model: Option<Option<String>>,
+    /// The logical model that its runs use.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>)]
     model_profile: Option<Option<String>>,
+    /// The instructions that its runs get.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>)]
     system_prompt: Option<Option<String>>,
+    /// What its runs tell the model's provider besides; replaces what was there.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Object>)]
     model_options: Option<Option<Map<String, Value>>>,
+    /// The folder that its runs work in.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>)]
     cwd: Option<Option<String>>,
+    /// The caller's own data; replaces what was there.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Object>)]
     metadata: Option<Option<Value>>,
 }
 
@@ -286,7 +361,13 @@ pub(super) fn version(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     read.map(Some).ok_or_else(|| Problem::invalid("If-Match takes the ETag of the session"))
 }
 
-/// `PATCH /v1/sessions/{session}`: with `If-Match`, only if nobody has changed it meanwhile.
+/// Changes a session; with `If-Match`, only if nobody has changed it meanwhile
+#[utoipa::path(
+    patch, path = "/v1/sessions/{session}", request_body = Patch,
+    params(Named, ("If-Match" = Option<String>, Header, description = "The ETag that it must still have.")),
+    responses((status = 200, description = "As it is now", body = Session, headers(("ETag" = String)))),
+    extensions(("x-problems" = json!(["forbidden", "session_busy", "no_org", "wrong_state", "version_conflict"]))),
+)]
 pub(super) async fn session_patch(
     State(http): State<Http>,
     Known(caller): Known,
@@ -312,14 +393,23 @@ pub(super) async fn session_patch(
 }
 
 /// What is left of a session that was deleted.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = KeptForForks)]
 struct Kept {
     /// The forks that still see a part of it.
     kept_for_forks: Vec<SessionId>,
 }
 
-/// `DELETE /v1/sessions/{session}`: 204, or 200 and the names of the forks for which a part of it stays.
+/// Deletes a session and everything of it; refused while a run lives
+#[utoipa::path(
+    delete, path = "/v1/sessions/{session}", params(Named),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 200, description = "It is gone, but for what its forks still see", body = Kept),
+    ),
+    extensions(("x-problems" = json!(["forbidden", "session_busy", "wrong_state"]))),
+)]
 pub(super) async fn session_delete(
     State(http): State<Http>,
     Known(caller): Known,
@@ -332,64 +422,91 @@ pub(super) async fn session_delete(
     })
 }
 
-/// A session at one instant; everything later comes through its events, from `position` on.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Instant {
-    #[serde(flatten)]
-    session: Session,
-    active_run: Option<Run>,
-    queued_runs: Vec<Run>,
-    messages: Vec<std::sync::Arc<Message>>,
-    pending: Vec<std::sync::Arc<Message>>,
-    partial: Vec<OpenText>,
-    position: mainspring_core::Position,
+/// Whether a session left memory.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ClosedSession)]
+pub(super) struct Closed {
+    /// True if the session was in memory.
+    closed: bool,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct OpenText {
-    message_id: mainspring_core::MessageId,
-    blocks: Vec<OpenBlock>,
+/// Lets an idle session leave memory now
+#[utoipa::path(
+    post, path = "/v1/sessions/{session}/close", params(Named),
+    responses((status = 200, description = "It is not in memory", body = Closed)),
+    extensions(("x-problems" = json!(["forbidden", "session_busy"]))),
+)]
+pub(super) async fn session_close(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+) -> Result<Json<Closed>, Problem> {
+    Ok(Json(Closed { closed: http.kernel.session_close(&caller, &by).await? }))
 }
 
-#[derive(Serialize)]
-struct OpenBlock {
-    block: u32,
-    text: String,
+/// Which events to prune.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Compaction {
+    /// The resume point before which events are pruned.
+    #[schema(pattern = r"^[0-9]{1,19}\.[0-9]{1,19}$")]
+    before: String,
 }
 
-impl From<Snapshot> for Instant {
-    fn from(snapshot: Snapshot) -> Self {
-        let open = |open: mainspring_kernel::feed::OpenText| OpenText {
-            message_id: open.message,
-            blocks: open.blocks.into_iter().map(|(block, text)| OpenBlock { block, text }).collect(),
-        };
-        let Snapshot { session, active, queued, messages, pending, partial, position } = snapshot;
-        let partial = partial.into_iter().map(open).collect();
-        Self { session, active_run: active, queued_runs: queued, messages, pending, partial, position }
-    }
+/// Which events were pruned.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Compacted {
+    /// Up to where events are gone.
+    floor: Position,
 }
 
-/// `GET /v1/sessions/{session}/snapshot`
+/// Prunes events: none of a run that has not ended, and no messages
+#[utoipa::path(
+    post, path = "/v1/sessions/{session}/compact", params(Named), request_body = Compaction,
+    responses((status = 200, description = "Up to where events are gone", body = Compacted)),
+    extensions(("x-problems" = json!(["forbidden"]))),
+)]
+pub(super) async fn session_compact(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+    Input(compaction): Input<Compaction>,
+) -> Result<Json<Compacted>, Problem> {
+    let before: Position = compaction
+        .before
+        .parse()
+        .map_err(|bad: mainspring_core::BadPosition| Problem::invalid(bad.to_string()))?;
+    Ok(Json(Compacted { floor: http.kernel.session_compact(&caller, &by, before.cursor).await? }))
+}
+
+/// The session at one instant, and where its stream stands then
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}/snapshot", params(Named),
+    responses((status = 200, description = "All that a new reader needs", body = Snapshot)),
+)]
 pub(super) async fn session_snapshot(
     State(http): State<Http>,
     Known(caller): Known,
     Named(by): Named,
-) -> Result<Json<Instant>, Problem> {
-    let (snapshot, _) = http.kernel.session_subscribe(&caller, &by, None).await?;
-    Ok(Json(snapshot.into()))
+) -> Result<Json<Snapshot>, Problem> {
+    Ok(Json(http.kernel.session_snapshot(&caller, &by).await?))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct PathQuery {
+    /// How many; 50 if not given.
     limit: Option<usize>,
     /// Only messages above this depth.
     before: Option<u32>,
 }
 
-/// `GET /v1/sessions/{session}/messages`: the end of the active path, root first.
+/// The end of the active path, root first
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}/messages", params(Named, PathQuery),
+    responses((status = 200, description = "Its messages", body = Page<Message>)),
+)]
 pub(super) async fn session_messages(
     State(http): State<Http>,
     Known(caller): Known,

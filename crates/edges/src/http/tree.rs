@@ -7,21 +7,28 @@ use axum::response::{IntoResponse, Response};
 use mainspring_core::MessageId;
 use mainspring_kernel::kernel::{ForkRequest, MessageView, TreeNode, TreeQuery};
 use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
 
 use super::access::Known;
-use super::body::{Asked, Input, Named, NamedMessage, idempotency_key};
+use super::body::{Asked, Input, Named, NamedMessage, Once, idempotency_key};
 use super::sessions::{Page, Tagged, given, version};
 use super::{Http, Problem};
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct PageQuery {
+    /// How many; 50 if not given.
     limit: Option<usize>,
     /// Only what comes after this message.
     after: Option<MessageId>,
 }
 
-/// `GET /v1/sessions/{session}/tree`: line by line in the order of opening, parents before children.
+/// A session's tree: line by line in the order of opening, parents before children
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}/tree", params(Named, PageQuery),
+    responses((status = 200, description = "A page", body = Page<TreeNode>)),
+)]
 pub(super) async fn session_tree(
     State(http): State<Http>,
     Known(caller): Known,
@@ -33,7 +40,11 @@ pub(super) async fn session_tree(
     Ok(Json(Page { items: tree.nodes, next: tree.next.map(|next| next.to_string()) }))
 }
 
-/// `GET /v1/sessions/{session}/messages/{message}`
+/// One message and what stands around it
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}/messages/{message}", params(NamedMessage),
+    responses((status = 200, description = "The message", body = MessageView)),
+)]
 pub(super) async fn session_message(
     State(http): State<Http>,
     Known(caller): Known,
@@ -42,15 +53,23 @@ pub(super) async fn session_message(
     Ok(Json(http.kernel.session_message(&caller, &by, message).await?))
 }
 
-#[derive(Debug, Deserialize)]
+/// Where the active path is to go.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Navigation {
     /// Null: to none.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<MessageId>, required)]
     message_id: Option<Option<MessageId>>,
 }
 
-/// `POST /v1/sessions/{session}/navigate`: with `If-Match`, only if nobody has changed the session meanwhile.
+/// Moves the active path; with `If-Match`, only if nobody has changed the session meanwhile
+#[utoipa::path(
+    post, path = "/v1/sessions/{session}/navigate", request_body = Navigation,
+    params(Named, ("If-Match" = Option<String>, Header, description = "The ETag that it must still have.")),
+    responses((status = 200, description = "As it is now", body = mainspring_core::Session, headers(("ETag" = String)))),
+    extensions(("x-problems" = json!(["forbidden", "session_busy", "abandoned_message", "version_conflict", "wrong_state"]))),
+)]
 pub(super) async fn session_navigate(
     State(http): State<Http>,
     Known(caller): Known,
@@ -64,17 +83,32 @@ pub(super) async fn session_navigate(
     Ok(Tagged(http.kernel.session_navigate(&caller, &by, to, version).await?))
 }
 
-#[derive(Debug, Deserialize)]
+/// From where a session is forked, and what the fork is called.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Fork {
+    /// The message that the fork goes on from.
     message_id: MessageId,
+    /// The fork's key.
     #[serde(default)]
+    #[schema(pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$")]
     key: Option<String>,
+    /// The fork's title.
     #[serde(default)]
     title: Option<String>,
 }
 
-/// `POST /v1/sessions/{session}/fork`: 201, or 200 if the same request made it before.
+/// A new session that goes on from a message of this one; nothing is copied
+#[utoipa::path(
+    post, path = "/v1/sessions/{session}/fork", request_body = Fork, params(Named, Once),
+    responses(
+        (status = 200, description = "The same request made it before", body = mainspring_core::Session, headers(("ETag" = String), ("Location" = String))),
+        (status = 201, description = "It was made", body = mainspring_core::Session, headers(("ETag" = String), ("Location" = String))),
+    ),
+    extensions(("x-problems" = json!([
+        "forbidden", "already_exists", "request_conflict", "abandoned_message", "session_busy", "wrong_state"
+    ]))),
+)]
 pub(super) async fn session_fork(
     State(http): State<Http>,
     Known(caller): Known,

@@ -7,17 +7,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use mainspring_core::run::{self, Command};
+use mainspring_core::state::EVENT_VALUE_BYTES;
 use mainspring_core::tree::{place, visit};
 use mainspring_core::{
     Attempt, Block, Body, Close, Failure, Line, LineId, Message, MessageId, MessageStatus, NodeId, Place,
-    Point, Refusal, Role, Run, Session, SessionChange, Time, TitleSource, ToolOutcome, Usage, Wait, attempt,
-    session,
+    Point, Refusal, Role, Run, Session, SessionChange, StateAuthor, StateScope, Time, TitleSource,
+    ToolOutcome, Usage, Wait, attempt, session,
 };
 
 use super::tree::Base;
 use crate::feed::OpenText;
 use crate::ids::Ids;
-use crate::store::{Commit, Effect, Fence, NewEvent, Row, Turn};
+use crate::store::{Commit, Effect, Fence, NewEvent, Row, StatePlace, StateRow, Turn};
 
 /// The part of a session's state that drafts work on copies of.
 #[derive(Debug, Clone)]
@@ -31,6 +32,8 @@ pub(crate) struct Hot {
     pub(crate) unanswered: Vec<(String, String)>,
     /// Who spoke last in the active run.
     pub(crate) last_role: Option<Role>,
+    /// Keys of state that the active run has written since its last message.
+    pub(crate) state_at_pen: Vec<String>,
 }
 
 pub(crate) struct Draft {
@@ -248,6 +251,27 @@ impl Draft {
         Some(effect.name)
     }
 
+    /// Changes state, and says so.
+    pub(crate) fn state_set(&mut self, row: StateRow, by: StateAuthor) {
+        let scope = match row.place {
+            StatePlace::Session { .. } => StateScope::Session,
+            StatePlace::Run(_) => StateScope::Run,
+        };
+        let value = row.value.clone().filter(|value| value.to_string().len() <= EVENT_VALUE_BYTES);
+        let (key, version, deleted) = (row.key.clone(), row.version, row.value.is_none());
+        self.rows.push(Row::State(Box::new(row)));
+        self.emit(Body::StateChanged { scope, key, version, by, deleted, value });
+    }
+
+    /// What a run wrote after its last message belongs to that message once the run waits or ends.
+    pub(crate) fn state_settle(&mut self) {
+        let Some(pen) = self.run.as_ref().and_then(|run| run.pen) else {
+            return;
+        };
+        let keys = std::mem::take(&mut self.hot.state_at_pen);
+        self.rows.extend(keys.into_iter().map(|key| Row::StateBack(pen, key)));
+    }
+
     /// The commit of all this, and the bytes of the stream that it completes.
     pub(crate) fn commit(&self, fence: Fence) -> (Commit, Option<u64>) {
         let mut rows = vec![];
@@ -285,6 +309,7 @@ impl Draft {
                 error.map(|error| Block::Error { code: error.code.clone(), message: error.message.clone() });
             self.write_text(text, blocks.into_iter().collect(), status, None);
         }
+        self.state_settle();
         let Some(run) = &self.run else {
             return Close::default();
         };
@@ -422,6 +447,7 @@ impl Draft {
         }
         self.hot.last_role = Some(message.role);
         self.hot.unanswered = message.unanswered();
+        self.hot.state_at_pen.clear();
         self.rows.push(match stored {
             true => Row::MessagePlace(message.id, pen),
             false => Row::Message(message.clone(), Some(pen)),

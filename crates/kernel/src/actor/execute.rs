@@ -122,6 +122,7 @@ impl Actor {
             feed: self.feed.clone(),
             actor: self.tx.clone(),
             store: self.shared.store.clone(),
+            shared: self.shared.clone(),
             ids: self.shared.ids.clone(),
             clock: self.shared.clock.clone(),
         };

@@ -92,5 +92,6 @@ pub(crate) fn unborn(session: Session) -> Loaded {
         inbox: vec![],
         cursor: Cursor::START,
         pos: 0,
+        floor: None,
     }
 }

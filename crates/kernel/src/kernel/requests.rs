@@ -138,6 +138,7 @@ pub(crate) struct Accept {
 
 /// What a cancellation answers: what was done, not what is hoped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CancelOutcome {
     /// The wish to stop is recorded.
@@ -155,14 +156,32 @@ pub struct CancelOutcome {
     pub status: RunStatus,
 }
 
-/// What a new subscriber starts from: the session at one instant. Everything later comes through the subscription.
-#[derive(Debug, Clone, PartialEq)]
+/// How a session came to be in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Opening {
+    /// It was made.
+    Created,
+    /// It was stored, and is in memory now.
+    Started,
+    /// It was in memory.
+    Existing,
+}
+
+/// What a new subscriber starts from: the session at one instant. Everything later comes through a subscription from
+/// its position.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     /// The session.
     pub session: Session,
     /// The run that is being executed or waits for a person.
+    #[serde(rename = "activeRun", skip_serializing_if = "Option::is_none")]
     pub active: Option<Run>,
     /// Runs that wait their turn.
+    #[serde(rename = "queuedRuns")]
     pub queued: Vec<Run>,
     /// The end of the active path.
     pub messages: Vec<Arc<Message>>,
@@ -229,6 +248,7 @@ pub struct SessionQuery {
 
 /// Whose sessions to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// The caller's own.

@@ -4,30 +4,29 @@ use std::sync::Arc;
 
 use mainspring_core::limits::{check_key, check_text};
 use mainspring_core::{
-    Body, Event, Message, Position, Refusal, Run, RunOptions, Session, SessionChange, SessionId,
+    Body, Cursor, Event, Message, Position, Refusal, Run, RunOptions, Session, SessionChange, SessionId,
     SessionStatus, TitleSource, Visibility, session,
 };
 use serde_json::{Map, Value};
+use tokio::sync::oneshot;
 
 use super::runs::{check_size, json_size};
-use super::{
-    Caller, Deleted, Kernel, NewSession, Scope, SessionPatch, SessionQuery, SessionTarget, Snapshot,
-};
+use super::{Caller, Deleted, Kernel, NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget};
 use crate::actor::Command;
 use crate::error::Error;
-use crate::feed::Subscription;
 use crate::store::{Request, SessionPage, SessionRef, StoreError, Unique, Whose};
 
 impl Kernel {
-    /// The session that `target` names; a new one if there is none. Says whether it was made.
+    /// The session that `target` names, in memory; a new one if there is none. The same request under the same
+    /// idempotency key gives the session it made.
     ///
-    /// The same request under the same idempotency key gives the session it made.
+    /// It stays in memory until something happens in it, or until very many others were opened after it.
     pub async fn session_open(
         &self,
         caller: &Caller,
         target: &SessionTarget,
         idempotency_key: Option<&str>,
-    ) -> Result<(Session, bool), Error> {
+    ) -> Result<(Session, Opening), Error> {
         check_target(self, caller, target)?;
         let request =
             idempotency_key.map(|key| self.request_of(caller, "session_open", key, target)).transpose()?;
@@ -35,10 +34,11 @@ impl Kernel {
             if let Some(request) = &request
                 && let Some(answer) = self.request_known(request).await?
             {
-                return Ok((self.session_get(caller, &session_ref(&answer)?).await?, false));
+                let made = self.session_get(caller, &session_ref(&answer)?).await?;
+                return self.shared.open(made.id).await;
             }
             if let Some(found) = self.session_named(caller, target).await? {
-                return Ok((found, false));
+                return self.shared.open(found.id).await;
             }
             caller.check_makes()?;
             let session = self.session_new(caller, target);
@@ -46,7 +46,10 @@ impl Kernel {
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
             self.shared.birth(session).await?;
             match self.shared.call(id, |reply| Command::Create(request.map(Box::new), reply)).await? {
-                Ok(session) => return Ok((session, true)),
+                Ok(session) => {
+                    self.shared.note_opened(id);
+                    return Ok((session, Opening::Created));
+                }
                 // Somebody was faster: theirs is found now.
                 Err(StoreError::Conflict(Unique::SessionName | Unique::RequestKey)) => {}
                 Err(error) => return Err(error.into()),
@@ -148,6 +151,35 @@ impl Kernel {
         Ok(Deleted { session, forks })
     }
 
+    /// Lets an idle session leave memory now; true if it was there. A busy one is refused.
+    ///
+    /// Its readers keep their streams, which go on when the session is back.
+    pub async fn session_close(&self, caller: &Caller, by: &SessionRef) -> Result<bool, Error> {
+        let session = self.session_changed(caller, by).await?;
+        let (reply, closed) = oneshot::channel();
+        let Some(actor) = self.shared.actor(session.id) else { return Ok(false) };
+        if actor.send(Command::Close(reply)).is_err() {
+            return Ok(false);
+        }
+        match closed.await {
+            Ok(outcome) => outcome.map(|()| true),
+            // It left before it read this.
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Prunes a session's events before `before`: those of runs that have ended, and no messages. Says up to where
+    /// events are gone; whoever had not read them starts again from a snapshot.
+    pub async fn session_compact(
+        &self,
+        caller: &Caller,
+        by: &SessionRef,
+        before: Cursor,
+    ) -> Result<Position, Error> {
+        let session = self.session_changed(caller, by).await?;
+        self.shared.call(session.id, |reply| Command::Compact(before, reply)).await
+    }
+
     async fn session_change(
         &self,
         caller: &Caller,
@@ -157,28 +189,6 @@ impl Kernel {
     ) -> Result<Session, Error> {
         let session = self.session_changed(caller, by).await?;
         self.shared.call(session.id, |reply| Command::Session(commands, version, reply)).await
-    }
-
-    /// The session at one instant, and every later event and byte of it exactly once.
-    ///
-    /// With `from` the subscription goes on where an earlier one was; the snapshot is that of now all the same.
-    pub async fn session_subscribe(
-        &self,
-        caller: &Caller,
-        by: &SessionRef,
-        from: Option<Position>,
-    ) -> Result<(Snapshot, Subscription), Error> {
-        let session = self.session_get(caller, by).await?;
-        let subscribe = |reply| Command::Subscribe(caller.clone(), reply);
-        let (snapshot, subscription) = self.shared.call(session.id, subscribe).await?;
-        let now = subscription.position();
-        let from = from.unwrap_or(now);
-        if from.cursor > now.cursor {
-            return Err(Error::Invalid(format!(
-                "the cursor {from} lies ahead of the session, which stands at {now}"
-            )));
-        }
-        Ok((snapshot, subscription.resume(from)))
     }
 
     /// The last messages of the active path above depth `before`, root first.
@@ -200,7 +210,7 @@ impl Kernel {
         &self,
         caller: &Caller,
         by: &SessionRef,
-        after: mainspring_core::Cursor,
+        after: Cursor,
         limit: Option<usize>,
     ) -> Result<Vec<Event>, Error> {
         let session = self.session_get(caller, by).await?;

@@ -12,7 +12,7 @@
 use mainspring_core::{RunOptions, Session};
 
 use super::sessions::check_target;
-use super::{Caller, Kernel, NewSession, SessionTarget, session_ref};
+use super::{Caller, Kernel, NewSession, Opening, SessionTarget, session_ref};
 use crate::actor::Command;
 use crate::error::Error;
 use crate::store::{Request, SessionRef, StoreError, Unique};
@@ -37,10 +37,17 @@ pub struct SessionStart {
 pub struct Started {
     /// The session.
     pub session: Session,
-    /// True when it was made.
-    pub made: bool,
+    /// How it came into memory.
+    pub opening: Opening,
     /// What its prompts are to be sent with.
     pub options: RunOptions,
+}
+
+impl Started {
+    /// True when it was made.
+    pub fn is_new(&self) -> bool {
+        self.opening == Opening::Created
+    }
 }
 
 impl Kernel {
@@ -63,27 +70,28 @@ impl Kernel {
                 let session = self.session_get(caller, &by).await?;
                 let options = given.resumed(&session.run_defaults());
                 needs(&options)?;
-                Ok(Started { session, made: false, options })
+                let (session, opening) = self.shared.open(session.id).await?;
+                Ok(Started { session, opening, options })
             }
             (_, None) if start.messages => Err(Error::InitialMessages),
             (new, None) => {
                 needs(&given)?;
                 let target =
                     SessionTarget { key: new.flatten(), new: start.like, ..SessionTarget::default() };
-                let (session, made) = self.session_make(caller, &target, idempotency_key).await?;
-                Ok(Started { options: session.run_defaults(), session, made })
+                let (session, opening) = self.session_make(caller, &target, idempotency_key).await?;
+                Ok(Started { options: session.run_defaults(), session, opening })
             }
         }
     }
 
-    /// A new session, whose key must be free. Says whether it was made: the same request under the same idempotency
-    /// key gives the session it made.
+    /// A new session, whose key must be free. The same request under the same idempotency key gives the session it
+    /// made.
     async fn session_make(
         &self,
         caller: &Caller,
         target: &SessionTarget,
         idempotency_key: Option<&str>,
-    ) -> Result<(Session, bool), Error> {
+    ) -> Result<(Session, Opening), Error> {
         check_target(self, caller, target)?;
         let asked =
             idempotency_key.map(|key| self.request_of(caller, "session_start", key, target)).transpose()?;
@@ -91,7 +99,8 @@ impl Kernel {
             if let Some(asked) = &asked
                 && let Some(answer) = self.request_known(asked).await?
             {
-                return Ok((self.session_get(caller, &session_ref(&answer)?).await?, false));
+                let made = self.session_get(caller, &session_ref(&answer)?).await?;
+                return self.shared.open(made.id).await;
             }
             caller.check_makes()?;
             let taken =
@@ -104,7 +113,10 @@ impl Kernel {
             let request = asked.clone().map(|asked| Box::new(Request { answer: id.to_string(), ..asked }));
             self.shared.birth(session).await?;
             match self.shared.call(id, |reply| Command::Create(request, reply)).await? {
-                Ok(session) => return Ok((session, true)),
+                Ok(session) => {
+                    self.shared.note_opened(id);
+                    return Ok((session, Opening::Created));
+                }
                 Err(StoreError::Conflict(Unique::RequestKey)) => {}
                 Err(StoreError::Conflict(Unique::SessionName)) => return Err(taken()),
                 Err(error) => return Err(error.into()),

@@ -55,6 +55,7 @@ pub struct MessageTree {
 
 /// One message of a tree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TreeNode {
     /// The message.
@@ -75,6 +76,7 @@ pub struct TreeNode {
 
 /// One message and its family.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct MessageView {
     /// The message and its place. The cursor is the one the tree shows.

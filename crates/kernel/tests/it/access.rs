@@ -1,11 +1,13 @@
 //! Access: who may read and change what, verb by verb.
 
-use mainspring_core::{AccessRole, Answer, Cursor, Position, Run, SessionId, Visibility, WaitId};
+use mainspring_core::{
+    AccessRole, Answer, Cursor, Expect, Position, Run, RunId, SessionId, Visibility, WaitId,
+};
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
-    Caller, ForkRequest, NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget,
-    TreeQuery,
+    ArtifactQuery, Caller, ForkRequest, NewArtifact, NewSession, RunQuery, RunRequest, Scope, SessionPatch,
+    SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
@@ -29,6 +31,9 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("session_get", outcome(kernel.session_get(caller, &by).await)),
         ("session_open", outcome(kernel.session_open(caller, &target, None).await)),
         ("session_subscribe", outcome(kernel.session_subscribe(caller, &by, None).await)),
+        ("session_observe", outcome(kernel.session_observe(caller, &by, None).await)),
+        ("session_snapshot", outcome(kernel.session_snapshot(caller, &by).await)),
+        ("run_observe", outcome(kernel.run_observe(caller, run.id, None).await)),
         ("session_path", outcome(kernel.session_path(caller, &by, None, None).await)),
         ("session_events", outcome(kernel.session_events(caller, &by, Cursor::START, None).await)),
         ("session_tree", outcome(kernel.session_tree(caller, &by, TreeQuery::default()).await)),
@@ -38,7 +43,18 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("run_attempts", outcome(kernel.run_attempts(caller, run.id).await)),
         ("run_events", outcome(kernel.run_events(caller, run.id, Cursor::START, None).await)),
         ("run_list", outcome(kernel.run_list(caller, of_session).await)),
+        (
+            "state_list",
+            outcome(kernel.state_list(caller, &StateOf::Session(by.clone(), None), None, None).await),
+        ),
+        ("state_list of run", outcome(kernel.state_list(caller, &StateOf::Run(run.id), None, None).await)),
+        ("artifact_list", outcome(kernel.artifact_list(caller, artifacts(Ok(by))).await)),
+        ("artifact_list of run", outcome(kernel.artifact_list(caller, artifacts(Err(run.id))).await)),
     ]
+}
+
+fn artifacts(of: Result<SessionRef, RunId>) -> ArtifactQuery {
+    ArtifactQuery { of, before: None, limit: None }
 }
 
 async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, &'static str)> {
@@ -51,7 +67,15 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     let message = run.final_message.unwrap();
     let fork = ForkRequest { message, key: None, title: None };
     let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
+    let of = StateOf::Session(by.clone(), None);
+    let put = kernel.artifact_put(caller, &by, NewArtifact::default(), None, &mut &b"x"[..]).await;
     vec![
+        ("state_set", outcome(kernel.state_set(caller, &of, "k", Some(json!(1)), Expect::Any).await)),
+        (
+            "state_set of run",
+            outcome(kernel.state_set(caller, &StateOf::Run(run.id), "k", None, Expect::Any).await),
+        ),
+        ("artifact_put", outcome(put)),
         ("run_create", outcome(kernel.run_create(caller, prompt).await)),
         ("run_cancel", outcome(kernel.run_cancel(caller, run.id).await)),
         ("run_retry", outcome(kernel.run_retry(caller, run.id).await)),
@@ -59,6 +83,8 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         ("session_navigate", outcome(kernel.session_navigate(caller, &by, Some(message), None).await)),
         ("session_fork", outcome(kernel.session_fork(caller, &by, fork, None).await)),
         ("session_patch", outcome(kernel.session_patch(caller, &by, patch).await)),
+        ("session_compact", outcome(kernel.session_compact(caller, &by, Cursor::START).await)),
+        ("session_close", outcome(kernel.session_close(caller, &by).await)),
         ("session_delete", outcome(kernel.session_delete(caller, &by).await)),
     ]
 }
@@ -124,6 +150,8 @@ async fn a_viewer_makes_nothing() {
     let viewer = Caller::new("ada").with_role(AccessRole::Viewer);
     let prompt = world.kernel.run_create(&viewer, RunRequest::text("new", "say hi")).await.unwrap_err();
     let open = world.kernel.session_open(&viewer, &SessionTarget::default(), None).await.unwrap_err();
+    let state = world.kernel.state_set(&viewer, &StateOf::Owner, "k", None, Expect::Any).await.unwrap_err();
+    assert_eq!((prompt.code(), open.code(), state.code()), ("forbidden", "forbidden", "forbidden"));
     let import = world.kernel.session_import(&viewer).err().unwrap();
     assert_eq!((prompt.code(), open.code(), import.code()), ("forbidden", "forbidden", "forbidden"));
     assert!(world.kernel.session_list(&viewer, SessionQuery::default()).await.unwrap().is_empty());
@@ -177,11 +205,11 @@ async fn a_guest_reads_until_it_is_no_longer_shown() {
         world.kernel.session_patch(&world.me, &session, patch).await.unwrap();
     };
     let from = Some(Position::START);
-    let (_, mut theirs) = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
+    let mut theirs = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
     // One that has read nothing yet, and one that waits for more.
-    let (_, mut late) = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
+    let mut late = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
     read_until(&mut theirs, "run.succeeded").await;
-    let (_, mut own) = world.kernel.session_subscribe(&world.me, &session, None).await.unwrap();
+    let mut own = world.kernel.session_subscribe(&world.me, &session, None).await.unwrap();
     show(Visibility::Private).await;
     assert!(soon(theirs.next()).await.is_none() && soon(late.next()).await.is_none());
     let again = world.kernel.session_subscribe(&guest, &session, None).await.err().unwrap();
@@ -191,7 +219,7 @@ async fn a_guest_reads_until_it_is_no_longer_shown() {
     assert!(!read_until(&mut own, "run.succeeded").await.is_empty(), "the owner reads on");
     // Shown again, it is shown as a whole: that it was private once does not end the reading.
     show(Visibility::Org).await;
-    let (_, mut theirs) = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
+    let mut theirs = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
     let mut read = vec![];
     // Named, hidden and shown again.
     while read.iter().filter(|kind| **kind == "session.updated").count() < 3 {

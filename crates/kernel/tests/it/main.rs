@@ -5,11 +5,15 @@
 
 mod acceptance;
 mod access;
+mod artifacts;
 mod branches;
 mod cancellation;
 mod check;
+mod compaction;
 mod keys;
 mod life;
+mod lifetime;
+mod livefeed;
 mod model;
 mod order;
 mod portable;
@@ -21,6 +25,7 @@ mod search;
 mod settings;
 mod simulation;
 mod start;
+mod state;
 mod streaming;
 mod tree;
 mod waiting;

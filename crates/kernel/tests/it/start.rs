@@ -51,7 +51,12 @@ async fn the_load_rules_hold_field_by_field() {
                 (world.kernel.session_get(&world.me, &by(key)).await.unwrap(), world.events(key).await);
             let said = NewSession { title: Some("ignored".into()), ..said };
             let loaded = start(&world, SessionStart { messages: true, ..load(key, said) }).await.unwrap();
-            assert_eq!((shown(&loaded.options), loaded.made), (options.into(), false), "{}", world.disk.name);
+            assert_eq!(
+                (shown(&loaded.options), loaded.is_new()),
+                (options.into(), false),
+                "{}",
+                world.disk.name
+            );
             assert_eq!(loaded.session, before.0, "title and messages are what is stored");
             assert_eq!((loaded.session, world.events(key).await), before, "loading writes nothing");
         }
@@ -71,7 +76,7 @@ async fn a_model_is_asked_for_where_one_is_needed() {
         assert!(world.kernel.session_get(&world.me, &by("other")).await.is_err(), "nothing was made");
         start(&world, needs(load("bare", like(Some("m"), None, None)))).await.unwrap();
         let profile = NewSession { model_profile: Some("fast".into()), ..none() };
-        assert!(start(&world, needs(new("other", profile))).await.unwrap().made);
+        assert!(start(&world, needs(new("other", profile))).await.unwrap().is_new());
     }
 }
 
@@ -82,7 +87,7 @@ async fn a_new_session_needs_a_free_name_and_a_loaded_one_must_be_there() {
         let none = || like(None, None, None);
         let made =
             start(&world, new("a", NewSession { title: Some("mine".into()), ..none() })).await.unwrap();
-        assert_eq!((made.made, made.session.title.as_deref()), (true, Some("mine")));
+        assert_eq!((made.is_new(), made.session.title.as_deref()), (true, Some("mine")));
         let both = SessionStart { load: Some(by("a")), ..new("b", none()) };
         let cases = [
             (new("a", none()), "already_exists"),
@@ -97,9 +102,9 @@ async fn a_new_session_needs_a_free_name_and_a_loaded_one_must_be_there() {
         }
         // Neither is a new one without a name; so is the name of one that was deleted free again.
         let auto = start(&world, SessionStart::default()).await.unwrap();
-        assert!(auto.made && auto.session.key.is_none());
+        assert!(auto.is_new() && auto.session.key.is_none());
         world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
-        assert!(start(&world, new("a", none())).await.unwrap().made);
+        assert!(start(&world, new("a", none())).await.unwrap().is_new());
         // What is archived is there; its name is not free.
         let archive = SessionPatch { status: Some(SessionStatus::Archived), ..SessionPatch::default() };
         world.kernel.session_patch(&world.me, &by("a"), archive).await.unwrap();
@@ -118,7 +123,7 @@ async fn a_start_under_one_key_makes_one_session() {
             world.kernel.session_start(&world.me, new(key, like(None, None, None)), Some("k1")).await
         };
         let (first, again) = (make("a").await.unwrap(), make("a").await.unwrap());
-        assert_eq!((first.session.id, first.made, again.made), (again.session.id, true, false));
+        assert_eq!((first.session.id, first.is_new(), again.is_new()), (again.session.id, true, false));
         assert_eq!(make("b").await.unwrap_err().code(), "request_conflict");
         let by_id = SessionStart { load: Some(SessionRef::Id(first.session.id)), ..SessionStart::default() };
         assert_eq!(start(&world, by_id).await.unwrap().session.id, first.session.id);

@@ -188,7 +188,7 @@ impl World {
     pub(crate) async fn reaches(&self, run: RunId, is: impl Fn(&Run) -> bool) -> Run {
         let session = SessionRef::Id(self.get(run).await.session);
         let reach = async {
-            let (_, mut events) = self.kernel.session_subscribe(&self.me, &session, None).await.unwrap();
+            let mut events = self.kernel.session_subscribe(&self.me, &session, None).await.unwrap();
             loop {
                 let now = self.get(run).await;
                 if is(&now) {
@@ -206,7 +206,10 @@ impl World {
     }
 
     pub(crate) async fn subscribe(&self, key: &str, from: Option<Position>) -> (Snapshot, Subscription) {
-        soon(self.kernel.session_subscribe(&self.me, &by(key), from)).await.unwrap()
+        let snapshot = soon(self.kernel.session_snapshot(&self.me, &by(key))).await.unwrap();
+        let from = from.unwrap_or(snapshot.position);
+        let subscription = soon(self.kernel.session_subscribe(&self.me, &by(key), Some(from))).await.unwrap();
+        (snapshot, subscription)
     }
 
     /// Waits for a run of the session's that asks, and says what it asked.

@@ -11,11 +11,12 @@ use mainspring_kernel::kernel::{Caller, Kernel, NewSession, RunRequest, SessionQ
 use mainspring_kernel::store::SessionRef;
 use tokio::io::AsyncReadExt;
 
+use super::Context;
 use super::fail::{Exit, Fail};
 use super::output::{self, BOLD, DIM, Output, span};
-use super::{Context, tree};
 use crate::config::Config;
 use crate::node::Node;
+use crate::picture;
 
 /// Show what mainspring does, in a temporary folder, without any configuration
 #[derive(Args)]
@@ -109,7 +110,7 @@ impl Demo {
             abandoned: node.abandoned,
             cursor: node.cursor,
         };
-        for line in tree::draw(&nodes.into_iter().map(drawn).collect::<Vec<_>>()) {
+        for line in picture::text(&nodes.into_iter().map(drawn).collect::<Vec<_>>()).lines() {
             stage.text(&format!("  {line}"))?;
         }
         let before = stage.count(kernel).await?;
@@ -180,8 +181,7 @@ impl Stage<'_> {
         run: &Run,
         from: mainspring_core::Position,
     ) -> Result<Run, Fail> {
-        let (_, mut events) =
-            kernel.session_subscribe(&self.caller, &SessionRef::Id(session), Some(from)).await?;
+        let mut events = kernel.session_subscribe(&self.caller, &SessionRef::Id(session), Some(from)).await?;
         let mut text = String::new();
         let mut bytes = 0;
         let mut streamed = None;
@@ -363,7 +363,7 @@ impl Stage<'_> {
         if now < before {
             return Err(Fail::bad_request(format!("{} events are gone", before - now)));
         }
-        let (snapshot, _) = kernel.session_subscribe(&self.caller, &by, None).await?;
+        let snapshot = kernel.session_snapshot(&self.caller, &by).await?;
         kernel.run_retry(&self.caller, run.id).await?;
         let run = self.follow(kernel, &CRASH, run.session, run, snapshot.position).await?;
         self.line(

@@ -87,6 +87,7 @@ fn the_defaults() {
             drain_ms: 10_000,
             log: "warn".into(),
             limits: Limits::default(),
+            http: mainspring_edges::http::HttpLimits::default(),
             retry: Retry { base_ms: 500, max_ms: 30_000 },
             adapters: BTreeMap::new(),
         }

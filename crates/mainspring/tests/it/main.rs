@@ -3,9 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::print_stderr, reason = "a seed must be seen to be played again")]
 
+mod access;
 mod cli;
 mod client;
 mod docs;
 mod guests;
 mod http;
 mod kill;
+mod limits;
+mod metrics;
+mod streams;

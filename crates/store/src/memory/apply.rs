@@ -61,6 +61,11 @@ impl State {
             Row::Cursor(at, Some(to)) => drop(self.cursors.insert((session, *at), *to)),
             Row::Cursor(at, None) => drop(self.cursors.remove(&(session, *at))),
             Row::ChunksDrop(before) => self.chunks.retain(|(of, pos), _| *of != session || pos >= before),
+            Row::Floor(floor) => {
+                if self.floor(session).is_none_or(|known| known.cursor < floor.cursor) {
+                    self.floors.insert(session, (*floor, false));
+                }
+            }
             Row::Effect(effect) => self.effect_apply(session, effect),
             Row::EffectEnd(run, id) => {
                 self.effects
@@ -72,6 +77,13 @@ impl State {
             Row::Binding(image) => drop(self.bindings.insert(image.id, Binding::clone(image))),
             Row::Grant(image) => drop(self.grants.insert(image.id, Grant::clone(image))),
             Row::Artifact(image) => drop(self.artifacts.insert(image.id, Artifact::clone(image))),
+            Row::ArtifactGone(id) => {
+                if self.artifacts.get(id).is_some_and(|artifact| artifact.session == session) {
+                    self.artifact_remove(*id);
+                }
+            }
+            Row::State(row) => self.state_apply(session, row),
+            Row::StateBack(from, key) => self.state_back(*from, key),
             Row::Delegation(image) => drop(self.delegations.insert(image.id, Delegation::clone(image))),
         }
         Ok(())
@@ -96,6 +108,7 @@ impl State {
                 ..run
             };
         }
+        self.created.entry(run.id).or_insert(self.seq);
         self.runs.insert(run.id, run);
     }
 
@@ -111,7 +124,10 @@ impl State {
     fn line_apply(&mut self, session: SessionId, line: Line) {
         match self.lines.iter_mut().find(|(_, known)| known.id == line.id) {
             Some((_, known)) => *known = line,
-            None => self.lines.push((session, line)),
+            None => {
+                self.line_opened(session, &line);
+                self.lines.push((session, line));
+            }
         }
     }
 

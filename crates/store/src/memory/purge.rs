@@ -10,17 +10,23 @@ impl State {
             return;
         }
         self.events.retain(|_, event| event.session != gone);
+        self.floors.remove(&gone);
         self.chunks.retain(|(of, _), _| *of != gone);
         self.effects.retain(|(of, _)| *of != gone);
         self.inbox.retain(|(of, _)| *of != gone);
         self.cursors.retain(|(of, _), _| *of != gone);
-        self.artifacts.retain(|_, artifact| artifact.session != gone);
+        let artifacts = self.artifacts.values().filter(|artifact| artifact.session == gone);
+        for id in artifacts.map(|artifact| artifact.id).collect::<Vec<_>>() {
+            self.artifact_remove(id);
+        }
         self.grants.retain(|_, grant| grant.session != gone);
         self.bindings.retain(|_, binding| binding.session != gone);
         self.delegations.retain(|_, delegation| delegation.parent_session != gone);
         self.runs.retain(|_, run| run.session != gone);
         let runs = &self.runs;
+        self.created.retain(|run, _| runs.contains_key(run));
         self.attempts.retain(|(run, _), _| runs.contains_key(run));
+        self.run_states.retain(|(run, _), _| runs.contains_key(run));
         self.messages.retain(|_, message| message.message.session != gone || message.point.is_some());
         let base = self.sessions.get(&gone).and_then(|session| session.base);
         self.adopt(gone, base);
@@ -33,6 +39,18 @@ impl State {
         self.sessions.remove(&gone);
         let messages = &self.messages;
         self.arrivals.retain(|message, _| messages.contains_key(message));
+        self.away_purge();
+    }
+
+    /// Removes the events that a session has pruned, but its first one: it tells when the session was made.
+    pub(super) fn prune(&mut self, session: SessionId) {
+        let Some((floor, pruned)) = self.floors.get_mut(&session) else { return };
+        *pruned = true;
+        let floor = floor.cursor;
+        let first = self.events.values().find(|event| event.session == session).map(|event| event.cursor);
+        self.events.retain(|_, event| {
+            event.session != session || event.cursor > floor || Some(event.cursor) == first
+        });
     }
 
     /// Makes the line of `point` this session's own if its session is gone, so that it can go as well.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use mainspring_core::{
-    Attempt, Body, Cursor, Event, Run, RunId, Session, SessionId, SessionStatus, Visibility,
+    Attempt, Body, Cursor, Event, Position, Run, RunId, Session, SessionId, SessionStatus, Visibility,
 };
 use mainspring_kernel::store::{
     Chunk, Fence, Loaded, RunPage, SessionPage, SessionRef, StoreError, Unfinished, Whose,
@@ -18,7 +18,9 @@ impl State {
         let deleted = self.sessions.values().filter(|session| session.status == SessionStatus::Deleted);
         let mut live: Vec<SessionId> = live.collect::<HashSet<_>>().into_iter().collect();
         live.sort();
-        Unfinished { live, deleted: deleted.map(|session| session.id).collect() }
+        let unpruned = self.floors.iter().filter(|(_, (_, pruned))| !pruned);
+        let compacted = unpruned.map(|(id, _)| *id).collect();
+        Unfinished { live, deleted: deleted.map(|session| session.id).collect(), compacted }
     }
 
     pub(super) fn session_load(&self, fence: Fence) -> Option<Loaded> {
@@ -32,7 +34,9 @@ impl State {
         runs.sort_by_key(|(run, _)| run.no);
         let mine = self.chunks.values().filter(|chunk| chunk.fence.session == session.id);
         let chunks: Vec<Chunk> = mine.map(|chunk| Chunk { fence, ..chunk.clone() }).collect();
+        let floor = self.floor(session.id);
         let last = self.events.values().rfind(|event| event.session == session.id);
+        let last = last.map_or(Position::START, Event::position).max(floor.unwrap_or_default());
         let chunk_end = chunks.last().map_or(0, |chunk| chunk.pos + chunk.text.len() as u64);
         let points = session.tip.into_iter().chain(runs.iter().filter_map(|(run, _)| run.pen));
         let mut seen = HashSet::new();
@@ -54,8 +58,9 @@ impl State {
                 .filter(|(of, _)| *of == session.id)
                 .map(|(_, item)| item.clone())
                 .collect(),
-            cursor: last.map_or(Cursor::START, |event| event.cursor),
-            pos: last.map_or(0, |event| event.pos).max(chunk_end),
+            cursor: last.cursor,
+            pos: last.pos.max(chunk_end),
+            floor,
             session,
             runs,
             chunks,
@@ -140,10 +145,20 @@ impl State {
         after: Cursor,
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
+        let created = run.and_then(|run| self.created.get(&run).copied()).unwrap_or(0);
+        if let Some(floor) = self.floor(session).filter(|floor| after.0.max(created) < floor.cursor.0) {
+            return Err(StoreError::Pruned(floor));
+        }
         let wanted = |event: &&Event| {
             event.session == session && event.cursor > after && (run.is_none() || event.run == run)
         };
         self.events.values().filter(wanted).take(limit).map(|event| self.hydrate(event)).collect()
+    }
+
+    pub(super) fn event_before(&self, session: SessionId, before: Cursor) -> Option<Position> {
+        let floor = self.floor(session).unwrap_or_default().cursor;
+        let earlier = self.events.values().rfind(|event| event.session == session && event.cursor < before);
+        earlier.map(Event::position).filter(|found| found.cursor > floor)
     }
 
     /// The text of a message has one home: an event shows what is there.

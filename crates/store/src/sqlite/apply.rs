@@ -10,9 +10,10 @@ use mainspring_kernel::store::{Commit, NewEvent, Row, StoreError};
 use rusqlite::{Connection, params};
 
 use super::columns::{Id, blob, int};
+use super::data::{state_back, state_write};
 use super::write::{
-    Written, attempt_write, cursor_write, effect_write, fresh_check, inbox_write, line_write, message_place,
-    message_write, request_write, run_write,
+    Written, attempt_write, cursor_write, effect_write, floor_write, fresh_check, inbox_write, line_write,
+    message_place, message_write, request_write, run_write,
 };
 use super::write_records::{artifact_write, binding_write, delegation_write, grant_write, session_write};
 
@@ -69,7 +70,7 @@ impl Prepared {
             Row::Attempt(attempt) => attempt_write(connection, attempt),
             Row::Message(message, at) => message_write(connection, message, *at, content),
             Row::MessagePlace(message, at) => message_place(connection, session, *message, *at),
-            Row::Line(line) => line_write(connection, session, line),
+            Row::Line(line) => line_write(connection, session, line, seq),
             Row::Cursor(at, to) => cursor_write(connection, session, *at, *to),
             Row::ChunksDrop(before) => {
                 connection
@@ -77,6 +78,7 @@ impl Prepared {
                     .execute(params![session.bytes(), int(*before)])?;
                 Ok(())
             }
+            Row::Floor(floor) => floor_write(connection, session, *floor),
             Row::Effect(effect) => effect_write(connection, session, effect),
             Row::EffectEnd(run, tool_use_id) => {
                 connection
@@ -97,6 +99,14 @@ impl Prepared {
             Row::Binding(binding) => binding_write(connection, binding),
             Row::Grant(grant) => grant_write(connection, grant),
             Row::Artifact(artifact) => artifact_write(connection, artifact),
+            Row::ArtifactGone(artifact) => {
+                connection
+                    .prepare_cached("DELETE FROM artifacts WHERE artifact_id = ?1 AND session_id = ?2")?
+                    .execute(params![artifact.bytes(), session.bytes()])?;
+                Ok(())
+            }
+            Row::State(row) => state_write(connection, session, row, seq),
+            Row::StateBack(from, key) => state_back(connection, *from, key),
             Row::Delegation(delegation) => delegation_write(connection, delegation),
         }
     }

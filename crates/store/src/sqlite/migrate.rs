@@ -9,6 +9,8 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (2, include_str!("../../migrations/0002_views.sql")),
     (3, include_str!("../../migrations/0003_access.sql")),
     (4, include_str!("../../migrations/0004_trees.sql")),
+    (5, include_str!("../../migrations/0005_retention.sql")),
+    (6, include_str!("../../migrations/0006_data.sql")),
 ];
 
 /// The version this program writes.

@@ -13,8 +13,9 @@ use super::search::messages_remove;
 const STEP: i64 = 1000;
 
 /// What belongs to one session alone.
-const OWNED: [&str; 9] = [
+const OWNED: [&str; 10] = [
     "DELETE FROM events WHERE event_seq IN (SELECT event_seq FROM events WHERE session_id = ?1 LIMIT ?2)",
+    "DELETE FROM retention WHERE session_id IN (SELECT session_id FROM retention WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM chunks WHERE (session_id, pos) IN (SELECT session_id, pos FROM chunks WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM effects WHERE id IN (SELECT id FROM effects WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM inbox WHERE id IN (SELECT id FROM inbox WHERE session_id = ?1 LIMIT ?2)",
@@ -34,12 +35,7 @@ pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u6
     if !connection.prepare_cached(deleted)?.exists([session.bytes()])? {
         return Ok(false);
     }
-    // The events that carry the highest cursors may be about to go: no cursor is given out twice.
-    connection
-        .prepare_cached(
-            "INSERT INTO meta VALUES ('event_seq', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
-        )?
-        .execute([int(seq)])?;
+    seq_keep(connection, seq)?;
     let mut left = STEP;
     for sql in OWNED {
         left -= step(connection, sql, session, left)?;
@@ -52,7 +48,9 @@ pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u6
     left -= step(connection, runs, session, left)?;
     let unplaced = "SELECT id FROM messages WHERE session_id = ?1 AND line IS NULL LIMIT ?2";
     left -= messages_remove(connection, unplaced, params![session.bytes(), left])?;
-    if left == 0 || lines_purge(connection, session, &mut left)? || lines_trim(connection, session, left)? {
+    let lines =
+        left == 0 || lines_purge(connection, session, &mut left)? || lines_trim(connection, session, left)?;
+    if lines || away_purge(connection, session)? {
         return Ok(true);
     }
     let title =
@@ -60,6 +58,43 @@ pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u6
     connection.prepare_cached(title)?.execute([session.bytes()])?;
     connection.prepare_cached("DELETE FROM sessions WHERE session_id = ?1")?.execute([session.bytes()])?;
     Ok(false)
+}
+
+/// Removes up to [`STEP`] events that the session has pruned; true while there are more. Its first one stays: it
+/// tells when the session was made, and so what a fork sees of its source's state.
+pub(super) fn events_prune(connection: &Connection, session: SessionId, seq: u64) -> Result<bool> {
+    let floor = "SELECT floor_seq FROM retention WHERE session_id = ?1 AND pruned = 0";
+    let floor = connection
+        .prepare_cached(floor)?
+        .query_row([session.bytes()], |row| row.get::<_, i64>(0))
+        .optional()?;
+    let Some(floor) = floor else { return Ok(false) };
+    seq_keep(connection, seq)?;
+    let removed = connection
+        .prepare_cached(
+            "DELETE FROM events WHERE event_seq IN
+               (SELECT event_seq FROM events WHERE session_id = ?1 AND event_seq <= ?2
+                  AND event_seq > (SELECT min(event_seq) FROM events WHERE session_id = ?1)
+                ORDER BY event_seq LIMIT ?3)",
+        )?
+        .execute(params![session.bytes(), floor, STEP])? as i64;
+    if removed == STEP {
+        return Ok(true);
+    }
+    connection
+        .prepare_cached("UPDATE retention SET pruned = 1 WHERE session_id = ?1")?
+        .execute([session.bytes()])?;
+    Ok(false)
+}
+
+/// The events that carry the highest cursors may be about to go: no cursor is given out twice.
+fn seq_keep(connection: &Connection, seq: u64) -> Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO meta VALUES ('event_seq', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
+        )?
+        .execute([int(seq)])?;
+    Ok(())
 }
 
 /// Forgets up to [`STEP`] requests made before `before`; true while there are more.
@@ -98,13 +133,48 @@ fn lines_purge(connection: &Connection, session: SessionId, left: &mut i64) -> R
         if *left == 0 {
             return Ok(true);
         }
+        *left -= connection
+            .prepare_cached(
+                "DELETE FROM session_state WHERE id IN (SELECT id FROM session_state WHERE line = ?1 LIMIT ?2)",
+            )?
+            .execute(params![line, *left])? as i64;
+        if *left == 0 {
+            return Ok(true);
+        }
         adopt(connection, session, "SELECT parent_line FROM lines WHERE line = ?1", line)?;
-        connection.prepare_cached("DELETE FROM lines WHERE line = ?1")?.execute([line])?;
+        let opener = connection
+            .prepare_cached("DELETE FROM lines WHERE line = ?1 RETURNING opened_by")?
+            .query_row([line], |row| row.get::<_, Option<[u8; 16]>>(0))?;
+        let opener = opener.map(SessionId::from_bytes).filter(|opener| *opener != session);
+        if let Some(opener) = opener {
+            opener_purge(connection, opener)?;
+        }
         *left -= 1;
         if *left == 0 {
             return Ok(true);
         }
     }
+}
+
+/// Removes state of a session that is on no line of its own, unless lines of it are still read; true while there is
+/// more.
+fn away_purge(connection: &Connection, session: SessionId) -> Result<bool> {
+    let removed = connection
+        .prepare_cached(
+            "DELETE FROM session_state WHERE id IN (SELECT id FROM session_state WHERE session_id = ?1 AND away = 1 LIMIT ?2)
+               AND NOT EXISTS (SELECT 1 FROM lines WHERE opened_by = ?1)",
+        )?
+        .execute(params![session.bytes(), STEP])?;
+    Ok(removed as i64 == STEP)
+}
+
+/// The same for a session that was purged before and whose last line has gone now.
+fn opener_purge(connection: &Connection, opener: SessionId) -> Result<()> {
+    let lives = "SELECT 1 FROM sessions WHERE session_id = ?1";
+    if !connection.prepare_cached(lives)?.exists([opener.bytes()])? {
+        while away_purge(connection, opener)? {}
+    }
+    Ok(())
 }
 
 /// Removes what no fork sees from the lines that are still read; true when it ran out of `left`.

@@ -14,6 +14,8 @@ use super::columns::Columns;
 use super::error::of_read;
 use super::state::state_read;
 
+pub(super) mod artifacts;
+pub(super) mod data;
 pub(super) mod events;
 pub(super) mod keys;
 pub(super) mod runs;

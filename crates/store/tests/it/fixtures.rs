@@ -169,6 +169,23 @@ pub(crate) fn message(n: u64, of: u64, text: &str) -> Message {
     }
 }
 
+pub(crate) fn artifact(n: u64, of: u64, hash: &str) -> Artifact {
+    Artifact {
+        id: artifact_id(n),
+        session: session_id(of),
+        run: None,
+        attempt: None,
+        kind: "file".into(),
+        role: ArtifactRole::Result,
+        uri: format!("blake3:{hash}"),
+        name: Some(format!("{n}.txt")),
+        mime_type: Some("text/plain".into()),
+        content_hash: Some(hash.into()),
+        size_bytes: Some(7),
+        created_at: NOW.plus(n),
+    }
+}
+
 pub(crate) fn point(line: i64, pos: u32) -> Point {
     Point { line: LineId(line), pos }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use mainspring_core::*;
 use mainspring_kernel::search::Query;
-use mainspring_kernel::store::{SessionRef, Store};
+use mainspring_kernel::store::{Row, SessionRef, StateAt, StatePlace, StateRow, Store};
 use mainspring_store::SCHEMA_VERSION;
 use rusqlite::Connection;
 
@@ -55,6 +55,41 @@ async fn sessions_from_before_there_were_orgs_are_private() {
     let shown = Session { org: Some("acme".into()), visibility: Visibility::Org, ..old };
     commit(&store, fence, vec![row_session(shown.clone())], vec![]).await.unwrap();
     assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, shown);
+}
+
+#[tokio::test]
+async fn lines_from_before_there_was_state_know_who_opened_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let hex = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let fill = format!(
+        "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
+           metadata_json, tip_line, tip_pos, version, created_at_ms, updated_at_ms, last_activity_at_ms)
+         VALUES (x'{one}', '{OWNER}', 'generalist@1', 'open', 'chat', 'native', '{{}}', 1, 3, 1, 0, 0, 0);
+         INSERT INTO lines VALUES (1, 1, x'{one}', NULL, NULL, 4, 0), (2, 2, x'{one}', 1, 1, 4, 0);
+         INSERT INTO artifacts VALUES (x'{two}', x'{one}', NULL, NULL, 'file', 'result', 'file:///a', NULL, NULL, NULL,
+           NULL, 7)",
+        one = hex(session_id(1).as_bytes()),
+        two = hex(artifact_id(2).as_bytes()),
+    );
+    database_of(folder.path(), &RELEASED[..3], &fill);
+    let store = sqlite_open(folder.path());
+    let check = store.check(true).await.unwrap();
+    assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
+    let found = store.artifact_get(artifact_id(2)).await.unwrap().unwrap();
+    assert_eq!(
+        (found.uri.as_str(), found.content_hash),
+        ("file:///a", None),
+        "an artifact that lies elsewhere"
+    );
+    // State that is written now is seen where its line goes on, and not from the branch that was there before.
+    let fence = lease(&store, 1).await;
+    let place = StatePlace::Session { at: Some(point(1, 1)), aside: false };
+    let row = StateRow { place, key: "k".into(), version: 1, value: Some(1.into()), at: NOW };
+    commit(&store, fence, vec![Row::State(Box::new(row))], vec![progress(1)]).await.unwrap();
+    for (at, there) in [(point(1, 3), true), (point(2, 3), false)] {
+        let at = StateAt::Session { session: session_id(1), at: Some(at) };
+        assert_eq!(store.state_get(&at, "k").await.unwrap().entry.is_some(), there, "{at:?}");
+    }
 }
 
 #[tokio::test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use mainspring_core::*;
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    Chunk, Commit, Effect, Fence, InboxItem, NewEvent, Request, Row, RunPage, SessionPage, SessionRef, Store,
-    Whose,
+    ArtifactPage, Chunk, Commit, Effect, Fence, InboxItem, NewEvent, OwnerState, Request, Row, RunPage,
+    SessionPage, SessionRef, StateAt, StatePlace, StateRow, Store, Whose,
 };
 use mainspring_store::MemoryStore;
 use serde_json::json;
@@ -53,12 +53,17 @@ impl Dice {
         let (line_no, pos) =
             (i64::try_from(of * 3 + self.roll(3)).unwrap(), u32::try_from(self.roll(4)).unwrap());
         let n = self.roll(RUNS);
-        match self.roll(14) {
+        match self.roll(18) {
+            14 | 15 => self.data(of, point(line_no, pos)),
+            16 => Row::StateBack(point(line_no, pos), format!("s{}", self.roll(3))),
+            17 if self.chance(30) => Row::ArtifactGone(artifact_id(self.roll(12))),
+            17 => Row::Artifact(Box::new(self.artifact(of))),
             0 | 1 => {
                 let no = u32::try_from(n + 1).unwrap();
+                // A run's names never change; two runs may have the same.
                 let asked = RequestName {
-                    client_id: self.chance(50).then(|| "desk".into()),
-                    request_id: Some(format!("r{}", self.roll(20))),
+                    client_id: n.is_multiple_of(2).then(|| "desk".into()),
+                    request_id: Some(format!("r{}", n % 17)),
                     idempotency_key: None,
                 };
                 row_run(Run { request: asked, ..run(n, n % SESSIONS, no, self.state()) })
@@ -90,6 +95,7 @@ impl Dice {
                 tool_use_id: format!("t{}", self.roll(3)),
                 name: self.text(),
             }),
+            13 => Row::Floor(Position { cursor: Cursor(self.roll(300)), pos: self.roll(60) }),
             11 => Row::EffectEnd(run_id(n), format!("t{}", self.roll(3))),
             12 => {
                 let item = InboxItem { id: event_id(self.roll(20)), at: NOW, item: json!({"n": n}) };
@@ -107,6 +113,47 @@ impl Dice {
                 answer: self.text(),
                 at: NOW.plus(self.roll(3) * 13 * 60 * 60 * 1000),
             })),
+        }
+    }
+
+    /// On a line of its own or of another's, before every message, or with a run.
+    fn data(&mut self, of: u64, own: Point) -> Row {
+        let other = point(i64::try_from(self.roll(SESSIONS * 3)).unwrap() + 100, own.pos);
+        let aside = self.chance(20);
+        let place = match self.roll(5) {
+            0 => StatePlace::Run(run_id(self.roll(RUNS))),
+            1 => StatePlace::Session { at: None, aside },
+            2 => StatePlace::Session { at: Some(other), aside },
+            _ => StatePlace::Session { at: Some(own), aside },
+        };
+        Row::State(Box::new(StateRow {
+            place,
+            key: format!("s{}", self.roll(3)),
+            version: of * 1000 + self.roll(300) + 1,
+            value: self.chance(80).then(|| json!(self.roll(100))),
+            at: NOW,
+        }))
+    }
+
+    fn artifact(&mut self, of: u64) -> Artifact {
+        Artifact {
+            run: self.chance(50).then(|| run_id(self.roll(4))),
+            created_at: NOW.plus(self.roll(3)),
+            ..artifact(of * 2 + self.roll(2), of, &format!("hash {}", self.roll(4)))
+        }
+    }
+
+    fn owner_state(&mut self) -> OwnerState {
+        OwnerState {
+            owner: OWNER.into(),
+            key: format!("o{}", self.roll(3)),
+            value: self.chance(70).then(|| json!(self.roll(3))),
+            expect: match self.roll(4) {
+                0 => Expect::Absent,
+                1 => Expect::Version(self.roll(20)),
+                _ => Expect::Any,
+            },
+            at: NOW.plus(self.roll(100)),
         }
     }
 
@@ -167,14 +214,36 @@ async fn everything(store: &dyn Store) -> Vec<String> {
         }
         all.push(format!("load {n} {loaded:?}"));
         all.push(format!("events {n} {:?}", store.events_after(id, None, Cursor::START, EVERYTHING).await));
+        all.push(format!("before {n} {:?}", store.event_before(id, Cursor(200)).await));
         all.push(format!("tree {n} {:?}", store.tree_page(id, None, EVERYTHING).await));
         all.push(format!("roots {n} {:?}", store.children(id, None, 2).await));
         all.push(format!("forks {n} {:?}", store.session_forks(id).await));
         all.push(format!("key {n} {:?}", store.session_find(OWNER, &SessionRef::Key(format!("k{n}"))).await));
+        for at in
+            [None, Some(point(i64::try_from(n * 3).unwrap(), 2)), Some(point(103, 3)), Some(point(117, 1))]
+        {
+            let at = StateAt::Session { session: id, at };
+            let page = store.state_page(&at, Some("s0"), 9).await.map_err(|_| "lost");
+            let slot = store.state_get(&at, "s0").await.map_err(|_| "lost");
+            let count = store.state_count(&at).await.map_err(|_| "lost");
+            all.push(format!("state {at:?} {slot:?} {page:?} {count:?}"));
+        }
+        for run in [None, Some(run_id(1))] {
+            let page =
+                ArtifactPage { session: id, run, before: Some((NOW.plus(2), artifact_id(5))), limit: 3 };
+            all.push(format!("artifacts {n} {:?}", store.artifact_page(&page).await));
+        }
         for m in 0..12 {
             all.push(format!("message {n} {:?}", store.message_get(id, message_id(n * 50 + m)).await));
         }
     }
+    let owner = StateAt::Owner(OWNER.into());
+    all.push(format!(
+        "owner {:?} {:?}",
+        store.state_page(&owner, None, 2).await,
+        store.state_count(&owner).await
+    ));
+    all.push(format!("blobs {:?} {:?}", store.blob_page(None, 9).await, store.blob_loose(9).await));
     for text in ["text", "TEXT 5", "word3", "text 1"] {
         let query = Query::parse(text).unwrap();
         all.push(format!("titles {text} {:?}", store.search_titles(OWNER, &query, 4).await));
@@ -185,6 +254,13 @@ async fn everything(store: &dyn Store) -> Vec<String> {
         }
     }
     for n in 0..RUNS {
+        all.push(format!("artifact {n} {:?}", store.artifact_get(artifact_id(n)).await));
+        let run = StateAt::Run(run_id(n));
+        all.push(format!(
+            "run {n} {:?} {:?}",
+            store.state_get(&run, "s1").await,
+            store.state_page(&run, None, 2).await
+        ));
         all.push(format!(
             "run {n} {:?} {:?}",
             store.run_get(run_id(n)).await,
@@ -235,7 +311,21 @@ async fn drive(seed: u64) {
     for step in 0..STEPS {
         let of = dice.roll(SESSIONS);
         let [in_sqlite, in_memory] = fences[usize::try_from(of).unwrap()];
-        match dice.roll(20) {
+        match dice.roll(22) {
+            20 => {
+                let put = dice.owner_state();
+                let (ours, theirs) = (sqlite.state_put(put.clone()).await, memory.state_put(put).await);
+                assert_eq!(ours, theirs, "seed {seed} step {step}");
+            }
+            21 => {
+                let hash = format!("hash {}", dice.roll(4));
+                let claimed = (sqlite.blob_claimed(&hash).await, memory.blob_claimed(&hash).await);
+                assert_eq!(claimed.0, claimed.1, "seed {seed} step {step}");
+                if dice.chance(50) {
+                    sqlite.blob_settled(&hash).await.unwrap();
+                    memory.blob_settled(&hash).await.unwrap();
+                }
+            }
             0 => {
                 fences[usize::try_from(of).unwrap()] = [lease(&sqlite, of).await, lease(&memory, of).await];
                 let commit = |fence| Arc::new(Commit { fence, events: vec![progress(1)], rows: vec![] });
@@ -250,6 +340,10 @@ async fn drive(seed: u64) {
                 purge(&memory, session_id(of)).await;
             }
             5 => {
+                sqlite.events_prune(session_id(of)).await.unwrap();
+                memory.events_prune(session_id(of)).await.unwrap();
+            }
+            6 => {
                 // What is indexed when makes no difference.
                 sqlite.search_index().await.unwrap();
             }
@@ -320,11 +414,12 @@ fn is_placed(row: &Row) -> bool {
 
 /// What a caller would do next.
 fn kind(answer: &Result<Vec<Cursor>, mainspring_kernel::store::StoreError>) -> &'static str {
-    use mainspring_kernel::store::StoreError::{Conflict, Corrupt, Fenced, Unavailable};
+    use mainspring_kernel::store::StoreError::{Conflict, Corrupt, Fenced, Pruned, Unavailable};
     match answer {
         Ok(_) => "ok",
         Err(Conflict(_)) => "conflict",
         Err(Fenced) => "fenced",
+        Err(Pruned(_)) => "pruned",
         Err(Corrupt(_)) => "corrupt",
         Err(Unavailable(_)) => "unavailable",
     }

@@ -197,6 +197,8 @@ impl Import {
         let shared = &self.kernel.shared;
         let taken = || Fault::Kernel(Error::AlreadyExists { name: session.id.to_string() });
         let mut claim = Claim::take(shared, session.id).ok_or_else(taken)?;
+        // What a deletion has left of it is being removed: not to wait for that, it is done here.
+        while shared.store.session_purge(session.id).await? {}
         // Looked up before the right to write it is taken from whoever has it.
         if shared.store.session_known(session.id).await? {
             return Err(taken());

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use mainspring_core::{Attempt, Cursor, Line, LineId, Run, Session, SessionId, Time};
+use mainspring_core::{Attempt, Cursor, Line, LineId, Position, Run, Session, SessionId, Time};
 use mainspring_kernel::store::{
     Chunk, Effect, Fence, InboxItem, Loaded, SessionPage, SessionRef, StoreError, Unfinished, Whose,
 };
@@ -28,9 +28,11 @@ pub(in super::super) fn unfinished(connection: &Connection) -> Result<Unfinished
         " ORDER BY session_id"
     );
     let deleted = "SELECT session_id FROM sessions WHERE status = 'deleted' ORDER BY session_id";
+    let compacted = "SELECT session_id FROM retention WHERE pruned = 0 ORDER BY session_id";
     Ok(Unfinished {
         live: all(connection, live, [], |columns| columns.id())?,
         deleted: all(connection, deleted, [], |columns| columns.id())?,
+        compacted: all(connection, compacted, [], |columns| columns.id())?,
     })
 }
 
@@ -50,18 +52,21 @@ pub(in super::super) fn session_load(
     };
     let runs = runs_live(connection, id)?;
     let chunks = chunks(connection, Fence { session: id, epoch })?;
-    let (cursor, event_pos) = last_event(connection, id)?;
+    let floor = super::events::floor(connection, id)?;
+    // A session whose events were all pruned stands where the last of them did.
+    let last = last_event(connection, id)?.max(floor.unwrap_or_default());
     let chunk_end = chunks.last().map_or(0, |chunk: &Chunk| chunk.pos + chunk.text.len() as u64);
     Ok(Some(Loaded {
         latest: run_latest(connection, id)?,
         lines: lines_of(connection, &session, &runs)?,
         effects: effects(connection, id)?,
         inbox: inbox(connection, id)?,
-        pos: event_pos.max(chunk_end),
+        pos: last.pos.max(chunk_end),
         session,
         runs,
         chunks,
-        cursor,
+        cursor: last.cursor,
+        floor,
     }))
 }
 
@@ -150,10 +155,11 @@ pub(in super::super) fn session_forks(
     all(connection, sql, [id.bytes()], |columns| columns.id())
 }
 
-fn last_event(connection: &Connection, id: SessionId) -> Result<(Cursor, u64), StoreError> {
+fn last_event(connection: &Connection, id: SessionId) -> Result<Position, StoreError> {
     let sql = "SELECT event_seq, pos FROM events WHERE session_id = ?1 ORDER BY event_seq DESC LIMIT 1";
-    let last =
-        one(connection, sql, [id.bytes()], |columns| Ok((Cursor(columns.number()?), columns.number()?)))?;
+    let last = one(connection, sql, [id.bytes()], |columns| {
+        Ok(Position { cursor: Cursor(columns.number()?), pos: columns.number()? })
+    })?;
     Ok(last.unwrap_or_default())
 }
 
