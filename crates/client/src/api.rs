@@ -183,6 +183,47 @@ pub struct MadeKey {
     pub secret: Option<String>,
 }
 
+/// How a session is started: made under a name that is free, or taken up by a name that exists.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Start {
+    /// Make it: true, or the key it is to have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new: Option<Value>,
+    /// Take it up, by id or key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load: Option<String>,
+    /// Its title, if it is new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// Its adapter, if it is new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+    /// What kind of surface opens it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub surface_kind: Option<String>,
+    /// The model of its runs, unless it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The instructions of its runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// The folder of its runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
+/// A session that was started.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Started {
+    /// The session.
+    #[serde(flatten)]
+    pub session: Session,
+    /// What its prompts are to be sent with.
+    #[serde(default)]
+    pub options: RunOptions,
+}
+
 /// From where a session is forked, and what the fork is called.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::{
     Accepted, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewKey, Page, Problem, Prompt,
-    SessionChanges, SessionList, Snapshot, Target, TreeNode,
+    SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -74,6 +74,11 @@ impl Client {
         let response = self.send(self.request(Method::POST, &["v1", "sessions"]).json(target)).await?;
         let made = response.status() == StatusCode::CREATED;
         Ok((self.read(response).await?, made))
+    }
+
+    /// Starts a session: makes one whose name must be free, or loads one that must be there. Loading writes nothing.
+    pub async fn session_start(&self, start: &Start) -> Result<Started, Error> {
+        self.post(&["v1", "sessions"], start).await
     }
 
     /// One session, by id or key.

@@ -25,7 +25,7 @@ mod stream;
 
 pub use api::{
     Accepted, Cancellation, Fork, Hit, Listed, MadeKey, NewKey, OpenBlock, OpenText, Page, Problem, Prompt,
-    SessionChanges, SessionList, Snapshot, Target, TreeNode,
+    SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
 };
 pub use client::Client;
 pub use error::Error;

@@ -48,7 +48,7 @@ pub use requests::{
     SessionQuery, SessionTarget, Snapshot,
 };
 pub use search::{MessageHit, SearchHit, SearchQuery, SearchResult};
-pub use sessions::{ends_run, session_ref};
+pub use sessions::session_ref;
 pub use start::{SessionStart, Started};
 pub use state::StateOf;
 pub(crate) use tree::Forking;

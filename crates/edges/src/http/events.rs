@@ -15,7 +15,7 @@ use futures_util::stream::{self, Stream};
 use mainspring_core::{Event, Position, RunId, SessionId};
 use mainspring_kernel::Kernel;
 use mainspring_kernel::feed::{Item, Subscription, SubscriptionMode};
-use mainspring_kernel::kernel::{Accepted, Caller, ends_run};
+use mainspring_kernel::kernel::{Accepted, Caller};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
@@ -170,7 +170,7 @@ impl Reader {
     /// True after the item that is the last one of a run's stream.
     async fn is_last(&mut self, item: &Item) -> bool {
         match (item, self.run) {
-            (Item::Event(event), Some(run)) => event.run == Some(run) && ends_run(&event.body),
+            (Item::Event(event), Some(run)) => event.run == Some(run) && event.body.ends_run(),
             // Its end may be among what was pruned.
             (Item::Reset(_), Some(run)) => {
                 let run = self.kernel.run_get(&self.caller, run).await;

@@ -150,14 +150,16 @@ pub(super) struct Tagged(pub(super) Session);
 
 impl IntoResponse for Tagged {
     fn into_response(self) -> Response {
-        let tag = HeaderValue::from_str(&tag(self.0.version));
-        let mut response = Json(self.0).into_response();
-        response.headers_mut().extend(tag.into_iter().map(|tag| (header::ETAG, tag)));
-        response
+        tagged(self.0.version, &self.0)
     }
 }
 
-fn tag(version: u64) -> String {
+/// What has a version, with it as an entity tag.
+pub(super) fn tagged(version: u64, body: &impl Serialize) -> Response {
+    ([(header::ETAG, tag(version))], Json(body)).into_response()
+}
+
+pub(super) fn tag(version: u64) -> String {
     format!("\"{version}\"")
 }
 

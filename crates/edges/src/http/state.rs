@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, RequestPartsExt};
 use mainspring_core::{BadId, Expect, MessageId, StateEntry};
@@ -17,7 +17,7 @@ use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use super::access::Known;
 use super::body::{self, Asked, Named, NamedRun, in_path};
-use super::sessions::Page;
+use super::sessions::{Page, tag, tagged};
 use super::{Http, Problem};
 
 /// Whose state the path names, and which key of it.
@@ -216,22 +216,6 @@ async fn state_list(
     Ok(Json(Page::of(&http, items, query.limit, |entry| entry.key.clone())))
 }
 
-/// An entry with its version as an entity tag.
-struct Tagged(StateEntry);
-
-impl IntoResponse for Tagged {
-    fn into_response(self) -> Response {
-        let tag = HeaderValue::from_str(&tag(self.0.version));
-        let mut response = Json(self.0).into_response();
-        response.headers_mut().extend(tag.into_iter().map(|tag| (header::ETAG, tag)));
-        response
-    }
-}
-
-fn tag(version: u64) -> String {
-    format!("\"{version}\"")
-}
-
 async fn state_get(
     State(http): State<Http>,
     Known(caller): Known,
@@ -244,7 +228,7 @@ async fn state_get(
     let tag = tag(entry.version);
     Ok(match is_known(&headers, &tag) {
         true => (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response(),
-        false => Tagged(entry).into_response(),
+        false => tagged(entry.version, &entry),
     })
 }
 
@@ -266,7 +250,7 @@ async fn state_set(
     let outcome = http.kernel.state_set(&caller, &place.of, &place.key, Some(value), expect).await?;
     let status = if outcome.created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(match outcome.entry {
-        Some(entry) => (status, Tagged(entry)).into_response(),
+        Some(entry) => (status, tagged(entry.version, &entry)).into_response(),
         None => StatusCode::NO_CONTENT.into_response(),
     })
 }

@@ -29,7 +29,6 @@ pub struct SearchResult {
 
 /// One thing that was found: a title, or a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SearchHit {
     /// The session.
@@ -46,7 +45,6 @@ pub struct SearchHit {
 
 /// A message that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct MessageHit {
     /// The message.

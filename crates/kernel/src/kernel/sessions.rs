@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::limits::{check_key, check_text};
 use mainspring_core::{
-    Body, Cursor, Event, Message, Position, Refusal, Run, RunOptions, Session, SessionChange, SessionId,
+    Cursor, Event, Message, Position, Refusal, Run, RunOptions, Session, SessionChange, SessionId,
     SessionStatus, TitleSource, Visibility, session,
 };
 use serde_json::{Map, Value};
@@ -15,6 +15,15 @@ use super::{Caller, Deleted, Kernel, NewSession, Opening, Scope, SessionPatch, S
 use crate::actor::Command;
 use crate::error::Error;
 use crate::store::{Request, SessionPage, SessionRef, StoreError, Unique, Whose};
+
+/// What becomes of a request for a new session whose name is taken.
+#[derive(Clone, Copy)]
+pub(super) enum Taken {
+    /// It opens the session that has the name.
+    Opens,
+    /// It is refused.
+    Refused,
+}
 
 impl Kernel {
     /// The session that `target` names, in memory; a new one if there is none. The same request under the same
@@ -27,9 +36,21 @@ impl Kernel {
         target: &SessionTarget,
         idempotency_key: Option<&str>,
     ) -> Result<(Session, Opening), Error> {
+        self.session_made(caller, target, "session_open", idempotency_key, Taken::Opens).await
+    }
+
+    /// Makes the session that `target` names, once, however often `operation` is sent under the same idempotency key.
+    pub(super) async fn session_made(
+        &self,
+        caller: &Caller,
+        target: &SessionTarget,
+        operation: &'static str,
+        idempotency_key: Option<&str>,
+        taken: Taken,
+    ) -> Result<(Session, Opening), Error> {
         check_target(self, caller, target)?;
         let request =
-            idempotency_key.map(|key| self.request_of(caller, "session_open", key, target)).transpose()?;
+            idempotency_key.map(|key| self.request_of(caller, operation, key, target)).transpose()?;
         loop {
             if let Some(request) = &request
                 && let Some(answer) = self.request_known(request).await?
@@ -37,10 +58,15 @@ impl Kernel {
                 let made = self.session_get(caller, &session_ref(&answer)?).await?;
                 return self.shared.open(made.id).await;
             }
-            if let Some(found) = self.session_named(caller, target).await? {
+            let found = self.session_named(caller, target).await?;
+            if let (Some(found), Taken::Opens) = (&found, taken) {
                 return self.shared.open(found.id).await;
             }
             caller.check_makes()?;
+            if found.is_some() {
+                let name = format!("{:?}", target.key.as_deref().unwrap_or_default());
+                return Err(Error::AlreadyExists { name });
+            }
             let session = self.session_new(caller, target);
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
@@ -353,9 +379,4 @@ pub fn session_ref(text: &str) -> Result<SessionRef, Error> {
     }
     check_key(text)?;
     Ok(SessionRef::Key(text.into()))
-}
-
-/// True for the event that ends a run.
-pub fn ends_run(body: &Body) -> bool {
-    body.ends_run()
 }

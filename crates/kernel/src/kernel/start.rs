@@ -11,11 +11,10 @@
 
 use mainspring_core::{RunOptions, Session};
 
-use super::sessions::check_target;
-use super::{Caller, Kernel, NewSession, Opening, SessionTarget, session_ref};
-use crate::actor::Command;
+use super::sessions::Taken;
+use super::{Caller, Kernel, NewSession, Opening, SessionTarget};
 use crate::error::Error;
-use crate::store::{Request, SessionRef, StoreError, Unique};
+use crate::store::SessionRef;
 
 /// How a session is started.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -78,48 +77,10 @@ impl Kernel {
                 needs(&given)?;
                 let target =
                     SessionTarget { key: new.flatten(), new: start.like, ..SessionTarget::default() };
-                let (session, opening) = self.session_make(caller, &target, idempotency_key).await?;
+                let made =
+                    self.session_made(caller, &target, "session_start", idempotency_key, Taken::Refused);
+                let (session, opening) = made.await?;
                 Ok(Started { options: session.run_defaults(), session, opening })
-            }
-        }
-    }
-
-    /// A new session, whose key must be free. The same request under the same idempotency key gives the session it
-    /// made.
-    async fn session_make(
-        &self,
-        caller: &Caller,
-        target: &SessionTarget,
-        idempotency_key: Option<&str>,
-    ) -> Result<(Session, Opening), Error> {
-        check_target(self, caller, target)?;
-        let asked =
-            idempotency_key.map(|key| self.request_of(caller, "session_start", key, target)).transpose()?;
-        loop {
-            if let Some(asked) = &asked
-                && let Some(answer) = self.request_known(asked).await?
-            {
-                let made = self.session_get(caller, &session_ref(&answer)?).await?;
-                return self.shared.open(made.id).await;
-            }
-            caller.check_makes()?;
-            let taken =
-                || Error::AlreadyExists { name: format!("{:?}", target.key.as_deref().unwrap_or_default()) };
-            if self.session_named(caller, target).await?.is_some() {
-                return Err(taken());
-            }
-            let session = self.session_new(caller, target);
-            let id = session.id;
-            let request = asked.clone().map(|asked| Box::new(Request { answer: id.to_string(), ..asked }));
-            self.shared.birth(session).await?;
-            match self.shared.call(id, |reply| Command::Create(request, reply)).await? {
-                Ok(session) => {
-                    self.shared.note_opened(id);
-                    return Ok((session, Opening::Created));
-                }
-                Err(StoreError::Conflict(Unique::RequestKey)) => {}
-                Err(StoreError::Conflict(Unique::SessionName)) => return Err(taken()),
-                Err(error) => return Err(error.into()),
             }
         }
     }

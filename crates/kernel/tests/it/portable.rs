@@ -6,6 +6,7 @@ use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::{Caller, ForkRequest, RunRequest, SessionPatch};
 use mainspring_kernel::store::SessionRef;
 use mainspring_kernel::{Error, Options};
+use mainspring_store::Fault;
 use serde_json::{Value, json};
 
 use crate::puppet::{Manners, pull, puppet};
@@ -348,4 +349,60 @@ async fn thoughts_are_not_exported() {
     world.ended(run.id).await;
     let file = export(&world, "a").await;
     assert!(file.contains("said") && !file.contains("secret thought"));
+}
+
+#[tokio::test]
+async fn an_import_that_the_store_fails_is_there_or_never_was() {
+    let world = World::on(Disk::memory()).await;
+    lived(&world).await;
+    let file = export(&world, "a").await;
+    for fault in [Fault::CommitFails, Fault::OutcomeUnknown] {
+        for disk in every_store() {
+            // With the first commit, and with the last one.
+            for last in [false, true] {
+                let there = World::on(disk.clone()).await;
+                let mut import_ = there.kernel.session_import(&there.me).unwrap();
+                if !last {
+                    there.disk.fault(fault);
+                }
+                let pushed = import_.push(file.as_bytes()).await;
+                if last {
+                    there.disk.fault(fault);
+                }
+                let outcome = match pushed {
+                    Ok(()) => import_.finish().await,
+                    Err(error) => {
+                        drop(import_);
+                        Err(error)
+                    }
+                };
+                let name = there.disk.name;
+                match outcome {
+                    Ok(_) => assert_eq!(export(&there, "a").await, file, "{name}"),
+                    Err(error) => {
+                        assert_eq!(error.code(), "unavailable", "{name}");
+                        assert!(there.kernel.session_get(&there.me, &by("a")).await.is_err(), "{name}");
+                    }
+                }
+                let _ = there.kernel.session_delete(&there.me, &by("a")).await;
+                soon(async {
+                    while !there.disk.store.unfinished().await.unwrap().deleted.is_empty() {
+                        tokio::task::yield_now().await;
+                    }
+                })
+                .await;
+                let again = async {
+                    loop {
+                        match import(&there, &file).await {
+                            Err(Error::AlreadyExists { .. }) => tokio::task::yield_now().await,
+                            other => return other,
+                        }
+                    }
+                };
+                assert!(soon(again).await.is_ok(), "{name}: nothing of it is in the way");
+                there.kernel.session_delete(&there.me, &by("a")).await.unwrap();
+                soon(there.kernel.shutdown()).await;
+            }
+        }
+    }
 }

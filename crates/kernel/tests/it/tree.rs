@@ -5,6 +5,7 @@ use mainspring_kernel::adapter::{End, Executed, Record};
 use mainspring_kernel::kernel::{ForkRequest, RunRequest, SessionPatch};
 use mainspring_kernel::store::SessionRef;
 use mainspring_kernel::{Error, Options};
+use mainspring_store::Fault;
 
 use crate::puppet::{Manners, pull, puppet, question};
 use crate::world::{Disk, World, by, every_store, kinds, live, shown, soon};
@@ -575,5 +576,37 @@ async fn a_paused_branch_that_is_cancelled_is_rolled_back() {
         let by_id = SessionRef::Id(run.session);
         let prompt = world.kernel.session_message(&world.me, &by_id, run.prompt.unwrap()).await.unwrap();
         assert!(prompt.node.abandoned && prompt.siblings.is_empty(), "it stays in the log, off the path");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_an_error_and_the_session_lives() {
+    for fault in [Fault::CommitFails, Fault::OutcomeUnknown] {
+        for disk in every_store() {
+            let world = World::on(disk).await;
+            let first = grown(&world).await;
+            let before = (world.tree("a").await, world.events("a").await);
+            world.disk.fault(fault);
+            let moved = world.turning(20, navigate(&world, "a", Some(first[3]))).await;
+            world.disk.fault(fault);
+            let forked = world.turning(20, fork(&world, "a", first[1], "f")).await;
+            let name = world.disk.name;
+            if fault == Fault::CommitFails {
+                let codes = (moved.unwrap_err().code(), forked.unwrap_err().code());
+                assert_eq!(codes, ("unavailable", "unavailable"), "{name}");
+                assert_eq!(
+                    (world.tree("a").await, world.events("a").await),
+                    before,
+                    "{name}: nothing changed"
+                );
+                navigate(&world, "a", Some(first[3])).await.unwrap();
+                fork(&world, "a", first[1], "f").await.unwrap();
+            } else {
+                assert!(moved.is_ok() && forked.is_ok(), "{name}: what was done is told");
+            }
+            assert_eq!(texts(&world, "a").await, ["say one", "one", "say two", "two"], "{name}");
+            assert_eq!(texts(&world, "f").await, ["say one", "one"], "{name}");
+            world.play("a", "say on").await;
+        }
     }
 }

@@ -7,7 +7,7 @@ use anstyle::{AnsiColor, Style};
 use clap::Args;
 use mainspring_core::{Answer, Body, Cursor, MessageId, Place, Role, Run, RunState, RunStatus, SessionId};
 use mainspring_kernel::feed::{Delta, Item};
-use mainspring_kernel::kernel::{Caller, Kernel, NewSession, RunRequest, SessionQuery, ends_run};
+use mainspring_kernel::kernel::{Caller, Kernel, NewSession, RunRequest, SessionQuery};
 use mainspring_kernel::store::SessionRef;
 use tokio::io::AsyncReadExt;
 
@@ -210,7 +210,7 @@ impl Stage<'_> {
                         let answer = Answer::Input { input: "tea".into() };
                         kernel.run_answer(&self.caller, run.id, wait_id, answer).await?;
                     }
-                    if ends_run(&event.body) {
+                    if event.body.ends_run() {
                         break;
                     }
                 }

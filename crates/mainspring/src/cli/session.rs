@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::Subcommand;
-use mainspring_client::{Fork, Item, SessionChanges, SessionList, Snapshot};
+use clap::{Args, Subcommand};
+use mainspring_client::{Fork, Item, SessionChanges, SessionList, Snapshot, Start};
 use mainspring_core::{BadId, Body, MessageId, Position, RunStatus, SessionStatus};
 use mainspring_kernel::ids::Ids;
+use serde_json::Value;
 
 use super::fail::{Exit, Fail};
 use super::home::{Home, Purpose};
@@ -25,6 +26,20 @@ pub(super) enum Session {
         /// Archived ones instead of open ones
         #[arg(long)]
         archived: bool,
+    },
+    /// Make a session; its key must be free
+    New {
+        /// Its key [default: none; it is found by its id]
+        key: Option<String>,
+        #[command(flatten)]
+        like: Like,
+    },
+    /// Take a session up again: what its prompts are to be sent with, once these options count. Writes nothing
+    Load {
+        /// A key or a ses_… id
+        session: String,
+        #[command(flatten)]
+        like: Like,
     },
     /// Show a session and its conversation
     Show {
@@ -139,6 +154,43 @@ pub(super) enum Session {
     },
 }
 
+/// What a session is like.
+#[derive(Args)]
+pub(super) struct Like {
+    /// A title, if it is new
+    #[arg(long)]
+    title: Option<String>,
+    /// The agent runtime, if it is new
+    #[arg(long, value_name = "NAME")]
+    adapter: Option<String>,
+    /// The model, unless it has one
+    #[arg(long)]
+    model: Option<String>,
+    /// Instructions for the agent
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// The folder the agent works in
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<String>,
+}
+
+async fn start(
+    context: &Context<'_>,
+    home: &mut Home<'_>,
+    new: Option<Value>,
+    load: Option<String>,
+    like: Like,
+) -> Result<(), Fail> {
+    let Like { title, adapter, model, system, cwd } = like;
+    let (what, surface_kind) = (if new.is_some() { "made" } else { "loaded" }, Some("cli".to_owned()));
+    let start = Start { new, load, title, adapter, surface_kind, model, system_prompt: system, cwd };
+    let started = home.ask(async |client| client.session_start(&start).await).await?;
+    match context.output.json {
+        true => Ok(context.output.object(&started)?),
+        false => changed(context, &started.session, what),
+    }
+}
+
 impl Session {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
         if let Self::Branch { session, message, text, root } = self {
@@ -155,6 +207,10 @@ impl Session {
     async fn carry_out(self, context: &Context<'_>, home: &mut Home<'_>) -> Result<(), Fail> {
         match self {
             Self::List { limit, archived } => list(context, home, limit, archived).await,
+            Self::New { key, like } => {
+                start(context, home, Some(key.map_or(Value::Bool(true), Value::String)), None, like).await
+            }
+            Self::Load { session, like } => start(context, home, None, Some(session), like).await,
             Self::Show { session, limit } => show(context, home, &session, limit).await,
             Self::Tail { session, after } => tail(context, home, &session, after.as_deref()).await,
             // Branches are prompts.

@@ -84,6 +84,11 @@ fn alike(said: &Said) -> (i32, String, String) {
 const SCRIPT: &[&[&str]] = &[
     &["session", "list"],
     &["session", "show", "nobody"],
+    &["session", "new", "n", "--title", "New", "--model", "m1", "--system", "Be brief."],
+    &["session", "new", "n"],
+    &["session", "load", "n", "--model", "m2", "--system", "Be kind.", "--json"],
+    &["session", "load", "nobody"],
+    &["session", "show", "n"],
     &["prompt", "--session", "a", "say hi; tool add {\"a\":1,\"b\":2}; say done"],
     &["prompt", "--session", "a", "--json", "say as json; stream 3 every 5ms x"],
     &["prompt", "--session", "a", "fail no luck"],

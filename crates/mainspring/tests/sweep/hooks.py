@@ -66,8 +66,16 @@ def seed():
         answer.raise_for_status()
         artifacts.append(answer.json()["artifactId"])
     for place in ["sessions/seed-0", f"runs/{runs[4]['runId']}", ""]:
-        put = f"{URL}/v1/{place}/state/seed".replace("//state", "/state")
-        requests.put(put, json={"a": 1}, headers=HEADERS, timeout=30).raise_for_status()
+        state = f"{URL}/v1/{place}/state".replace("//state", "/state")
+        requests.put(f"{state}/seed", json={"a": 1}, headers=HEADERS, timeout=30).raise_for_status()
+        # Once for sure: in the sweep their session may be gone before it is their turn.
+        requests.get(f"{state}/seed", headers=HEADERS, timeout=30).raise_for_status()
+        requests.delete(f"{state}/other", headers=HEADERS, timeout=30).raise_for_status()
+    first = f"{URL}/v1/sessions/seed-0"
+    requests.get(f"{first}/messages/{messages[1]}", headers=HEADERS, timeout=30).raise_for_status()
+    for verb in ["navigate", "fork"]:
+        body = {"messageId": messages[1]}
+        requests.post(f"{first}/{verb}", json=body, headers=HEADERS, timeout=30).raise_for_status()
     # A file that is being read breaks off when its session changes, which it does in a sweep: it is read once, here.
     answer = requests.get(f"{URL}/v1/sessions/seed-2/export", headers=HEADERS, timeout=30)
     answer.raise_for_status()

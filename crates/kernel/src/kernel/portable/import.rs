@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use mainspring_core::limits::{check_key, check_text};
 use mainspring_core::{
-    Body, EventId, Message, MessageId, MessageStatus, Point, Run, RunId, Session, SessionStatus, Time,
-    Visibility,
+    Body, EventId, Message, MessageId, MessageStatus, Point, Run, RunId, Session, SessionId, SessionStatus,
+    Time, Visibility,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -40,6 +40,7 @@ pub struct Import {
 
 /// What is known of the session so far.
 struct Staged {
+    claim: Claim,
     shared: Arc<Shared>,
     /// What it will be.
     session: Session,
@@ -195,21 +196,15 @@ impl Import {
         self.check(&session)?;
         let shared = &self.kernel.shared;
         let taken = || Fault::Kernel(Error::AlreadyExists { name: session.id.to_string() });
+        let mut claim = Claim::take(shared, session.id).ok_or_else(taken)?;
+        // What a deletion has left of it is being removed: not to wait for that, it is done here.
+        while shared.store.session_purge(session.id).await? {}
         // Looked up before the right to write it is taken from whoever has it.
-        if !shared.importing.lock().insert(session.id) {
+        if shared.store.session_known(session.id).await? {
             return Err(taken());
         }
-        let leave = |fault: Fault| {
-            shared.importing.lock().remove(&session.id);
-            fault
-        };
-        // What a deletion has left of it is being removed: not to wait for that, it is done here.
-        while shared.store.session_purge(session.id).await.map_err(|error| leave(error.into()))? {}
-        if shared.store.session_known(session.id).await.map_err(|error| leave(error.into()))? {
-            return Err(leave(taken()));
-        }
-        let fence = shared.store.lease_take(session.id, shared.node).await;
-        let fence = fence.map_err(|error| leave(error.into()))?;
+        let fence = shared.store.lease_take(session.id, shared.node).await?;
+        claim.begun = true;
         let hidden = Session {
             status: SessionStatus::Deleted,
             tip: None,
@@ -219,6 +214,7 @@ impl Import {
         };
         let rows = vec![Row::Fresh(Fresh::Session(session.id)), Row::Session(Box::new(hidden))];
         let mut staged = Staged {
+            claim,
             shared: shared.clone(),
             session,
             fence,
@@ -498,15 +494,31 @@ impl Staged {
             }
         }
         self.shared.written.notify_one();
-        self.shared.importing.lock().remove(&self.session.id);
+        self.claim.begun = false;
         Ok(session)
     }
 }
 
-impl Drop for Import {
+/// One import at a time has an id. Dropped, it leaves nothing of what was begun.
+struct Claim {
+    shared: Arc<Shared>,
+    session: SessionId,
+    /// Something of it may be stored, and is not a session yet.
+    begun: bool,
+}
+
+impl Claim {
+    fn take(shared: &Arc<Shared>, session: SessionId) -> Option<Self> {
+        let free = shared.importing.lock().insert(session);
+        free.then(|| Self { shared: shared.clone(), session, begun: false })
+    }
+}
+
+impl Drop for Claim {
     fn drop(&mut self) {
-        if let Some(staged) = self.staged.take() {
-            staged.shared.discard(staged.session.id);
+        match self.begun {
+            true => self.shared.discard(self.session),
+            false => drop(self.shared.importing.lock().remove(&self.session)),
         }
     }
 }

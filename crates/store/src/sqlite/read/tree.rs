@@ -1,5 +1,7 @@
 //! Reads of the tree: paths by range, turns, leaves, children, pages.
 
+use std::collections::HashMap;
+
 use mainspring_core::tree::{Inherited, View, leaf as leaf_of, parting, ranges};
 use mainspring_core::{Line, LineId, MessageId, Point, Range, SessionId};
 use mainspring_kernel::store::{PlacedMessage, StoreError, TreeRow, Turn};
@@ -68,11 +70,22 @@ pub(in super::super) fn turn(
         let at = Point { line: LineId(columns.get()?), pos: columns.get()? };
         Ok((at, LineId(columns.get()?)))
     };
-    let mut turn = Turn { ranges: parting(from, to, |id| parent_of(connection, id))?, ..Turn::default() };
+    // Each line is asked for more than once.
+    let mut lines: HashMap<LineId, Line> = HashMap::new();
+    let mut known = |id: LineId| -> Result<Line, StoreError> {
+        if let Some(line) = lines.get(&id) {
+            return Ok(*line);
+        }
+        let line = line_known(connection, id)?;
+        lines.insert(id, line);
+        Ok(line)
+    };
+    let ranges = parting(from, to, |id| known(id).map(|line| line.parent))?;
+    let mut turn = Turn { ranges, ..Turn::default() };
     for range in &turn.ranges {
         let within = params![session.bytes(), range.line.0, range.from, range.to];
         turn.cursors.extend(all(connection, cursors, within, cursor)?);
-        turn.lines.push(line_known(connection, range.line)?);
+        turn.lines.push(known(range.line)?);
     }
     turn.cursors.sort();
     Ok(turn)
