@@ -149,7 +149,7 @@ impl Actor {
     }
 
     /// Serves the session until it is idle, deleted or taken over.
-    pub(crate) async fn serve(mut self) {
+    pub(crate) async fn serve(mut self: Box<Self>) {
         self.pump();
         self.count();
         loop {
@@ -192,7 +192,7 @@ impl Actor {
     async fn handle_only(&mut self, command: Command) {
         match command {
             Command::Accept(accept, reply) => {
-                let outcome = self.accept(*accept).await;
+                let outcome = Box::pin(self.accept(*accept)).await;
                 // A session that was to be made with this run was not made.
                 self.over |= !self.stored;
                 // Counted before it is told: whoever was told and then waits for idleness waits for this run too.

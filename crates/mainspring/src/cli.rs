@@ -109,7 +109,6 @@ enum Command {
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    crate::install_tls();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return misunderstood(&error),

@@ -223,13 +223,9 @@ async fn a_cancelled_run_closes_its_connection_and_keeps_what_was_said() {
         soon(gate.reached()).await;
         let streamed = async {
             let by = mainspring_kernel::store::SessionRef::Id(run.session);
-            let (snapshot, mut items) = world.kernel.session_subscribe(&world.me, &by, None).await.unwrap();
-            let mut text: String = snapshot
-                .partial
-                .iter()
-                .flat_map(|live| &live.blocks)
-                .map(|(_, text)| text.as_str())
-                .collect();
+            let start = Some(mainspring_core::Position::default());
+            let mut items = world.kernel.session_subscribe(&world.me, &by, start).await.unwrap();
+            let mut text = String::new();
             while text != "so far" {
                 if let mainspring_kernel::feed::Item::Delta(delta) = items.next().await.unwrap().unwrap() {
                     text += &delta.text;

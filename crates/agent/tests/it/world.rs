@@ -189,8 +189,7 @@ impl World {
     pub(crate) async fn reaches(&self, run: RunId, is: impl Fn(RunStatus) -> bool) -> Run {
         let session = SessionRef::Id(self.get(run).await.session);
         let reach = async {
-            let (_, mut events) =
-                self.kernel.session_subscribe(&self.me, &session, None).await.expect("a feed");
+            let mut events = self.kernel.session_subscribe(&self.me, &session, None).await.expect("a feed");
             loop {
                 let now = self.get(run).await;
                 if is(now.state.status()) {
@@ -206,8 +205,7 @@ impl World {
     pub(crate) async fn happens(&self, run: RunId, kind: &str, count: usize) {
         let session = SessionRef::Id(self.get(run).await.session);
         let happen = async {
-            let (_, mut events) =
-                self.kernel.session_subscribe(&self.me, &session, None).await.expect("a feed");
+            let mut events = self.kernel.session_subscribe(&self.me, &session, None).await.expect("a feed");
             while self.kinds(run).await.iter().filter(|known| **known == kind).count() < count {
                 events.next().await.expect("the session goes on").expect("an event");
             }

@@ -113,6 +113,7 @@ pub struct RunLimits {
     pub max_tokens: Option<u64>,
     /// Money.
     #[serde(rename = "maxCostUsd", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
     pub max_cost: Option<Cost>,
     /// Milliseconds since it started.
     #[serde(rename = "maxTimeMs", skip_serializing_if = "Option::is_none")]

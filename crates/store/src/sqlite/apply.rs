@@ -10,7 +10,8 @@ use mainspring_kernel::store::{Commit, NewEvent, Row, StoreError};
 use rusqlite::{Connection, params};
 
 use super::columns::{Id, blob, int};
-    state_write};, steps_seal};, use super::data::{state_back, use super::steps::{step_write,
+use super::data::{state_back, state_write};
+use super::steps::{step_write, steps_seal};
 use super::write::{
     Written, attempt_write, cursor_write, effect_write, floor_write, fresh_check, inbox_write, line_write,
     message_place, message_write, request_write, run_write,
