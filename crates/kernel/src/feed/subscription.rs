@@ -66,6 +66,8 @@ pub struct Delta {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thought {
     pub(super) no: u64,
+    /// Where the stream stood.
+    pub(super) at: Position,
     /// Who thought it.
     pub attempt: AttemptId,
     /// The text.
@@ -204,6 +206,21 @@ impl Subscription {
             Some(event) => event.pos,
             None => state.barrier.unwrap_or(state.pos),
         };
+        // A thought comes where it was thought: before the text and the events that came after it.
+        let thought = self.thought(&state);
+        let (mut limit, mut event) = (limit, event);
+        if let Some(thought) = thought
+            && self.at.pos <= limit
+        {
+            if thought.at.pos <= self.at.pos && thought.at.cursor <= self.at.cursor {
+                self.thought = thought.no;
+                return Step::Ready(Item::Thought(thought.clone()));
+            }
+            if event.as_ref().is_none_or(|event| event.cursor > thought.at.cursor) && thought.at.pos <= limit
+            {
+                (limit, event) = (thought.at.pos.max(self.at.pos), None);
+            }
+        }
         if self.at.pos > limit {
             self.at.pos = limit;
             return Step::Ready(Item::Truncated(self.at));
@@ -215,11 +232,19 @@ impl Subscription {
             self.at = event.position();
             return Step::Ready(Item::Event(event));
         }
-        if let Some(thought) = state.thoughts.iter().find(|thought| thought.no > self.thought) {
+        // What it came after is gone from memory.
+        if let Some(thought) = thought {
             self.thought = thought.no;
             return Step::Ready(Item::Thought(thought.clone()));
         }
         if state.phase == Phase::Closed { Step::End } else { Step::Wait }
+    }
+
+    /// The next thought that is still kept.
+    fn thought<'a>(&self, state: &'a State) -> Option<&'a Thought> {
+        let first = state.thoughts.front()?.no;
+        let next = usize::try_from((self.thought + 1).saturating_sub(first)).ok()?;
+        state.thoughts.get(next)
     }
 
     /// The next stretch of streamed text before `limit`. Text that is gone from memory is in a completed message,
