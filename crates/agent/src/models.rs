@@ -15,6 +15,9 @@ use crate::tool::mcp::McpConfig;
 /// The profile of runs that name none.
 pub const DEFAULT_PROFILE: &str = "main_reasoner";
 
+/// The provider without a key, whose models follow scripts; whoever wires the parts together brings it.
+pub const SCRIPTED: &str = "scripted";
+
 /// What the configuration says of models: the tables `providers`, `models`, `prices` and `mcp`.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
@@ -46,7 +49,7 @@ impl ModelsConfig {
                 return Err(BadModels { key: format!("mcp.{name}"), reason });
             }
         }
-        let built_in = BUILT_IN.iter().map(|(name, ..)| *name);
+        let built_in = BUILT_IN.iter().map(|(name, ..)| *name).chain([SCRIPTED]);
         let known: BTreeSet<&str> = self.providers.keys().map(String::as_str).chain(built_in).collect();
         for (name, profile) in &self.models {
             if !known.contains(profile.provider.as_str()) {

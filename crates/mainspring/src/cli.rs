@@ -20,6 +20,7 @@ mod feed;
 mod file;
 mod home;
 mod key;
+mod model_server;
 mod output;
 mod prompt;
 mod run;
@@ -92,6 +93,8 @@ enum Command {
     Feed(feed::Feed),
     /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
     Serve(serve::Serve),
+    /// Serve a scripted model, in the protocols of the providers, to try things out without a key
+    ModelServer(model_server::ModelServer),
     /// Make, list and revoke API keys
     #[command(subcommand)]
     Key(key::Key),
@@ -206,6 +209,7 @@ impl Context<'_> {
             Command::Run(run) => Box::pin(run.execute(self)).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
+            Command::ModelServer(server) => server.execute(self).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainspring_adapters::ScriptAdapter;
-use mainspring_agent::models::BadModels;
+use mainspring_agent::models::{BadModels, SCRIPTED};
 use mainspring_agent::tool::mcp::McpServers;
 use mainspring_agent::{Definitions, Models, NativeAdapter, Toolbox};
 use mainspring_kernel::adapter::Adapter;
@@ -14,6 +14,7 @@ use mainspring_kernel::kernel::{Kernel, OnOrphan, Options, Retry};
 use mainspring_store::{Durability, OpenError, SqliteOptions, SqliteStore, StateDir, StateDirError};
 
 use crate::config::{self, Config};
+use crate::scripted::Scripted;
 
 /// The database within the state directory.
 pub(crate) const DATABASE: &str = "mainspring.sqlite3";
@@ -51,17 +52,22 @@ pub enum NodeError {
 impl Node {
     /// Opens the state directory, takes up what an earlier process left, and accepts work.
     pub async fn open(config: &Config) -> Result<Self, NodeError> {
-        Self::start(config, true).await
+        Self::open_with(config, Toolbox::new()).await
+    }
+
+    /// Like [`Node::open`], for agents that have these tools too.
+    pub async fn open_with(config: &Config, tools: Toolbox) -> Result<Self, NodeError> {
+        Self::start(config, tools, true).await
     }
 
     /// Like [`Node::open`], but executes nothing: queued runs stay queued. For reading and changing records.
     pub async fn open_records(config: &Config) -> Result<Self, NodeError> {
-        Self::start(config, false).await
+        Self::start(config, Toolbox::new(), false).await
     }
 
-    async fn start(config: &Config, execute: bool) -> Result<Self, NodeError> {
+    async fn start(config: &Config, tools: Toolbox, execute: bool) -> Result<Self, NodeError> {
         let (clock, ids) = (Clock::system(), Ids::system());
-        let adapters = adapters(config)?;
+        let adapters = adapters(config, tools)?;
         let node = ids.node();
         let dir = StateDir::open(&config.state_dir, clock.now(), node)?;
         let path = database(&config.state_dir);
@@ -104,9 +110,10 @@ pub(crate) fn database(state_dir: &Path) -> PathBuf {
 }
 
 /// The agent runtimes there are.
-fn adapters(config: &Config) -> Result<Vec<Arc<dyn Adapter>>, NodeError> {
+fn adapters(config: &Config, tools: Toolbox) -> Result<Vec<Arc<dyn Adapter>>, NodeError> {
     let definitions = Definitions::new(Some(config.agents_dir.clone()));
-    let native = NativeAdapter::new(Models::new(&config.models)?, Toolbox::new(), definitions);
+    let models = Models::new(&config.models)?.with_provider(SCRIPTED, Arc::new(Scripted::default()));
+    let native = NativeAdapter::new(models, tools, definitions);
     let native = native.with_mcp(McpServers::new(&config.models.mcp));
     Ok(vec![Arc::new(ScriptAdapter), Arc::new(native)])
 }

@@ -61,6 +61,12 @@ impl Output {
         tolerate(writeln!(anstream::stderr(), "{note}"))
     }
 
+    /// Part of a line for the person, shown at once.
+    pub(super) fn aside(&self, text: impl Display) -> io::Result<()> {
+        let mut out = anstream::stderr();
+        tolerate(write!(out, "{text}").and_then(|()| out.flush()))
+    }
+
     /// Turns a spinner beside `what` while it lives, for a person who waits.
     pub(super) fn busy(&self, what: &str) -> Option<Busy> {
         if self.json || !io::stderr().is_terminal() {

@@ -12,5 +12,6 @@ mod http;
 mod kill;
 mod limits;
 mod metrics;
+mod model_server;
 mod native;
 mod streams;
