@@ -12,6 +12,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{Config, Resolved, Sources};
 
+mod chat;
 mod config;
 mod demo;
 mod doctor;
@@ -81,6 +82,8 @@ struct Global {
 enum Command {
     /// Show what mainspring does, in a temporary folder, without any configuration
     Demo(demo::Demo),
+    /// Talk to an agent: streaming, tools, questions, branches
+    Chat(Box<chat::Chat>),
     /// Send a prompt and stream the answer
     Prompt(Box<prompt::Prompt>),
     /// List, show and change sessions
@@ -204,6 +207,7 @@ impl Context<'_> {
     async fn execute(&self, command: Command) -> Result<Exit, Fail> {
         match command {
             Command::Demo(demo) => Box::pin(demo.execute(self)).await,
+            Command::Chat(chat) => Box::pin(chat.execute(self)).await,
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::fail::Fail;
 
 pub(super) const DIM: Style = Style::new().dimmed();
+pub(super) const PLAIN: Style = Style::new();
 pub(super) const BOLD: Style = Style::new().bold();
 pub(super) const RED: Style = AnsiColor::Red.on_default();
 pub(super) const GREEN: Style = AnsiColor::Green.on_default();

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "a seed must be seen to be played again")]
 
 mod access;
+mod chat;
 mod cli;
 mod client;
 mod docs;
