@@ -22,6 +22,7 @@ mod commit;
 mod delta;
 mod history;
 mod http;
+mod model;
 mod raw;
 mod replay;
 mod soak;
@@ -45,11 +46,12 @@ const CHILDREN: [(&str, Served); 3] =
 /// What runs only when it is named: it takes its time, and nearly all of the machine.
 const NAMED: [(&str, Measure); 1] = [("soak", soak::measure)];
 
-const MEASURES: [(&str, Measure); 8] = [
+const MEASURES: [(&str, Measure); 9] = [
     ("commit", commit::measure),
     ("turn", turn::measure),
     ("tree", tree::measure),
     ("delta", delta::measure),
+    ("model", model::measure),
     ("bytes", bytes::measure),
     ("replay", replay::measure),
     ("start", start::measure),

@@ -12,6 +12,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{Config, Resolved, Sources};
 
+mod agent;
 mod chat;
 mod config;
 mod demo;
@@ -92,6 +93,9 @@ enum Command {
     /// List, show, cancel, retry and answer runs
     #[command(subcommand)]
     Run(run::Run),
+    /// List, show, check, make and delete agent definitions
+    #[command(subcommand)]
+    Agent(agent::AgentCommand),
     /// Follow what all sessions do, until Ctrl-C
     Feed(feed::Feed),
     /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
@@ -211,6 +215,7 @@ impl Context<'_> {
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::Agent(agent) => Box::pin(agent.execute(self)).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
             Command::ModelServer(server) => server.execute(self).await,

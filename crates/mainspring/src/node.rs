@@ -8,6 +8,7 @@ use mainspring_agent::models::{BadModels, SCRIPTED};
 use mainspring_agent::tool::mcp::McpServers;
 use mainspring_agent::{Definitions, Models, NativeAdapter, Toolbox};
 use mainspring_kernel::adapter::Adapter;
+use mainspring_kernel::agents::NoCatalog;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Kernel, OnOrphan, Options, Retry};
@@ -67,7 +68,8 @@ impl Node {
 
     async fn start(config: &Config, tools: Toolbox, execute: bool) -> Result<Self, NodeError> {
         let (clock, ids) = (Clock::system(), Ids::system());
-        let adapters = adapters(config, tools)?;
+        let definitions = Arc::new(Definitions::new(Some(config.agents_dir.clone())));
+        let adapters = adapters(config, tools, definitions.clone())?;
         let node = ids.node();
         let dir = StateDir::open(&config.state_dir, clock.now(), node)?;
         let path = database(&config.state_dir);
@@ -78,7 +80,8 @@ impl Node {
         let options = SqliteOptions { durability, readers: config.readers };
         let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
         let artifacts = Some(config.state_dir.join("artifacts"));
-        let options = Options { node: Some(node), artifacts, execute, ..options_of(config) };
+        let options =
+            Options { node: Some(node), artifacts, execute, agents: definitions, ..options_of(config) };
         let kernel = Kernel::start(store.clone(), adapters, options, clock, ids).await;
         let kernel = kernel.map_err(|source| NodeError::Kernel { path, source })?;
         Ok(Self { kernel, store, dir })
@@ -110,8 +113,11 @@ pub(crate) fn database(state_dir: &Path) -> PathBuf {
 }
 
 /// The agent runtimes there are.
-fn adapters(config: &Config, tools: Toolbox) -> Result<Vec<Arc<dyn Adapter>>, NodeError> {
-    let definitions = Definitions::new(Some(config.agents_dir.clone()));
+fn adapters(
+    config: &Config,
+    tools: Toolbox,
+    definitions: Arc<Definitions>,
+) -> Result<Vec<Arc<dyn Adapter>>, NodeError> {
     let models = Models::new(&config.models)?.with_provider(SCRIPTED, Arc::new(Scripted::default()));
     let native = NativeAdapter::new(models, tools, definitions);
     let native = native.with_mcp(McpServers::new(&config.models.mcp));
@@ -139,6 +145,7 @@ fn options_of(config: &Config) -> Options {
         },
         node: None,
         artifacts: None,
+        agents: Arc::new(NoCatalog),
         auto_title: config.titles == config::Titles::Heuristic,
         execute: true,
     }

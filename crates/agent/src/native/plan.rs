@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Failure, Mode, RunLimits};
-use mainspring_kernel::adapter::{Assignment, End};
+use mainspring_core::{AgentName, Failure, Mode, RunLimits};
+use mainspring_kernel::adapter::{AttemptHandle, End};
 use serde_json::json;
 
 use super::{NativeAdapter, Stop};
@@ -31,11 +31,11 @@ pub struct Plan {
 
 impl Plan {
     /// The run's options come first, then its session's, then its agent's.
-    pub(super) fn of(adapter: &NativeAdapter, assignment: &Assignment) -> Result<Self, Stop> {
+    pub(super) async fn of(adapter: &NativeAdapter, attempt: &AttemptHandle) -> Result<Self, Stop> {
+        let assignment = attempt.assignment();
         let (session, run) = (&assignment.session, &assignment.run);
         let options = &run.options;
-        let agent = adapter.definitions.find(&session.agent_definition);
-        let agent = agent.map_err(|message| Stop::failed("agent_not_found", message))?;
+        let agent = find(adapter, attempt, &session.agent_definition).await?;
         let wish = options.model.as_deref();
         let profile = options.model_profile.as_deref().or(session.model_profile.as_deref());
         // A profile that was asked for beats the model that the definition names.
@@ -96,4 +96,12 @@ impl Plan {
         let parts: Vec<String> = self.system.iter().cloned().chain(form).collect();
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
+}
+
+/// The agent of this name: the owner's, or one that is everybody's.
+async fn find(adapter: &NativeAdapter, attempt: &AttemptHandle, name: &str) -> Result<Arc<Definition>, Stop> {
+    let missing = |message: String| Stop::failed("agent_not_found", message);
+    let name: AgentName = name.parse().map_err(|_| missing(format!("{name:?} is no agent's name")))?;
+    let own = attempt.agent(&name).await?;
+    adapter.definitions.find_for(&name, own).map_err(missing)
 }

@@ -48,7 +48,7 @@ enum Head {
 impl<'a> Looper<'a> {
     pub(super) async fn run(adapter: &'a NativeAdapter, attempt: AttemptHandle) -> Result<Executed, Stop> {
         let assignment = attempt.assignment();
-        let mut plan = Plan::of(adapter, assignment)?;
+        let mut plan = Plan::of(adapter, &attempt).await?;
         let missing = tokio::select! {
             biased;
             () = attempt.cancelled() => return Ok(End::stopped()),

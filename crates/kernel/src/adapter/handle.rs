@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Answer, Artifact, AttemptId, Expect, Message, Point, StateEntry, StateOutcome, StateScope, Step, Time,
+    AgentDefinition, AgentName, Answer, Artifact, AttemptId, Expect, Message, Point, StateEntry,
+    StateOutcome, StateScope, Step, Time,
 };
 use serde_json::Value;
 use tokio::io::AsyncRead;
@@ -127,6 +128,13 @@ impl AttemptHandle {
         let Some(tip) = tip else { return Ok(vec![]) };
         let path = self.parts.store.path(tip, None, limit).await.map_err(Error::from)?;
         Ok(path.into_iter().map(|placed| placed.message).collect())
+    }
+
+    /// A version of an agent that the run's owner has made; the latest if none is named.
+    pub async fn agent(&self, name: &AgentName) -> Result<Option<AgentDefinition>, HandleError> {
+        let owner = &self.assignment.run.owner;
+        let found = self.parts.store.agent_find(owner, &name.id, name.version).await.map_err(Error::from)?;
+        Ok(found.map(|row| row.definition))
     }
 
     /// What a key of state holds, as the run sees it now.

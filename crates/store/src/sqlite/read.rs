@@ -76,7 +76,7 @@ use {
 };
 
 /// The one row of `sql`, if there is one.
-fn one<T>(
+pub(super) fn one<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
@@ -102,7 +102,7 @@ pub(super) fn all<T>(
 }
 
 /// A limit that SQL understands.
-fn limit(limit: usize) -> i64 {
+pub(super) fn limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
