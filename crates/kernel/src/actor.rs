@@ -26,6 +26,7 @@ use crate::store::{Fence, Loaded};
 
 mod accept;
 mod answer;
+mod binding;
 mod cancel;
 mod command;
 mod commit;
@@ -34,6 +35,7 @@ mod execute;
 mod recover;
 mod session;
 mod snapshot;
+pub(crate) use binding::BindingChange;
 pub(crate) use command::{AcceptOutcome, Command, Reply};
 use draft::Draft;
 pub(crate) use draft::{Hot, before};
@@ -100,6 +102,7 @@ impl Actor {
             effects: loaded.effects,
             unanswered: vec![],
             last_role: None,
+            binding: None,
             session: loaded.session,
         };
         let open = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());
@@ -191,6 +194,10 @@ impl Actor {
             }
             Command::Session(commands, version, reply) => {
                 let outcome = self.change_session(commands, version).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Binding(change, reply) => {
+                let outcome = self.change_binding(change).await;
                 let _ = reply.send(outcome);
             }
             Command::Subscribe(caller, reply) => {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{AttemptId, EventId, KeyId, LineId, MessageId, NodeId, RunId, SessionId, WaitId};
+use mainspring_core::{
+    AttemptId, BindingId, EventId, GrantId, KeyId, LineId, MessageId, NodeId, RunId, SessionId, WaitId,
+};
 use parking_lot::Mutex;
 
 /// Draws ids: at random, or from a seed so that a test can be played again.
@@ -72,7 +74,7 @@ macro_rules! draws {
 }
 draws! {
     session: SessionId, run: RunId, attempt: AttemptId, event: EventId, message: MessageId, node: NodeId, wait: WaitId,
-    line: LineId, key: KeyId,
+    line: LineId, key: KeyId, binding: BindingId, grant: GrantId,
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the home of random numbers")]

@@ -21,6 +21,7 @@ use crate::store::Store;
 use crate::tasks::Tasks;
 
 mod access;
+mod bindings;
 mod idempotency;
 mod keys;
 mod requests;

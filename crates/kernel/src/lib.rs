@@ -11,6 +11,7 @@ pub mod feed;
 mod flusher;
 pub mod ids;
 pub mod kernel;
+pub mod policy;
 mod scheduler;
 pub mod store;
 pub mod tasks;

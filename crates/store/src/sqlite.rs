@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session, SessionId,
-    Time,
+    ApiKey, Attempt, Binding, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session,
+    SessionId, Time,
 };
 use mainspring_kernel::store::{
     Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, PlacedMessage, Request, RunPage, SessionPage, SessionRef,
@@ -264,6 +264,17 @@ impl Store for SqliteStore {
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
         self.read(move |connection| read::runs::attempts(connection, run)).await
+    }
+
+    async fn bindings(
+        &self,
+        session: SessionId,
+        adapter: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Binding>, StoreError> {
+        let adapter = adapter.map(str::to_owned);
+        self.read(move |connection| read::bindings::bindings(connection, session, adapter.as_deref(), limit))
+            .await
     }
 
     async fn request_get(

@@ -1,10 +1,11 @@
 //! What an actor is told, by callers, by adapters and by the kernel itself.
 
 use mainspring_core::session::Command as SessionCommand;
-use mainspring_core::{Answer, AttemptId, Point, Run, RunId, Session, WaitId};
+use mainspring_core::{Answer, AttemptId, Binding, Point, Run, RunId, Session, WaitId};
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
+use super::BindingChange;
 use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
 use crate::error::Error;
 use crate::feed::Subscription;
@@ -29,6 +30,8 @@ pub(crate) enum Command {
     Answer(RunId, WaitId, Answer, Reply<Run>),
     /// Change the session itself.
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
+    /// Change what the session is bound to.
+    Binding(BindingChange, Reply<Binding>),
     /// Begin to read, from a snapshot.
     Subscribe(Caller, Reply<(Snapshot, Subscription)>),
     /// An adapter records.
@@ -54,7 +57,7 @@ impl Command {
     pub(super) fn is_call(&self) -> bool {
         match self {
             Self::Accept(..) | Self::Create(..) | Self::Cancel(..) | Self::Retry(..) => true,
-            Self::Answer(..) | Self::Session(..) | Self::Subscribe(..) => true,
+            Self::Answer(..) | Self::Session(..) | Self::Binding(..) | Self::Subscribe(..) => true,
             Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => false,
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
         }
@@ -70,6 +73,7 @@ impl Command {
             Self::Retry(_, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
+            Self::Binding(_, reply) => drop(reply.send(Err(error))),
             Self::Subscribe(_, reply) => drop(reply.send(Err(error))),
             // Whoever executes has lost its authority and learns it by the closed channel.
             Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => {}

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use mainspring_core::run::{self, Command};
 use mainspring_core::tree::place;
 use mainspring_core::{
-    Attempt, Block, Body, Close, Failure, Line, LineId, Message, MessageId, MessageStatus, NodeId, Place,
-    Point, Refusal, Role, Run, Session, Time, ToolOutcome, Tree, Usage, Wait, attempt, session,
+    Attempt, Binding, Block, Body, Close, Failure, Line, LineId, Message, MessageId, MessageStatus, NodeId,
+    Place, Point, Refusal, Role, Run, Session, Time, ToolOutcome, Tree, Usage, Wait, attempt, session,
 };
 
 use crate::feed::OpenText;
@@ -29,11 +29,13 @@ pub(crate) struct Hot {
     pub(crate) unanswered: Vec<(String, String)>,
     /// Who spoke last in the active run.
     pub(crate) last_role: Option<Role>,
+    /// The latest binding of the active run's adapter.
+    pub(crate) binding: Option<Binding>,
 }
 
 pub(crate) struct Draft {
-    ids: Ids,
-    at: Time,
+    pub(super) ids: Ids,
+    pub(super) at: Time,
     pos: u64,
     pub(crate) hot: Hot,
     pub(crate) run: Option<Run>,
@@ -262,6 +264,7 @@ impl Draft {
         } else {
             close.tip = run.final_message;
             self.move_tip();
+            self.binding_follows();
         }
         close
     }

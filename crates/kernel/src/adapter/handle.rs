@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Answer, AttemptId, Message, Time};
+use mainspring_core::{Answer, AttemptId, GrantId, Message, Time};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Answered, Ask, Assignment, HandleError, Record};
@@ -93,6 +93,11 @@ impl AttemptHandle {
         let Some(tip) = tip else { return Ok(vec![]) };
         let path = self.parts.store.path(tip, None, limit).await.map_err(Error::from)?;
         Ok(path.into_iter().map(|placed| placed.message).collect())
+    }
+
+    /// An id for a grant of this attempt.
+    pub(crate) fn new_grant(&self) -> GrantId {
+        self.parts.ids.grant()
     }
 
     /// The time now.

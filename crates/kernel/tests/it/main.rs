@@ -5,6 +5,7 @@
 
 mod acceptance;
 mod access;
+mod bindings;
 mod branches;
 mod cancellation;
 mod check;

@@ -8,6 +8,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (1, include_str!("../../migrations/0001_tables.sql")),
     (2, include_str!("../../migrations/0002_views.sql")),
     (3, include_str!("../../migrations/0003_access.sql")),
+    (8, include_str!("../../migrations/0008_bindings.sql")),
 ];
 
 /// The version this program writes.

@@ -13,6 +13,7 @@ use super::columns::Columns;
 use super::error::of_read;
 use super::state::state_read;
 
+pub(super) mod bindings;
 pub(super) mod events;
 pub(super) mod keys;
 pub(super) mod runs;
