@@ -16,6 +16,7 @@ mod config;
 mod demo;
 mod doctor;
 mod fail;
+mod guard;
 mod home;
 mod output;
 mod prompt;
@@ -92,6 +93,8 @@ enum Command {
     Config(config::Config),
     /// Check the state directory, the database, versions and limits
     Doctor(doctor::Doctor),
+    #[command(hide = true)]
+    Guard(guard::Guard),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -105,6 +108,10 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return misunderstood(&error),
     };
+    if let Command::Guard(guard) = &cli.command {
+        // Before any configuration is read: a guard has none.
+        return guard.execute();
+    }
     let output = Output::new(cli.global.json);
     let outcome = match start(cli, &output) {
         Ok(exit) => exit,
@@ -193,7 +200,7 @@ impl Context<'_> {
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,
-            Command::Completions { .. } => Ok(Exit::Done),
+            Command::Guard(_) | Command::Completions { .. } => Ok(Exit::Done),
         }
     }
 

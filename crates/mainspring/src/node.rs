@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mainspring_adapters::ScriptAdapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Kernel, OnOrphan, Options, Retry};
 use mainspring_store::{Durability, OpenError, SqliteOptions, SqliteStore, StateDir, StateDirError};
 
+use crate::agents::Agents;
 use crate::config::{self, Config};
 
 /// The database within the state directory.
@@ -17,6 +17,7 @@ pub(crate) const DATABASE: &str = "mainspring.sqlite3";
 /// One running mainspring: it owns its state directory until it is closed.
 pub struct Node {
     kernel: Kernel,
+    agents: Agents,
     store: Arc<SqliteStore>,
     // Given up last: while the store is open, the folder is ours.
     dir: StateDir,
@@ -64,9 +65,10 @@ impl Node {
         let options = SqliteOptions { durability, readers: config.readers };
         let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
         let options = Options { node: Some(node), execute, ..options_of(config) };
-        let kernel = Kernel::start(store.clone(), vec![Arc::new(ScriptAdapter)], options, clock, ids).await;
+        let agents = Agents::new(config, &clock, &ids);
+        let kernel = Kernel::start(store.clone(), agents.adapters.clone(), options, clock, ids).await;
         let kernel = kernel.map_err(|source| NodeError::Kernel { path, source })?;
-        Ok(Self { kernel, store, dir })
+        Ok(Self { kernel, agents, store, dir })
     }
 
     /// What does the work.
@@ -81,7 +83,8 @@ impl Node {
     /// Stops what executes, records it, and gives the state directory back.
     pub async fn close(self) {
         self.kernel.shutdown().await;
-        let Self { kernel, store, dir } = self;
+        self.agents.close().await;
+        let Self { kernel, agents: _, store, dir } = self;
         // The last of these joins the writer thread; it has little left to do.
         drop(kernel);
         drop(store);

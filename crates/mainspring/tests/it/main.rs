@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::print_stderr, reason = "a seed must be seen to be played again")]
 
+mod acp;
 mod cli;
 mod client;
 mod docs;
+mod guard;
 mod guests;
 mod http;
 mod kill;
