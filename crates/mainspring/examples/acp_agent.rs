@@ -139,7 +139,7 @@ impl Agent {
         let (verb, rest) = command.split_once(' ').unwrap_or((command, ""));
         match verb {
             "think" => {
-                let content = json!({"type": "text", "text": rest});
+                let content = json!({"type": "text", "text": format!("thinking about {rest}")});
                 self.update(session, &json!({"sessionUpdate": "agent_thought_chunk", "content": content}));
             }
             "history" => {

@@ -156,7 +156,7 @@ pub(super) fn problems(name: &str, adapter: &AdapterConfig) -> Vec<Problem> {
         Some(_) if name == mainspring_adapters::script::NAME => {
             vec![wrong("kind", "must not be set: this adapter is built in; choose another name")]
         }
-        Some(AdapterKind::Acp) if adapter.command.is_none() => {
+        Some(AdapterKind::Acp) if adapter.command.as_ref().is_none_or(Vec::is_empty) => {
             vec![wrong("command", "is missing: write the command that starts the agent, as a list")]
         }
         Some(AdapterKind::Acp) => vec![],

@@ -289,14 +289,15 @@ impl Rule<Vec<String>> for Command {
             Raw::Untyped(text) => text.split_whitespace().map(str::to_owned).collect(),
             _ => return Err(self.allowed()),
         };
-        if words.iter().any(|word| word.contains('\0')) || words.first().is_none_or(String::is_empty) {
+        let program = words.first_mut();
+        if program.as_ref().is_some_and(|program| program.is_empty()) {
             return Err(self.allowed());
         }
         // A bare name is looked up in PATH when it is started.
-        if words[0].contains('/') {
-            words[0] = expand(Path::new(&words[0]), given.folder, given.home)?.to_string_lossy().into_owned();
+        if let Some(program) = program.filter(|program| program.contains('/')) {
+            *program = expand(Path::new(program), given.folder, given.home)?.to_string_lossy().into_owned();
         }
-        Ok(words)
+        if words.iter().any(|word| word.contains('\0')) { Err(self.allowed()) } else { Ok(words) }
     }
 
     fn show(&self, value: &Vec<String>) -> Value {

@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_with_text_thoughts_tools_and_progress() {
     let world = World::new("resume").await;
-    let text = world.say("a", "hello; think secret; tool read; plan write; spend 0.25; bye").await;
+    let text = world.say("a", "hello; think tea; tool read; plan write; spend 0.25; bye").await;
     assert_eq!(text, "hello\nbye\n");
     let events = world.events("a").await;
     insta::assert_snapshot!(kinds(&events).join("\n"), @r"
@@ -26,7 +26,7 @@ async fn a_turn_with_text_thoughts_tools_and_progress() {
     run.succeeded
     ");
     let json = serde_json::to_string(&events).unwrap();
-    assert!(!json.contains("secret"), "thoughts are stored nowhere");
+    assert!(!json.contains("thinking about"), "thoughts are stored nowhere");
     assert!(json.contains(r#""name":"read","input":{"path":"/x"}"#), "{json}");
     assert!(json.contains("[x] look\\n[>] write"), "{json}");
     let message = world.last("a").await;
