@@ -15,6 +15,8 @@ use tempfile::TempDir;
 use crate::kill::example;
 
 mod faults;
+mod model;
+mod real;
 mod turns;
 
 /// A node with a scripted agent, whose processes all carry the name of its folder.
