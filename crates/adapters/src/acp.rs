@@ -22,14 +22,13 @@ use mainspring_kernel::adapter::{
     RestartBehavior,
 };
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::ids::Ids;
 use mainspring_kernel::policy::Permissions;
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::pool::{Home, Lease, Pool, PoolOptions, Worker as _};
-use crate::process::{Launch, check_folder};
+use crate::process::{self, Launch, check_folder};
 
 mod content;
 mod turn;
@@ -37,7 +36,7 @@ mod wire;
 mod worker;
 use turn::{Turn, Turned};
 use wire::CallError;
-use worker::{Choice, Opened, Resumes, Worker};
+use worker::{Choice, Resumes, Worker};
 
 /// How many messages of a path are looked at when a native session is told of it.
 const PATH: usize = 500;
@@ -49,6 +48,8 @@ pub struct AcpOptions {
     pub name: String,
     /// The guard's command.
     pub guard: Vec<OsString>,
+    /// Whose processes these are: what is left of them is found by it after a crash.
+    pub scope: String,
     /// The agent's command.
     pub command: Vec<String>,
     /// What it finds in its environment besides what every agent does.
@@ -84,7 +85,6 @@ pub struct AcpAdapter {
     /// For what belongs to processes: it ends when they have.
     process_tasks: Tasks,
     clock: Clock,
-    ids: Ids,
     /// The workers of the attempts that are under way, and the native sessions they prompt.
     live: Mutex<HashMap<AttemptId, Live>>,
     /// How the agent takes up sessions, once one has been started.
@@ -115,7 +115,7 @@ impl From<HandleError> for Stop {
 
 impl AcpAdapter {
     /// An adapter that starts its first process when it is needed.
-    pub fn new(options: AcpOptions, clock: Clock, ids: Ids) -> Self {
+    pub fn new(options: AcpOptions, clock: Clock) -> Self {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let pool = PoolOptions { max: options.max_processes, idle: millis(options.idle), backoff: 250 };
         Self {
@@ -123,7 +123,6 @@ impl AcpAdapter {
             process_tasks: Tasks::default(),
             options,
             clock,
-            ids,
             live: Mutex::default(),
             resumes: Mutex::default(),
             costs: Mutex::default(),
@@ -158,24 +157,54 @@ impl AcpAdapter {
         let lease = self.lease(attempt, &cwd, bound.as_deref()).await?;
         let worker = lease.worker();
         self.live.lock().insert(attempt.id(), Live { worker: worker.clone(), native: None });
+        match self.play(attempt, &lease, &cwd, bound, prompt).await {
+            Ok((native, Turned::Ended(end))) => {
+                let only = worker.resumes() == Resumes::No;
+                lease.release(Some(Home { native, only }));
+                Ok(end)
+            }
+            Ok((_, Turned::Unknown(reason))) | Err(Stop::Stale(reason)) => {
+                lease.release(None);
+                Err(Stop::Stale(reason))
+            }
+            // What it does now is not known, and the attempt ends only when it does nothing.
+            Ok((_, Turned::Broken(end))) => {
+                self.end(attempt, lease).await?;
+                Ok(end)
+            }
+            Err(stop) => {
+                self.end(attempt, lease).await?;
+                Err(stop)
+            }
+        }
+    }
 
-        let session = self.session(attempt, &lease, &cwd, bound);
-        let (native, opened, preface) = self.in_time(attempt, &worker, session).await?;
-        let choices = self.choose(attempt, &worker, &native, opened.as_ref());
+    /// Opens or takes up the native session and has it answer; gives its id.
+    async fn play(
+        &self,
+        attempt: &AttemptHandle,
+        lease: &Lease<Worker>,
+        cwd: &Path,
+        bound: Option<String>,
+        prompt: Vec<ContentBlock>,
+    ) -> Result<(String, Turned), Stop> {
+        let worker = lease.worker();
+        let session = self.session(attempt, lease, cwd, bound);
+        let (native, preface) = self.in_time(attempt, &worker, session).await?;
+        let choices = self.choose(attempt, &worker, &native);
         self.in_time(attempt, &worker, choices).await?;
 
-        let standing = self.options.permissions.of_mode(about.run.mode).standing(attempt);
-        let mut records: Vec<Record> =
-            standing.iter().cloned().map(|grant| Record::Granted(Box::new(grant))).collect();
-        records.push(match &preface {
+        let standing = self.options.permissions.of_mode(attempt.assignment().run.mode).standing(attempt);
+        let granted = standing.iter().cloned().map(|grant| Record::Granted(Box::new(grant)));
+        let opened = match &preface {
             None => Record::Resumed,
             Some(preface) => Record::Opened {
                 native: Some(native.clone()),
                 fidelity: fidelity(worker.resumes()),
                 reconstructed: preface.reconstructed,
             },
-        });
-        attempt.record(records).await?;
+        };
+        attempt.record(granted.chain([opened]).collect()).await?;
         if let Some(live) = self.live.lock().get_mut(&attempt.id()) {
             live.native = Some(native.clone());
         }
@@ -184,40 +213,26 @@ impl AcpAdapter {
             return Err(Stop::Cancelled);
         }
         let told = preface.as_ref().and_then(|preface| preface.text.as_deref()).map(ContentBlock::from);
-        let prompt = told.into_iter().chain(prompt).collect();
         let cost_before = match &preface {
             Some(_) => Some(0.0),
             None => self.costs.lock().get(&native).copied(),
         };
-        let turn = Turn::new(attempt, worker.clone(), &native, standing, cost_before);
-        let (turned, cost) = turn.play(prompt).await;
+        let turn = Turn::new(attempt, worker, &native, standing, cost_before);
+        let (turned, cost) = turn.play(told.into_iter().chain(prompt).collect()).await;
         if let Some(cost) = cost {
             self.costs.lock().insert(native.clone(), cost);
         }
-        let only = worker.resumes() == Resumes::No;
-        match turned {
-            Turned::Ended(end) => {
-                lease.release(Some(Home { native, only }));
-                Ok(end)
-            }
-            Turned::Broken(end) => {
-                // What it still does is not known, and the attempt ends only when it does nothing.
-                self.end(lease).await?;
-                Ok(end)
-            }
-            Turned::Unknown(reason) => {
-                lease.release(None);
-                Err(Stop::Stale(reason))
-            }
-        }
+        Ok((native, turned))
     }
 
     /// Ends a worker that cannot be trusted any more.
-    async fn end(&self, lease: Lease<Worker>) -> Result<(), Stop> {
+    async fn end(&self, attempt: &AttemptHandle, lease: Lease<Worker>) -> Result<(), Stop> {
         let worker = lease.worker();
         drop(lease);
         match worker.kill().await {
             Death::Proven => Ok(()),
+            // To return would say that it has stopped. The kernel gives up waiting and asks [`AcpAdapter::kill`].
+            Death::Unproven if attempt.is_cancelled() => std::future::pending().await,
             Death::Unproven => Err(refused(
                 "transport_interruption",
                 "the agent's process was ended from outside; whether all of it has ended is not known".into(),
@@ -233,7 +248,7 @@ impl AcpAdapter {
         native: Option<&str>,
     ) -> Result<Lease<Worker>, Stop> {
         let start = async || {
-            let launch = self.launch(cwd);
+            let launch = self.launch(attempt.id(), cwd);
             let start = Worker::start(
                 &launch,
                 self.options.auth_method.as_deref(),
@@ -249,7 +264,11 @@ impl AcpAdapter {
         };
         let lease = tokio::select! {
             lease = self.pool.acquire(cwd, native, start) => lease,
-            () = attempt.cancelled() => return Err(Stop::Cancelled),
+            () = attempt.cancelled() => {
+                // What was being started is being ended; nothing is said before it has.
+                process::ended(&self.launch(attempt.id(), cwd).mark(), &self.clock).await;
+                return Err(Stop::Cancelled);
+            }
         };
         let lease = lease.map_err(|failure| {
             let again = failure.code == "adapter_unavailable" || failure.code == "timeout";
@@ -268,14 +287,14 @@ impl AcpAdapter {
         lease: &Lease<Worker>,
         cwd: &Path,
         bound: Option<String>,
-    ) -> Result<(String, Option<Opened>, Option<Preface>), Stop> {
+    ) -> Result<(String, Option<Preface>), Stop> {
         let worker = lease.worker();
         if let Some(native) = bound {
             if lease.home.as_ref().is_some_and(|home| home.native == native) {
-                return Ok((native, None, None));
+                return Ok((native, None));
             }
             return match worker.resume(&native, cwd).await {
-                Ok(opened) => Ok((native, Some(opened), None)),
+                Ok(()) => Ok((native, None)),
                 Err(CallError::Gone) => Err(Stop::Failed(worker.failure(&CallError::Gone), true)),
                 Err(error) => Err(Stop::Stale(error.to_string())),
             };
@@ -283,31 +302,24 @@ impl AcpAdapter {
         let path = attempt.path(PATH).await?;
         let system_prompt = attempt.assignment().run.options.system_prompt.as_deref();
         let (text, reconstructed) = content::preface(system_prompt, &path);
-        let (native, opened) = worker.open(cwd).await.map_err(|failure| {
+        let native = worker.open(cwd).await.map_err(|failure| {
             let again = failure.code == "transport_interruption";
             Stop::Failed(failure, again)
         })?;
-        Ok((native, Some(opened), Some(Preface { text, reconstructed })))
+        Ok((native, Some(Preface { text, reconstructed })))
     }
 
-    /// Chooses the model and the mode that the run wants. A worker that served the session last has them.
-    async fn choose(
-        &self,
-        attempt: &AttemptHandle,
-        worker: &Worker,
-        native: &str,
-        opened: Option<&Opened>,
-    ) -> Result<(), Stop> {
+    /// Chooses the model and the mode that the run wants.
+    async fn choose(&self, attempt: &AttemptHandle, worker: &Worker, native: &str) -> Result<(), Stop> {
         let run = &attempt.assignment().run;
         let model = run.options.model.as_ref().or(self.options.model.as_ref());
         let mode = match run.mode {
             Mode::Act => self.options.act_mode.as_ref(),
             Mode::Ask => self.options.ask_mode.as_ref(),
         };
-        let known = Opened::default();
         let wanted = [(Choice::Model, model), (Choice::Mode, mode)];
         for (what, value) in wanted.into_iter().filter_map(|(what, value)| Some((what, value?))) {
-            let chosen = worker.choose(native, opened.unwrap_or(&known), what, value).await;
+            let chosen = worker.choose(native, what, value).await;
             chosen.map_err(|failure| Stop::Failed(failure, false))?;
         }
         Ok(())
@@ -338,7 +350,8 @@ impl AcpAdapter {
         Failure::new("timeout", format!("the agent did not {what} within {waited} ms"))
     }
 
-    fn launch(&self, cwd: &Path) -> Launch {
+    /// How the process is started that `attempt` needs: at most one, so that its name is the attempt's.
+    fn launch(&self, attempt: AttemptId, cwd: &Path) -> Launch {
         let options = &self.options;
         Launch {
             guard: options.guard.clone(),
@@ -347,7 +360,8 @@ impl AcpAdapter {
             pass_env: options.pass_env.clone(),
             cwd: cwd.to_owned(),
             grace: options.stop_grace,
-            mark: self.ids.node().to_string(),
+            scope: options.scope.clone(),
+            name: attempt.to_string(),
         }
     }
 }
@@ -426,7 +440,8 @@ impl Adapter for AcpAdapter {
         let live = self.live.lock().remove(&attempt);
         match live {
             Some(live) => live.worker.kill().await,
-            None => Death::Proven,
+            // It may have been dropped while its process started; that is ended by its guard.
+            None => process::ended(&self.launch(attempt, &self.options.cwd).mark(), &self.clock).await,
         }
     }
 }

@@ -285,3 +285,6 @@ impl<W: Worker> Drop for Lease<W> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

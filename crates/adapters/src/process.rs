@@ -29,12 +29,15 @@ mod tree;
 use tail::Tail;
 pub use tree::marked;
 
-/// The variable that marks what was started under a guard; its value is the process's own.
-pub const MARK: &str = "MAINSPRING_GUARDED";
+/// The variable that marks what was started under a guard: `SCOPE#NAME`. Not one of `MAINSPRING_*`, which mainspring
+/// would take for a setting when an agent starts it.
+pub const MARK: &str = "GUARDED_BY_MAINSPRING";
 /// How much of what an agent writes to its standard error is kept: the last of it.
 const STDERR: usize = 64 << 10;
 /// How long a guard may take, beyond the agent's grace period, to end its tree.
 const DEATH: Duration = Duration::from_secs(5);
+/// How often it is looked whether something is left, in milliseconds.
+const SWEEP: u64 = 20;
 /// What of mainspring's own environment an agent sees: where things are and how to show them, and no secrets.
 const ALLOWED: &[&str] = &[
     "PATH",
@@ -68,8 +71,17 @@ pub struct Launch {
     pub cwd: PathBuf,
     /// How long it has to end by itself once it is told to stop.
     pub grace: Duration,
-    /// What marks its processes: a name that no other has.
-    pub mark: String,
+    /// Whose processes these are: the same for all that one mainspring starts.
+    pub scope: String,
+    /// A name that no other process has.
+    pub name: String,
+}
+
+impl Launch {
+    /// What marks its processes.
+    pub fn mark(&self) -> String {
+        format!("{}#{}", self.scope, self.name)
+    }
 }
 
 /// Why a process was not started. Nothing of it is left.
@@ -138,7 +150,7 @@ impl Process {
             stderr: tail,
             clock: clock.clone(),
             grace: launch.grace,
-            mark: launch.mark.clone(),
+            mark: launch.mark(),
         };
         Ok((process, Pipes { stdin, stdout }))
     }
@@ -157,11 +169,6 @@ impl Process {
     /// The last of what it wrote to its standard error.
     pub fn stderr(&self) -> String {
         self.stderr.lock().text()
-    }
-
-    /// What marks its processes.
-    pub fn mark(&self) -> &str {
-        &self.mark
     }
 
     /// Closes its input, gives it the grace period, then kills the tree.
@@ -187,10 +194,44 @@ impl Process {
             return Death::Proven;
         }
         // Somebody killed the guard. What it guarded is killed here, as far as it can be found.
-        for pid in marked(MARK, &self.mark) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
+        kill_all(&marked(MARK, |mark| mark == self.mark));
         Death::Unproven
+    }
+}
+
+/// Waits until nothing is left of what an earlier mainspring of this scope had started, and kills what its guards do
+/// not: those that were killed themselves leave their trees behind. Whoever calls this owns the scope.
+pub async fn sweep(scope: &str, clock: &Clock) {
+    let ours = |mark: &str| mark.strip_prefix(scope).is_some_and(|rest| rest.starts_with('#'));
+    let patience = clock.now().plus(u64::try_from(DEATH.as_millis()).unwrap_or(u64::MAX));
+    loop {
+        let left = marked(MARK, ours);
+        if left.is_empty() {
+            return;
+        }
+        if clock.now() >= patience {
+            tracing::warn!(processes = left.len(), "agents were left by an earlier process; they are killed");
+            kill_all(&left);
+        }
+        clock.sleep_until(clock.now().plus(SWEEP)).await;
+    }
+}
+
+/// Waits until nothing is left that carries `mark`; whoever started it has told its guard to end it.
+pub async fn ended(mark: &str, clock: &Clock) -> Death {
+    let patience = clock.now().plus(u64::try_from(DEATH.as_millis()).unwrap_or(u64::MAX));
+    while !marked(MARK, |it| it == mark).is_empty() {
+        if clock.now() >= patience {
+            return Death::Unproven;
+        }
+        clock.sleep_until(clock.now().plus(SWEEP)).await;
+    }
+    Death::Proven
+}
+
+fn kill_all(pids: &[Pid]) {
+    for pid in pids {
+        let _ = kill_process(*pid, Signal::KILL);
     }
 }
 
@@ -203,7 +244,7 @@ fn command(launch: &Launch) -> Command {
     command
         .env_clear()
         .envs(std::env::vars_os().filter(|(name, _)| is_allowed(name.to_str(), &launch.pass_env)));
-    command.envs(launch.env.iter().cloned()).env("PWD", &launch.cwd).env(MARK, &launch.mark);
+    command.envs(launch.env.iter().cloned()).env("PWD", &launch.cwd).env(MARK, launch.mark());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Signals from a terminal are for mainspring.
     command.process_group(0);

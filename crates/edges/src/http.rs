@@ -11,6 +11,7 @@ use mainspring_kernel::Kernel;
 use tokio_util::sync::CancellationToken;
 
 mod access;
+mod bindings;
 mod body;
 mod events;
 mod guard;
@@ -63,6 +64,8 @@ impl Http {
             .route("/v1/sessions/{session}/messages", get(sessions::session_messages))
             .route("/v1/sessions/{session}/tree", get(sessions::session_tree))
             .route("/v1/sessions/{session}/events", get(events::session_events))
+            .route("/v1/sessions/{session}/bindings", get(bindings::binding_list))
+            .route("/v1/sessions/{session}/bindings/{adapter}", delete(bindings::binding_invalidate))
             .route("/v1/sessions/{session}/runs", post(runs::run_create_in))
             .route("/v1/runs", get(runs::run_list).post(runs::run_create))
             .route("/v1/runs/{run}", get(runs::run_get))

@@ -169,7 +169,7 @@ impl Actor {
         self.idle_since = self.shared.clock.now();
         match command {
             Command::Accept(accept, reply) => {
-                let outcome = self.accept(*accept).await;
+                let outcome = Box::pin(self.accept(*accept)).await;
                 // A session that was to be made with this run was not made.
                 self.over |= !self.stored;
                 // Counted before it is told: whoever was told and then waits for idleness waits for this run too.

@@ -4,6 +4,7 @@
 //! prompt is a list of commands with semicolons between them; everything else it echoes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot go on crashes")]
+#![allow(clippy::zombie_processes, reason = "real agents leave their children, too")]
 
 use std::io::{BufRead, StdinLock, Write};
 use std::path::PathBuf;
@@ -80,7 +81,9 @@ impl Agent {
             }
             "session/set_config_option" => {
                 self.note(&session, &format!("{}={}", params["configId"], params["value"]));
-                Ok(options())
+                let mut answer = options();
+                answer["configOptions"][0]["currentValue"] = params["value"].clone();
+                Ok(answer)
             }
             "session/prompt" if !known => Err("Session not found"),
             "session/prompt" => {

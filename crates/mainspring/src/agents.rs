@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mainspring_adapters::process;
 use mainspring_adapters::{AcpAdapter, AcpOptions, ScriptAdapter};
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::ids::Ids;
 use mainspring_kernel::policy::Permissions;
 
 use crate::config::{self, AdapterConfig, AdapterKind, Config};
@@ -21,17 +21,25 @@ pub(crate) struct Agents {
 
 impl Agents {
     /// The built-in adapter, and those of `config`. Nothing is started before it is needed.
-    pub(crate) fn new(config: &Config, clock: &Clock, ids: &Ids) -> Self {
+    pub(crate) fn new(config: &Config, clock: &Clock) -> Self {
         let processes: Vec<Arc<AcpAdapter>> = config
             .adapters
             .iter()
             .filter(|(_, adapter)| adapter.kind == Some(AdapterKind::Acp))
             .map(|(name, adapter)| acp(name, adapter, config))
-            .map(|options| Arc::new(AcpAdapter::new(options, clock.clone(), ids.clone())))
+            .map(|options| Arc::new(AcpAdapter::new(options, clock.clone())))
             .collect();
         let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter)];
         adapters.extend(processes.iter().map(|adapter| adapter.clone() as Arc<dyn Adapter>));
         Self { adapters, processes }
+    }
+
+    /// Waits until nothing acts any more that an earlier process had started. Before that nobody may say what became
+    /// of it.
+    pub(crate) async fn wait_for_earlier(&self, config: &Config, clock: &Clock) {
+        if !self.processes.is_empty() {
+            process::sweep(&scope(config), clock).await;
+        }
     }
 
     /// Ends every process.
@@ -47,6 +55,7 @@ fn acp(name: &str, adapter: &AdapterConfig, config: &Config) -> AcpOptions {
     AcpOptions {
         name: name.to_owned(),
         guard: guard(config),
+        scope: scope(config),
         command: adapter.command.clone().unwrap_or_default(),
         env: adapter.env.clone().unwrap_or_default().into_iter().collect(),
         pass_env: adapter.pass_env.clone().unwrap_or_default(),
@@ -69,6 +78,11 @@ fn acp(name: &str, adapter: &AdapterConfig, config: &Config) -> AcpOptions {
         act_mode: adapter.act_mode.clone(),
         ask_mode: adapter.ask_mode.clone(),
     }
+}
+
+/// What marks the processes of this node: its state directory, which one process owns at a time.
+fn scope(config: &Config) -> String {
+    config.state_dir.to_string_lossy().into_owned()
 }
 
 /// What holds process trees: what is configured, or this very program.

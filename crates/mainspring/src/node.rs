@@ -65,7 +65,8 @@ impl Node {
         let options = SqliteOptions { durability, readers: config.readers };
         let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
         let options = Options { node: Some(node), execute, ..options_of(config) };
-        let agents = Agents::new(config, &clock, &ids);
+        let agents = Agents::new(config, &clock);
+        agents.wait_for_earlier(config, &clock).await;
         let kernel = Kernel::start(store.clone(), agents.adapters.clone(), options, clock, ids).await;
         let kernel = kernel.map_err(|source| NodeError::Kernel { path, source })?;
         Ok(Self { kernel, agents, store, dir })

@@ -100,21 +100,21 @@ impl<'a> Turn<'a> {
         let params = json!({"sessionId": self.native, "prompt": prompt});
         let answer = worker.connection.call::<Answer>("session/prompt", params);
         tokio::pin!(answer);
-        let mut waiting: VecDeque<(Box<RequestPermissionRequest>, Responder)> = VecDeque::new();
+        let mut waiting: VecDeque<Box<(RequestPermissionRequest, Responder)>> = VecDeque::new();
         let mut deciding: Option<Deciding> = None;
         let turned = loop {
             if deciding.is_none()
-                && let Some((request, responder)) = waiting.pop_front()
+                && let Some(asked) = waiting.pop_front()
             {
-                deciding = Some(self.decide(*request, responder));
+                deciding = Some(self.decide(asked.0, asked.1));
             }
             let step = tokio::select! {
                 biased;
                 Some(heard) = inbound.recv() => match heard {
                     Inbound::Update(update) => self.update(*update).await,
-                    Inbound::Permission(request, responder) => {
-                        let started = self.tool_asked(&request).await;
-                        waiting.push_back((request, responder));
+                    Inbound::Permission(asked) => {
+                        let started = self.tool_asked(&asked.0).await;
+                        waiting.push_back(asked);
                         started
                     }
                 },

@@ -32,7 +32,7 @@ pub(super) enum Inbound {
     /// Something happened.
     Update(Box<SessionUpdate>),
     /// It asks for a permission.
-    Permission(Box<RequestPermissionRequest>, Responder),
+    Permission(Box<(RequestPermissionRequest, Responder)>),
 }
 
 /// Why a request has no result.
@@ -117,7 +117,7 @@ impl Connection {
     ) -> Result<T, CallError> {
         let nonsense = |reason: String| CallError::Nonsense { method, reason };
         let message = UntypedMessage::new(method, params).map_err(|error| nonsense(error.message))?;
-        let result = self.peer.send_request(message).block_task().await.map_err(refused)?;
+        let result = self.peer.send_request(message).block_task().await.map_err(|error| refused(&error))?;
         serde_json::from_value(result).map_err(|error| nonsense(error.to_string()))
     }
 
@@ -210,7 +210,7 @@ fn hear(attention: &Mutex<Attention>, ignored: &AtomicU64, message: Dispatch) ->
             if method == "session/request_permission" && concerns(&params) =>
         {
             match serde_json::from_value(params) {
-                Ok(request) => Inbound::Permission(request, responder),
+                Ok(request) => Inbound::Permission(Box::new((request, responder))),
                 Err(error) => {
                     let error = agent_client_protocol::Error::invalid_params().data(error.to_string());
                     let _ = responder.respond_with_error(error);
@@ -231,8 +231,8 @@ fn hear(attention: &Mutex<Attention>, ignored: &AtomicU64, message: Dispatch) ->
     Handled::Yes
 }
 
-fn refused(error: agent_client_protocol::Error) -> CallError {
-    if is_connection_terminated(&error) || is_incoming_transport_closed(&error) {
+fn refused(error: &agent_client_protocol::Error) -> CallError {
+    if is_connection_terminated(error) || is_incoming_transport_closed(error) {
         return CallError::Gone;
     }
     let detail = match &error.data {

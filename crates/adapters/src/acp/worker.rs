@@ -14,6 +14,7 @@ use mainspring_core::Failure;
 use mainspring_kernel::adapter::Death;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::tasks::Tasks;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -30,6 +31,8 @@ pub(super) struct Worker {
     pub(super) connection: Connection,
     pub(super) capabilities: AgentCapabilities,
     auth_methods: Vec<AuthMethod>,
+    /// What the native session that was opened or taken up last offers.
+    offers: Mutex<Opened>,
 }
 
 /// What a native session is like once it is open.
@@ -99,6 +102,7 @@ impl Worker {
             connection,
             capabilities: answer.agent_capabilities,
             auth_methods: answer.auth_methods,
+            offers: Mutex::default(),
         };
         if let Some(method) = auth_method {
             worker.authenticate(method).await?;
@@ -129,19 +133,18 @@ impl Worker {
     }
 
     /// Opens a new native session in `cwd`.
-    pub(super) async fn open(&self, cwd: &Path) -> Result<(String, Opened), Failure> {
+    pub(super) async fn open(&self, cwd: &Path) -> Result<String, Failure> {
         let params = json!({"cwd": cwd, "mcpServers": []});
         let mut opened: Opened =
             self.connection.call("session/new", params).await.map_err(|error| self.failure(&error))?;
-        match opened.session_id.take() {
-            Some(native) => Ok((native, opened)),
-            None => Err(Failure::new("binding_failed", "the agent opened a session without an id")),
-        }
+        let native = opened.session_id.take();
+        *self.offers.lock() = opened;
+        native.ok_or_else(|| Failure::new("binding_failed", "the agent opened a session without an id"))
     }
 
     /// Takes up a native session of an earlier process. An error that is no failure of the connection means that the
     /// agent does not know it any more.
-    pub(super) async fn resume(&self, native: &str, cwd: &Path) -> Result<Opened, CallError> {
+    pub(super) async fn resume(&self, native: &str, cwd: &Path) -> Result<(), CallError> {
         let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": []});
         let method = match self.resumes() {
             Resumes::Resume => "session/resume",
@@ -153,41 +156,37 @@ impl Worker {
         };
         // Some answer a load with nothing at all.
         let opened = self.connection.call::<Option<Opened>>(method, params).await?;
-        Ok(opened.unwrap_or_default())
+        *self.offers.lock() = opened.unwrap_or_default();
+        Ok(())
     }
 
     /// Chooses a model or a mode, where the agent offers that choice and this value.
-    pub(super) async fn choose(
-        &self,
-        native: &str,
-        opened: &Opened,
-        what: Choice,
-        value: &str,
-    ) -> Result<(), Failure> {
-        let (call, offered) = match opened.option(what) {
-            Some((id, current, offered)) => {
-                if current == value {
-                    return Ok(());
-                }
+    pub(super) async fn choose(&self, native: &str, what: Choice, value: &str) -> Result<(), Failure> {
+        let offer = {
+            let offers = self.offers.lock();
+            let option = offers.option(what).map(|(id, current, offered)| {
                 let params = json!({"sessionId": native, "configId": id, "value": value});
-                (("session/set_config_option", params), offered)
-            }
-            None => match opened.older(what) {
-                Some((current, _)) if current == value => return Ok(()),
-                Some((_, offered)) => (what.older_call(native, value), offered),
-                None => {
-                    let message = format!("the agent does not let {} be chosen", what.name());
-                    return Err(Failure::new("adapter_incompatible", message));
-                }
-            },
+                (("session/set_config_option", params), current, offered)
+            });
+            let older = || offers.older(what).map(|(now, all)| (what.older_call(native, value), now, all));
+            option.or_else(older)
         };
+        let Some((call, current, offered)) = offer else {
+            let message = format!("the agent does not let the {} be chosen", what.name());
+            return Err(Failure::new("adapter_incompatible", message));
+        };
+        if current == value {
+            return Ok(());
+        }
         if !offered.iter().any(|offered| offered == value) {
             let message =
                 format!("the agent has no {} {value:?}; it has {}", what.name(), offered.join(", "));
             return Err(Failure::new("invalid_request", message));
         }
-        let answer = self.connection.call::<Value>(call.0, call.1).await;
-        answer.map(drop).map_err(|error| self.failure(&error))
+        let answer = self.connection.call::<Option<Opened>>(call.0, call.1).await;
+        let answer = answer.map_err(|error| self.failure(&error))?;
+        self.offers.lock().chosen(what, value, answer.unwrap_or_default());
+        Ok(())
     }
 
     /// What to tell of a request that failed.
@@ -259,6 +258,18 @@ impl Choice {
 }
 
 impl Opened {
+    /// A choice was made; the agent may have said what it offers now.
+    fn chosen(&mut self, what: Choice, value: &str, answer: Self) {
+        let (state, current) = match what {
+            Choice::Model => (&mut self.models, "currentModelId"),
+            Choice::Mode => (&mut self.modes, "currentModeId"),
+        };
+        if let Some(state) = state {
+            state[current] = value.into();
+        }
+        self.config_options = answer.config_options.or(self.config_options.take());
+    }
+
     /// The config option for `what`: its id, its value and the values it can have.
     fn option(&self, what: Choice) -> Option<(String, String, Vec<String>)> {
         let options = self.config_options.iter().flatten();

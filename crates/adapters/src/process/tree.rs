@@ -23,12 +23,14 @@ pub(super) fn descendants(root: Pid) -> Vec<Pid> {
     found
 }
 
-/// Every process that has `name=value` in the environment it was started with. One that dropped it is not found.
-pub fn marked(name: &str, value: &str) -> Vec<Pid> {
-    let wanted = format!("{name}={value}");
+/// Every process that has a variable `name` whose value `is` right, in the environment it was started with. One that
+/// dropped it is not found.
+pub fn marked(name: &str, is: impl Fn(&str) -> bool) -> Vec<Pid> {
     let has = |pid: &Pid| {
         let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+        let mut variables =
+            environment.split(|byte| *byte == 0).filter_map(|it| std::str::from_utf8(it).ok());
+        variables.any(|it| it.strip_prefix(name).and_then(|it| it.strip_prefix('=')).is_some_and(&is))
     };
     processes().filter(has).collect()
 }

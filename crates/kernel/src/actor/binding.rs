@@ -18,7 +18,7 @@ use crate::store::{Row, StoreError};
 
 /// What an attempt of an adapter with bindings finds.
 pub(super) struct Bound {
-    latest: Option<Binding>,
+    latest: Option<Box<Binding>>,
     /// The message above the run's prompt.
     at: Option<MessageId>,
 }
@@ -43,17 +43,23 @@ impl Actor {
         if !adapter.is_some_and(|adapter| adapter.capabilities().uses_bindings) {
             return Ok(None);
         }
-        let latest = self.binding_latest(&run.adapter).await?;
-        let at = match &latest {
-            Some(binding) if binding.status == BindingStatus::Active => self.above(run, base, prompt).await?,
-            _ => None,
-        };
-        Ok(Some(Bound { latest, at }))
+        // Boxed, so that runs of other adapters do not carry it along.
+        let find = Box::pin(async {
+            let latest = self.binding_latest(&run.adapter).await?;
+            let at = match &latest {
+                Some(binding) if binding.status == BindingStatus::Active => {
+                    self.above(run, base, prompt).await?
+                }
+                _ => None,
+            };
+            Ok(Some(Bound { latest, at }))
+        });
+        find.await
     }
 
-    pub(super) async fn binding_latest(&self, adapter: &str) -> Result<Option<Binding>, Error> {
+    pub(super) async fn binding_latest(&self, adapter: &str) -> Result<Option<Box<Binding>>, Error> {
         let found = self.shared.store.bindings(self.fence.session, Some(adapter), 1).await?;
-        Ok(found.into_iter().next())
+        Ok(found.into_iter().next().map(Box::new))
     }
 
     /// The message above the prompt of `run`.
@@ -124,7 +130,7 @@ impl Actor {
             return Err(error);
         }
         match self.commit(draft).await {
-            Ok(_) => self.hot.binding.clone().ok_or(Error::ShuttingDown),
+            Ok(_) => self.hot.binding.as_deref().cloned().ok_or(Error::ShuttingDown),
             Err(StoreError::Conflict(_)) => {
                 Err(Error::Invalid("this native session belongs to another session already".into()))
             }
@@ -187,7 +193,8 @@ impl Draft {
             fidelity,
             reconstructed,
         });
-        self.row(Row::Binding(Box::new(binding.clone())));
+        let binding = Box::new(binding);
+        self.row(Row::Binding(binding.clone()));
         self.hot.binding = Some(binding);
     }
 
@@ -236,7 +243,8 @@ impl Draft {
             fidelity: Fidelity::Native,
             reconstructed: false,
         });
-        self.row(Row::Binding(Box::new(binding.clone())));
+        let binding = Box::new(binding);
+        self.row(Row::Binding(binding.clone()));
         self.hot.binding = Some(binding);
         Ok(())
     }
@@ -250,7 +258,7 @@ impl Draft {
         }
         binding.stands_at = self.run.as_ref().and_then(|run| run.final_message);
         binding.updated_at = self.at;
-        let row = Row::Binding(Box::new(binding.clone()));
+        let row = Row::Binding(binding.clone());
         self.row(row);
     }
 
@@ -274,7 +282,7 @@ impl Draft {
     fn binding_emit(&mut self, body: Body, boot: NodeId) {
         if let Some(binding) = &mut self.hot.binding {
             apply(binding, &body, boot, self.at);
-            let row = Row::Binding(Box::new(binding.clone()));
+            let row = Row::Binding(binding.clone());
             self.row(row);
         }
         self.emit(body);

@@ -30,7 +30,7 @@ pub(crate) struct Hot {
     /// Who spoke last in the active run.
     pub(crate) last_role: Option<Role>,
     /// The latest binding of the active run's adapter.
-    pub(crate) binding: Option<Binding>,
+    pub(crate) binding: Option<Box<Binding>>,
 }
 
 pub(crate) struct Draft {

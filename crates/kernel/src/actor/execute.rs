@@ -114,7 +114,12 @@ impl Actor {
             run: Arc::new(run.clone()),
             attempt: Arc::new(attempt.clone()),
             prompt: prompt.clone(),
-            binding: self.hot.binding.clone().filter(|binding| binding.status == BindingStatus::Active),
+            binding: self
+                .hot
+                .binding
+                .as_deref()
+                .filter(|binding| binding.status == BindingStatus::Active)
+                .cloned(),
             answer,
             cancel: cancel.clone(),
         };

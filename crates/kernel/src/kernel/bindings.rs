@@ -24,6 +24,7 @@ impl Kernel {
         adapter: &str,
     ) -> Result<Binding, Error> {
         let session = self.session_changed(caller, session).await?;
+        self.check_binds(adapter)?;
         let change = BindingChange::Invalidate(adapter.to_owned());
         self.shared.call(session.id, |reply| Command::Binding(change, reply)).await
     }
@@ -38,9 +39,19 @@ impl Kernel {
         native: &str,
     ) -> Result<Binding, Error> {
         let session = self.session_changed(caller, session).await?;
-        self.shared.check_adapter(adapter)?;
+        self.check_binds(adapter)?;
         check_text("a native session id", native)?;
         let change = BindingChange::Adopt(adapter.to_owned(), native.to_owned());
         self.shared.call(session.id, |reply| Command::Binding(change, reply)).await
+    }
+
+    /// Refuses an adapter that has no native sessions.
+    fn check_binds(&self, adapter: &str) -> Result<(), Error> {
+        self.shared.check_adapter(adapter)?;
+        let known = self.shared.adapters.get(adapter);
+        if known.is_some_and(|adapter| adapter.capabilities().uses_bindings) {
+            return Ok(());
+        }
+        Err(Error::Unsupported { adapter: adapter.to_owned(), what: "tie a session to one of its own" })
     }
 }

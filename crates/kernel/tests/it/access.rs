@@ -33,6 +33,7 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("run_get", outcome(kernel.run_get(caller, run.id).await)),
         ("run_attempts", outcome(kernel.run_attempts(caller, run.id).await)),
         ("run_events", outcome(kernel.run_events(caller, run.id, Cursor::START, None).await)),
+        ("binding_list", outcome(kernel.binding_list(caller, &by).await)),
         ("run_list", outcome(kernel.run_list(caller, of_session).await)),
     ]
 }
@@ -46,6 +47,8 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     };
     let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
     vec![
+        ("binding_adopt", outcome(kernel.binding_adopt(caller, &by, "script", "n1").await)),
+        ("binding_invalidate", outcome(kernel.binding_invalidate(caller, &by, "script").await)),
         ("run_create", outcome(kernel.run_create(caller, prompt).await)),
         ("run_cancel", outcome(kernel.run_cancel(caller, run.id).await)),
         ("run_retry", outcome(kernel.run_retry(caller, run.id).await)),

@@ -241,6 +241,12 @@ async fn a_binding_is_declared_invalid_or_adopted_and_the_session_stays() {
     let (kernel, me) = (&world.kernel, &world.me);
     let missing = kernel.binding_invalidate(me, &by("a"), "puppet").await.unwrap_err();
     assert_eq!(missing.code(), "not_found");
+    world.play("d", "say hi").await;
+    for (adapter, code) in
+        [("puppet", "not_found"), ("script", "adapter_incompatible"), ("nobody", "adapter_not_registered")]
+    {
+        assert_eq!(kernel.binding_invalidate(me, &by("d"), adapter).await.unwrap_err().code(), code);
+    }
     play(&world, &mut hands, pull("a", "one"), "n1").await;
     let invalid = kernel.binding_invalidate(me, &by("a"), "puppet").await.unwrap();
     assert_eq!((invalid.status, invalid.native.as_deref()), (BindingStatus::Invalid, Some("n1")));

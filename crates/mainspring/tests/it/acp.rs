@@ -65,7 +65,11 @@ impl World {
 
     /// How many processes of agents there are, guards among them.
     fn processes(&self) -> usize {
-        marked(FOLDER, &self.folder.path().to_string_lossy()).len()
+        self.agents().len()
+    }
+
+    fn agents(&self) -> Vec<rustix::process::Pid> {
+        marked(FOLDER, |folder| Path::new(folder) == self.folder.path())
     }
 
     /// Waits until no process of an agent is left.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use mainspring_adapters::process::{Launch, MARK, Pipes, Process, marked};
+use mainspring_adapters::process::{Launch, MARK, Pipes, Process, marked, sweep};
 use mainspring_kernel::adapter::Death;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
@@ -27,7 +27,8 @@ fn launch(script: &str, grace: u64) -> Launch {
         pass_env: vec![],
         cwd: "/".into(),
         grace: Duration::from_millis(grace),
-        mark: Ids::system().node().to_string(),
+        scope: "guard-tests".into(),
+        name: Ids::system().node().to_string(),
     }
 }
 
@@ -46,9 +47,13 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), what).await.expect("what was awaited did not happen")
 }
 
+fn processes(launch: &Launch) -> Vec<rustix::process::Pid> {
+    marked(MARK, |mark| mark == launch.mark())
+}
+
 /// How many processes carry the mark of `launch`, the guard among them.
 fn left(launch: &Launch) -> usize {
-    marked(MARK, &launch.mark).len()
+    processes(launch).len()
 }
 
 #[tokio::test]
@@ -104,7 +109,7 @@ async fn a_guard_that_was_killed_proves_nothing_and_its_tree_is_killed_without_i
             std::fs::read_to_string(format!("/proc/{}/cmdline", pid.as_raw_pid())).unwrap_or_default();
         command.split('\0').nth(1) == Some("guard")
     };
-    let guard = marked(MARK, &launch.mark).into_iter().find(is_guard).unwrap();
+    let guard = processes(&launch).into_iter().find(is_guard).unwrap();
     rustix::process::kill_process(guard, rustix::process::Signal::KILL).unwrap();
     soon(process.ended()).await;
     assert_eq!(process.kill().await, Death::Unproven);
@@ -148,4 +153,31 @@ async fn what_cannot_be_started_says_so() {
     tasks.stop();
     soon(tasks.wait()).await;
     assert!(process.stderr().contains("/no/such/agent could not be started"), "{}", process.stderr());
+}
+
+#[tokio::test]
+async fn what_an_earlier_process_left_is_waited_for_and_then_killed() {
+    let orphaned = Launch {
+        scope: Ids::system().node().to_string(),
+        ..launch("setsid sleep 1000 & echo ready; cat", 60_000)
+    };
+    let other = launch("echo ready; cat", 60_000);
+    let (process, _pipes, _tasks) = start(&orphaned).await;
+    let (kept, _kept_pipes, _kept_tasks) = start(&other).await;
+    // Nobody ends it, until the patience is over.
+    let clock = Clock::manual(mainspring::core::Time(0));
+    let sweeping = async {
+        tokio::join!(sweep(&orphaned.scope, &clock), async {
+            while left(&orphaned) > 0 {
+                clock.advance(1_000);
+                tokio::task::yield_now().await;
+            }
+            clock.advance(1_000);
+        })
+    };
+    soon(sweeping).await;
+    assert_eq!(left(&orphaned), 0);
+    assert!(kept.is_alive() && left(&other) > 0, "what belongs to another is let alone");
+    soon(process.ended()).await;
+    soon(kept.kill()).await;
 }

@@ -177,6 +177,8 @@ async fn nobody_without_the_token_gets_anywhere() {
         (Method::GET, "/v1/sessions/a/messages".to_owned()),
         (Method::GET, "/v1/sessions/a/tree".to_owned()),
         (Method::GET, "/v1/sessions/a/events".to_owned()),
+        (Method::GET, "/v1/sessions/a/bindings".to_owned()),
+        (Method::DELETE, "/v1/sessions/a/bindings/script".to_owned()),
         (Method::POST, "/v1/sessions/a/runs".to_owned()),
         (Method::GET, "/v1/runs".to_owned()),
         (Method::POST, "/v1/runs".to_owned()),

@@ -108,7 +108,7 @@ async fn opencode_works_asks_stops_and_remembers() {
     // Killed in the middle of a turn, it goes on with what it knew.
     world.prompt("b", "HANG again").await;
     world.streams("b", "hanging").await;
-    for pid in marked(FOLDER, &world.folder.path().to_string_lossy()) {
+    for pid in world.agents() {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
     world.reopen().await;

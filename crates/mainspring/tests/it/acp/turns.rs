@@ -156,6 +156,13 @@ async fn the_model_is_chosen_where_the_agent_offers_it() {
     let run = world.send(with_model("a", "m2")).await;
     world.ended(run).await;
     assert_eq!(world.last("a").await.text(), "\"model\"=\"m2\"\nhistory\n");
+    // In the same process, which opens nothing anew: the same one is not chosen again, another one is.
+    for (model, noted) in [("m2", ""), ("m1", "\"model\"=\"m1\"\n")] {
+        let before = world.last("a").await.text();
+        let run = world.send(with_model("a", model)).await;
+        world.ended(run).await;
+        assert_eq!(world.last("a").await.text(), format!("{before}{noted}history\n"));
+    }
     let run = world.send(with_model("b", "m3")).await;
     let ended = serde_json::to_string(&world.ended(run).await).unwrap();
     assert!(ended.contains(r#"the agent has no model \"m3\"; it has m1, m2"#), "{ended}");
