@@ -8,6 +8,7 @@ use mainspring_core::{
 use serde::Serialize;
 
 use super::idempotency;
+use super::requests::in_order;
 use super::sessions::check_target;
 use super::{Accept, Accepted, Caller, CancelOutcome, Kernel, RunQuery, RunRequest, SessionTarget};
 use crate::actor::Command;
@@ -262,12 +263,15 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
         place: Place,
         policy: Policy,
     }
+    let session = request.session.in_order();
+    let options =
+        RunOptions { model_options: in_order(&request.options.model_options), ..request.options.clone() };
     let asked = Asked {
-        session: &request.session,
+        session: &session,
         prompt: &request.prompt,
         adapter: &request.adapter,
         mode: request.mode,
-        options: &request.options,
+        options: &options,
         place: request.place,
         policy: request.policy,
     };
@@ -297,5 +301,19 @@ mod tests {
         let mut asked = RunRequest::text("a", "hi");
         asked.options.model = Some("m".into());
         assert_eq!(fingerprint(&asked)[..], blake3::hash(first.as_bytes()).as_bytes()[..16]);
+    }
+
+    #[test]
+    fn the_order_of_keys_is_not_part_of_what_is_asked() {
+        let asked = |options: &str, metadata: &str| {
+            let mut asked = RunRequest::text("a", "hi");
+            asked.options.model_options = serde_json::from_str(options).unwrap();
+            asked.session.new.model_options = serde_json::from_str(options).unwrap();
+            asked.session.new.metadata = serde_json::from_str(metadata).unwrap();
+            fingerprint(&asked)
+        };
+        let first = asked(r#"{"a":{"x":1,"y":2},"b":3}"#, r#"{"c":4,"d":5}"#);
+        assert_eq!(asked(r#"{"b":3,"a":{"y":2,"x":1}}"#, r#"{"d":5,"c":4}"#), first);
+        assert_ne!(asked(r#"{"b":3,"a":{"y":1,"x":2}}"#, r#"{"d":5,"c":4}"#), first);
     }
 }

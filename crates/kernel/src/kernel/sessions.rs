@@ -29,8 +29,8 @@ impl Kernel {
         idempotency_key: Option<&str>,
     ) -> Result<(Session, bool), Error> {
         check_target(self, caller, target)?;
-        let request =
-            idempotency_key.map(|key| self.request_of(caller, "session_open", key, target)).transpose()?;
+        let asked = |key| self.request_of(caller, "session_open", key, &target.in_order());
+        let request = idempotency_key.map(asked).transpose()?;
         loop {
             if let Some(request) = &request
                 && let Some(answer) = self.request_known(request).await?

@@ -182,7 +182,8 @@ fn config(folder: &Path, resumes: &str, change: impl Fn(&mut AdapterConfig)) -> 
     let mut config = Config::with_state_dir(folder.join("state"));
     config.guard = vec![env!("CARGO_BIN_EXE_mainspring").into(), "guard".into()];
     config.adapter = "agent".into();
-    config.cancel_grace_ms = 300;
+    // Also how long a death may take to be proven, on a machine that is busy.
+    config.cancel_grace_ms = 2_000;
     config.adapters = [("agent".to_owned(), adapter)].into();
     config
 }

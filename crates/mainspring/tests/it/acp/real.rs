@@ -79,6 +79,8 @@ async fn opencode(tasks: &Tasks) -> World {
 async fn opencode_works_asks_stops_and_remembers() {
     let tasks = Tasks::default();
     let mut world = opencode(&tasks).await;
+    world.config.cancel_grace_ms = 20_000;
+    world.reopen().await;
 
     // A tool call, and a permission for it.
     let run = world.prompt("a", "RUN echo forty-two").await;
