@@ -203,3 +203,39 @@ async fn an_agent_authenticates_in_the_way_it_is_told() {
     assert!(run.contains("authentication") && run.contains("it has token"), "{run}");
     world.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_sessions_run_side_by_side_and_those_behind_them_are_cancelled_at_once() {
+    let world = World::with("resume", |adapter| adapter.max_processes = Some(8)).await;
+    let mut running = vec![];
+    for no in 0..8 {
+        running.push(world.prompt(&format!("r{no}"), "hang").await);
+    }
+    for no in 0..8 {
+        world.streams(&format!("r{no}"), "hanging").await;
+    }
+    let mut queued = vec![];
+    for no in 0..100 {
+        queued.push(world.prompt(&format!("q{no}"), "hang").await);
+    }
+    for run in &queued {
+        let outcome = soon(world.node().kernel().run_cancel(&world.me, *run)).await.unwrap();
+        assert_eq!(outcome.status, RunStatus::Cancelled, "what has not begun has ended when it is told to");
+    }
+    let last = world.prompt("z", "at last").await;
+    for run in &running {
+        soon(world.node().kernel().run_cancel(&world.me, *run)).await.unwrap();
+        assert_eq!(world.ended(*run).await.state.status(), RunStatus::Cancelled);
+    }
+    assert_eq!(world.ended(last).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(world.processes(), 16, "an agent and a guard each, used again");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_text_arrives_whole() {
+    let world = World::new("none").await;
+    let text = world.say("a", "flood 20000").await;
+    assert_eq!(text, "0123456789".repeat(20_000));
+    world.close().await;
+}
