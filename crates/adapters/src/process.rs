@@ -22,6 +22,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 
 pub mod guard;
 mod tail;
@@ -36,6 +37,8 @@ pub const MARK: &str = "GUARDED_BY_MAINSPRING";
 const STDERR: usize = 64 << 10;
 /// How long a guard may take, beyond the agent's grace period, to end its tree.
 const DEATH: Duration = Duration::from_secs(5);
+/// How long the end of a standard error is waited for, in milliseconds.
+const LAST_WORDS: u64 = 500;
 /// How often it is looked whether something is left, in milliseconds.
 const SWEEP: u64 = 20;
 /// What of mainspring's own environment an agent sees: where things are and how to show them, and no secrets.
@@ -142,8 +145,8 @@ impl Process {
         let tail = Arc::new(Mutex::new(Tail::new(STDERR)));
         let (orders, received) = mpsc::unbounded_channel();
         let (end, ended) = watch::channel(None);
-        tasks.spawn(collect(stderr, tail.clone()));
-        tasks.spawn(keep(guard, received, end));
+        let last_words = tasks.spawn(collect(stderr, tail.clone()));
+        tasks.spawn(keep(guard, received, last_words, clock.clone(), end));
         let process = Self {
             orders,
             ended,
@@ -275,6 +278,8 @@ pub fn check_folder(path: &Path) -> Result<(), StartError> {
 async fn keep(
     mut guard: Child,
     mut orders: mpsc::UnboundedReceiver<Signal>,
+    last_words: JoinHandle<()>,
+    clock: Clock,
     ended: watch::Sender<Option<ExitStatus>>,
 ) {
     let mut dropped = false;
@@ -282,6 +287,12 @@ async fn keep(
         let order = tokio::select! {
             biased;
             status = guard.wait() => {
+                // Whoever learns of the end can read the last words. Only what outlived its guard keeps them open.
+                let until = clock.now().plus(LAST_WORDS);
+                tokio::select! {
+                    _ = last_words => {}
+                    () = clock.sleep_until(until) => {}
+                }
                 let _ = ended.send(Some(status.unwrap_or_default()));
                 return;
             }

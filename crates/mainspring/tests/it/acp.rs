@@ -72,6 +72,16 @@ impl World {
         marked(FOLDER, |folder| Path::new(folder) == self.folder.path())
     }
 
+    /// Waits until there are this many processes: one that is just being started carries no name for a moment.
+    async fn grows_to(&self, processes: usize) {
+        let grown = async {
+            while self.processes() < processes {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon(grown).await;
+    }
+
     /// Waits until no process of an agent is left.
     async fn nothing_left(&self) {
         let none = async {

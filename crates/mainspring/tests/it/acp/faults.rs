@@ -31,7 +31,7 @@ async fn an_agent_that_ignores_a_cancellation_is_killed_with_all_it_started() {
     let world = World::new("resume").await;
     let run = world.prompt("a", "spawn; deaf").await;
     world.streams("a", "deaf").await;
-    assert!(world.processes() >= 4, "{}", world.processes());
+    world.grows_to(4).await;
     soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
     assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
     assert_eq!(world.processes(), 0, "cancelled means stopped");
@@ -147,12 +147,7 @@ async fn an_agent_that_is_not_there_or_does_not_speak_says_why() {
 async fn an_agent_that_is_cancelled_while_it_starts_has_ended_when_its_run_has() {
     let world = World::with("none", |it| it.command = Some(vec!["sleep".into(), "1000".into()])).await;
     let run = world.prompt("a", "hi").await;
-    let started = async {
-        while world.processes() < 2 {
-            tokio::task::yield_now().await;
-        }
-    };
-    soon(started).await;
+    world.grows_to(2).await;
     soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
     assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
     assert_eq!(world.processes(), 0, "cancelled means stopped");
@@ -207,7 +202,7 @@ async fn a_killed_daemon_leaves_no_agent_and_the_session_goes_on_after_it() {
     });
     let heard = soon(heard).await.unwrap();
     assert!(heard.contains("hanging"), "{heard}");
-    assert!(world.processes() >= 4, "{}", world.processes());
+    world.grows_to(4).await;
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     world.reopen().await;
@@ -216,5 +211,18 @@ async fn a_killed_daemon_leaves_no_agent_and_the_session_goes_on_after_it() {
     assert_eq!(events.last().unwrap().body.kind(), "run.orphaned");
     let heard = world.say("a", "history").await;
     assert_eq!(heard, "my name is Ada; spawn; hang\nhistory\n");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_opens_once_nothing_acts_that_an_earlier_one_had_started() {
+    let mut world = World::new("none").await;
+    world.node.take().unwrap().close().await;
+    let mark = format!("{}#of-an-earlier-one", world.config.state_dir.display());
+    let mut left =
+        Command::new("sleep").arg("0.5").env(mainspring_adapters::process::MARK, mark).spawn().unwrap();
+    let reaping = tokio::task::spawn_blocking(move || left.wait().unwrap());
+    world.reopen().await;
+    assert!(reaping.is_finished(), "it still acted when the node had opened");
     world.close().await;
 }

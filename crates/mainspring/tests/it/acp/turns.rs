@@ -124,7 +124,7 @@ async fn sessions_work_side_by_side_in_processes_of_their_own_and_do_not_mix() {
     for no in 0..4 {
         world.streams(&format!("s{no}"), "hanging").await;
     }
-    assert_eq!(world.processes(), 8, "an agent and a guard each");
+    world.grows_to(8).await;
     for run in &runs {
         soon(world.node().kernel().run_cancel(&world.me, *run)).await.unwrap();
     }
