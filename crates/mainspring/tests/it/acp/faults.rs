@@ -219,10 +219,12 @@ async fn a_node_opens_once_nothing_acts_that_an_earlier_one_had_started() {
     let mut world = World::new("none").await;
     world.node.take().unwrap().close().await;
     let mark = format!("{}#of-an-earlier-one", world.config.state_dir.display());
-    let mut left =
-        Command::new("sleep").arg("0.5").env(mainspring_adapters::process::MARK, mark).spawn().unwrap();
-    let reaping = tokio::task::spawn_blocking(move || left.wait().unwrap());
+    let done = world.folder.path().join("done");
+    let act = format!("sleep 0.5; touch {}", done.display());
+    let mark = (mainspring_adapters::process::MARK, mark);
+    let mut left = Command::new("sh").args(["-c", &act]).env(mark.0, mark.1).spawn().unwrap();
     world.reopen().await;
-    assert!(reaping.is_finished(), "it still acted when the node had opened");
+    assert!(done.exists(), "it still acted when the node had opened");
+    left.wait().unwrap();
     world.close().await;
 }
