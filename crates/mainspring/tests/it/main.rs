@@ -14,4 +14,5 @@ mod http;
 mod kill;
 mod limits;
 mod metrics;
+mod native;
 mod streams;
