@@ -28,6 +28,7 @@ use crate::tasks::Tasks;
 mod access;
 mod agents;
 mod artifacts;
+mod bindings;
 mod idempotency;
 mod keys;
 mod portable;

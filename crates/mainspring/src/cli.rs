@@ -20,6 +20,7 @@ mod doctor;
 mod fail;
 mod feed;
 mod file;
+mod guard;
 mod home;
 mod key;
 mod model_server;
@@ -110,6 +111,8 @@ enum Command {
     Config(config::Config),
     /// Check the state directory, the database, versions and limits
     Doctor(doctor::Doctor),
+    #[command(hide = true)]
+    Guard(guard::Guard),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -123,6 +126,10 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return misunderstood(&error),
     };
+    if let Command::Guard(guard) = &cli.command {
+        // Before any configuration is read: a guard has none.
+        return guard.execute();
+    }
     let output = Output::new(cli.global.json);
     let outcome = match start(cli, &output) {
         Ok(exit) => exit,
@@ -222,7 +229,7 @@ impl Context<'_> {
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,
-            Command::Completions { .. } => Ok(Exit::Done),
+            Command::Guard(_) | Command::Completions { .. } => Ok(Exit::Done),
         }
     }
 

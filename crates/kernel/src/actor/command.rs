@@ -1,20 +1,20 @@
 //! What an actor is told, by callers, by adapters and by the kernel itself.
 
-use mainspring_core::session::Command as SessionCommand;
 use std::sync::Arc;
 
+use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{
-    Answer, AttemptId, Cursor, Message, MessageId, Point, Position, Run, RunId, Session, WaitId,
+    Answer, AttemptId, Binding, Cursor, Message, MessageId, Point, Position, Run, RunId, Session, WaitId,
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
-use super::{Data, Instant};
+use super::{BindingChange, Data, Instant};
 use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
 use crate::error::Error;
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
 use crate::scheduler::Permit;
-use crate::store::{Request, StoreError};
+use crate::store::{Request, StateRow, StoreError};
 
 /// The answer to a command.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -24,7 +24,7 @@ pub(crate) enum Command {
     /// Accept a prompt.
     Accept(Box<Accept>, Reply<AcceptOutcome>),
     /// Create the session, if it is new, and remember the request that asked for it.
-    Create(Option<Box<Request>>, Reply<Result<Session, StoreError>>),
+    Create(Option<Box<Request>>, Vec<StateRow>, Reply<Result<Session, StoreError>>),
     /// Stop a run.
     Cancel(RunId, Reply<CancelOutcome>),
     /// Try an ended run again.
@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Answer(RunId, WaitId, Answer, Reply<Run>),
     /// Change the session itself.
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
+    /// Change what the session is bound to.
+    Binding(BindingChange, Reply<Binding>),
     /// Say how things stand.
     Snapshot(Reply<Instant>),
     /// Be in memory for whoever opened the session; `started` if it was not before.
@@ -81,7 +83,7 @@ impl Command {
             Self::Release | Self::Record { .. } | Self::RecordAtEnd { .. } | Self::Ask { .. } => false,
             Self::Head { .. } | Self::Executed(..) | Self::Steer { .. } => false,
             Self::Data(data) => data.is_call(),
-            Self::Navigate(..) | Self::Fork(..) => true,
+            Self::Navigate(..) | Self::Fork(..) | Self::Binding(..) => true,
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
         }
     }
@@ -99,11 +101,12 @@ impl Command {
         let error = error.clone();
         match self {
             Self::Accept(_, reply) => drop(reply.send(Err(error))),
-            Self::Create(_, reply) => drop(reply.send(Err(error))),
+            Self::Create(_, _, reply) => drop(reply.send(Err(error))),
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
             Self::Retry(_, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
+            Self::Binding(_, reply) => drop(reply.send(Err(error))),
             Self::Snapshot(reply) => drop(reply.send(Err(error))),
             Self::Open { reply, .. } => drop(reply.send(Err(error))),
             Self::Close(reply) => drop(reply.send(Err(error))),

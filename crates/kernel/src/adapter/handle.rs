@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentDefinition, AgentName, Answer, Artifact, AttemptId, Expect, Message, Point, StateEntry,
+    AgentDefinition, AgentName, Answer, Artifact, AttemptId, Expect, GrantId, Message, Point, StateEntry,
     StateOutcome, StateScope, Step, Time,
 };
 use serde_json::Value;
@@ -135,6 +135,11 @@ impl AttemptHandle {
         let owner = &self.assignment.run.owner;
         let found = self.parts.store.agent_find(owner, &name.id, name.version).await.map_err(Error::from)?;
         Ok(found.map(|row| row.definition))
+    }
+
+    /// An id for a grant of this attempt.
+    pub(crate) fn new_grant(&self) -> GrantId {
+        self.parts.ids.grant()
     }
 
     /// What a key of state holds, as the run sees it now.

@@ -49,8 +49,8 @@ impl Kernel {
         taken: Taken,
     ) -> Result<(Session, Opening), Error> {
         check_target(self, caller, target)?;
-        let request =
-            idempotency_key.map(|key| self.request_of(caller, operation, key, target)).transpose()?;
+        let asked = |key| self.request_of(caller, operation, key, &target.in_order());
+        let request = idempotency_key.map(asked).transpose()?;
         loop {
             if let Some(request) = &request
                 && let Some(answer) = self.request_known(request).await?
@@ -71,7 +71,7 @@ impl Kernel {
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
             self.shared.birth(session).await?;
-            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), reply)).await? {
+            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), vec![], reply)).await? {
                 Ok(session) => {
                     self.shared.note_opened(id);
                     return Ok((session, Opening::Created));

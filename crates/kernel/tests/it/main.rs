@@ -7,6 +7,7 @@ mod acceptance;
 mod access;
 mod agents;
 mod artifacts;
+mod bindings;
 mod branches;
 mod cancellation;
 mod check;

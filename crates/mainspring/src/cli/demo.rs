@@ -155,6 +155,7 @@ fn config(context: &Context<'_>, dir: &Path) -> Result<Config, Fail> {
         state_dir: dir.to_owned(),
         agents_dir: dir.join("agents"),
         adapter: native::NAME.into(),
+        adapters: Default::default(),
         models,
         ..context.config().clone()
     })

@@ -4,14 +4,17 @@
 #![allow(clippy::print_stderr, reason = "a seed must be seen to be played again")]
 
 mod access;
+mod acp;
 mod chat;
 mod cli;
 mod client;
 mod docs;
+mod guard;
 mod guests;
 mod http;
 mod kill;
 mod limits;
+mod mcp;
 mod metrics;
 mod model_server;
 mod native;
