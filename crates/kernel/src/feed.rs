@@ -267,7 +267,8 @@ impl Feed {
             return Err(DeltaError::Revoked);
         }
         state.thought_no += 1;
-        let thought = Thought { no: state.thought_no, attempt: by, text: text.into() };
+        let at = Position { cursor: state.cursor, pos: state.pos };
+        let thought = Thought { no: state.thought_no, attempt: by, text: text.into(), at };
         state.thoughts.push_back(thought);
         if state.thoughts.len() > THOUGHTS {
             state.thoughts.pop_front();

@@ -70,6 +70,8 @@ pub struct Thought {
     pub attempt: AttemptId,
     /// The text.
     pub text: Arc<str>,
+    /// Where the stream stood.
+    pub(super) at: Position,
 }
 
 impl Item {
@@ -208,16 +210,21 @@ impl Subscription {
             self.at.pos = limit;
             return Step::Ready(Item::Truncated(self.at));
         }
-        if let Some(delta) = self.delta(&state, limit) {
+        let thought = state.thoughts.iter().find(|thought| thought.no > self.thought);
+        let until = thought.map_or(limit, |thought| limit.min(thought.at.pos.max(self.at.pos)));
+        if let Some(delta) = self.delta(&state, until) {
             return Step::Ready(Item::Delta(delta));
+        }
+        // A thought comes after the text and the events that were there before it.
+        if let Some(thought) = thought.filter(|thought| thought.at.pos <= self.at.pos)
+            && event.as_ref().is_none_or(|event| event.cursor > thought.at.cursor)
+        {
+            self.thought = thought.no;
+            return Step::Ready(Item::Thought(thought.clone()));
         }
         if let Some(event) = event {
             self.at = event.position();
             return Step::Ready(Item::Event(event));
-        }
-        if let Some(thought) = state.thoughts.iter().find(|thought| thought.no > self.thought) {
-            self.thought = thought.no;
-            return Step::Ready(Item::Thought(thought.clone()));
         }
         if state.phase == Phase::Closed { Step::End } else { Step::Wait }
     }
