@@ -1,8 +1,9 @@
 //! What is sent and what comes back, beside the core's own types.
 
 use mainspring_core::{
-    AccessRole, ApiKey, AttemptId, Block, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy,
-    Position, Role, Run, RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time,
+    AccessRole, ApiKey, ArtifactRole, AttemptId, Block, ExternalRef, LegacyAlias, Message, MessageId, Mode,
+    Place, Policy, Position, Role, Run, RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus,
+    Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -260,6 +261,23 @@ pub struct Hit {
     pub snippet: String,
 }
 
+/// What an artifact is, beside its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct NewArtifact {
+    /// What it is; `file` if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// What it is for; `input` if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<ArtifactRole>,
+    /// Its name for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its media type.
+    #[serde(skip)]
+    pub mime_type: Option<String>,
+}
+
 /// Which sessions to list.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -267,6 +285,9 @@ pub struct SessionList {
     /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<SessionStatus>,
+    /// Only those of this kind of surface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub surface_kind: Option<String>,
     /// How many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use mainspring_core::{
-    Answer, ApiKey, Attempt, Event, KeyId, Message, MessageId, Position, Run, RunId, RunStatus, Session,
-    WaitId,
+    Answer, ApiKey, Artifact, Attempt, Event, KeyId, Message, MessageId, Position, Run, RunId, RunStatus,
+    Session, WaitId,
 };
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::{
-    Accepted, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewKey, Page, Problem, Prompt,
-    SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
+    Accepted, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact, NewKey, Page,
+    Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -267,6 +267,34 @@ impl Client {
     pub async fn run_answer(&self, run: RunId, wait: WaitId, answer: &Answer) -> Result<Run, Error> {
         let body = json!({"waitId": wait, "answer": answer});
         self.post(&["v1", "runs", &run.to_string(), "answer"], &body).await
+    }
+
+    /// Keeps `bytes` as an artifact of a session. The same `key` again gives the same artifact.
+    pub async fn artifact_put(
+        &self,
+        session: &str,
+        new: &NewArtifact,
+        bytes: Vec<u8>,
+        key: &str,
+    ) -> Result<Artifact, Error> {
+        let request = self.request(Method::POST, &["v1", "sessions", session, "artifacts"]).query(new);
+        let mime_type = new.mime_type.as_deref().unwrap_or("application/octet-stream");
+        let request = request.header(CONTENT_TYPE, mime_type).header("idempotency-key", key);
+        self.read(self.send(request.body(bytes)).await?).await
+    }
+
+    /// Artifacts of a session, the newest first.
+    pub async fn session_artifacts(
+        &self,
+        session: &str,
+        limit: Option<usize>,
+    ) -> Result<Page<Artifact>, Error> {
+        self.get(&["v1", "sessions", session, "artifacts"], &given([("limit", text(limit))])).await
+    }
+
+    /// Artifacts of a run, the newest first.
+    pub async fn run_artifacts(&self, run: RunId, limit: Option<usize>) -> Result<Page<Artifact>, Error> {
+        self.get(&["v1", "runs", &run.to_string(), "artifacts"], &given([("limit", text(limit))])).await
     }
 
     /// Makes a key. Its secret is shown this once.
