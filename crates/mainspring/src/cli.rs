@@ -25,6 +25,7 @@ mod prompt;
 mod run;
 mod serve;
 mod session;
+mod stdio;
 mod tree;
 mod watch;
 
@@ -92,6 +93,8 @@ enum Command {
     Feed(feed::Feed),
     /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
     Serve(serve::Serve),
+    /// Serve a host over standard input and output: JSON lines, of the protocol's versions 2 and 1
+    Stdio(stdio::Stdio),
     /// Make, list and revoke API keys
     #[command(subcommand)]
     Key(key::Key),
@@ -200,6 +203,7 @@ impl Context<'_> {
             Command::Run(run) => Box::pin(run.execute(self)).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
+            Command::Stdio(stdio) => Box::pin(stdio.execute(self)).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,

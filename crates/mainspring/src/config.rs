@@ -25,7 +25,7 @@ use serde::Serialize;
 
 pub use error::{ConfigError, Problem};
 pub use rule::Value;
-pub use settings::{AdapterConfig, Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Titles};
+pub use settings::{AdapterConfig, Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles};
 pub use source::{Origin, Sources, VARIABLES, Variable};
 
 use rule::{Given, Raw, Rule};

@@ -158,6 +158,13 @@ settings! {
         /// Milliseconds in which a request's body must have come.
         body_ms, number(1, HOUR), HttpLimits::default().body_ms;
     }
+    /// A host that asks over standard input and output.
+    stdio: Stdio {
+        /// Milliseconds that an agent waits for a tool of the host of `stdio`.
+        tool_timeout_ms, number(1, HOUR), 120 * SECOND;
+        /// Bytes of one line of the host of `stdio`.
+        line_bytes, number(1 << 10, TEXT), 32 << 20;
+    }
     /// How long to wait before a failed attempt is repeated.
     retry: Retry {
         /// Milliseconds before the second attempt; each further one waits longer.
@@ -172,6 +179,15 @@ const WORKERS: Number = number(1, 1024);
 /// The rule of `adapters.NAME.max_workers`.
 pub(super) const ADAPTER_WORKERS: Number = WORKERS;
 pub(super) const ADAPTER_WORKERS_DESCRIPTION: &str = "Runs of this adapter that may be active at once.";
+
+/// What holds for a host that asks over standard input and output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stdio {
+    /// Milliseconds that an agent waits for a tool of the host.
+    pub tool_timeout_ms: u64,
+    /// Bytes of one line.
+    pub line_bytes: usize,
+}
 
 /// How long to wait before a failed attempt is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
