@@ -9,19 +9,22 @@ use super::live::Query;
 use super::query::Refused;
 use super::{Shared, told};
 
+/// Reads an image.
+pub(super) fn read(image: &str) -> Result<Vec<u8>, Refused> {
+    // Hosts are used to write what it is before it.
+    let encoded = image.split_once("base64,").map_or(image, |(_, encoded)| encoded);
+    let invalid = |error| ("invalid_request".to_owned(), format!("imageBase64: {error}"));
+    BASE64_STANDARD.decode(encoded.trim()).map_err(invalid)
+}
+
 /// Keeps an image, once for each name of a query.
 pub(super) async fn keep(
     shared: &Shared,
     query: &Query,
     session: SessionId,
-    image: &str,
+    bytes: Vec<u8>,
     client: &str,
 ) -> Result<Block, Refused> {
-    // Hosts are used to write where it comes from before it.
-    let encoded = image.split_once("base64,").map_or(image, |(_, encoded)| encoded);
-    let bytes = BASE64_STANDARD
-        .decode(encoded.trim())
-        .map_err(|error| ("invalid_request".to_owned(), format!("imageBase64: {error}")))?;
     let mime_type = media_type(&bytes);
     let new = NewArtifact {
         kind: Some("image".into()),

@@ -112,6 +112,7 @@ async fn accept(
     let hint = shared.hints.get(&query.owner, key(&line, options));
     let cwd = line.cwd.clone().or(hint.cwd).unwrap_or_else(|| options.cwd.clone());
     let system_prompt = line.system_prompt.clone().filter(|text| !text.is_empty()).or(hint.system_prompt);
+    let image = line.image_base64.as_deref().map(image::read).transpose()?;
     let mut target = target(shared, query, &line).await?;
     if target.session_id.is_none() {
         target.surface_kind = Some(line.surface_kind.clone().unwrap_or_else(|| SURFACE.into()));
@@ -124,14 +125,14 @@ async fn accept(
     };
     let mut prompt = vec![];
     let native = line.legacy_adapter_session_id.as_ref().or(line.resume.as_ref());
-    if line.image_base64.is_some() || native.is_some() {
+    if image.is_some() || native.is_some() {
         let opened = shared.link.ask(&query.owner, |client| {
             let target = &target;
             async move { client.session_open(target).await }
         });
         let session = opened.await.map_err(|error| told(&error))?.0.id;
         target = Target { session_id: Some(session), ..Target::default() };
-        if let Some(image) = &line.image_base64 {
+        if let Some(image) = image {
             prompt.push(image::keep(shared, query, session, image, &scoped).await?);
         }
     }

@@ -116,7 +116,11 @@ impl Teller {
         let query = self.query.clone();
         query.learn(|known| known.attempt = event.attempt.or(known.attempt));
         let mut told = Told::default();
-        let mut say = |say: &Say<'_>| told.lines.push(line(say, &query.names(Some(event.id))));
+        let mut say = |say: &Say<'_>| {
+            // Text is told as it was streamed, whichever way it came.
+            let event = (!matches!(say, Say::TextDelta { .. })).then_some(event.id);
+            told.lines.push(line(say, &query.names(event)));
+        };
         match &event.body {
             Body::AttemptStarted {} | Body::RunRunning {} => query.learn(|known| known.running = true),
             Body::MessageCompleted { message, .. } => self.message(message, &mut say),
@@ -163,12 +167,14 @@ impl Teller {
     /// A message is whole: what of it has not been told yet is told now.
     fn message(&mut self, message: &Message, say: &mut impl FnMut(&Say<'_>)) {
         let seen = self.streamed.remove(&message.id).unwrap_or_default();
-        if is_spoken(message) {
+        if message.role == Role::Assistant {
             let text = message.text();
             if let Some(rest) = text.get(seen..).filter(|rest| !rest.is_empty()) {
                 say(&Say::TextDelta { text: rest });
             }
-            self.text.push_str(&text);
+            if is_spoken(message) {
+                self.text.push_str(&text);
+            }
         }
         for block in &message.content {
             match block {

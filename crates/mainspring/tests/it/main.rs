@@ -9,6 +9,7 @@ mod client;
 mod docs;
 mod guests;
 mod http;
+mod jsonl;
 mod kill;
 mod limits;
 mod metrics;
