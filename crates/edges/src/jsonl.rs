@@ -147,10 +147,12 @@ impl Jsonl {
         let shared = &self.0;
         shared.say(&Say::Init { session_id: "" }, &Names::default()).await;
         let lines = pipes::lines(from, shared.options.line_bytes)?;
-        tokio::select! {
-            left = read(shared, lines) => Ok(left),
-            () = shared.out.gone() => Ok(Left::Gone),
-        }
+        let left = tokio::select! {
+            left = read(shared, lines) => left,
+            () = shared.out.gone() => Left::Gone,
+        };
+        shared.calls.host_left();
+        Ok(left)
     }
 
     /// Resolves once every query has its end.
@@ -172,7 +174,8 @@ impl Jsonl {
     /// Tells those who still wait what is true of their queries, and returns once the host has it all.
     pub async fn finish(&self) {
         let shared = &self.0;
-        shared.calls.give_up();
+        shared.calls.host_left();
+        shared.calls.close();
         for query in shared.live.all() {
             let message = "mainspring leaves before the query has its end; send it again under the same requestId \
                            to learn what became of it";

@@ -313,12 +313,16 @@ impl Calls {
         Some((name, waiting))
     }
 
-    /// The host is gone: who waits is told so, and who calls from now on too.
-    pub(super) fn give_up(&self) {
+    /// The host says nothing more: who waits for it is told so, and who calls from now on too.
+    pub(super) fn host_left(&self) {
         let mut state = self.0.lock();
         state.closed = true;
         state.waiting.clear();
-        if let Some((path, lock)) = state.socket.take() {
+    }
+
+    /// Lets no agent in any more.
+    pub(super) fn close(&self) {
+        if let Some((path, lock)) = self.0.lock().socket.take() {
             // Gone with its file, in this order, so that the next host finds neither or both.
             let _ = std::fs::remove_file(path);
             drop(lock);
