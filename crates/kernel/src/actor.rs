@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::Recording;
+use crate::adapter::{Record, Recording};
 use crate::board::LiveStatus;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -93,6 +93,8 @@ struct Active {
     kill_at: Option<Time>,
     /// Set once the execution is given up: how the attempt ends when nothing acts for it any more.
     killing: Option<Outcome>,
+    /// What its adapter left to be recorded when its execution ends.
+    at_end: Vec<Record>,
 }
 
 impl Actor {
@@ -113,6 +115,8 @@ impl Actor {
             unanswered: vec![],
             last_role: None,
             state_at_pen: vec![],
+            // What an earlier process kept is not looked up, only erased once its run ends.
+            keeps_private: loaded.runs.iter().any(|(run, _)| run.pen.is_some()),
             session: loaded.session,
         };
         let latest = loaded.latest.as_ref();
@@ -145,7 +149,7 @@ impl Actor {
     }
 
     /// Serves the session until it is idle, deleted or taken over.
-    pub(crate) async fn serve(mut self) {
+    pub(crate) async fn serve(mut self: Box<Self>) {
         self.pump();
         self.count();
         loop {
@@ -188,7 +192,7 @@ impl Actor {
     async fn handle_only(&mut self, command: Command) {
         match command {
             Command::Accept(accept, reply) => {
-                let outcome = self.accept(*accept).await;
+                let outcome = Box::pin(self.accept(*accept)).await;
                 // A session that was to be made with this run was not made.
                 self.over |= !self.stored;
                 // Counted before it is told: whoever was told and then waits for idleness waits for this run too.
@@ -238,6 +242,9 @@ impl Actor {
                 let _ = reply.send(outcome);
             }
             Command::Data(data) => self.data(*data).await,
+            Command::RecordAtEnd { by, records, reply } => {
+                let _ = reply.send(self.record_at_end(by, records));
+            }
             Command::Record { by, records, reply } => {
                 let outcome = self.record(by, records).await;
                 let _ = reply.send(outcome);

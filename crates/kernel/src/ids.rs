@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    ArtifactId, AttemptId, EventId, KeyId, LineId, MessageId, NodeId, RunId, SessionId, WaitId,
+    ArtifactId, AttemptId, EventId, KeyId, LineId, MessageId, NodeId, RunId, SessionId, StepId, WaitId,
 };
 use parking_lot::Mutex;
 
@@ -74,7 +74,7 @@ macro_rules! draws {
 }
 draws! {
     session: SessionId, run: RunId, attempt: AttemptId, event: EventId, message: MessageId, node: NodeId, wait: WaitId,
-    line: LineId, key: KeyId, artifact: ArtifactId,
+    line: LineId, key: KeyId, artifact: ArtifactId, step: StepId,
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the home of random numbers")]

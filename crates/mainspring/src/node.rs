@@ -4,6 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainspring_adapters::ScriptAdapter;
+use mainspring_agent::models::BadModels;
+use mainspring_agent::tool::mcp::McpServers;
+use mainspring_agent::{Definitions, Models, NativeAdapter, Toolbox};
+use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Kernel, OnOrphan, Options, Retry};
@@ -31,6 +35,9 @@ pub enum NodeError {
     /// The database cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// What is said of models makes no sense.
+    #[error(transparent)]
+    Models(#[from] BadModels),
     /// What an earlier process left could not be taken up.
     #[error("{} cannot be taken up: {source}", path.display())]
     Kernel {
@@ -54,6 +61,7 @@ impl Node {
 
     async fn start(config: &Config, execute: bool) -> Result<Self, NodeError> {
         let (clock, ids) = (Clock::system(), Ids::system());
+        let adapters = adapters(config)?;
         let node = ids.node();
         let dir = StateDir::open(&config.state_dir, clock.now(), node)?;
         let path = database(&config.state_dir);
@@ -65,7 +73,7 @@ impl Node {
         let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
         let artifacts = Some(config.state_dir.join("artifacts"));
         let options = Options { node: Some(node), artifacts, execute, ..options_of(config) };
-        let kernel = Kernel::start(store.clone(), vec![Arc::new(ScriptAdapter)], options, clock, ids).await;
+        let kernel = Kernel::start(store.clone(), adapters, options, clock, ids).await;
         let kernel = kernel.map_err(|source| NodeError::Kernel { path, source })?;
         Ok(Self { kernel, store, dir })
     }
@@ -93,6 +101,14 @@ impl Node {
 /// Where the database of a state directory is.
 pub(crate) fn database(state_dir: &Path) -> PathBuf {
     state_dir.join(DATABASE)
+}
+
+/// The agent runtimes there are.
+fn adapters(config: &Config) -> Result<Vec<Arc<dyn Adapter>>, NodeError> {
+    let definitions = Definitions::new(Some(config.agents_dir.clone()));
+    let native = NativeAdapter::new(Models::new(&config.models)?, Toolbox::new(), definitions);
+    let native = native.with_mcp(McpServers::new(&config.models.mcp));
+    Ok(vec![Arc::new(ScriptAdapter), Arc::new(native)])
 }
 
 fn options_of(config: &Config) -> Options {

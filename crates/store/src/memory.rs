@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Run,
-    RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
+    RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Step, Time, Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -181,6 +181,14 @@ impl Store for MemoryStore {
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
         self.read(|state| {
             state.attempts.range((run, 0)..=(run, u32::MAX)).map(|(_, attempt)| attempt.clone()).collect()
+        })
+    }
+
+    async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
+        self.read(|state| {
+            let mut steps: Vec<Step> = state.steps.values().filter(|step| step.run == run).cloned().collect();
+            steps.sort_by_key(|step| (step.no, step.completed_at, step.id));
+            steps
         })
     }
 

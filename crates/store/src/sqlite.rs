@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Run,
-    RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
+    RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -43,6 +43,7 @@ mod read;
 mod readers;
 mod search;
 mod state;
+mod steps;
 mod write;
 mod write_records;
 mod writer;
@@ -271,6 +272,10 @@ impl Store for SqliteStore {
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
         self.read(move |connection| read::runs::attempts(connection, run)).await
+    }
+
+    async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
+        self.read(move |connection| steps::steps(connection, run)).await
     }
 
     async fn request_get(

@@ -175,7 +175,9 @@ fn play(script: &str) -> String {
 }
 
 fn line(body: &Body) -> String {
-    let payload = serde_json::to_value(body).unwrap()["payload"].take();
+    let mut payload = serde_json::to_value(body).unwrap()["payload"].take();
+    // Whether maps keep the order of their making depends on who else is in the build.
+    payload.sort_all_objects();
     let fields = payload.as_object().into_iter().flatten();
     let fields = fields.map(|(name, value)| format!(" {name}={}", value.to_string().replace('"', "")));
     format!("{}{}", body.kind(), fields.collect::<String>())

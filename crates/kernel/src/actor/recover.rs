@@ -34,6 +34,7 @@ impl Actor {
             telling: false,
             kill_at: None,
             killing: None,
+            at_end: vec![],
         });
         if survives {
             return Ok(());

@@ -3,9 +3,10 @@
 use mainspring_core::limits::check_text;
 use mainspring_core::{
     Answer, Attempt, Block, Cursor, Event, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
-    SessionId, WaitId,
+    SessionId, Step, WaitId,
 };
 use serde::Serialize;
+use serde_json::Value;
 
 use super::idempotency;
 use super::sessions::check_target;
@@ -152,6 +153,12 @@ impl Kernel {
         Ok(self.shared.store.attempts(run).await?)
     }
 
+    /// The model calls of a run, the first first: what each was shown, made and used.
+    pub async fn run_steps(&self, caller: &Caller, run: RunId) -> Result<Vec<Step>, Error> {
+        self.run_get(caller, run).await?;
+        Ok(self.shared.store.steps(run).await?)
+    }
+
     /// Runs, the newest first.
     pub async fn run_list(&self, caller: &Caller, query: RunQuery) -> Result<Vec<Run>, Error> {
         let owner = match query.session {
@@ -274,12 +281,16 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
         place: Place,
         policy: Policy,
     }
+    // Whether maps keep the order of their making depends on who else is in the build; what is asked does not.
+    let (mut session, mut options) = (request.session.clone(), request.options.clone());
+    session.new.metadata.iter_mut().for_each(Value::sort_all_objects);
+    options.output_schema.iter_mut().for_each(Value::sort_all_objects);
     let asked = Asked {
-        session: &request.session,
+        session: &session,
         prompt: &request.prompt,
         adapter: &request.adapter,
         mode: request.mode,
-        options: &request.options,
+        options: &options,
         place: request.place,
         policy: request.policy,
     };

@@ -13,4 +13,5 @@ mod jsonl;
 mod kill;
 mod limits;
 mod metrics;
+mod native;
 mod streams;
