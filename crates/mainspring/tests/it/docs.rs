@@ -67,6 +67,7 @@ fn the_documents_link_to_what_exists() {
         "docs/script.md",
         "docs/configuration.md",
         "docs/http.md",
+        "docs/jsonl.md",
         "docs/metrics.md",
         "docs/models.md",
     ] {

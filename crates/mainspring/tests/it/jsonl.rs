@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cli::command;
 
+mod docs;
 mod faults;
 mod golden;
 mod guests;
@@ -159,6 +160,15 @@ fn text_of(lines: &[Value], request: &str) -> String {
 /// A transcript in which nothing differs from one time to the next: ids are numbered in the order of their coming, and
 /// text that came in pieces is one piece.
 fn golden(lines: &[Value]) -> String {
+    let mut whole = joined(lines);
+    // Whether maps keep the order of their making depends on who else is in the build.
+    whole.iter_mut().for_each(Value::sort_all_objects);
+    let text: Vec<String> = whole.iter().map(Value::to_string).collect();
+    numbered(&text.join("\n"))
+}
+
+/// The same lines with text that came in pieces as one piece.
+fn joined(lines: &[Value]) -> Vec<Value> {
     let mut whole: Vec<Value> = vec![];
     for line in lines {
         match whole.last_mut() {
@@ -173,10 +183,7 @@ fn golden(lines: &[Value]) -> String {
             _ => whole.push(line.clone()),
         }
     }
-    // Whether maps keep the order of their making depends on who else is in the build.
-    whole.iter_mut().for_each(Value::sort_all_objects);
-    let text: Vec<String> = whole.iter().map(Value::to_string).collect();
-    numbered(&text.join("\n"))
+    whole
 }
 
 /// The same text with `run_4f…` as `run_1`, and so on.
