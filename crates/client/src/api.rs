@@ -288,6 +288,12 @@ pub struct SessionList {
     /// Only those of this kind of surface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub surface_kind: Option<String>,
+    /// Only the one that has an alias within this scope; with `legacy_key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub legacy_scope: Option<String>,
+    /// Which one of that scope.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub legacy_key: Option<String>,
     /// How many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,

@@ -157,6 +157,7 @@ impl Tools<'_> {
             limit: Some(limit(input.limit, 50, 200)?),
             // The smallest id there is: everything strictly before this moment.
             before: input.before_updated_at_ms.map(|at| format!("{at}.ses_{:032x}", 0)),
+            ..SessionList::default()
         };
         let page = self.ask(|client| {
             let list = &list;
@@ -368,7 +369,10 @@ impl Tools<'_> {
     /// The last `limit` events of a run.
     async fn events(&self, run: RunId, limit: usize) -> Result<Vec<Value>, (String, String)> {
         let (mut last, mut after) = (vec![], Position::START);
-        while limit > 0 {
+        if limit == 0 {
+            return Ok(vec![]);
+        }
+        loop {
             let page =
                 self.ask(|client| async move { client.run_history(run, after, Some(500)).await }).await?;
             last.extend(page.items);
@@ -406,7 +410,8 @@ impl Tools<'_> {
                 Err(error) => Err(told(&error)),
             }
         };
-        Ok(forms::run(run, text(run.prompt).await?, text(run.final_message).await?))
+        let (prompt, last) = (text(run.prompt).await?, text(run.final_message).await?);
+        Ok(forms::run(run, prompt.as_deref(), last.as_deref()))
     }
 }
 

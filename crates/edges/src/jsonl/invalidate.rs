@@ -6,7 +6,7 @@ use super::Shared;
 use super::line::{Envelope, InvalidateSession};
 
 /// Forgets what is known of the key.
-pub(super) fn hear(shared: &Arc<Shared>, envelope: Envelope, line: InvalidateSession) {
-    let owner = shared.owner(&envelope).to_owned();
+pub(super) fn hear(shared: &Arc<Shared>, envelope: &Envelope, line: &InvalidateSession) {
+    let owner = shared.owner(envelope).to_owned();
     shared.hints.forget(&owner, &line.session_key);
 }

@@ -7,7 +7,7 @@ use mainspring_core::{AttemptId, EventId, RunId, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{RwLock, watch};
 
-use super::line::{Envelope, Version};
+use super::line::Version;
 use super::say::Names;
 
 /// One query, from its line to its end.
@@ -104,7 +104,7 @@ impl Live {
     /// A query that was read; the one that lives under the same names, if there is one.
     pub(super) fn begin(
         &self,
-        envelope: Envelope,
+        version: Version,
         client: &str,
         owner: &str,
         request: String,
@@ -119,7 +119,7 @@ impl Live {
         let no = state.last;
         let query = Arc::new(Query {
             no,
-            version: envelope.version,
+            version,
             request,
             client: client.to_owned(),
             owner: owner.to_owned(),

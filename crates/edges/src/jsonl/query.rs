@@ -23,16 +23,16 @@ pub(super) fn default_key(options: &Options) -> &str {
 }
 
 /// Takes a query up. What a line does to the order of others is done before this returns.
-pub(super) fn hear(shared: &Arc<Shared>, envelope: Envelope, line: Line, weight: OwnedSemaphorePermit) {
-    let owner = shared.owner(&envelope).to_owned();
+pub(super) fn hear(shared: &Arc<Shared>, envelope: &Envelope, line: Line, weight: OwnedSemaphorePermit) {
+    let owner = shared.owner(envelope).to_owned();
     let client = envelope.client.clone().unwrap_or_else(|| CLIENT.to_owned());
     // Its lines carry the name, so that a host that gave none learns it.
     let request = envelope.request.clone().unwrap_or_else(|| shared.ids.secret());
     let unnamed = envelope.client.is_none();
     shared.calls.act_for(&owner);
-    let adapter = shared.adapter(&envelope, &line);
+    let adapter = shared.adapter(envelope, &line);
     // One that lives already under this name gives both their answer.
-    let query = match shared.live.begin(envelope, &client, &owner, request, adapter) {
+    let query = match shared.live.begin(envelope.version, &client, &owner, request, adapter) {
         Ok(query) => query,
         Err(living) => {
             tracing::debug!(request = living.request, "a query was sent again while it lives");

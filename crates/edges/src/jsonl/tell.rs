@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::line::Version;
 use super::live::Query;
-use super::say::{Activity, Say, line};
+use super::say::{Activity, Names, Say, line};
 
 /// Tells one query what happens.
 pub(super) struct Teller {
@@ -156,8 +156,12 @@ impl Teller {
             Body::BindingCreated { .. } | Body::BindingResumed { .. } => told.rebound = true,
             body => {
                 told.end = End::by(body);
-                if told.end.is_some() {
+                if let Some(end) = &told.end {
                     query.learn(|known| known.running = false);
+                    if end.error.as_ref().is_some_and(|error| error.code == "authentication") {
+                        // Which ways there are is part of the error's message; it is no host's to choose among them here.
+                        told.lines.push(line(&Say::AuthRequired { methods: &[] }, &Names::default()));
+                    }
                 }
             }
         }
@@ -209,4 +213,66 @@ fn shown(content: &[Block]) -> String {
         other => serde_json::to_string(other).unwrap_or_default(),
     };
     content.iter().map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use mainspring_core::{AttemptId, Close, Cursor, EventId, RunId, SessionId, Time, ToolOutcome};
+    use serde_json::json;
+
+    use super::*;
+    use crate::jsonl::live::Live;
+
+    /// What a query is told of `bodies`, without its names.
+    fn told(bodies: Vec<Body>) -> Vec<Value> {
+        let live = Live::default();
+        let begun = live.begin(Version::V1, "c", "o", "r".into(), "acp".into());
+        let mut teller = Teller::new(begun.unwrap_or_else(|query| query));
+        let event = |body| Event {
+            id: EventId::from_random([1; 16]),
+            cursor: Cursor(1),
+            pos: 0,
+            session: SessionId::from_random([2; 16]),
+            run: Some(RunId::from_random([3; 16])),
+            attempt: Some(AttemptId::from_random([4; 16])),
+            request: None,
+            at: Time(0),
+            body,
+        };
+        let lines = bodies.into_iter().flat_map(|body| teller.event(&event(body)).lines);
+        lines.map(|line| serde_json::from_slice(&line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_tool_that_no_message_asked_for_shows_what_it_said_last() {
+        let (tool_use_id, name) = ("t".to_owned(), "edit".to_owned());
+        let started = Body::ToolStarted {
+            tool_use_id: tool_use_id.clone(),
+            name: name.clone(),
+            input: Some(json!({"path": "a"})),
+        };
+        let says = |text: &str| Body::ToolUpdated { tool_use_id: tool_use_id.clone(), text: text.into() };
+        let done = Body::ToolCompleted { tool_use_id: tool_use_id.clone(), name: name.clone() };
+        let lines = told(vec![started.clone(), says("half"), says("whole"), done]);
+        assert_eq!(
+            lines,
+            [
+                json!({"type": "tool_activity", "name": "edit", "status": "started", "toolUseId": "t", "input": {"path": "a"}}),
+                json!({"type": "tool_activity", "name": "edit", "status": "completed", "toolUseId": "t"}),
+                json!({"type": "tool_result_display", "toolUseId": "t", "name": "edit", "output": "whole"}),
+            ]
+        );
+        let error = Failure::new("tool_failed", "no such file");
+        let failed =
+            Body::ToolFailed { tool_use_id: tool_use_id.clone(), name, outcome: ToolOutcome::Failed, error };
+        let lines = told(vec![started, failed]);
+        assert_eq!((&lines[1]["status"], &lines[2]["output"]), (&json!("failed"), &json!("no such file")));
+    }
+
+    #[test]
+    fn who_must_authenticate_is_told_so_before_the_end() {
+        let error = Failure::new("authentication", "the agent wants authentication (login)");
+        let lines = told(vec![Body::RunFailed { error, close: Close::default() }]);
+        assert_eq!(lines, [json!({"type": "auth_required", "methods": []})]);
+    }
 }

@@ -80,6 +80,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_import", "", r#"{"format": "none"}"#, Refused),
     ("session_list", "", "", NotListed),
     ("session_list", "?scope=org", "", NotListed),
+    ("session_list", "?externalKind=task&externalId=7", "", NotListed),
     ("session_message", "", "", NotFound),
     ("session_messages", "", "", NotFound),
     ("session_navigate", "", r#"{"messageId": null}"#, NotFound),

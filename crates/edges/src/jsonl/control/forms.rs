@@ -27,7 +27,7 @@ pub(super) fn session(session: &Session) -> Value {
     })
 }
 
-pub(super) fn run(run: &Run, prompt: Option<String>, final_text: Option<String>) -> Value {
+pub(super) fn run(run: &Run, prompt: Option<&str>, final_text: Option<&str>) -> Value {
     let error = run.state.error();
     json!({
         "runId": run.id,

@@ -173,7 +173,13 @@ fn lines_that_make_no_sense_are_answered_each() {
         format!("{long}\n"),
     ] {
         host.write(&text);
-        heard.push(host.hear());
+        let mut line = host.hear();
+        if line["code"] == "adapter_not_registered" {
+            // Which ones there are is not this edge's concern.
+            let message = line["message"].as_str().unwrap();
+            line["message"] = message.split(';').next().unwrap().into();
+        }
+        heard.push(line);
     }
     assert_snapshot!(golden(&heard), @r#"
     {"code":"invalid_json","message":"the line is not JSON: EOF while parsing a value at line 1 column 16","type":"error"}
@@ -183,7 +189,7 @@ fn lines_that_make_no_sense_are_answered_each() {
     {"clientId":"c","code":"invalid_request","message":"a prompt must not be empty","protocolVersion":2,"requestId":"r3","type":"error"}
     {"clientId":"c","code":"invalid_request","message":"query: unknown variant `both`, expected `ask` or `act`","protocolVersion":2,"requestId":"r4","type":"error"}
     {"code":"invalid_request","message":"protocolVersion 7 is not spoken here; 1 and 2 are","protocolVersion":7,"requestId":"r5","type":"error"}
-    {"clientId":"legacy-jsonl-client","code":"adapter_not_registered","message":"no adapter \"nope\"; there is script","protocolVersion":2,"requestId":"r6","type":"error"}
+    {"clientId":"legacy-jsonl-client","code":"adapter_not_registered","message":"no adapter \"nope\"","protocolVersion":2,"requestId":"r6","type":"error"}
     {"clientId":"legacy-jsonl-client","code":"invalid_request","message":"externalRefKind and externalRefId go together","protocolVersion":2,"requestId":"r7","type":"error"}
     {"clientId":"legacy-jsonl-client","code":"not_found","message":"no session \"ses_1\"","protocolVersion":2,"requestId":"r8","type":"error"}
     {"clientId":"legacy-jsonl-client","code":"invalid_request","message":"imageBase64: Invalid symbol 33, offset 0.","protocolVersion":2,"requestId":"r9","type":"error"}
