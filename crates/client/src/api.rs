@@ -124,6 +124,22 @@ pub struct Accepted {
     pub replayed: bool,
 }
 
+/// An agent's own session that exists already.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Adoption {
+    /// The adapter, by its name.
+    pub adapter: String,
+    /// The agent's own id of it.
+    pub adapter_native_session_id: String,
+    /// The folder it was opened in; the session's if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// The instructions it was opened with; the session's if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+}
+
 /// What a cancellation answers: what was done, not what is hoped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

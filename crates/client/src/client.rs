@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use mainspring_core::{
-    Answer, ApiKey, Artifact, Attempt, Event, KeyId, Message, MessageId, Position, Run, RunId, RunStatus,
-    Session, WaitId,
+    Answer, ApiKey, Artifact, Attempt, Binding, Event, KeyId, Message, MessageId, Position, Run, RunId,
+    RunStatus, Session, WaitId,
 };
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::{
-    Accepted, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact, NewKey, Page,
-    Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
+    Accepted, Adoption, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact, NewKey,
+    Page, Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -297,6 +297,23 @@ impl Client {
     /// Artifacts of a run, the newest first.
     pub async fn run_artifacts(&self, run: RunId, limit: Option<usize>) -> Result<Page<Artifact>, Error> {
         self.get(&["v1", "runs", &run.to_string(), "artifacts"], &given([("limit", text(limit))])).await
+    }
+
+    /// The agents' own sessions that a session is or was tied to, the newest generation of each adapter first.
+    pub async fn binding_list(&self, session: &str) -> Result<Vec<Binding>, Error> {
+        let page: Page<Binding> = self.get(&["v1", "sessions", session, "bindings"], &()).await?;
+        Ok(page.items)
+    }
+
+    /// Ties a session to an agent's own session that exists already, unless it has been tied to one.
+    pub async fn binding_adopt(&self, session: &str, adoption: &Adoption) -> Result<Binding, Error> {
+        self.post(&["v1", "sessions", session, "bindings"], adoption).await
+    }
+
+    /// Makes sure that an agent's own session is not used again. The session stays.
+    pub async fn binding_invalidate(&self, session: &str, adapter: &str) -> Result<Binding, Error> {
+        let request = self.request(Method::DELETE, &["v1", "sessions", session, "bindings", adapter]);
+        self.read(self.send(request).await?).await
     }
 
     /// Makes a key. Its secret is shown this once.

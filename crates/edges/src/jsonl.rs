@@ -223,7 +223,7 @@ async fn hear(
     match line {
         Line::Query(query) => query::hear(shared, &envelope, *query, weight),
         Line::Interrupt(interrupt) => interrupt::hear(shared, envelope, interrupt),
-        Line::InvalidateSession(invalid) => invalidate::hear(shared, &envelope, &invalid),
+        Line::InvalidateSession(invalid) => invalidate::hear(shared, envelope, invalid),
         Line::Warmup(warmup) => shared.hints.hear(shared.owner(&envelope), warmup, &shared.options),
         Line::ToolResult(result) => relay::answer(shared, &envelope, result).await,
         Line::RefreshToken(_) => shared.calls.act_for(shared.owner(&envelope)),

@@ -27,6 +27,7 @@ use crate::store::{Fence, Loaded};
 
 mod accept;
 mod answer;
+mod binding;
 mod cancel;
 mod command;
 mod commit;
@@ -39,6 +40,7 @@ mod recover;
 mod session;
 mod snapshot;
 mod tree;
+pub(crate) use binding::BindingChange;
 pub(crate) use command::{AcceptOutcome, Command, Reply};
 pub(crate) use data::{Data, StateWrite};
 use draft::Draft;
@@ -114,6 +116,7 @@ impl Actor {
             effects: loaded.effects,
             unanswered: vec![],
             last_role: None,
+            binding: None,
             state_at_pen: vec![],
             // What an earlier process kept is not looked up, only erased once its run ends.
             keeps_private: loaded.runs.iter().any(|(run, _)| run.pen.is_some()),
@@ -218,6 +221,10 @@ impl Actor {
             }
             Command::Session(commands, version, reply) => {
                 let outcome = self.change_session(commands, version).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Binding(change, reply) => {
+                let outcome = self.change_binding(change).await;
                 let _ = reply.send(outcome);
             }
             Command::Snapshot(reply) => {

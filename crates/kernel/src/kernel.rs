@@ -26,6 +26,7 @@ use crate::tasks::Tasks;
 
 mod access;
 mod artifacts;
+mod bindings;
 mod idempotency;
 mod keys;
 mod portable;
@@ -40,6 +41,7 @@ mod streams;
 mod tree;
 pub use access::Caller;
 pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
+pub use bindings::Adopted;
 pub use keys::{KeyQuery, NewKey, Secret};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;

@@ -385,13 +385,19 @@ impl Tools<'_> {
         Ok(last.iter().map(forms::event).collect())
     }
 
-    async fn bindings(&self, _session: SessionId) -> Result<Vec<Value>, (String, String)> {
-        Ok(vec![])
+    async fn bindings(&self, session: SessionId) -> Result<Vec<Value>, (String, String)> {
+        let ask = |client: Client| async move { client.binding_list(&session.to_string()).await };
+        Ok(self.ask(ask).await?.iter().map(forms::binding).collect())
     }
 
-    /// The runtime's own name for the session of a run.
-    async fn native(&self, _run: &mainspring_core::Run) -> Result<Option<String>, (String, String)> {
-        Ok(None)
+    /// The agent's own name for the session of a run.
+    async fn native(&self, run: &mainspring_core::Run) -> Result<Option<String>, (String, String)> {
+        let (id, session) = (run.id, run.session);
+        let attempts = self.ask(|client| async move { client.run_attempts(id).await }).await?;
+        let used = attempts.last().and_then(|attempt| attempt.binding);
+        let ask = |client: Client| async move { client.binding_list(&session.to_string()).await };
+        let bindings = self.ask(ask).await?;
+        Ok(bindings.into_iter().find(|binding| Some(binding.id) == used).and_then(|binding| binding.native))
     }
 
     /// A run, with what it was asked and what it said.

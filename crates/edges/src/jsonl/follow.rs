@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use mainspring_client::{Accepted, Client, Error, Events, Item, Snapshot, Thought};
-use mainspring_core::{Body, Event, Live, MessageId, Position, Run, RunId, SessionId};
+use mainspring_core::{BindingId, Body, Event, Live, MessageId, Position, Run, RunId, SessionId};
 use parking_lot::Mutex;
 
 use super::live::Query;
@@ -76,9 +76,27 @@ pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: Ac
     reader.read().await;
 }
 
+/// Learns the native session that a run uses. It is only a name: that it cannot be had is no reason to stop.
+async fn bind(shared: &Shared, query: &Query, session: SessionId, binding: BindingId) {
+    let ask = |client: Client| async move { client.binding_list(&session.to_string()).await };
+    match shared.link.ask(&query.owner, ask).await {
+        Ok(bindings) => {
+            let found = bindings.into_iter().find(|known| known.id == binding);
+            query.learn(|known| known.native = found.and_then(|binding| binding.native));
+        }
+        Err(error) => tracing::info!(%session, %error, "the agent's own session is not known"),
+    }
+}
+
 /// Tells how a run ended that has ended before.
 async fn recall(shared: &Shared, query: &Query, run: &Run, end: &End) {
     query.learn(|known| known.attempt = run.last_attempt);
+    let id = run.id;
+    let ask = |client: Client| async move { client.run_attempts(id).await };
+    let attempts = shared.link.ask(&query.owner, ask).await.unwrap_or_default();
+    if let Some(binding) = attempts.last().and_then(|attempt| attempt.binding) {
+        bind(shared, query, run.session, binding).await;
+    }
     let text = match said(shared, &query.owner, run).await {
         Ok(text) => text,
         Err(error) => return fail(shared, query, &told(&error)).await,
@@ -258,10 +276,10 @@ impl Reader {
                 }
             }
         };
-        let Some((query, Told { lines, end, rebound }, ended)) = news else { return };
+        let Some((query, Told { lines, end, bound }, ended)) = news else { return };
         self.flush().await;
-        if rebound {
-            self.bind(&query).await;
+        if let Some(binding) = bound {
+            bind(&self.shared, &query, self.session, binding).await;
         }
         for line in lines {
             self.shared.out.line(line).await;
@@ -345,7 +363,4 @@ impl Reader {
             }
         }
     }
-
-    /// Learns the native session that the run uses.
-    async fn bind(&self, _query: &Query) {}
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_client::{Client, Prompt, Target};
+use mainspring_client::{Adoption, Client, Error, Prompt, Target};
 use mainspring_core::{Block, ExternalRef, LegacyAlias, RunOptions, SessionId};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -12,7 +12,7 @@ use super::say::Say;
 use super::{CLIENT, Options, SURFACE, Shared, image, told};
 
 /// The scope of session keys that name none.
-const SCOPE: &str = "default";
+pub(super) const SCOPE: &str = "default";
 
 /// Why a query is not carried out: a stable code, and a sentence for people.
 pub(super) type Refused = (String, String);
@@ -77,9 +77,14 @@ fn lane(query: &Query, line: &Line, options: &Options) -> String {
     let name = match (&line.session_id, &line.external_ref_kind, &line.external_ref_id) {
         (Some(id), ..) if query.version == Version::V2 => format!("i{id}"),
         (_, Some(kind), Some(id)) => format!("e{kind}\0{id}"),
-        _ => format!("l{}\0{}", scope(line), key(line, options)),
+        _ => return lane_of(&query.owner, scope(line), key(line, options)),
     };
     format!("{}\0{name}", query.owner)
+}
+
+/// The lane of a session key.
+pub(super) fn lane_of(owner: &str, scope: &str, key: &str) -> String {
+    format!("{owner}\0l{scope}\0{key}")
 }
 
 fn scope(line: &Line) -> &str {
@@ -131,6 +136,9 @@ async fn accept(
             async move { client.session_open(target).await }
         });
         let session = opened.await.map_err(|error| told(&error))?.0.id;
+        if let Some(native) = native {
+            adopt(shared, query, session, native, &cwd, system_prompt.as_deref()).await?;
+        }
         target = Target { session_id: Some(session), ..Target::default() };
         if let Some(image) = image {
             prompt.push(image::keep(shared, query, session, image, &scoped).await?);
@@ -159,6 +167,36 @@ async fn accept(
         async move { client.run_create(prompt).await }
     };
     shared.link.ask(&query.owner, ask).await.map_err(|error| told(&error))
+}
+
+/// Ties the session to the agent's own session that the host remembers, unless it is tied to one already, or the agent has
+/// none: then the host's is old news.
+async fn adopt(
+    shared: &Shared,
+    query: &Query,
+    session: SessionId,
+    native: &str,
+    cwd: &str,
+    system_prompt: Option<&str>,
+) -> Result<(), Refused> {
+    let adoption = Adoption {
+        adapter: query.adapter.clone(),
+        adapter_native_session_id: native.to_owned(),
+        cwd: Some(cwd.to_owned()),
+        system_prompt: system_prompt.map(str::to_owned),
+    };
+    let adopted = shared.link.ask(&query.owner, |client: Client| {
+        let adoption = &adoption;
+        async move { client.binding_adopt(&session.to_string(), adoption).await }
+    });
+    match adopted.await {
+        Ok(_) => Ok(()),
+        Err(Error::Refused(problem)) if !problem.retryable => {
+            tracing::info!(%session, native, why = problem.detail, "the agent's own session was not adopted");
+            Ok(())
+        }
+        Err(error) => Err(told(&error)),
+    }
 }
 
 /// Which session: by its id if it is the owner's, else by what it stands for, else by its key.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainspring_core::{
-    Block, Body, Event, Failure, Message, MessageId, MessageStatus, Role, Run, RunStatus, Usage,
+    BindingId, Block, Body, Event, Failure, Message, MessageId, MessageStatus, Role, Run, RunStatus, Usage,
 };
 use serde_json::Value;
 
@@ -34,8 +34,8 @@ pub(super) struct Told {
     pub(super) lines: Vec<Vec<u8>>,
     /// How the run ended.
     pub(super) end: Option<End>,
-    /// The native session may be another.
-    pub(super) rebound: bool,
+    /// The native session that the run uses.
+    pub(super) bound: Option<BindingId>,
 }
 
 /// How a run ended.
@@ -153,7 +153,9 @@ impl Teller {
                     "a query waits for a person: answer with `mainspring run answer`"
                 );
             }
-            Body::BindingCreated { .. } | Body::BindingResumed { .. } => told.rebound = true,
+            Body::BindingCreated { binding_id, .. } | Body::BindingResumed { binding_id } => {
+                told.bound = Some(*binding_id);
+            }
             body => {
                 told.end = End::by(body);
                 if let Some(end) = &told.end {

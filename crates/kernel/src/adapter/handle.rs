@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Answer, Artifact, AttemptId, Expect, Message, Point, StateEntry, StateOutcome, StateScope, Step, Time,
+    Answer, Artifact, AttemptId, Expect, GrantId, Message, Point, StateEntry, StateOutcome, StateScope, Step,
+    Time,
 };
 use serde_json::Value;
 use tokio::io::AsyncRead;
@@ -105,6 +106,11 @@ impl AttemptHandle {
         let Some(tip) = tip else { return Ok(vec![]) };
         let path = self.parts.store.path(tip, None, limit).await.map_err(Error::from)?;
         Ok(path.into_iter().map(|placed| placed.message).collect())
+    }
+
+    /// An id for a grant of this attempt.
+    pub(crate) fn new_grant(&self) -> GrantId {
+        self.parts.ids.grant()
     }
 
     /// What a key of state holds, as the run sees it now.

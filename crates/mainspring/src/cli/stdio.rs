@@ -16,10 +16,11 @@ use super::Context;
 use super::fail::{Exit, Fail};
 use super::home::{Home, Purpose};
 use super::watch::interrupted;
-use crate::server::fits_socket;
+use crate::agents;
+use crate::config::Config;
 
-/// The socket by which agents reach the tools of the host, within the state directory.
-const RELAY: &str = "relay.sock";
+/// What hosts call agent runtimes, and the kind of adapter that drives them.
+const KINDS: [(&str, &str); 3] = [("acp", "acp"), ("acp-claude", "acp"), ("pi-mono", "pi")];
 /// How long a host may take to read the last lines, in milliseconds.
 const LAST_WORDS: u64 = 5_000;
 
@@ -84,24 +85,40 @@ impl Stdio {
             (false, true) => jsonl::OWNER.to_owned(),
             (false, false) => String::new(),
         };
-        let relay = Some(config.state_dir.join(RELAY)).filter(|_| is_own).filter(|path| {
-            let fits = fits_socket(path);
-            if !fits {
-                tracing::warn!(path = %path.display(), "the path is too long for a socket: agents cannot reach the tools of the host");
-            }
-            fits
-        });
+        let relay = agents::relay(config).filter(|_| is_own);
+        if relay.is_none() && is_own {
+            tracing::warn!(
+                "the path of the state directory is too long for a socket: agents cannot reach the tools of the host"
+            );
+        }
         let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
         jsonl::Options {
             owner,
             adapter: self.adapter.clone().unwrap_or_else(|| config.adapter.clone()),
-            aliases: self.alias.iter().cloned().collect::<HashMap<_, _>>(),
+            aliases: self.aliases(config),
             model: self.model.clone(),
             cwd: home.to_string_lossy().into_owned(),
             relay,
             tool_timeout: config.stdio.tool_timeout_ms,
             line_bytes: config.stdio.line_bytes,
         }
+    }
+}
+
+impl Stdio {
+    /// What hosts call adapters: by the kind of runtime they drive, unless one is configured under that name, and as it was
+    /// given.
+    fn aliases(&self, config: &Config) -> HashMap<String, String> {
+        let of_kind = |kind: &str| {
+            let fits = |name: &&String| config.adapters[*name].kind.is_some_and(|of| of.word() == kind);
+            // Of several, the one that queries take that name none.
+            Some(&config.adapter)
+                .filter(|name| config.adapters.contains_key(*name) && fits(name))
+                .or_else(|| config.adapters.keys().find(fits))
+        };
+        let known = KINDS.iter().filter(|(alias, _)| !config.adapters.contains_key(*alias));
+        let by_kind = known.filter_map(|(alias, kind)| Some(((*alias).to_owned(), of_kind(kind)?.clone())));
+        by_kind.chain(self.alias.iter().cloned()).collect()
     }
 }
 

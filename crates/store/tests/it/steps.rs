@@ -58,7 +58,7 @@ async fn a_database_without_steps_gets_them() {
     // As the version before left it.
     connection
         .execute_batch(
-            "DROP TABLE steps; DELETE FROM schema_migrations WHERE version >= 7; PRAGMA user_version = 2",
+            "DROP TABLE steps; ALTER TABLE adapter_bindings DROP COLUMN reconstructed; DELETE FROM schema_migrations WHERE version >= 7; PRAGMA user_version = 2",
         )
         .unwrap();
     drop(connection);

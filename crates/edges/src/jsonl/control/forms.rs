@@ -1,7 +1,7 @@
 //! Sessions, runs and the rest in the form that agents' tools know: one row of the specification's tables each, where the
 //! id of a session is `omiSessionId`.
 
-use mainspring_core::{Artifact, Attempt, Event, Run, Session};
+use mainspring_core::{Artifact, Attempt, Binding, Event, Run, Session};
 use serde_json::{Value, json};
 
 pub(super) fn session(session: &Session) -> Value {
@@ -77,6 +77,24 @@ pub(super) fn attempt(attempt: &Attempt) -> Value {
         "createdAtMs": attempt.created_at,
         "startedAtMs": attempt.started_at,
         "completedAtMs": attempt.completed_at,
+    })
+}
+
+pub(super) fn binding(binding: &Binding) -> Value {
+    json!({
+        "bindingId": binding.id,
+        "omiSessionId": binding.session,
+        "adapterId": binding.adapter,
+        "bindingGeneration": binding.generation,
+        "adapterNativeSessionId": binding.native,
+        "adapterInstanceId": null,
+        "resumeFidelity": binding.fidelity,
+        "status": binding.status,
+        "cwd": binding.cwd,
+        "modelId": null,
+        "metadata": {},
+        "createdAtMs": binding.created_at,
+        "updatedAtMs": binding.updated_at,
     })
 }
 
