@@ -6,8 +6,8 @@ use mainspring_core::{
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
-    ArtifactQuery, Caller, ForkRequest, NewArtifact, NewSession, RunQuery, RunRequest, Scope, SessionPatch,
-    SessionQuery, SessionTarget, StateOf, TreeQuery,
+    Adopted, ArtifactQuery, Caller, ForkRequest, NewArtifact, NewSession, RunQuery, RunRequest, Scope,
+    SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;

@@ -3,7 +3,7 @@
 use mainspring_core::{Binding, BindingStatus, Failure, Fidelity, MessageId, Place, Role, RunStatus};
 use mainspring_kernel::adapter::{End, Executed, Record};
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::kernel::{ForkRequest, RunRequest};
+use mainspring_kernel::kernel::{Adopted, ForkRequest, RunRequest, SessionTarget};
 use mainspring_kernel::{Error, Options};
 
 use crate::portable::{export, import};
@@ -313,7 +313,7 @@ fn only_native_state_survives_a_crash() {
     }
 }
 
-fn adopted(native: &str) -> Adopted {
+fn old(native: &str) -> Adopted {
     Adopted { native: native.into(), ..Adopted::default() }
 }
 
@@ -352,15 +352,15 @@ async fn a_binding_is_declared_invalid_or_adopted_and_the_session_stays() {
     assert_eq!(play(&world, &mut hands, pull("a", "two"), "n2").await, None);
     assert_eq!(world.path("a").await.len(), 4);
 
-    let taken = kernel.binding_adopt(me, &by("a"), "puppet", adopted("n9")).await.unwrap_err();
+    let taken = kernel.binding_adopt(me, &by("a"), "puppet", old("n9")).await.unwrap_err();
     assert!(matches!(taken, Error::AlreadyExists { .. }), "{taken}");
     world.prompt("b", "say hi").await;
     world.kernel.drain().await;
-    let adopted = kernel.binding_adopt(me, &by("b"), "puppet", adopted("old-1")).await.unwrap();
+    let adopted = kernel.binding_adopt(me, &by("b"), "puppet", old("old-1")).await.unwrap();
     assert_eq!((adopted.generation, adopted.fidelity), (1, Fidelity::Native));
     assert_eq!(play(&world, &mut hands, pull("b", "go on"), "n3").await.as_deref(), Some("old-1"));
     world.prompt("c", "say hi").await;
     world.kernel.drain().await;
-    let twice = kernel.binding_adopt(me, &by("c"), "puppet", adopted("old-1")).await.unwrap_err();
+    let twice = kernel.binding_adopt(me, &by("c"), "puppet", old("old-1")).await.unwrap_err();
     assert_eq!(twice.code(), "invalid_request", "{twice}");
 }

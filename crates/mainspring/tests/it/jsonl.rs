@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cli::command;
 
+mod acp;
 mod docs;
 mod faults;
 mod golden;
