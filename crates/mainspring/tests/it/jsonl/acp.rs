@@ -52,7 +52,7 @@ fn lines_name_the_agents_own_session_and_hosts_know_agents_by_their_kind() {
     // Version 1 knows no other.
     host.say(&json!({"type": "query", "id": "v1", "prompt": "old", "systemPrompt": "", "sessionKey": "k"}));
     let v1 = host.until(is_end).pop().unwrap();
-    assert_eq!((&v1["sessionId"], v1.get("adapterSessionId")), (&own.clone().into(), None));
+    assert_eq!((&v1["sessionId"], v1.get("adapterSessionId")), (&own.into(), None));
 }
 
 #[test]
