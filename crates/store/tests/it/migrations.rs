@@ -44,7 +44,6 @@ fn hex(bytes: &[u8; 16]) -> String {
 #[tokio::test]
 async fn bindings_from_before_they_said_how_they_were_made_were_not_reconstructed() {
     let folder = tempfile::tempdir().unwrap();
-    let access = include_str!("../../migrations/0003_access.sql");
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, title, status, surface_kind,
            default_adapter_id, metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
@@ -56,7 +55,7 @@ async fn bindings_from_before_they_said_how_they_were_made_were_not_reconstructe
         binding = hex(binding_id(1).as_bytes()),
         node = hex(node_id(1).as_bytes()),
     );
-    database_of(folder.path(), &[RELEASED[0], RELEASED[1], access], &fill);
+    database_of(folder.path(), &RELEASED[..6], &fill);
     let store = sqlite_open(folder.path());
     let found = store.bindings(session_id(1), None, 9).await.unwrap();
     let shown: Vec<_> =
@@ -91,7 +90,6 @@ async fn sessions_from_before_there_were_orgs_are_private() {
 #[tokio::test]
 async fn lines_from_before_there_was_state_know_who_opened_them() {
     let folder = tempfile::tempdir().unwrap();
-    let hex = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
            metadata_json, tip_line, tip_pos, version, created_at_ms, updated_at_ms, last_activity_at_ms)
@@ -126,7 +124,6 @@ async fn lines_from_before_there_was_state_know_who_opened_them() {
 #[tokio::test]
 async fn what_was_said_before_there_was_search_is_found_and_branched_from() {
     let folder = tempfile::tempdir().unwrap();
-    let hex = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let (session, now) = (hex(session_id(1).as_bytes()), NOW.0);
     let mut fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, title, status, surface_kind, default_adapter_id,
@@ -179,7 +176,6 @@ async fn what_was_said_before_there_was_search_is_found_and_branched_from() {
 #[tokio::test]
 async fn a_run_from_before_there_were_steps_and_steering_has_neither_and_can_get_them() {
     let folder = tempfile::tempdir().unwrap();
-    let hex = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
            metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
