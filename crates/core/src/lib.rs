@@ -8,6 +8,7 @@ pub mod access;
 pub mod attempt;
 pub mod binding;
 pub mod delegation;
+pub mod digest;
 pub mod event;
 pub mod ids;
 pub mod limits;
@@ -29,6 +30,7 @@ pub use access::{AccessRole, ApiKey, Visibility};
 pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};
 pub use delegation::{Delegation, DelegationMode, DelegationStatus};
+pub use digest::{Digest, DigestBy};
 pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, Live, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolOutcome,

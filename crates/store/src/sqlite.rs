@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Event, Line, MessageId, NodeId, Point, Position, Run,
+    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Digest, Event, Line, MessageId, NodeId, Point, Position, Run,
     RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Unexpected,
 };
 use mainspring_kernel::search::Query;
@@ -34,6 +34,7 @@ mod apply;
 mod check;
 mod columns;
 mod data;
+mod digests;
 mod error;
 mod migrate;
 mod open;
@@ -276,6 +277,10 @@ impl Store for SqliteStore {
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
         self.read(move |connection| steps::steps(connection, run)).await
+    }
+
+    async fn digest(&self, session: SessionId, tip: Point) -> Result<Option<Digest>, StoreError> {
+        self.read(move |connection| digests::digest(connection, session, tip)).await
     }
 
     async fn request_get(

@@ -370,6 +370,7 @@ fn apply(draft: &mut Draft, by: AttemptId, record: Record) -> Result<(), Error> 
             }
         }
         Record::Step(step) => draft.step(by, *step),
+        Record::Compacted(compacted) => draft.compact(*compacted)?,
         Record::Output { output, error } => draft.emit(Body::OutputCompleted { output, error }),
         Record::Continued { blocks } | Record::ToolResults { blocks } => draft.write_results(blocks),
         Record::ToolStarted { tool_use_id, name, input } => {
@@ -403,6 +404,9 @@ fn check_size(records: &[Record], limit: usize) -> Result<(), Error> {
             | Record::Continued { blocks }
             | Record::ToolResults { blocks } => ("message", size_of(blocks)),
             Record::Output { output, .. } => ("output", output.to_string().len()),
+            Record::Compacted(compacted) => {
+                ("summary", compacted.digest.summary.as_ref().map_or(0, String::len))
+            }
             Record::Step(step) => {
                 ("step", step.private.as_ref().map_or(0, |private| private.to_string().len()))
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Digest, Event, Grant,
     GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
     StateSlot, Step, StepId,
 };
@@ -24,6 +24,7 @@ pub(super) struct State {
     pub(super) floors: BTreeMap<SessionId, (Position, bool)>,
     pub(super) attempts: BTreeMap<(RunId, u32), Attempt>,
     pub(super) steps: BTreeMap<(RunId, u32, StepId), Step>,
+    pub(super) digests: BTreeMap<(Point, SessionId), Digest>,
     pub(super) events: BTreeMap<u64, Event>,
     pub(super) messages: BTreeMap<MessageId, PlacedMessage>,
     /// When each message came, as a number that grows.

@@ -76,7 +76,7 @@ use {
 };
 
 /// The one row of `sql`, if there is one.
-fn one<T>(
+pub(super) fn one<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
