@@ -11,9 +11,16 @@ use crate::provider::{
     Connections, ErrorKind, GenaiProvider, KeySource, Kind, ModelError, ModelOptions, Provider,
 };
 use crate::tool::mcp::McpConfig;
+use crate::window::window;
 
 /// The profile of runs that name none.
 pub const DEFAULT_PROFILE: &str = "main_reasoner";
+
+/// The profile of the model that summarises what does not fit.
+pub const SUMMARIZER: &str = "summarizer";
+
+/// The profile of the model that names sessions; else the summarizer does.
+pub const TITLER: &str = "titler";
 
 /// What the configuration says of models: the tables `providers`, `models`, `prices` and `mcp`.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
@@ -89,6 +96,8 @@ pub struct Profile {
     pub reasoning: Option<String>,
     /// Milliseconds that it may be silent.
     pub silence_ms: Option<u64>,
+    /// How many tokens it takes, prompt and answer together; if not given, as is known of the model.
+    pub context_tokens: Option<u64>,
 }
 
 impl Profile {
@@ -135,6 +144,20 @@ pub struct Chosen {
     pub options: ModelOptions,
     /// What it costs, if that is known.
     pub price: Option<Price>,
+    /// How many tokens it takes, prompt and answer together, if that is known.
+    pub window: Option<u64>,
+}
+
+/// Tokens that are left for an answer, if nobody says how long it may be.
+const ANSWER: u64 = 8_192;
+
+impl Chosen {
+    /// How many tokens a prompt may come to, if that is known.
+    pub fn room(&self) -> Option<u64> {
+        let window = self.window?;
+        let answer = self.options.max_tokens.map_or(ANSWER, u64::from);
+        Some(window - answer.min(window / 4))
+    }
 }
 
 /// The providers that need no configuration but a key: name, kind, place, variable.
@@ -216,7 +239,16 @@ impl Models {
             profile: known.map(|_| name.to_owned()),
             options: known.map(Profile::options).unwrap_or_default(),
             price: self.prices.of(provider, model),
+            window: known
+                .filter(|known| known.model == model)
+                .and_then(|known| known.context_tokens)
+                .or_else(|| window(model)),
         })
+    }
+
+    /// The model of a purpose; none if no profile is configured for it.
+    pub fn purpose(&self, profile: &str) -> Option<Chosen> {
+        self.profiles.get(profile).and_then(|_| self.choose(None, Some(profile)).ok())
     }
 }
 

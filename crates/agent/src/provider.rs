@@ -3,6 +3,8 @@
 //! A request holds the whole conversation; the answer is a stream of pieces that ends with [`Piece::Done`] or an
 //! error. To drop the stream is to give the request up: its connection is closed.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use mainspring_core::{Role, Usage};
@@ -63,7 +65,7 @@ pub enum Part {
         /// Its media type.
         mime_type: String,
         /// Its bytes, as base64.
-        data: String,
+        data: Arc<str>,
         /// Its name.
         name: Option<String>,
     },

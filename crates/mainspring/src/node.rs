@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mainspring_adapters::ScriptAdapter;
 use mainspring_agent::models::BadModels;
 use mainspring_agent::tool::mcp::McpServers;
-use mainspring_agent::{Definitions, Models, NativeAdapter, Toolbox};
+use mainspring_agent::{Definitions, Models, NativeAdapter, NativeOptions, Toolbox};
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
@@ -106,7 +106,9 @@ pub(crate) fn database(state_dir: &Path) -> PathBuf {
 /// The agent runtimes there are.
 fn adapters(config: &Config) -> Result<Vec<Arc<dyn Adapter>>, NodeError> {
     let definitions = Definitions::new(Some(config.agents_dir.clone()));
-    let native = NativeAdapter::new(Models::new(&config.models)?, Toolbox::new(), definitions);
+    let native = NativeAdapter::new(Models::new(&config.models)?, Toolbox::built_in(), definitions);
+    let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
+    let native = native.with_options(options);
     let native = native.with_mcp(McpServers::new(&config.models.mcp));
     Ok(vec![Arc::new(ScriptAdapter), Arc::new(native)])
 }

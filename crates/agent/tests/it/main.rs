@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod context;
+mod data;
 mod mcp;
 mod provider;
+mod titles;
 mod tools;
 mod turns;
 mod world;
