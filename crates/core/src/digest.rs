@@ -14,6 +14,8 @@ pub struct Digest {
     pub at: Point,
     /// The same, by id.
     pub message: MessageId,
+    /// The last prompt among those that it stands for: a model is shown it if it is the last of all.
+    pub prompt: Option<MessageId>,
     /// What was said; none if nobody summarised it.
     pub summary: Option<String>,
     /// How many of the messages no summary tells of.
@@ -68,6 +70,7 @@ mod tests {
         let digest = |summary: Option<&str>, left_out| Digest {
             at: Point { line: LineId(1), pos: 7 },
             message: MessageId::from_random([1; 16]),
+            prompt: None,
             summary: summary.map(str::to_owned),
             left_out,
             below: 0,

@@ -38,6 +38,7 @@ mod lifetime;
 mod recover;
 mod session;
 mod snapshot;
+mod steer;
 mod tree;
 pub(crate) use command::{AcceptOutcome, Command, Reply};
 pub(crate) use data::{Data, StateWrite};
@@ -95,6 +96,8 @@ struct Active {
     killing: Option<Outcome>,
     /// What its adapter left to be recorded when its execution ends.
     at_end: Vec<Record>,
+    /// Tells its adapter whether a prompt waits to join it.
+    steering: tokio::sync::watch::Sender<bool>,
 }
 
 impl Actor {
@@ -115,11 +118,22 @@ impl Actor {
             unanswered: vec![],
             last_role: None,
             state_at_pen: vec![],
+            merged: loaded
+                .runs
+                .iter()
+                .map(|(run, _)| run)
+                .filter(|run| run.merged_into.is_some())
+                .cloned()
+                .collect(),
             // What an earlier process kept is not looked up, only erased once its run ends.
             keeps_private: loaded.runs.iter().any(|(run, _)| run.pen.is_some()),
             session: loaded.session,
         };
         let latest = loaded.latest.as_ref();
+        let waits = |run: &&Run| run.state.holder().is_none() && run.merged_into.is_none();
+        let mut queue: Vec<Run> = loaded.runs.iter().map(|(run, _)| run).filter(waits).cloned().collect();
+        // As they were put there: what has begun, then what steers, then the others.
+        queue.sort_by_key(|run| (run.attempts == 0, !run.steers));
         Self {
             feed,
             fence,
@@ -128,13 +142,7 @@ impl Actor {
             hot,
             stored,
             active: None,
-            queue: loaded
-                .runs
-                .iter()
-                .map(|(run, _)| run)
-                .filter(|run| run.state.holder().is_none())
-                .cloned()
-                .collect(),
+            queue: queue.into(),
             next_no: latest.map_or(0, |run| run.no) + 1,
             answered: None,
             ordered: false,
@@ -247,6 +255,11 @@ impl Actor {
             }
             Command::Record { by, records, reply } => {
                 let outcome = self.record(by, records).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Steer { by, records, reply } => {
+                let outcome = self.steer(by, records).await;
+                self.count();
                 let _ = reply.send(outcome);
             }
             Command::Ask { by, ask, reply } => self.ask(by, ask, reply).await,

@@ -311,6 +311,8 @@ pub struct Compacted {
 pub struct Context {
     /// What stands for the older messages.
     pub digest: Option<Digest>,
+    /// The last prompt, if it lies among those.
+    pub prompt: Option<Arc<Message>>,
     /// The messages after those, each with its place, root first.
     pub messages: Vec<(Point, Arc<Message>)>,
 }

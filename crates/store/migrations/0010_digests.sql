@@ -5,6 +5,7 @@ CREATE TABLE digests (
   pos INTEGER NOT NULL,
   session_id BLOB NOT NULL,
   message_id BLOB NOT NULL CHECK (length(message_id) = 16),
+  prompt_message_id BLOB,
   summary TEXT,
   left_out INTEGER NOT NULL,
   below INTEGER NOT NULL,

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Block, Digest, DigestBy, Message, Point, PromptRef, Role};
+use mainspring_core::{Digest, DigestBy, Message, Point, PromptRef};
 use mainspring_kernel::adapter::{Compacted, Context, End, Record};
 
 use super::aside::Aside;
@@ -54,11 +54,13 @@ impl Looper<'_> {
         let mut turns = vec![];
         if let Some(digest) = &context.digest {
             turns.push(prompt::note(digest.text()));
-            // Whatever is left out, what it is to answer is not.
-            let asked = &self.attempt.assignment().prompt;
-            if !path.iter().any(|message| message.id == asked.id) {
-                turns.extend(prompt::turns(std::slice::from_ref(asked), &self.private, &self.files));
-            }
+            // Whatever is left out, what the run is to answer is not, nor what was said last.
+            let asked = self.attempt.assignment().prompt.clone();
+            let last = context.prompt.clone().filter(|last| last.id != asked.id);
+            let missing = [asked].into_iter().chain(last);
+            let missing: Vec<_> =
+                missing.filter(|one| path.iter().all(|message| message.id != one.id)).collect();
+            turns.extend(prompt::turns(&missing, &self.private, &self.files));
         }
         turns.extend(prompt::turns(&path, &self.private, &self.files));
         turns
@@ -109,10 +111,12 @@ impl Looper<'_> {
             // How much the model takes is not known after all.
             Cause::Provider => u64::MAX,
         };
+        let mut prompts = old.iter().filter(|(_, message)| message.is_prompt()).map(|(_, message)| message.id);
         let left_out = earlier.map_or(0, |earlier| earlier.left_out);
         let digest = Digest {
             at: *at,
             message: last.id,
+            prompt: prompts.next_back().or(earlier.and_then(|earlier| earlier.prompt)),
             summary: match by {
                 DigestBy::Summarizer => summary,
                 DigestBy::Fallback => earlier.and_then(|earlier| earlier.summary.clone()),
@@ -121,7 +125,7 @@ impl Looper<'_> {
             below,
             made_at: self.attempt.now(),
         };
-        let smaller = Context { digest: Some(digest.clone()), messages: kept.to_vec() };
+        let smaller = Context { digest: Some(digest.clone()), prompt: None, messages: kept.to_vec() };
         let after = kept.iter().map(|(_, message)| scale.of(estimate::of(message))).sum::<u64>();
         let from = old.first().map_or(last.id, |(_, first)| first.id);
         records.push(Record::Compacted(Box::new(Compacted {
@@ -133,7 +137,8 @@ impl Looper<'_> {
             tokens_after: self.bare(&smaller) + after,
         })));
         self.attempt.record(records).await?;
-        Ok(Some(smaller))
+        // As every later run will find it.
+        Ok(Some(self.context().await?))
     }
 
     /// How far our estimates are from what the provider counted.
@@ -266,21 +271,15 @@ fn cut(
     }
     let parts = |at: &usize| !messages[at - 1].1.unanswered().is_empty();
     let allowed = || (1..messages.len()).filter(|at| !parts(at));
-    let begins = |at: &usize| is_prompt(&messages[*at].1);
+    let begins = |at: &usize| messages[*at].1.is_prompt();
     let from = |at: &usize| *at >= fits;
     let whole = allowed().filter(from).find(begins);
     whole.or_else(|| allowed().find(from)).or_else(|| allowed().next_back())
 }
 
-/// True for what a person said; false for what tools answered.
-fn is_prompt(message: &Message) -> bool {
-    let results = message.content.iter().any(|block| matches!(block, Block::ToolResult { .. }));
-    message.role == Role::User && !results
-}
-
 #[cfg(test)]
 mod tests {
-    use mainspring_core::{LineId, MessageId, MessageStatus, SessionId, Time};
+    use mainspring_core::{Block, LineId, MessageId, MessageStatus, Role, SessionId, Time};
     use proptest::prelude::*;
     use serde_json::json;
 

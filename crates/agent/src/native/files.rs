@@ -27,7 +27,7 @@ impl Files {
         shown: usize,
     ) -> Result<(), Stop> {
         let prompt = &attempt.assignment().prompt;
-        let messages = context.messages.iter().map(|(_, message)| message).chain([prompt]);
+        let messages = context.messages.iter().map(|(_, message)| message).chain(&context.prompt).chain([prompt]);
         let named: Vec<(ArtifactId, Option<String>)> = messages.flat_map(attached).collect();
         for (id, name) in named {
             if !self.0.contains_key(&id) {

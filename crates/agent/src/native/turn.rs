@@ -82,6 +82,10 @@ impl<'a> Looper<'a> {
         loop {
             head = match head {
                 Head::User => {
+                    if looper.attempt.is_steered() {
+                        // What was said to the run while it worked is on its path from here on.
+                        looper.attempt.steer(vec![]).await?;
+                    }
                     looper.check_limits()?;
                     let context = looper.fitting().await?;
                     // To make it fit may have cost something.
@@ -201,7 +205,12 @@ impl<'a> Looper<'a> {
                 }
             }
         }
-        if let Next::Continue(more) = self.adapter.hooks.on_turn(self.occasion(), text).await {
+        let next = self.adapter.hooks.on_turn(self.occasion(), text).await;
+        // Somebody who has more to say comes before what a hook has.
+        if self.attempt.is_steered() && !self.attempt.steer(std::mem::take(&mut records)).await?.is_empty() {
+            return Ok(None);
+        }
+        if let Next::Continue(more) = next {
             return self.go_on(more, records).await;
         }
         self.attempt.record_at_end(records).await?;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Body, DigestBy, Message, MessageId, Place, Run, RunOptions, RunStatus, StopReason};
+use mainspring_core::{Body, DigestBy, Message, MessageId, Place, Policy, Run, RunOptions, RunStatus, StopReason};
 use mainspring_kernel::kernel::{ForkRequest, RunRequest};
 use mainspring_kernel::store::SessionRef;
-use mainspring_testkit::model::{Fault, Reply, Tokens, Wire};
+use mainspring_testkit::model::{Act, Fault, Gate, Reply, Tokens, Wire};
 use serde_json::{Value, json};
 
-use crate::world::{Setup, World};
+use crate::world::{Setup, World, soon};
 
 /// A model that takes 1000 tokens, of which 250 are left for an answer, and one that summarises.
 const SUMMARISED: &str = "context_tokens = 1000\n\
@@ -345,4 +345,35 @@ async fn a_summary_is_part_of_the_budget() {
     assert_eq!(run.state.error().unwrap().code, "limit_reached");
     assert_eq!(run.usage.input_tokens, 5_000);
     assert_eq!(world.server.counts().asked, 3, "the model itself was not asked");
+}
+
+#[tokio::test]
+async fn what_was_said_last_stays_even_if_it_was_said_while_the_run_worked() {
+    let world = Setup { profile: SUMMARISED, ..Setup::default() }.start().await;
+    let gate = Gate::default();
+    let call = |input| {
+        let tokens = Tokens { input, output: 10, ..Tokens::default() };
+        Reply::tool("add", json!({"a": 1, "b": 1})).costing(tokens)
+    };
+    let mut first = call(100);
+    first.acts.insert(0, Act::Hold(gate.clone()));
+    world.server.then(first);
+    for input in [200, 400, 600, 800] {
+        world.server.then(call(input));
+    }
+    world.server.then(say("It added some.", 50)).then(say("done", 300));
+    let run = world.prompt("add until it is enough").await;
+    soon(gate.reached()).await;
+    let steer = RunRequest { policy: Policy::Steer, ..RunRequest::text("s", "and be polite") };
+    let steered = world.send(steer).await;
+    gate.open();
+    assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);
+    world.ended(steered.id).await;
+    let shown = world.last();
+    let text = shown.to_string();
+    assert!(text.contains("It added some.") && text.contains("add until it is enough"), "{text}");
+    assert!(text.contains("and be polite"), "{text}");
+    let (calls, results) = pairs(&shown);
+    assert_eq!(calls, results);
+    assert!(calls.len() < 5, "{calls:?}");
 }

@@ -6,6 +6,7 @@ mod context;
 mod data;
 mod mcp;
 mod provider;
+mod steering;
 mod titles;
 mod tools;
 mod turns;

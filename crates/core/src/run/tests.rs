@@ -42,6 +42,8 @@ impl World {
             prompt: None,
             options: RunOptions::default(),
             place: Place::Tip,
+            steers: false,
+            merged_into: None,
             pen: None,
             state: RunState::Queued { retry_at: None },
             attempts: 0,
@@ -58,6 +60,10 @@ impl World {
 
     /// Plays one command of a script and says which events it made.
     fn step(&mut self, text: &str) -> Result<Vec<Body>, Refusal> {
+        if text == "steers" {
+            self.run.steers = true;
+            return Ok(vec![]);
+        }
         let bodies = match spent(text) {
             // A worker's report counts while the worker has authority; the kernel drops a later one.
             Some(usage) => {
@@ -106,6 +112,7 @@ impl World {
             }
             "finish" => Command::Finish { by, outcome: outcome(text) },
             "retry" => Command::Retry,
+            "merge" => Command::Merge { into: RunId::from_random([9; 16]) },
             other => panic!("{other} is no command"),
         }
     }
@@ -181,6 +188,56 @@ fn line(body: &Body) -> String {
     let fields = payload.as_object().into_iter().flatten();
     let fields = fields.map(|(name, value)| format!(" {name}={}", value.to_string().replace('"', "")));
     format!("{}{}", body.kind(), fields.collect::<String>())
+}
+
+mod merging {
+    use super::*;
+
+    fn into(text: String) -> String {
+        text.replace(&RunId::from_random([9; 16]).to_string(), "r9")
+    }
+
+    #[test]
+    fn a_prompt_that_steers_joins_another_run_and_is_asked_nothing_itself() {
+        assert_snapshot!(into(play("steers; merge")), @"
+        run.merged intoRunId=r9
+        = queued
+        ");
+        for command in ["start", "cancel", "retry", "merge"] {
+            let said = into(play(&format!("steers; merge; {command}")));
+            assert_eq!(said, "refused: the run's prompt became part of r9: ask that one", "{command}");
+        }
+    }
+
+    #[test]
+    fn only_a_queued_prompt_that_steers_is_merged() {
+        assert_snapshot!(play("merge"), @"refused: not possible while the run is queued");
+        assert_snapshot!(play("steers; start; merge"), @"refused: not possible while the run is starting");
+    }
+
+    #[test]
+    fn what_was_merged_ends_as_the_other_and_is_taken_up_again_with_it() {
+        let mut world = World::new();
+        world.step("steers").unwrap();
+        world.step("merge").unwrap();
+        let message_id = Some(MessageId::from_random([7; 16]));
+        let usage = Usage { input_tokens: 3, ..Usage::default() };
+        let close = Close { message_id, tip: message_id, usage };
+        let failed = Body::RunFailed { error: Failure::new("broke", "it broke"), close };
+        assert_eq!(follow(&world.run, &Body::RunRunning {}), None);
+        assert_eq!(follow(&world.run, &requeued(&world.run, None)), None, "it is queued already");
+        let end = follow(&world.run, &failed).unwrap();
+        apply(&mut world.run, &end, None, None, Time(5));
+        let run = &world.run;
+        assert_eq!((run.state.status(), run.final_message), (RunStatus::Failed, message_id));
+        assert!(
+            matches!(end, Body::RunFailed { close: Close { tip: None, usage, .. }, .. } if usage.is_zero())
+        );
+        assert_eq!(follow(run, &failed), None, "it has ended");
+        let again = follow(run, &requeued(run, None)).unwrap();
+        apply(&mut world.run, &again, None, None, Time(6));
+        assert_eq!(world.run.state.status(), RunStatus::Queued);
+    }
 }
 
 mod arrows {

@@ -1,7 +1,11 @@
 //! What an actor is told, by callers, by adapters and by the kernel itself.
 
 use mainspring_core::session::Command as SessionCommand;
-use mainspring_core::{Answer, AttemptId, Cursor, MessageId, Point, Position, Run, RunId, Session, WaitId};
+use std::sync::Arc;
+
+use mainspring_core::{
+    Answer, AttemptId, Cursor, Message, MessageId, Point, Position, Run, RunId, Session, WaitId,
+};
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
@@ -49,6 +53,8 @@ pub(crate) enum Command {
     Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
     /// An adapter leaves what is recorded when its execution ends.
     RecordAtEnd { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
+    /// An adapter records, and takes the prompts that wait to join its run.
+    Steer { by: AttemptId, records: Vec<Record>, reply: Recording<Vec<Arc<Message>>> },
     /// An adapter asks a person and waits.
     Ask { by: AttemptId, ask: Ask, reply: Recording<Answer> },
     /// An adapter reads where its path ends.
@@ -73,7 +79,7 @@ impl Command {
             Self::Answer(..) | Self::Session(..) | Self::Snapshot(_) | Self::Compact(..) => true,
             Self::Open { .. } | Self::Close(_) => true,
             Self::Release | Self::Record { .. } | Self::RecordAtEnd { .. } | Self::Ask { .. } => false,
-            Self::Head { .. } | Self::Executed(..) => false,
+            Self::Head { .. } | Self::Executed(..) | Self::Steer { .. } => false,
             Self::Data(data) => data.is_call(),
             Self::Navigate(..) | Self::Fork(..) => true,
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
@@ -110,6 +116,7 @@ impl Command {
             | Self::Record { .. }
             | Self::RecordAtEnd { .. }
             | Self::Ask { .. }
+            | Self::Steer { .. }
             | Self::Head { .. }
             | Self::Executed(..) => {}
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => {}

@@ -119,7 +119,7 @@ impl Actor {
     pub(super) async fn fork(&mut self, fork: Forking) -> Result<Result<Session, StoreError>, Error> {
         let (point, placed, _) = self.message_at(fork.message).await?;
         // What a run is writing, or will go on writing, may yet be rolled back.
-        let live = self.active.iter().map(|active| &active.run).chain(&self.queue);
+        let live = self.active.iter().map(|active| &active.run).chain(&self.queue).chain(&self.hot.merged);
         if let Some(run) = { live }.find(|run| placed.message.run == Some(run.id)) {
             return Err(Error::Busy { status: run.state.status() });
         }

@@ -7,7 +7,7 @@ use mainspring_core::{
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Answered, Ask, Assignment, Context, HandleError, Record};
 use crate::actor::{Command, Data, StateWrite};
@@ -34,6 +34,7 @@ pub(crate) struct HandleParts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ids: Ids,
     pub(crate) clock: Clock,
+    pub(crate) steered: watch::Receiver<bool>,
 }
 
 /// What comes back from a recording.
@@ -92,6 +93,27 @@ impl AttemptHandle {
         self.call(|reply| Command::RecordAtEnd { by, records, reply }).await
     }
 
+    /// True while a prompt waits to join the run. Only adapters that support steering see any.
+    pub fn is_steered(&self) -> bool {
+        *self.parts.steered.borrow()
+    }
+
+    /// Resolves once a prompt waits to join the run.
+    pub async fn steered(&self) {
+        let mut steered = self.parts.steered.clone();
+        // A sender that is gone has no live attempt, whom nobody steers.
+        if steered.wait_for(|steered| *steered).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Makes `records` durable, and with them the prompts that wait to join the run part of it, where it writes next.
+    /// Gives those prompts: the agent is to go on with them.
+    pub async fn steer(&self, records: Vec<Record>) -> Result<Vec<Arc<Message>>, HandleError> {
+        let by = self.id();
+        self.call(|reply| Command::Steer { by, records, reply }).await
+    }
+
     /// Asks a person and waits, holding the execution. Such a wait ends with the process; an adapter whose state can
     /// be stored returns [`super::Executed::Waiting`] instead.
     pub async fn ask(&self, ask: Ask) -> Result<Answer, HandleError> {
@@ -119,7 +141,13 @@ impl AttemptHandle {
         });
         let path = store.path(tip, None, shown).await.map_err(Error::from)?;
         let placed = path.into_iter().filter_map(|placed| Some((placed.point?, placed.message)));
-        Ok(Context { digest, messages: placed.collect() })
+        let messages: Vec<(Point, Arc<Message>)> = placed.collect();
+        let said = messages.iter().any(|(_, message)| message.is_prompt());
+        let prompt = match digest.as_ref().and_then(|digest| digest.prompt).filter(|_| !said) {
+            Some(prompt) => store.message_get(session, prompt).await.map_err(Error::from)?,
+            None => None,
+        };
+        Ok(Context { digest, prompt: prompt.map(|(placed, _)| placed.message), messages })
     }
 
     /// What a key of state holds, as the run sees it now.

@@ -91,6 +91,7 @@ pub(crate) fn digest(line: i64, pos: u32) -> Digest {
     Digest {
         at: point(line, pos),
         message: message_id(u64::from(pos)),
+        prompt: pos.is_multiple_of(2).then(|| message_id(9)),
         summary: (!pos.is_multiple_of(3)).then(|| format!("what {line}.{pos} was about")),
         left_out: pos,
         below: 1000,
