@@ -207,8 +207,8 @@ impl Actor {
                 self.count();
                 let _ = reply.send(outcome);
             }
-            Command::Create(request, reply) => {
-                let outcome = self.create(request).await;
+            Command::Create(request, inherited, reply) => {
+                let outcome = self.create(request, inherited).await;
                 self.over |= !self.stored;
                 self.opened(true);
                 let _ = reply.send(outcome);

@@ -14,7 +14,7 @@ use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
 use crate::error::Error;
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
 use crate::scheduler::Permit;
-use crate::store::{Request, StoreError};
+use crate::store::{Request, StateRow, StoreError};
 
 /// The answer to a command.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -24,7 +24,7 @@ pub(crate) enum Command {
     /// Accept a prompt.
     Accept(Box<Accept>, Reply<AcceptOutcome>),
     /// Create the session, if it is new, and remember the request that asked for it.
-    Create(Option<Box<Request>>, Reply<Result<Session, StoreError>>),
+    Create(Option<Box<Request>>, Vec<StateRow>, Reply<Result<Session, StoreError>>),
     /// Stop a run.
     Cancel(RunId, Reply<CancelOutcome>),
     /// Try an ended run again.
@@ -99,7 +99,7 @@ impl Command {
         let error = error.clone();
         match self {
             Self::Accept(_, reply) => drop(reply.send(Err(error))),
-            Self::Create(_, reply) => drop(reply.send(Err(error))),
+            Self::Create(_, _, reply) => drop(reply.send(Err(error))),
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
             Self::Retry(_, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
