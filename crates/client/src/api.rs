@@ -70,6 +70,17 @@ pub struct Target {
     pub metadata: Option<Value>,
 }
 
+/// A file that becomes an artifact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct File {
+    /// Its name.
+    pub name: String,
+    /// Its media type.
+    pub mime_type: String,
+    /// What it holds.
+    pub bytes: Vec<u8>,
+}
+
 /// A prompt.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]

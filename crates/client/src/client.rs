@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use mainspring_core::{
-    Answer, ApiKey, Attempt, Event, KeyId, Message, MessageId, Position, Run, RunId, RunStatus, Session,
-    WaitId,
+    Answer, ApiKey, Artifact, Attempt, Event, KeyId, Message, MessageId, Position, Run, RunId, RunStatus,
+    Session, WaitId,
 };
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::{
-    Accepted, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewKey, Page, Problem, Prompt,
-    SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
+    Accepted, Cancellation, Error, Events, Feed, File, Fork, Hit, Listed, MadeKey, NewKey, Page, Problem,
+    Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -76,6 +76,20 @@ impl Client {
         let response = self.send(self.request(Method::POST, &["v1", "sessions"]).json(target)).await?;
         let made = response.status() == StatusCode::CREATED;
         Ok((self.read(response).await?, made))
+    }
+
+    /// The same, and the same `name` again gives the same session.
+    pub async fn session_open_once(&self, target: &Target, name: &str) -> Result<Session, Error> {
+        let request = self.request(Method::POST, &["v1", "sessions"]).json(target);
+        self.read(self.send(request.header("idempotency-key", name)).await?).await
+    }
+
+    /// Keeps bytes as an artifact of a session, for a prompt to name. The same `name` again gives the same artifact.
+    pub async fn artifact_put(&self, session: &str, file: &File, name: &str) -> Result<Artifact, Error> {
+        let request = self.request(Method::POST, &["v1", "sessions", session, "artifacts"]);
+        let request = request.query(&[("name", &file.name)]).header(CONTENT_TYPE, &file.mime_type);
+        let request = request.header("idempotency-key", name).body(file.bytes.clone());
+        self.read(self.send(request).await?).await
     }
 
     /// Starts a session: makes one whose name must be free, or loads one that must be there. Loading writes nothing.

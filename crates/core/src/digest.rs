@@ -36,7 +36,9 @@ impl Digest {
     pub fn text(&self) -> String {
         let left_out = match self.left_out {
             0 => None,
-            1 => Some("[1 earlier message of this conversation is left out, since it does not fit]".to_owned()),
+            1 => {
+                Some("[1 earlier message of this conversation is left out, since it does not fit]".to_owned())
+            }
             many => Some(format!(
                 "[{many} earlier messages of this conversation are left out, since they do not fit]"
             )),

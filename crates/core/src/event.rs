@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, DelegationId, DelegationMode, DelegationStatus,
-    DigestBy, EventId, Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId,
-    SessionStatus, StateAuthor, StateScope, StepId, StopReason, Time, TitleSource, Usage, Visibility, WaitId,
+    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, Budget, DelegationId, DelegationMode,
+    DelegationStatus, DigestBy, EventId, Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId,
+    RunStatus, SessionId, SessionStatus, StateAuthor, StateScope, StepId, StopReason, Time, TitleSource,
+    Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -408,6 +409,7 @@ bodies! {
         stop_reason: StopReason,
         #[serde(default, skip_serializing_if = "Option::is_none")] message_id: Option<MessageId>,
         #[serde(default, skip_serializing_if = "Option::is_none")] error: Option<Failure>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] budget: Option<Budget>,
     }
     /// Older messages of the path are not shown to the model any more: what it is told instead. The tree keeps them.
     "context.compacted" => ContextCompacted {

@@ -43,7 +43,9 @@ pub use limits::{BadName, Limits};
 pub use message::{Block, Message, MessageStatus, Role};
 pub use record::{Artifact, ArtifactRole, Effect, Grant, GrantSource};
 pub use refusal::{Failure, Refusal};
-pub use run::{Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOptions, RunState, RunStatus};
+pub use run::{
+    Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOptions, RunState, RunStatus,
+};
 pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, TitleSource};
 pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, Unexpected};
 pub use step::{PromptRef, Step, StopReason};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Answer, Attempt, AttemptId, Block, Digest, DigestBy, Failure, Fidelity, Message, MessageId, Point, PromptRef, Run, Session, StopReason, Time,
-    ToolOutcome, Usage, WaitRequest,
+    Answer, Attempt, AttemptId, Block, Budget, Digest, DigestBy, Failure, Fidelity, Message, MessageId,
+    Point, PromptRef, Run, Session, StopReason, Time, ToolOutcome, Usage, WaitRequest,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -287,6 +287,8 @@ pub struct StepTaken {
     pub first_piece_at: Option<Time>,
     /// What the provider demands back, until the run ends.
     pub private: Option<Value>,
+    /// What the run may still use.
+    pub budget: Option<Budget>,
 }
 
 /// What an adapter says of messages that models are not shown any more.

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Digest, Event, EventId,
-    ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Position, Range,
-    Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Step,
-    Time, Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Digest, Event,
+    EventId, ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point,
+    Position, Range, Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry, StateOutcome,
+    StateSlot, Step, Time, Unexpected,
 };
 use serde_json::Value;
 

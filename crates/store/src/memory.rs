@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Digest, Event, Line, MessageId, NodeId, Point, Position, Run,
-    RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Step, Time, Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Digest, Event, Line, MessageId, NodeId, Point, Position,
+    Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Step, Time,
+    Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{

@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Digest, Event, Line, MessageId, NodeId, Point, Position, Run,
-    RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Digest, Event, Line, MessageId, NodeId, Point, Position,
+    Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{

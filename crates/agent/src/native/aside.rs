@@ -95,6 +95,7 @@ impl Told {
             started_at,
             first_piece_at: self.text.is_ok().then(|| attempt.now()),
             private: None,
+            budget: None,
         }
     }
 }

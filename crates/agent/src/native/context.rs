@@ -84,11 +84,7 @@ impl Looper<'_> {
     }
 
     /// Leaves out older messages, and says so; none if there are none that can be left out.
-    pub(super) async fn compact(
-        &mut self,
-        context: &Context,
-        cause: Cause,
-    ) -> Result<Option<Context>, Stop> {
+    pub(super) async fn compact(&mut self, context: &Context, cause: Cause) -> Result<Option<Context>, Stop> {
         let before = self.tokens(context);
         let room = self.plan.model.room().unwrap_or(u64::MAX);
         // Half of what there is room for, so that it is not to be done again soon.
@@ -111,7 +107,8 @@ impl Looper<'_> {
             // How much the model takes is not known after all.
             Cause::Provider => u64::MAX,
         };
-        let mut prompts = old.iter().filter(|(_, message)| message.is_prompt()).map(|(_, message)| message.id);
+        let mut prompts =
+            old.iter().filter(|(_, message)| message.is_prompt()).map(|(_, message)| message.id);
         let left_out = earlier.map_or(0, |earlier| earlier.left_out);
         let digest = Digest {
             at: *at,
@@ -187,8 +184,7 @@ impl Looper<'_> {
         let (attempt, options) = (self.attempt.clone(), &self.adapter.options);
         for tries in 1.. {
             let started_at = attempt.now();
-            let aside =
-                Aside { model, system: summary::INSTRUCTION, text: summary::question(so_far, part) };
+            let aside = Aside { model, system: summary::INSTRUCTION, text: summary::question(so_far, part) };
             let told = tokio::select! {
                 biased;
                 () = attempt.cancelled() => {
@@ -245,9 +241,7 @@ fn last_used(context: &Context) -> Option<(usize, u64)> {
     let used = |message: &Message| {
         let usage = message.usage.filter(|usage| !usage.is_zero())?;
         let newer = since.is_none_or(|since| message.created_at > since);
-        newer.then_some(
-            usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens + usage.output_tokens,
-        )
+        newer.then(|| usage.tokens())
     };
     let found = context.messages.iter().enumerate().rev();
     { found }.find_map(|(at, (_, message))| Some((at, used(message)?)))
@@ -255,11 +249,7 @@ fn last_used(context: &Context) -> Option<(usize, u64)> {
 
 /// How many of `messages` are left out so that the others come to at most `keep`: as few as possible and, where that
 /// can be, whole turns. Never parts a call from its answer, and never leaves out the last message.
-fn cut(
-    messages: &[(Point, Arc<Message>)],
-    tokens: impl Fn(&Message) -> u64,
-    keep: u64,
-) -> Option<usize> {
+fn cut(messages: &[(Point, Arc<Message>)], tokens: impl Fn(&Message) -> u64, keep: u64) -> Option<usize> {
     let mut kept = 0_u64;
     let mut fits = messages.len();
     for (at, (_, message)) in messages.iter().enumerate().rev() {

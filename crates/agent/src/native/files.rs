@@ -1,6 +1,7 @@
 //! Files of a conversation as a model is shown them: images and PDF as they are, texts as text, others by name.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -27,12 +28,12 @@ impl Files {
         shown: usize,
     ) -> Result<(), Stop> {
         let prompt = &attempt.assignment().prompt;
-        let messages = context.messages.iter().map(|(_, message)| message).chain(&context.prompt).chain([prompt]);
+        let messages =
+            context.messages.iter().map(|(_, message)| message).chain(&context.prompt).chain([prompt]);
         let named: Vec<(ArtifactId, Option<String>)> = messages.flat_map(attached).collect();
         for (id, name) in named {
-            if !self.0.contains_key(&id) {
-                let part = load(attempt, id, name.as_deref(), shown).await?;
-                self.0.insert(id, part);
+            if let Entry::Vacant(unknown) = self.0.entry(id) {
+                unknown.insert(load(attempt, id, name.as_deref(), shown).await?);
             }
         }
         Ok(())
@@ -40,7 +41,10 @@ impl Files {
 
     /// A file as a model is shown it.
     pub(super) fn part(&self, id: ArtifactId) -> Part {
-        self.0.get(&id).cloned().unwrap_or_else(|| Part::Text(format!("[file {id}: it cannot be shown here]")))
+        self.0
+            .get(&id)
+            .cloned()
+            .unwrap_or_else(|| Part::Text(format!("[file {id}: it cannot be shown here]")))
     }
 }
 

@@ -44,7 +44,11 @@ impl Plan {
         // A profile that was asked for beats the model that the definition names.
         let wish = wish.or(if profile.is_none() { agent.model.as_deref() } else { None });
         let model = adapter.models.choose(wish, profile.or(agent.profile.as_deref()));
-        let model = model.map_err(|error| Stop::failed(error.kind.code(), error.message))?;
+        let mut model = model.map_err(|error| Stop::failed(error.kind.code(), error.message))?;
+        if let Some(given) = &options.model_options {
+            let merged = model.options.with(given);
+            model.options = merged.map_err(|error| Stop::failed("invalid_model_options", error))?;
+        }
         let limits = options.limits.or(agent.limits).or(adapter.options.limits);
         if limits.max_cost.is_some() && model.price.is_none() {
             let message = format!(

@@ -13,11 +13,7 @@ use super::files::Files;
 use crate::provider::{Call, Part, Turn};
 
 /// The conversation that `path` is.
-pub(super) fn turns(
-    path: &[Arc<Message>],
-    private: &HashMap<MessageId, Value>,
-    files: &Files,
-) -> Vec<Turn> {
+pub(super) fn turns(path: &[Arc<Message>], private: &HashMap<MessageId, Value>, files: &Files) -> Vec<Turn> {
     let mut turns: Vec<Turn> = vec![];
     let mut open: Vec<Call> = vec![];
     for message in path {

@@ -69,8 +69,13 @@ impl Looper<'_> {
                     let too_long = error.kind == ErrorKind::ContextTooLong && asking.text.is_empty();
                     if too_long && !std::mem::replace(&mut squeezed, true) {
                         let failure = Failure::new(error.kind.code(), error.message.clone());
-                        let step =
-                            self.taken(&asking, StopReason::Error, Some(failure), Usage::default(), Value::Null);
+                        let step = self.taken(
+                            &asking,
+                            StopReason::Error,
+                            Some(failure),
+                            Usage::default(),
+                            Value::Null,
+                        );
                         self.attempt.record(vec![Record::Step(Box::new(step))]).await?;
                         if let Some(smaller) = self.compact(&context, Cause::Provider).await? {
                             context = smaller;
@@ -84,11 +89,7 @@ impl Looper<'_> {
     }
 
     /// One request, streamed.
-    async fn ask(
-        &mut self,
-        asking: &mut Asking,
-        context: &Context,
-    ) -> Result<Result<Answer, Ended>, Stop> {
+    async fn ask(&mut self, asking: &mut Asking, context: &Context) -> Result<Result<Answer, Ended>, Stop> {
         self.files.read(&self.attempt, context, self.plan.result_bytes).await?;
         let request = Request {
             model: self.plan.model.model.clone(),
@@ -216,6 +217,7 @@ impl Looper<'_> {
             started_at: asking.started_at,
             first_piece_at: asking.first_piece_at,
             private: None,
+            budget: self.budget(),
         }
     }
 }

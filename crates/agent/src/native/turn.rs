@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use mainspring_core::{
-    Answer, Approval, Block, Failure, MessageId, MessageStatus, Role, Usage, WaitRequest,
+    Answer, Approval, Block, Budget, Failure, MessageId, MessageStatus, Role, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, AttemptHandle, End, Executed, Record};
 use serde::Deserialize;
@@ -162,6 +162,13 @@ impl<'a> Looper<'a> {
             return Ok(());
         }
         Err(Stop::failed("limit_reached", "the run has used up a limit, and nobody granted more"))
+    }
+
+    /// What the run may still use.
+    pub(super) fn budget(&self) -> Option<Budget> {
+        let run = &self.attempt.assignment().run;
+        let since = run.started_at.unwrap_or(run.created_at);
+        Budget::of(&self.plan.limits, self.resume.granted + 1, self.steps, &self.usage, since)
     }
 
     /// Before each model call: has the run used up what it may?

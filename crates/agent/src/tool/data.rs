@@ -18,18 +18,28 @@ const READ: u64 = 16 << 10;
 
 /// Every one of them.
 pub(super) fn tools() -> Vec<Arc<dyn Tool>> {
-    let (get, set) = ("Reads what is kept under a key.", "Keeps a JSON value under a key, for this and later turns.");
+    let (get, set) =
+        ("Reads what is kept under a key.", "Keeps a JSON value under a key, for this and later turns.");
     let list = "Lists the keys under which something is kept, with their values.";
     let write = "Keeps a text as an artifact: a result that the person gets, such as a report or a patch.";
     let read = "Reads a part of an artifact that is text. Answers that were too long are kept as artifacts.";
     vec![
         Arc::new(function("state_get", get, state_get).idempotent()),
         Arc::new(function("state_set", set, state_set).idempotent()),
-        Arc::new(function("state_delete", "Removes a key and what is kept under it.", state_delete).idempotent()),
+        Arc::new(
+            function("state_delete", "Removes a key and what is kept under it.", state_delete).idempotent(),
+        ),
         Arc::new(function("state_list", list, state_list).idempotent()),
         Arc::new(function("artifact_write", write, artifact_write)),
         Arc::new(function("artifact_read", read, artifact_read).idempotent()),
-        Arc::new(function("artifact_list", "Lists the artifacts of this session, the newest first.", artifact_list).idempotent()),
+        Arc::new(
+            function(
+                "artifact_list",
+                "Lists the artifacts of this session, the newest first.",
+                artifact_list,
+            )
+            .idempotent(),
+        ),
     ]
 }
 

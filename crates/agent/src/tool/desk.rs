@@ -28,7 +28,7 @@ impl Desk {
 
     /// What a key of state holds, as the run sees it now.
     pub async fn state_get(&self, scope: StateScope, key: &str) -> Result<Option<StateEntry>, ToolError> {
-        self.attempt.state_get(scope, key).await.map_err(refused)
+        self.attempt.state_get(scope, key).await.map_err(|error| refused(&error))
     }
 
     /// Entries of state in the order of their keys, those after `after`.
@@ -38,7 +38,7 @@ impl Desk {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<StateEntry>, ToolError> {
-        self.attempt.state_list(scope, after, limit).await.map_err(refused)
+        self.attempt.state_list(scope, after, limit).await.map_err(|error| refused(&error))
     }
 
     /// Sets a key of state, or removes it, if what is expected is there.
@@ -49,17 +49,17 @@ impl Desk {
         value: Option<Value>,
         expect: Expect,
     ) -> Result<StateOutcome, ToolError> {
-        self.attempt.state_set(scope, key, value, expect).await.map_err(refused)
+        self.attempt.state_set(scope, key, value, expect).await.map_err(|error| refused(&error))
     }
 
     /// Keeps `content` as an artifact of the run.
     pub async fn artifact_write(&self, new: NewArtifact, content: &[u8]) -> Result<Artifact, ToolError> {
-        self.attempt.artifact(new, &mut &*content).await.map_err(refused)
+        self.attempt.artifact(new, &mut &*content).await.map_err(|error| refused(&error))
     }
 
     /// Artifacts of the session, the newest first.
     pub async fn artifact_list(&self, limit: usize) -> Result<Vec<Artifact>, ToolError> {
-        self.attempt.artifact_list(limit).await.map_err(refused)
+        self.attempt.artifact_list(limit).await.map_err(|error| refused(&error))
     }
 
     /// One artifact, and at most `length` of its bytes from `from` on.
@@ -69,8 +69,9 @@ impl Desk {
         from: u64,
         length: u64,
     ) -> Result<(Artifact, Vec<u8>), ToolError> {
-        let artifact = self.attempt.artifact_get(id).await.map_err(refused)?;
-        let bytes = self.attempt.artifact_read(&artifact, from, length).await.map_err(refused)?;
+        let artifact = self.attempt.artifact_get(id).await.map_err(|error| refused(&error))?;
+        let bytes =
+            self.attempt.artifact_read(&artifact, from, length).await.map_err(|error| refused(&error))?;
         Ok((artifact, bytes))
     }
 }
@@ -81,6 +82,6 @@ impl fmt::Debug for Desk {
     }
 }
 
-fn refused(error: HandleError) -> ToolError {
+fn refused(error: &HandleError) -> ToolError {
     ToolError::new(error.to_string())
 }

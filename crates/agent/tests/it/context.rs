@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Body, DigestBy, Message, MessageId, Place, Policy, Run, RunOptions, RunStatus, StopReason};
+use mainspring_core::{
+    Body, DigestBy, Message, MessageId, Place, Policy, Run, RunOptions, RunStatus, StopReason,
+};
 use mainspring_kernel::kernel::{ForkRequest, RunRequest};
 use mainspring_kernel::store::SessionRef;
 use mainspring_testkit::model::{Act, Fault, Gate, Reply, Tokens, Wire};
@@ -68,7 +70,10 @@ async fn what_does_not_fit_is_summarised_and_the_tree_keeps_it() {
         assert!(asked.contains("my name is Ada") && asked.contains("noted"), "{wire:?}: {asked}");
         assert!(!asked.contains("what do I like?"), "{wire:?}: what is kept is not summarised: {asked}");
         let shown = requests[3].body.to_string();
-        assert!(shown.contains("Ada likes engines.") && shown.contains("what do I like?"), "{wire:?}: {shown}");
+        assert!(
+            shown.contains("Ada likes engines.") && shown.contains("what do I like?"),
+            "{wire:?}: {shown}"
+        );
         assert!(!shown.contains("my name is Ada") && !shown.contains("noted"), "{wire:?}: {shown}");
 
         let path = world.path().await;
@@ -184,9 +189,11 @@ async fn a_model_that_takes_more_is_shown_what_another_could_not_take() {
 
 /// The ids of the calls that a request of the Anthropic protocol holds, and of the results.
 fn pairs(body: &Value) -> (Vec<String>, Vec<String>) {
-    let blocks = body["messages"].as_array().unwrap().iter().flat_map(|message| {
-        message["content"].as_array().cloned().unwrap_or_default()
-    });
+    let blocks = body["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|message| message["content"].as_array().cloned().unwrap_or_default());
     let mut ids = (vec![], vec![]);
     for block in blocks {
         match block["type"].as_str() {
@@ -217,7 +224,10 @@ async fn in_the_middle_of_a_run_calls_stay_with_their_answers_and_the_prompt_sta
         assert_eq!(events.len(), 1, "{wire:?}");
         let shown = world.last();
         let text = shown.to_string();
-        assert!(text.contains("add until it is enough") && text.contains("It added some."), "{wire:?}: {text}");
+        assert!(
+            text.contains("add until it is enough") && text.contains("It added some."),
+            "{wire:?}: {text}"
+        );
         if wire == Wire::Anthropic {
             let (calls, results) = pairs(&shown);
             assert_eq!(calls, results);
@@ -228,7 +238,10 @@ async fn in_the_middle_of_a_run_calls_stay_with_their_answers_and_the_prompt_sta
         let next = world.turn("and?", "yes", 320).await;
         assert_eq!(world.compacted(&next).await, [], "{wire:?}");
         let text = world.last().to_string();
-        assert!(!text.contains("add until it is enough") && text.contains("It added some."), "{wire:?}: {text}");
+        assert!(
+            !text.contains("add until it is enough") && text.contains("It added some."),
+            "{wire:?}: {text}"
+        );
     }
 }
 
@@ -288,7 +301,10 @@ async fn what_a_provider_finds_too_long_is_shortened_once() {
         let third = world.turn("third", "3", 100).await;
         assert_eq!(third.attempts, 1, "{wire:?}");
         let shown = world.last().to_string();
-        assert!(shown.contains("Ada likes engines.") && !shown.contains("my name is Ada"), "{wire:?}: {shown}");
+        assert!(
+            shown.contains("Ada likes engines.") && !shown.contains("my name is Ada"),
+            "{wire:?}: {shown}"
+        );
         let steps = world.steps(third.id).await;
         let told: Vec<_> = steps.iter().map(|step| step.stop_reason).collect();
         assert_eq!(told.iter().filter(|stop| **stop == StopReason::Error).count(), 1, "{wire:?}: {told:?}");

@@ -24,10 +24,14 @@ struct Size {
 async fn world(setup: Setup) -> (World, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let much = function("much", "Says much.", |_, Size { size }: Size| async move {
-        Ok((0..).map(|n: u32| format!("{n} ")).scan(0, |sum, word| {
-            *sum += word.len();
-            (*sum <= size).then_some(word)
-        }).collect::<String>() + "END")
+        Ok((0..)
+            .map(|n: u32| format!("{n} "))
+            .scan(0, |sum, word| {
+                *sum += word.len();
+                (*sum <= size).then_some(word)
+            })
+            .collect::<String>()
+            + "END")
     });
     let tools = Toolbox::built_in().with(much).unwrap();
     let setup = Setup { tools, artifacts: Some(folder.path().to_owned()), ..setup };
@@ -61,9 +65,8 @@ impl World {
 
     /// The results of one round of calls, whose answer is then "done".
     async fn calls(&self, calls: &[(&str, Value)]) -> (Run, Vec<(String, bool)>) {
-        let reply = calls.iter().fold(Reply::default(), |reply, (name, input)| {
-            reply.and_tool(name, input.clone())
-        });
+        let reply =
+            calls.iter().fold(Reply::default(), |reply, (name, input)| reply.and_tool(name, input.clone()));
         self.server.then(reply).then(Reply::say("done"));
         let run = self.play("go").await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
@@ -135,7 +138,10 @@ async fn a_model_keeps_state_and_artifacts() {
             .calls(&[
                 ("state_set", json!({"key": "name", "value": {"first": "Ada"}})),
                 ("state_set", json!({"key": "turn", "value": 1, "scope": "run"})),
-                ("artifact_write", json!({"name": "report.md", "content": "# Äh", "mime_type": "text/markdown"})),
+                (
+                    "artifact_write",
+                    json!({"name": "report.md", "content": "# Äh", "mime_type": "text/markdown"}),
+                ),
                 ("state_set", json!({"key": "../etc", "value": 1})),
                 ("state_set", json!({"key": "other", "value": 1, "version": 7})),
             ])
@@ -167,7 +173,10 @@ async fn a_model_keeps_state_and_artifacts() {
         let texts: Vec<&str> = results.iter().map(|(text, _)| text.as_str()).collect();
         assert_eq!(texts[0], r#"{"value":{"first":"Ada"},"version":1}"#, "{wire:?}");
         assert_eq!(texts[1], r#"{"value":null,"version":0}"#, "{wire:?}");
-        assert_eq!(texts[2], r#"{"entries":[{"key":"name","value":{"first":"Ada"},"version":1}]}"#, "{wire:?}");
+        assert_eq!(
+            texts[2], r#"{"entries":[{"key":"name","value":{"first":"Ada"},"version":1}]}"#,
+            "{wire:?}"
+        );
         assert!(texts[3].contains("report.md"), "{wire:?}: {}", texts[3]);
         assert_eq!(texts[4], "Äh\n[bytes 2 to 5 of 5; that is the end]", "{wire:?}");
         assert!(results[5].1 && texts[5].contains("no artifact"), "{wire:?}: {}", texts[5]);
@@ -195,7 +204,8 @@ async fn an_artifact_of_somebody_else_is_not_there() {
 #[tokio::test]
 async fn a_binary_artifact_is_not_shown_as_text() {
     let (world, _folder) = world(Setup::default()).await;
-    let Block::Attachment { artifact, .. } = world.attach(&[0xFF, 0xD8, 0xFF], "a.jpg", "image/jpeg").await else {
+    let Block::Attachment { artifact, .. } = world.attach(&[0xFF, 0xD8, 0xFF], "a.jpg", "image/jpeg").await
+    else {
         unreachable!()
     };
     let (_, results) = world.calls(&[("artifact_read", json!({"artifact": artifact}))]).await;
@@ -218,7 +228,11 @@ async fn what_an_agent_is_told_may_depend_on_state_along_the_path() {
     world.server.then(Reply::say("bien")).then(Reply::say("oui")).then(Reply::say("yes"));
     let first = play("hello", Place::Tip).await;
     play("again", Place::Tip).await;
-    assert!(system(0).contains("You speak English.") && system(1).contains("You speak English."), "{}", system(1));
+    assert!(
+        system(0).contains("You speak English.") && system(1).contains("You speak English."),
+        "{}",
+        system(1)
+    );
     assert!(system(2).contains("You speak French."), "{}", system(2));
     // From before it was set, it is not.
     let root = world.messages(first.id).await;
@@ -234,7 +248,8 @@ async fn what_an_agent_is_told_may_depend_on_state_along_the_path() {
 
 /// A picture of one dot.
 const PNG: &[u8] = &[
-    0x89, b'P', b'N', b'G', 0x0D, 0x0A, 0x1A, 0x0A, 0, 0, 0, 0x0D, b'I', b'H', b'D', b'R', 0, 0, 0, 1, 0, 0, 0, 1, 8,
+    0x89, b'P', b'N', b'G', 0x0D, 0x0A, 0x1A, 0x0A, 0, 0, 0, 0x0D, b'I', b'H', b'D', b'R', 0, 0, 0, 1, 0, 0,
+    0, 1, 8,
 ];
 const PNG_BASE64: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCA==";
 

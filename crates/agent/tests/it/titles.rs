@@ -41,12 +41,22 @@ async fn a_model_names_the_session_after_its_first_turn_and_the_run_does_not_wai
         let named = Reply::default().and(Act::Hold(gate.clone())).and_say("\"The colour of grass.\"");
         world.server.then(named.costing(Tokens { input: 40, output: 4, ..Tokens::default() }));
         let run = world.play("what colour has grass?").await;
-        assert_eq!(world.title().await, (Some("what colour has grass?".into()), Some(TitleSource::Heuristic)));
+        assert_eq!(
+            world.title().await,
+            (Some("what colour has grass?".into()), Some(TitleSource::Heuristic))
+        );
         soon(gate.reached()).await;
         gate.open();
-        assert_eq!(world.titled(TitleSource::Agent).await.as_deref(), Some("The colour of grass"), "{wire:?}");
+        assert_eq!(
+            world.titled(TitleSource::Agent).await.as_deref(),
+            Some("The colour of grass"),
+            "{wire:?}"
+        );
         let asked = world.asked(1);
-        assert!(asked.to_string().contains("It is green.") && asked.to_string().contains("what colour"), "{asked}");
+        assert!(
+            asked.to_string().contains("It is green.") && asked.to_string().contains("what colour"),
+            "{asked}"
+        );
         // What it cost is told, as the session's; the run's own usage is what it was.
         let events = world.kernel.session_events(&world.me, &here(), Cursor::START, None).await.unwrap();
         let told = events.iter().rev().find_map(|event| match &event.body {
@@ -67,7 +77,10 @@ async fn a_model_names_the_session_after_its_first_turn_and_the_run_does_not_wai
 async fn a_title_of_a_person_stays_and_where_the_model_fails_the_first_words_do() {
     let world = Setup { profile: TITLER, titles: true, ..Setup::default() }.start().await;
     let gate = Gate::default();
-    world.server.then(Reply::say("ok")).then(Reply::default().and(Act::Hold(gate.clone())).and_say("By a model"));
+    world
+        .server
+        .then(Reply::say("ok"))
+        .then(Reply::default().and(Act::Hold(gate.clone())).and_say("By a model"));
     world.play("first words").await;
     soon(gate.reached()).await;
     let patch = SessionPatch { title: Some(Some("Mine".into())), ..SessionPatch::default() };
@@ -104,9 +117,9 @@ async fn the_summarizer_names_sessions_where_no_other_does_and_nobody_where_titl
     world.play("first words").await;
     assert_eq!(world.titled(TitleSource::Agent).await.as_deref(), Some("By the summarizer"));
     let changes = world.kernel.session_events(&world.me, &here(), Cursor::START, None).await.unwrap();
-    let titles = changes.iter().filter(|event| {
-        matches!(&event.body, Body::SessionUpdated { change: SessionChange::Title { .. } })
-    });
+    let titles = changes
+        .iter()
+        .filter(|event| matches!(&event.body, Body::SessionUpdated { change: SessionChange::Title { .. } }));
     assert_eq!(titles.count(), 2);
 
     let world = Setup { profile, titles: false, ..Setup::default() }.start().await;

@@ -140,10 +140,9 @@ async fn nobody_waits_a_day_for_a_provider() {
 async fn what_is_final_is_not_tried_again_and_the_session_goes_on() {
     for wire in Wire::ALL {
         let world = Setup::wire(wire).start().await;
-        for (fault, code) in [
-            (Fault::Unauthorized, "model_unauthorized"),
-            (Fault::Invalid, "model_invalid_request"),
-        ] {
+        for (fault, code) in
+            [(Fault::Unauthorized, "model_unauthorized"), (Fault::Invalid, "model_invalid_request")]
+        {
             let before = world.server.counts().asked;
             world.server.then(Reply::fail(fault));
             let run = world.play("what is it").await;

@@ -44,6 +44,7 @@ impl World {
             place: Place::Tip,
             steers: false,
             merged_into: None,
+            budget: None,
             pen: None,
             state: RunState::Queued { retry_at: None },
             attempts: 0,
@@ -193,18 +194,18 @@ fn line(body: &Body) -> String {
 mod merging {
     use super::*;
 
-    fn into(text: String) -> String {
+    fn into(text: &str) -> String {
         text.replace(&RunId::from_random([9; 16]).to_string(), "r9")
     }
 
     #[test]
     fn a_prompt_that_steers_joins_another_run_and_is_asked_nothing_itself() {
-        assert_snapshot!(into(play("steers; merge")), @"
+        assert_snapshot!(into(&play("steers; merge")), @"
         run.merged intoRunId=r9
         = queued
         ");
         for command in ["start", "cancel", "retry", "merge"] {
-            let said = into(play(&format!("steers; merge; {command}")));
+            let said = into(&play(&format!("steers; merge; {command}")));
             assert_eq!(said, "refused: the run's prompt became part of r9: ask that one", "{command}");
         }
     }

@@ -10,8 +10,8 @@ use mainspring_core::run::{self, Command};
 use mainspring_core::state::EVENT_VALUE_BYTES;
 use mainspring_core::tree::{place, visit};
 use mainspring_core::{
-    Attempt, AttemptId, Block, Body, Close, Digest, Failure, Line, LineId, Message, MessageId, MessageStatus, NodeId,
-    Place, Point, Refusal, Role, Run, Session, SessionChange, StateAuthor, StateScope, Step, Time,
+    Attempt, AttemptId, Block, Body, Close, Digest, Failure, Line, LineId, Message, MessageId, MessageStatus,
+    NodeId, Place, Point, Refusal, Role, Run, Session, SessionChange, StateAuthor, StateScope, Step, Time,
     TitleSource, ToolOutcome, Usage, Wait, attempt, session,
 };
 
@@ -330,6 +330,7 @@ impl Draft {
             stop_reason: step.stop_reason,
             message_id: step.output,
             error: step.error.clone(),
+            budget: taken.budget,
         };
         self.rows.push(Row::Step(Box::new(step)));
         self.emit(completed);

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Answer, Artifact, ArtifactId, AttemptId, Expect, Message, Point, StateEntry, StateOutcome, StateScope, Step, Time, Usage,
+    Answer, Artifact, ArtifactId, AttemptId, Expect, Message, Point, StateEntry, StateOutcome, StateScope,
+    Step, Time, Usage,
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};

@@ -47,7 +47,8 @@ impl State {
         let places = || self.messages.values().filter_map(|message| message.point);
         let parents = || self.lines.iter().filter_map(|(_, line)| line.parent);
         let digests = || self.digests.keys().map(|(point, _)| *point);
-        distinct(places()) && places().chain(parents()).chain(digests()).all(|point| self.line(point.line).is_some())
+        distinct(places())
+            && places().chain(parents()).chain(digests()).all(|point| self.line(point.line).is_some())
     }
 
     fn runs_fit(&self) -> bool {

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Digest, Event, Grant,
-    GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
-    StateSlot, Step, StepId,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Digest, Event,
+    Grant, GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId,
+    StateEntry, StateSlot, Step, StepId,
 };
 use mainspring_kernel::store::{Chunk, Effect, InboxItem, PlacedMessage, Request};
 

@@ -37,7 +37,8 @@ pub(super) fn digest(
 ) -> Result<Option<Digest>, StoreError> {
     let mut next = Some(tip);
     while let Some(point) = next {
-        let sql = "SELECT parent_line, parent_pos, coalesce(opened_by, session_id) FROM lines WHERE line = ?1";
+        let sql =
+            "SELECT parent_line, parent_pos, coalesce(opened_by, session_id) FROM lines WHERE line = ?1";
         let line = one(connection, sql, [point.line.0], |columns| {
             Ok((columns.point()?, columns.get::<[u8; 16]>()?))
         })?;

@@ -1,9 +1,7 @@
 //! Digests: found from every path through their point, by those whom they are for.
 
 use mainspring_core::*;
-use mainspring_kernel::store::{Row, Store};
-use mainspring_store::{SCHEMA_VERSION, SqliteOptions, SqliteStore};
-use rusqlite::Connection;
+use mainspring_kernel::store::Row;
 
 use crate::fixtures::*;
 
@@ -57,29 +55,6 @@ async fn a_fork_uses_its_sources_and_keeps_its_own_to_itself() {
         while store.session_purge(session_id(1)).await.unwrap() {}
         assert!(store.digest(session_id(1), point(1, 5)).await.is_err(), "{name}: the line is gone");
     }
-}
-
-#[tokio::test]
-async fn a_database_without_digests_gets_them() {
-    let folder = tempfile::tempdir().unwrap();
-    {
-        let store = sqlite_open(folder.path());
-        let fence = session_made(&store, 1).await;
-        commit(&store, fence, vec![Row::Line(line(1, None, 4))], vec![progress(1)]).await.unwrap();
-        store.close();
-    }
-    let path = folder.path().join("test.sqlite3");
-    let connection = Connection::open(&path).unwrap();
-    // As the version before left it.
-    let before = "DROP TABLE digests; DELETE FROM schema_migrations WHERE version >= 10; PRAGMA user_version = 9";
-    connection.execute_batch(before).unwrap();
-    drop(connection);
-    let store = SqliteStore::open(&path, SqliteOptions::default(), NOW).unwrap();
-    let fence = lease(&store, 1).await;
-    commit(&store, fence, vec![row(digest(1, 2))], vec![]).await.unwrap();
-    assert_eq!(store.digest(session_id(1), point(1, 3)).await.unwrap(), Some(digest(1, 2)));
-    let check = store.check(true).await.unwrap();
-    assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
 }
 
 fn row(digest: Digest) -> Row {
