@@ -56,6 +56,10 @@ impl ModelsConfig {
         let built_in = BUILT_IN.iter().map(|(name, ..)| *name);
         let known: BTreeSet<&str> = self.providers.keys().map(String::as_str).chain(built_in).collect();
         for (name, profile) in &self.models {
+            if profile.context_tokens.is_some_and(|tokens| tokens < MIN_WINDOW) {
+                let reason = format!("a model takes at least {MIN_WINDOW} tokens");
+                return Err(BadModels { key: format!("models.{name}.context_tokens"), reason });
+            }
             if !known.contains(profile.provider.as_str()) {
                 let known = known.into_iter().collect::<Vec<_>>().join(", ");
                 let reason = format!("no provider {:?}; there is {known}", profile.provider);
@@ -147,6 +151,9 @@ pub struct Chosen {
     /// How many tokens it takes, prompt and answer together, if that is known.
     pub window: Option<u64>,
 }
+
+/// Tokens below which no window makes sense.
+const MIN_WINDOW: u64 = 1_000;
 
 /// Tokens that are left for an answer, if nobody says how long it may be.
 const ANSWER: u64 = 8_192;
@@ -317,6 +324,8 @@ mod tests {
         );
         assert!(shown("[providers.x]\nkind = \"openai\"\nbase_url = \"ftp://a\"").contains("http://"));
         assert!(shown("[models.m]\nprovider = \"nobody\"\nmodel = \"m\"").starts_with("models.m.provider"));
+        let narrow = "[models.m]\nprovider = \"anthropic\"\nmodel = \"m\"\ncontext_tokens = 9";
+        assert_eq!(shown(narrow), "models.m.context_tokens: a model takes at least 1000 tokens");
         let both = "[providers.x]\nkind = \"openai\"\nkey_env = \"A\"\nkey_file = \"b\"";
         assert!(shown(both).contains("not both"));
     }

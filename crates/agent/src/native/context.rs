@@ -154,7 +154,9 @@ impl Looper<'_> {
         old: &[(Point, Arc<Message>)],
     ) -> Result<(Option<String>, DigestBy, Vec<Record>), Stop> {
         let mut records = vec![];
-        let Some(model) = self.adapter.models.purpose(SUMMARIZER) else {
+        // What costs nobody knows how much cannot be kept within a limit of cost.
+        let affordable = |model: &Chosen| self.plan.limits.max_cost.is_none() || model.price.is_some();
+        let Some(model) = self.adapter.models.purpose(SUMMARIZER).filter(affordable) else {
             return Ok((None, DigestBy::Fallback, records));
         };
         let mut summary = context.digest.as_ref().and_then(|digest| digest.summary.clone());
