@@ -110,6 +110,9 @@ pub fn apply(attempt: &mut Attempt, body: &Body, at: Time) {
     }
     match body {
         Body::AttemptStarted {} => attempt.started_at = Some(at),
+        Body::BindingCreated { binding_id, .. } | Body::BindingResumed { binding_id } => {
+            attempt.binding = Some(*binding_id);
+        }
         Body::RunRunning {} => attempt.status = RunStatus::Running,
         Body::RunWaitingInput { .. } => attempt.status = RunStatus::WaitingInput,
         Body::RunWaitingApproval { .. } => attempt.status = RunStatus::WaitingApproval,

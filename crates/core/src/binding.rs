@@ -15,6 +15,7 @@ use crate::{BindingId, Body, MessageId, NodeId, Refusal, SessionId, Time};
 
 /// A session's tie to a runtime-native session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Binding {
     /// Its id.
@@ -46,6 +47,8 @@ pub struct Binding {
     /// What its system prompt was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt_hash: Option<String>,
+    /// True when it was opened with the text of the path, because the runtime's own history was not to be had.
+    pub reconstructed: bool,
     /// When it was made.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
@@ -70,6 +73,7 @@ names!(Fidelity { Native => "native", Reconstructed => "reconstructed", None => 
 
 /// Whether a binding can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BindingStatus {
     /// It can.
@@ -86,18 +90,24 @@ names!(BindingStatus { Active => "active", Stale => "stale", Invalid => "invalid
 /// What may be asked of a binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Use it again, in process `boot`, for a run whose parent is `at`.
+    /// Use it again for a run.
     Resume {
         /// The process that asks.
         boot: NodeId,
-        /// Where the run's path ends.
+        /// The message above the run's prompt.
         at: Option<MessageId>,
+        /// The folder the run wants.
+        cwd: Option<String>,
+        /// What the run's system prompt is.
+        system_prompt_hash: Option<String>,
     },
     /// The runtime no longer knows it.
     Lose {
         /// Why.
         reason: String,
     },
+    /// It must not be used again.
+    Invalidate,
     /// The next generation takes its place.
     Replace {
         /// The next generation.
@@ -107,21 +117,33 @@ pub enum Command {
 
 /// Decides what `command` does to `binding`: the event to record, or a refusal.
 ///
-/// A binding whose state was in another process's memory, or that stands at another message, answers a resume
-/// with [`Body::BindingStale`]: an agent never answers from a path it is not on.
+/// A binding whose state was in another process's memory, that stands at another message, or that was opened in
+/// another folder or with other instructions, answers a resume with [`Body::BindingStale`]: an agent never answers
+/// from a path it is not on.
 pub fn decide(binding: &Binding, command: Command) -> Result<Body, Refusal> {
     let binding_id = binding.id;
+    let stale = |reason| Ok(Body::BindingStale { binding_id, status: BindingStatus::Stale, reason });
     match (binding.status, command) {
-        (BindingStatus::Active, Command::Resume { boot, .. })
-            if binding.fidelity != Fidelity::Native && binding.boot != boot =>
-        {
-            Ok(Body::BindingStale { binding_id, reason: "its process is gone".into() })
+        (BindingStatus::Active, Command::Resume { boot, at, cwd, system_prompt_hash }) => {
+            let misfit = if binding.fidelity != Fidelity::Native && binding.boot != boot {
+                "its process is gone"
+            } else if binding.stands_at != at {
+                "it stands at another message"
+            } else if binding.cwd != cwd {
+                "it was opened in another folder"
+            } else if binding.system_prompt_hash != system_prompt_hash {
+                "it was opened with other instructions"
+            } else {
+                return Ok(Body::BindingResumed { binding_id });
+            };
+            stale(misfit.into())
         }
-        (BindingStatus::Active, Command::Resume { at, .. }) if binding.stands_at != at => {
-            Ok(Body::BindingStale { binding_id, reason: "it stands at another message".into() })
-        }
-        (BindingStatus::Active, Command::Resume { .. }) => Ok(Body::BindingResumed { binding_id }),
-        (BindingStatus::Active, Command::Lose { reason }) => Ok(Body::BindingStale { binding_id, reason }),
+        (BindingStatus::Active, Command::Lose { reason }) => stale(reason),
+        (BindingStatus::Active | BindingStatus::Stale, Command::Invalidate) => Ok(Body::BindingStale {
+            binding_id,
+            status: BindingStatus::Invalid,
+            reason: "it was declared invalid".into(),
+        }),
         (BindingStatus::Stale | BindingStatus::Invalid, Command::Replace { by }) => {
             Ok(Body::BindingReplaced { binding_id, by })
         }
@@ -133,7 +155,7 @@ pub fn decide(binding: &Binding, command: Command) -> Result<Body, Refusal> {
 pub fn apply(binding: &mut Binding, body: &Body, boot: NodeId, at: Time) {
     binding.updated_at = at;
     match body {
-        Body::BindingStale { .. } => binding.status = BindingStatus::Stale,
+        Body::BindingStale { status, .. } => binding.status = *status,
         Body::BindingResumed { .. } => binding.boot = boot,
         Body::BindingReplaced { .. } => binding.status = BindingStatus::Closed,
         _ => {}
@@ -157,13 +179,19 @@ mod tests {
             stands_at: None,
             cwd: None,
             system_prompt_hash: None,
+            reconstructed: false,
             created_at: Time(0),
             updated_at: Time(0),
         }
     }
 
     fn resume(binding: &Binding, boot: u8, at: Option<MessageId>) -> &'static str {
-        decide(binding, Command::Resume { boot: NodeId::from_random([boot; 16]), at }).unwrap().kind()
+        decide(binding, resuming(boot, at)).unwrap().kind()
+    }
+
+    fn resuming(boot: u8, at: Option<MessageId>) -> Command {
+        let boot = NodeId::from_random([boot; 16]);
+        Command::Resume { boot, at, cwd: None, system_prompt_hash: None }
     }
 
     #[test]
@@ -183,13 +211,46 @@ mod tests {
     }
 
     #[test]
+    fn a_binding_of_another_folder_or_with_other_instructions_is_not_resumed() {
+        let bound = Binding {
+            cwd: Some("/a".into()),
+            system_prompt_hash: Some("1".into()),
+            ..binding(Fidelity::Native)
+        };
+        let resume = |cwd: Option<&str>, hash: Option<&str>| {
+            let (cwd, system_prompt_hash) = (cwd.map(Into::into), hash.map(Into::into));
+            let boot = bound.boot;
+            decide(&bound, Command::Resume { boot, at: None, cwd, system_prompt_hash }).unwrap().kind()
+        };
+        assert_eq!(resume(Some("/a"), Some("1")), "binding.resumed");
+        for (cwd, hash) in
+            [(Some("/b"), Some("1")), (None, Some("1")), (Some("/a"), Some("2")), (Some("/a"), None)]
+        {
+            assert_eq!(resume(cwd, hash), "binding.stale", "{cwd:?} {hash:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_invalid_is_not_resumed_and_not_declared_invalid_again() {
+        let mut invalid = binding(Fidelity::Native);
+        let body = decide(&invalid, Command::Invalidate).unwrap();
+        let boot = invalid.boot;
+        apply(&mut invalid, &body, boot, Time(1));
+        assert_eq!(invalid.status, BindingStatus::Invalid);
+        assert!(decide(&invalid, Command::Invalidate).is_err());
+        assert!(decide(&invalid, resuming(3, None)).is_err());
+        let by = BindingId::from_random([5; 16]);
+        assert_eq!(decide(&invalid, Command::Replace { by }).unwrap().kind(), "binding.replaced");
+    }
+
+    #[test]
     fn a_stale_binding_can_only_be_replaced() {
         let mut stale = binding(Fidelity::Native);
         let lost = decide(&stale, Command::Lose { reason: "unknown session".into() }).unwrap();
         let boot = stale.boot;
         apply(&mut stale, &lost, boot, Time(1));
         assert!(decide(&stale, Command::Lose { reason: String::new() }).is_err());
-        assert!(decide(&stale, Command::Resume { boot: stale.boot, at: None }).is_err());
+        assert!(decide(&stale, resuming(3, None)).is_err());
         let by = BindingId::from_random([5; 16]);
         assert_eq!(decide(&stale, Command::Replace { by }).unwrap().kind(), "binding.replaced");
     }

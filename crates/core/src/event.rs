@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, Budget, DelegationId, DelegationMode,
-    DelegationStatus, DigestBy, EventId, Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId,
-    RunStatus, SessionId, SessionStatus, StateAuthor, StateScope, StepId, StopReason, Time, TitleSource,
-    Usage, Visibility, WaitId,
+    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Budget, DelegationId,
+    DelegationMode, DelegationStatus, DigestBy, EventId, Failure, Fidelity, GrantId, Message, MessageId,
+    Mode, Policy, RunId, RunStatus, SessionId, SessionStatus, StateAuthor, StateScope, StepId, StopReason,
+    Time, TitleSource, Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -350,11 +350,17 @@ bodies! {
     /// The attempt has stopped.
     "attempt.cancelled" => AttemptCancelled { proof: Proof }
     /// A runtime-native session was opened for this session.
-    "binding.created" => BindingCreated { binding_id: BindingId, adapter: String, generation: u32, fidelity: Fidelity }
+    "binding.created" => BindingCreated {
+        binding_id: BindingId,
+        adapter: String,
+        generation: u32,
+        fidelity: Fidelity,
+        #[serde(default)] reconstructed: bool,
+    }
     /// A runtime-native session was taken up again.
     "binding.resumed" => BindingResumed { binding_id: BindingId }
     /// A runtime-native session can no longer be used.
-    "binding.stale" => BindingStale { binding_id: BindingId, reason: String }
+    "binding.stale" => BindingStale { binding_id: BindingId, status: BindingStatus, reason: String }
     /// The next generation took a binding's place.
     "binding.replaced" => BindingReplaced { binding_id: BindingId, by: BindingId }
     /// Streamed text, not yet part of a completed message. Never stored as an event.

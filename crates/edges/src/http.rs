@@ -16,6 +16,7 @@ use utoipa_axum::routes;
 
 mod access;
 mod artifacts;
+mod bindings;
 mod body;
 mod document;
 mod events;
@@ -101,6 +102,8 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
         .routes(routes!(artifacts::run_artifacts))
         .routes(routes!(artifacts::artifact_get, artifacts::artifact_delete))
         .routes(routes!(artifacts::artifact_content))
+        .routes(routes!(bindings::binding_list))
+        .routes(routes!(bindings::binding_invalidate))
         .routes(routes!(search::session_search))
         .routes(routes!(portable::session_import))
         .routes(routes!(keys::key_list, keys::key_create))

@@ -27,6 +27,7 @@ use crate::store::{Fence, Loaded};
 
 mod accept;
 mod answer;
+mod binding;
 mod cancel;
 mod command;
 mod commit;
@@ -40,6 +41,7 @@ mod session;
 mod snapshot;
 mod steer;
 mod tree;
+pub(crate) use binding::BindingChange;
 pub(crate) use command::{AcceptOutcome, Command, Reply};
 pub(crate) use data::{Data, StateWrite};
 use draft::Draft;
@@ -117,6 +119,7 @@ impl Actor {
             effects: loaded.effects,
             unanswered: vec![],
             last_role: None,
+            binding: None,
             state_at_pen: vec![],
             merged: loaded
                 .runs
@@ -226,6 +229,10 @@ impl Actor {
             }
             Command::Session(commands, version, reply) => {
                 let outcome = self.change_session(commands, version).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Binding(change, reply) => {
+                let outcome = self.change_binding(change).await;
                 let _ = reply.send(outcome);
             }
             Command::Snapshot(reply) => {

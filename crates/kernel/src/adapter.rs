@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Answer, Attempt, AttemptId, Block, Budget, Digest, DigestBy, Failure, Fidelity, Message, MessageId,
-    Point, PromptRef, Run, Session, StopReason, Time, ToolOutcome, Usage, WaitRequest,
+    Answer, Approval, Attempt, AttemptId, Binding, Block, Budget, Digest, DigestBy, Failure, Fidelity, Grant,
+    GrantId, Message, MessageId, Point, PromptRef, Run, Session, StopReason, Time, ToolOutcome, Usage,
+    WaitRequest,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -69,7 +70,7 @@ pub struct Capabilities {
     pub supports_steering: bool,
     /// What a restart of the process means for it.
     pub restart_behavior: RestartBehavior,
-    /// It works through native sessions: an attempt runs only once [`Record::Opened`] says so.
+    /// It works through native sessions: an attempt runs only once [`Record::Opened`] or [`Record::Resumed`] says so.
     pub uses_bindings: bool,
 }
 
@@ -119,6 +120,11 @@ pub enum End {
         retryable: bool,
         /// What was used since it was last recorded.
         usage: Usage,
+    },
+    /// The runtime no longer knows the native session: the run is tried again at once, with the next generation.
+    Stale {
+        /// What the runtime said.
+        reason: String,
     },
 }
 
@@ -182,8 +188,29 @@ pub enum Death {
 /// One thing an adapter makes durable. All of one call are durable together.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
-    /// The native session is ready: the attempt runs. Only for adapters that use bindings.
-    Opened,
+    /// A new native session is ready: the attempt runs, and its prompt is what the native session hears next. Only for
+    /// adapters that use bindings.
+    Opened {
+        /// The runtime's own id of it.
+        native: Option<String>,
+        /// What of it survives a restart of the runtime.
+        fidelity: Fidelity,
+        /// It was handed the text of the path.
+        reconstructed: bool,
+    },
+    /// The native session of [`Assignment::binding`] is ready: the attempt runs.
+    Resumed,
+    /// A standing decision holds for this run.
+    Granted(Box<Grant>),
+    /// A permission was decided without asking anybody.
+    Decided {
+        /// What was asked.
+        question: String,
+        /// The decision.
+        decision: Approval,
+        /// The grant that says so.
+        grant: Option<GrantId>,
+    },
     /// The agent's message is whole: what was streamed, then `blocks`.
     Message {
         /// What was not streamed, such as tool calls.
@@ -352,6 +379,8 @@ pub struct Assignment {
     pub attempt: Arc<Attempt>,
     /// The user message to answer.
     pub prompt: Arc<Message>,
+    /// The native session to take up; none where a new one must be opened.
+    pub binding: Option<Binding>,
     /// The answer it waited for.
     pub answer: Option<Answered>,
     /// Tool calls that an earlier attempt began and that have no outcome.

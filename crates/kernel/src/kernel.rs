@@ -26,6 +26,7 @@ use crate::tasks::Tasks;
 
 mod access;
 mod artifacts;
+mod bindings;
 mod idempotency;
 mod keys;
 mod portable;

@@ -15,6 +15,7 @@ pub mod ids;
 mod indexer;
 pub mod kernel;
 pub mod meters;
+pub mod policy;
 mod scheduler;
 pub mod search;
 pub mod store;

@@ -75,6 +75,14 @@ pub trait Store: Send + Sync + 'static {
     /// The attempts of one run, the first first.
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError>;
 
+    /// The bindings of one session, by adapter and the newest generation first; of `adapter` alone if it is given.
+    async fn bindings(
+        &self,
+        session: SessionId,
+        adapter: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Binding>, StoreError>;
+
     /// The model calls of one run, the first first.
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError>;
 

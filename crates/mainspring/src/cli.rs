@@ -19,6 +19,7 @@ mod doctor;
 mod fail;
 mod feed;
 mod file;
+mod guard;
 mod home;
 mod key;
 mod output;
@@ -101,6 +102,8 @@ enum Command {
     Config(config::Config),
     /// Check the state directory, the database, versions and limits
     Doctor(doctor::Doctor),
+    #[command(hide = true)]
+    Guard(guard::Guard),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -114,6 +117,10 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return misunderstood(&error),
     };
+    if let Command::Guard(guard) = &cli.command {
+        // Before any configuration is read: a guard has none.
+        return guard.execute();
+    }
     let output = Output::new(cli.global.json);
     let outcome = match start(cli, &output) {
         Ok(exit) => exit,
@@ -210,7 +217,7 @@ impl Context<'_> {
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,
-            Command::Completions { .. } => Ok(Exit::Done),
+            Command::Guard(_) | Command::Completions { .. } => Ok(Exit::Done),
         }
     }
 

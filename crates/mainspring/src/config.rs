@@ -11,6 +11,7 @@
 //! names; every value of every layer is checked, even one that a later layer overrides; whatever is not understood
 //! is an error, never ignored; all problems are reported at once.
 
+mod adapters;
 mod error;
 mod file;
 mod models;
@@ -25,12 +26,13 @@ use std::path::{Path, PathBuf};
 use mainspring_agent::ModelsConfig;
 use serde::Serialize;
 
+pub use adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterKind, AdapterSetting, Permissions};
 pub use error::{ConfigError, Problem};
 pub use rule::Value;
-pub use settings::{AdapterConfig, Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Titles};
+pub use settings::{Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Titles};
 pub use source::{Origin, Sources, VARIABLES, Variable};
 
-use rule::{Given, Raw, Rule};
+use rule::{Given, Raw};
 
 /// A configuration, and where each of its values came from.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,6 +101,8 @@ impl Config {
         }
         if problems.is_empty() {
             problems.extend(resolved.contradictions());
+            let adapters = &resolved.config.adapters;
+            problems.extend(adapters.iter().flat_map(|(name, adapter)| adapters::problems(name, adapter)));
         }
         if problems.is_empty() { Ok(resolved) } else { Err(ConfigError { problems }) }
     }
@@ -118,14 +122,14 @@ impl Resolved {
             });
         }
         for (name, adapter) in &self.config.adapters {
-            if let Some(max_workers) = &adapter.max_workers {
-                let key = settings::adapter_key(name);
-                rows.push(Row {
-                    value: settings::ADAPTER_WORKERS.show(max_workers),
+            for setting in ADAPTER_SETTINGS {
+                let key = settings::adapter_key(name, setting.key);
+                rows.extend((setting.show)(adapter).map(|value| Row {
+                    value,
                     origin: origin(&key),
                     key,
-                    description: settings::ADAPTER_WORKERS_DESCRIPTION,
-                });
+                    description: setting.description,
+                }));
             }
         }
         rows
@@ -136,10 +140,8 @@ impl Resolved {
         let given = Given { raw, folder: &folder, home };
         let read = match settings::target(&key) {
             Some(settings::Target::Setting(setting)) => setting.read(&mut self.config, &given),
-            Some(settings::Target::AdapterWorkers(name)) => {
-                settings::ADAPTER_WORKERS.read(&given).map(|cap| {
-                    self.config.adapters.entry(name.to_owned()).or_default().max_workers = Some(cap);
-                })
+            Some(settings::Target::Adapter(name, setting)) => {
+                (setting.read)(self.config.adapters.entry(name.to_owned()).or_default(), &given)
             }
             None => return Err(Problem::unknown_key(key, origin)),
         };

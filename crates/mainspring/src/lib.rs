@@ -20,6 +20,7 @@
 //! # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
 //! ```
 
+mod agents;
 pub mod cli;
 pub mod config;
 mod node;

@@ -3,16 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mainspring_adapters::ScriptAdapter;
 use mainspring_agent::models::BadModels;
-use mainspring_agent::tool::mcp::McpServers;
-use mainspring_agent::{Definitions, Models, NativeAdapter, NativeOptions, Toolbox};
-use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Kernel, OnOrphan, Options, Retry};
 use mainspring_store::{Durability, OpenError, SqliteOptions, SqliteStore, StateDir, StateDirError};
 
+use crate::agents::Agents;
 use crate::config::{self, Config};
 
 /// The database within the state directory.
@@ -21,6 +18,7 @@ pub(crate) const DATABASE: &str = "mainspring.sqlite3";
 /// One running mainspring: it owns its state directory until it is closed.
 pub struct Node {
     kernel: Kernel,
+    agents: Agents,
     store: Arc<SqliteStore>,
     // Given up last: while the store is open, the folder is ours.
     dir: StateDir,
@@ -61,7 +59,7 @@ impl Node {
 
     async fn start(config: &Config, execute: bool) -> Result<Self, NodeError> {
         let (clock, ids) = (Clock::system(), Ids::system());
-        let adapters = adapters(config)?;
+        let agents = Agents::new(config, &clock)?;
         let node = ids.node();
         let dir = StateDir::open(&config.state_dir, clock.now(), node)?;
         let path = database(&config.state_dir);
@@ -73,9 +71,10 @@ impl Node {
         let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
         let artifacts = Some(config.state_dir.join("artifacts"));
         let options = Options { node: Some(node), artifacts, execute, ..options_of(config) };
-        let kernel = Kernel::start(store.clone(), adapters, options, clock, ids).await;
+        agents.wait_for_earlier(config, &clock).await;
+        let kernel = Kernel::start(store.clone(), agents.adapters.clone(), options, clock, ids).await;
         let kernel = kernel.map_err(|source| NodeError::Kernel { path, source })?;
-        Ok(Self { kernel, store, dir })
+        Ok(Self { kernel, agents, store, dir })
     }
 
     /// What does the work.
@@ -90,7 +89,8 @@ impl Node {
     /// Stops what executes, records it, and gives the state directory back.
     pub async fn close(self) {
         self.kernel.shutdown().await;
-        let Self { kernel, store, dir } = self;
+        self.agents.close().await;
+        let Self { kernel, agents: _, store, dir } = self;
         // The last of these joins the writer thread; it has little left to do.
         drop(kernel);
         drop(store);
@@ -101,16 +101,6 @@ impl Node {
 /// Where the database of a state directory is.
 pub(crate) fn database(state_dir: &Path) -> PathBuf {
     state_dir.join(DATABASE)
-}
-
-/// The agent runtimes there are.
-fn adapters(config: &Config) -> Result<Vec<Arc<dyn Adapter>>, NodeError> {
-    let definitions = Definitions::new(Some(config.agents_dir.clone()));
-    let native = NativeAdapter::new(Models::new(&config.models)?, Toolbox::built_in(), definitions);
-    let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
-    let native = native.with_options(options);
-    let native = native.with_mcp(McpServers::new(&config.models.mcp));
-    Ok(vec![Arc::new(ScriptAdapter), Arc::new(native)])
 }
 
 fn options_of(config: &Config) -> Options {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Digest, Event, Line, MessageId, NodeId, Point, Position,
-    Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Step, Time,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Line, MessageId, NodeId, Point,
+    Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Step, Time,
     Unexpected,
 };
 use mainspring_kernel::search::Query;
@@ -182,6 +182,22 @@ impl Store for MemoryStore {
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
         self.read(|state| {
             state.attempts.range((run, 0)..=(run, u32::MAX)).map(|(_, attempt)| attempt.clone()).collect()
+        })
+    }
+
+    async fn bindings(
+        &self,
+        session: SessionId,
+        adapter: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Binding>, StoreError> {
+        self.read(|state| {
+            let all = state.bindings.values().filter(|binding| binding.session == session);
+            let mut bindings: Vec<Binding> =
+                all.filter(|binding| adapter.is_none_or(|name| binding.adapter == name)).cloned().collect();
+            bindings.sort_by(|a, b| (&a.adapter, b.generation).cmp(&(&b.adapter, a.generation)));
+            bindings.truncate(limit);
+            bindings
         })
     }
 

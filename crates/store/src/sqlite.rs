@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Cursor, Digest, Event, Line, MessageId, NodeId, Point, Position,
-    Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Line, MessageId, NodeId, Point,
+    Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -280,6 +280,17 @@ impl Store for SqliteStore {
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
         self.read(move |connection| read::runs::attempts(connection, run)).await
+    }
+
+    async fn bindings(
+        &self,
+        session: SessionId,
+        adapter: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Binding>, StoreError> {
+        let adapter = adapter.map(str::to_owned);
+        self.read(move |connection| read::bindings::bindings(connection, session, adapter.as_deref(), limit))
+            .await
     }
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {

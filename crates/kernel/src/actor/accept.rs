@@ -38,6 +38,10 @@ impl Actor {
             self.check_room()?;
         }
         let (run, prompt) = self.run_of(&accept, &adapter, base.again.clone(), permit.is_some());
+        let bound = match permit {
+            Some(_) => self.bound(&run, base.at, &prompt).await?,
+            None => None,
+        };
 
         let (position, _) = self.feed.now();
         let (mut draft, _) = self.draft(false);
@@ -70,7 +74,7 @@ impl Actor {
         if permit.is_some() {
             let own = run_prompts(&accept, &prompt).then(|| (prompt.clone(), false));
             let started =
-                draft.start(self.shared.node, &base, own).and_then(|()| self.open(&mut draft, &adapter));
+                draft.start(self.shared.node, &base, own).and_then(|()| self.open(&mut draft, bound));
             if let Err(refusal) = started {
                 self.give_up();
                 return Err(refusal.into());

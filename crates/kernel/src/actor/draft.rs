@@ -10,9 +10,9 @@ use mainspring_core::run::{self, Command};
 use mainspring_core::state::EVENT_VALUE_BYTES;
 use mainspring_core::tree::{place, visit};
 use mainspring_core::{
-    Attempt, AttemptId, Block, Body, Close, Digest, Failure, Line, LineId, Message, MessageId, MessageStatus,
-    NodeId, Place, Point, Refusal, Role, Run, Session, SessionChange, StateAuthor, StateScope, Step, Time,
-    TitleSource, ToolOutcome, Usage, Wait, attempt, session,
+    Attempt, AttemptId, Binding, Block, Body, Close, Digest, Failure, Line, LineId, Message, MessageId,
+    MessageStatus, NodeId, Place, Point, Refusal, Role, Run, Session, SessionChange, StateAuthor, StateScope,
+    Step, Time, TitleSource, ToolOutcome, Usage, Wait, attempt, session,
 };
 
 use super::tree::Base;
@@ -34,6 +34,8 @@ pub(crate) struct Hot {
     pub(crate) unanswered: Vec<(String, String)>,
     /// Who spoke last in the active run.
     pub(crate) last_role: Option<Role>,
+    /// The latest binding of the active run's adapter.
+    pub(crate) binding: Option<Box<Binding>>,
     /// Keys of state that the active run has written since its last message.
     pub(crate) state_at_pen: Vec<String>,
     /// Runs whose prompts have joined the run that is at work.
@@ -43,8 +45,8 @@ pub(crate) struct Hot {
 }
 
 pub(crate) struct Draft {
-    ids: Ids,
-    at: Time,
+    pub(super) ids: Ids,
+    pub(super) at: Time,
     pos: u64,
     pub(crate) hot: Hot,
     pub(crate) run: Option<Run>,
@@ -449,6 +451,7 @@ impl Draft {
         } else {
             close.tip = run.final_message;
             self.move_tip();
+            self.binding_follows();
         }
         close
     }

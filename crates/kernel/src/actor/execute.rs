@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{
-    Attempt, AttemptId, Block, Body, Failure, Message, MessageStatus, Place, Point, Proof, Refusal, Run,
-    RunStatus, TitleSource, Usage, session,
+    Attempt, AttemptId, BindingStatus, Block, Body, Failure, Message, MessageStatus, NodeId, Place, Point,
+    Proof, Refusal, Run, RunStatus, TitleSource, Usage, session,
 };
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
+use super::binding::Bound;
 use super::tree::Base;
 use super::{Active, Actor, Command, Draft, before};
 use crate::adapter::{
@@ -17,7 +18,7 @@ use crate::adapter::{
 };
 use crate::error::Error;
 use crate::scheduler::Permit;
-use crate::store::StoreError;
+use crate::store::{Row, StoreError};
 
 impl Actor {
     /// A worker is free: the waiting run goes on, or the next one starts.
@@ -49,7 +50,6 @@ impl Actor {
 
     /// Starts the next attempt of the first run of the queue.
     async fn begin(&mut self, run: Run, permit: Permit) -> Result<(), Error> {
-        let adapter = run.adapter.clone();
         let base = match run.pen {
             None => self.base(run.place).await?,
             Some(_) => Base::default(),
@@ -59,10 +59,10 @@ impl Actor {
             None => self.prompt_of(&run).await?,
         };
         let own = run.prompt.is_some().then(|| (prompt.clone(), true));
+        let bound = self.bound(&run, base.at, &prompt).await?;
         let (draft, _) = self.draft(false);
         let mut draft = draft.with_run(run, None);
-        let started =
-            draft.start(self.shared.node, &base, own).and_then(|()| self.open(&mut draft, &adapter));
+        let started = draft.start(self.shared.node, &base, own).and_then(|()| self.open(&mut draft, bound));
         if let Err(refusal) = started {
             self.give_up();
             return Err(refusal.into());
@@ -87,17 +87,17 @@ impl Actor {
         Ok(Arc::new(Message { status: MessageStatus::Completed, ..Message::clone(&placed.message) }))
     }
 
-    /// An adapter without bindings has control as soon as the attempt exists.
-    pub(super) fn open(&self, draft: &mut Draft, adapter: &str) -> Result<(), Refusal> {
-        let binds =
-            self.shared.adapters.get(adapter).is_some_and(|adapter| adapter.capabilities().uses_bindings);
-        match &draft.attempt {
-            Some(attempt) if !binds => {
+    /// An adapter without bindings has control as soon as the attempt exists; another once its native session does.
+    pub(super) fn open(&self, draft: &mut Draft, bound: Option<Bound>) -> Result<(), Refusal> {
+        match (bound, &draft.attempt) {
+            (Some(bound), _) => draft.bind(bound, self.shared.node),
+            (None, Some(attempt)) => {
                 let by = attempt.id;
-                draft.command(RunCommand::Open { by })
+                draft.command(RunCommand::Open { by })?;
             }
-            _ => Ok(()),
+            (None, None) => {}
         }
+        Ok(())
     }
 
     /// Hands control to the adapter. Its commit has returned.
@@ -117,6 +117,12 @@ impl Actor {
             run: Arc::new(run.clone()),
             attempt: Arc::new(attempt.clone()),
             prompt: prompt.clone(),
+            binding: self
+                .hot
+                .binding
+                .as_deref()
+                .filter(|binding| binding.status == BindingStatus::Active)
+                .cloned(),
             answer,
             open_effects: self.hot.effects.clone(),
             cancel: cancel.clone(),
@@ -237,6 +243,7 @@ impl Actor {
             }
             Ok(Executed::Ended(End::Succeeded { usage })) => (Outcome::Succeeded, usage),
             Ok(Executed::Ended(End::Stopped { usage })) => (Outcome::Stopped { proof: Proof::Ended }, usage),
+            Ok(Executed::Ended(End::Stale { reason })) => (self.stale(reason).await, Usage::default()),
             Ok(Executed::Ended(End::Failed { error, retryable, usage })) => {
                 (self.failed(error, retryable), usage)
             }
@@ -250,7 +257,7 @@ impl Actor {
     }
 
     /// A failure, to be tried again if the rules of retry say so.
-    fn failed(&self, error: Failure, retryable: bool) -> Outcome {
+    pub(super) fn failed(&self, error: Failure, retryable: bool) -> Outcome {
         let attempts = self.active.as_ref().map_or(0, |active| active.run.attempts);
         let retry = &self.shared.options.retry;
         let again = retryable && attempts < self.shared.options.limits.attempts;
@@ -295,7 +302,7 @@ impl Actor {
         let mut draft = draft.with_turn(turn).with_title(title);
         draft.leave_tools(resumes);
         for record in at_end {
-            if let Err(error) = apply(&mut draft, by, record) {
+            if let Err(error) = apply(&mut draft, self.shared.node, by, record) {
                 tracing::error!(%error, "what an attempt left for its end makes no sense");
             }
         }
@@ -351,10 +358,19 @@ impl Actor {
     }
 }
 
-pub(super) fn apply(draft: &mut Draft, by: AttemptId, record: Record) -> Result<(), Error> {
+pub(super) fn apply(draft: &mut Draft, node: NodeId, by: AttemptId, record: Record) -> Result<(), Error> {
     let unknown = |id: &str| Error::Invalid(format!("tool call {id:?} has not been started"));
     match record {
-        Record::Opened => draft.command(RunCommand::Open { by })?,
+        Record::Opened { native, fidelity, reconstructed } => {
+            draft.binding_open(native, fidelity, reconstructed, node);
+            draft.command(RunCommand::Open { by })?;
+        }
+        Record::Resumed => {
+            draft.binding_resume(node)?;
+            draft.command(RunCommand::Open { by })?;
+        }
+        Record::Granted(grant) => draft.row(Row::Grant(grant)),
+        Record::Decided { question, decision, grant } => draft.decided(question, decision, grant),
         Record::Message { blocks, usage } => {
             draft.write_assistant(blocks, usage);
             if let Some(usage) = usage {
@@ -406,13 +422,9 @@ pub(super) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
                 ("tool call", input.as_ref().map_or(0, |input| input.to_string().len()))
             }
             Record::ToolUpdated { text, .. } | Record::Progress { text } => ("report", text.len()),
-            Record::Opened
-            | Record::ToolCompleted { .. }
-            | Record::ToolFailed { .. }
-            | Record::Title { .. }
-            | Record::Usage(_) => {
-                continue;
-            }
+            Record::Decided { question, .. } => ("question", question.len()),
+            Record::Opened { .. } | Record::Resumed | Record::Granted(_) | Record::Usage(_) => continue,
+            Record::ToolCompleted { .. } | Record::ToolFailed { .. } | Record::Title { .. } => continue,
         };
         if size > limit {
             return Err(Error::TooLarge { what, size, limit });

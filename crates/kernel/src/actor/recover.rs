@@ -23,6 +23,9 @@ impl Actor {
             self.hot.last_role = last.map(|message| message.role);
         }
         let prompt = self.prompt_of(&run).await?;
+        if attempt.binding.is_some() {
+            self.hot.binding = self.binding_latest(&run.adapter).await?;
+        }
         self.active = Some(Active {
             run,
             attempt,

@@ -92,7 +92,7 @@ impl Actor {
         let (draft, text) = self.draft(seals);
         let mut draft = draft.with_run(run, Some(attempt)).with_text(text);
         for record in records {
-            if let Err(error) = execute::apply(&mut draft, by, record) {
+            if let Err(error) = execute::apply(&mut draft, self.shared.node, by, record) {
                 self.give_up();
                 return Err(HandleError::Kernel(error));
             }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Answer, Artifact, ArtifactId, AttemptId, Expect, Message, Point, StateEntry, StateOutcome, StateScope,
-    Step, Time, Usage,
+    Answer, Artifact, ArtifactId, AttemptId, Expect, GrantId, Message, Point, StateEntry, StateOutcome,
+    StateScope, Step, Time, Usage,
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -149,6 +149,11 @@ impl AttemptHandle {
             None => None,
         };
         Ok(Context { digest, prompt: prompt.map(|(placed, _)| placed.message), messages })
+    }
+
+    /// An id for a grant of this attempt.
+    pub(crate) fn new_grant(&self) -> GrantId {
+        self.parts.ids.grant()
     }
 
     /// What a key of state holds, as the run sees it now.

@@ -59,6 +59,27 @@ pub struct NewSession {
     pub model_options: Option<Map<String, Value>>,
 }
 
+impl SessionTarget {
+    /// The same, with its maps in order, so that its hash is that of what it says.
+    pub(super) fn in_order(&self) -> Self {
+        let mut ordered = self.clone();
+        ordered.new.model_options = in_order(&self.new.model_options);
+        ordered.new.metadata.iter_mut().for_each(Value::sort_all_objects);
+        ordered
+    }
+}
+
+/// The same map in the order of its keys. Whether maps have that order by themselves depends on who else is in the
+/// build; what is asked does not.
+pub(super) fn in_order(map: &Option<Map<String, Value>>) -> Option<Map<String, Value>> {
+    let mut map = map.clone();
+    if let Some(map) = &mut map {
+        map.sort_keys();
+        map.values_mut().for_each(Value::sort_all_objects);
+    }
+    map
+}
+
 impl NewSession {
     /// What its runs use unless they say otherwise.
     pub(super) fn run_defaults(&self) -> RunOptions {

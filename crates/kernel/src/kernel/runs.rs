@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::idempotency;
+use super::requests::in_order;
 use super::sessions::check_target;
 use super::{Accept, Accepted, Caller, CancelOutcome, Kernel, RunQuery, RunRequest, SessionTarget};
 use crate::actor::Command;
@@ -281,9 +282,9 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
         place: Place,
         policy: Policy,
     }
-    // Whether maps keep the order of their making depends on who else is in the build; what is asked does not.
-    let (mut session, mut options) = (request.session.clone(), request.options.clone());
-    session.new.metadata.iter_mut().for_each(Value::sort_all_objects);
+    let session = request.session.in_order();
+    let mut options = request.options.clone();
+    options.model_options = in_order(&request.options.model_options);
     options.output_schema.iter_mut().for_each(Value::sort_all_objects);
     let asked = Asked {
         session: &session,
@@ -320,5 +321,19 @@ mod tests {
         let mut asked = RunRequest::text("a", "hi");
         asked.options.model = Some("m".into());
         assert_eq!(fingerprint(&asked)[..], blake3::hash(first.as_bytes()).as_bytes()[..16]);
+    }
+
+    #[test]
+    fn the_order_of_keys_is_not_part_of_what_is_asked() {
+        let asked = |options: &str, metadata: &str| {
+            let mut asked = RunRequest::text("a", "hi");
+            asked.options.model_options = serde_json::from_str(options).unwrap();
+            asked.session.new.model_options = serde_json::from_str(options).unwrap();
+            asked.session.new.metadata = serde_json::from_str(metadata).unwrap();
+            fingerprint(&asked)
+        };
+        let first = asked(r#"{"a":{"x":1,"y":2},"b":3}"#, r#"{"c":4,"d":5}"#);
+        assert_eq!(asked(r#"{"b":3,"a":{"y":2,"x":1}}"#, r#"{"d":5,"c":4}"#), first);
+        assert_ne!(asked(r#"{"b":3,"a":{"y":1,"x":2}}"#, r#"{"d":5,"c":4}"#), first);
     }
 }

@@ -49,8 +49,8 @@ impl Kernel {
         taken: Taken,
     ) -> Result<(Session, Opening), Error> {
         check_target(self, caller, target)?;
-        let request =
-            idempotency_key.map(|key| self.request_of(caller, operation, key, target)).transpose()?;
+        let asked = |key| self.request_of(caller, operation, key, &target.in_order());
+        let request = idempotency_key.map(asked).transpose()?;
         loop {
             if let Some(request) = &request
                 && let Some(answer) = self.request_known(request).await?

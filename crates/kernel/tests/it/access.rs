@@ -42,6 +42,7 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("run_get", outcome(kernel.run_get(caller, run.id).await)),
         ("run_attempts", outcome(kernel.run_attempts(caller, run.id).await)),
         ("run_events", outcome(kernel.run_events(caller, run.id, Cursor::START, None).await)),
+        ("binding_list", outcome(kernel.binding_list(caller, &by).await)),
         ("run_list", outcome(kernel.run_list(caller, of_session).await)),
         (
             "state_list",
@@ -70,6 +71,8 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     let of = StateOf::Session(by.clone(), None);
     let put = kernel.artifact_put(caller, &by, NewArtifact::default(), None, &mut &b"x"[..]).await;
     vec![
+        ("binding_adopt", outcome(kernel.binding_adopt(caller, &by, "script", "n1").await)),
+        ("binding_invalidate", outcome(kernel.binding_invalidate(caller, &by, "script").await)),
         ("state_set", outcome(kernel.state_set(caller, &of, "k", Some(json!(1)), Expect::Any).await)),
         (
             "state_set of run",

@@ -6,6 +6,7 @@
 mod acceptance;
 mod access;
 mod artifacts;
+mod bindings;
 mod branches;
 mod cancellation;
 mod check;

@@ -208,7 +208,8 @@ async fn an_agent_that_binds_runs_only_once_its_session_is_open() {
     let run = world.send(pull("a", "go")).await.unwrap().run;
     let strings = hands.next().await;
     assert_eq!(world.get(run.id).await.state.status(), RunStatus::Starting);
-    strings.handle.record(vec![Record::Opened]).await.unwrap();
+    let opened = Record::Opened { native: None, fidelity: Fidelity::None, reconstructed: false };
+    strings.handle.record(vec![opened]).await.unwrap();
     assert_eq!(world.get(run.id).await.state.status(), RunStatus::Running);
     strings.end(End::succeeded());
     assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);

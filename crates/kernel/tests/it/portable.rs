@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::puppet::{Manners, pull, puppet};
 use crate::world::{Disk, NOW, World, by, every_store, live, soon};
 
-async fn export(world: &World, key: &str) -> String {
+pub(crate) async fn export(world: &World, key: &str) -> String {
     let mut export = world.kernel.session_export(&world.me, &by(key)).await.unwrap();
     let mut file = String::new();
     while let Some(lines) = export.next().await.unwrap() {
@@ -30,7 +30,7 @@ async fn import_as(world: &World, caller: &Caller, file: &str) -> Result<Session
     import.finish().await
 }
 
-async fn import(world: &World, file: &str) -> Result<Session, Error> {
+pub(crate) async fn import(world: &World, file: &str) -> Result<Session, Error> {
     import_as(world, &world.me, file).await
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::Row;
+use super::adapters::ADAPTER_SETTINGS;
 use super::settings::{self, SETTINGS};
 use super::source::Origin;
 
@@ -92,6 +93,14 @@ pub enum Problem {
         /// The other.
         high: Box<Row>,
     },
+    /// What is set for an adapter is not complete, or makes no sense together.
+    #[error("{key} {must}")]
+    Adapter {
+        /// The setting.
+        key: String,
+        /// What is wrong, and what to do.
+        must: String,
+    },
     /// The file cannot be read.
     #[error("the configuration file {}{} cannot be read: {reason}; correct its path or make it readable", path.display(), named(named_by))]
     Unreadable {
@@ -153,10 +162,14 @@ fn named(by: &Option<Origin>) -> String {
 fn near(word: &str) -> Option<String> {
     const ENOUGH: f64 = 0.6;
     let keys = SETTINGS.iter().map(|setting| setting.key).chain(settings::GROUPS.iter().copied());
-    let keys = keys.chain(["adapters", "adapters.NAME.max_workers", "config"]);
-    let scored = keys.map(|key| (likeness(word, key), key));
+    let keys = keys.chain(["adapters", "config"]).map(str::to_owned);
+    let of_adapters = ADAPTER_SETTINGS.iter().map(|setting| settings::adapter_key("NAME", setting.key));
+    // Within an adapter's table only its keys can be meant.
+    let in_table = word.starts_with("adapters.") && word.matches('.').count() == 2;
+    let keys = of_adapters.chain(keys.filter(|_| !in_table));
+    let scored = keys.map(|key| (likeness(word, &key), key));
     let (score, key) = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
-    (score >= ENOUGH).then(|| key.to_owned())
+    (score >= ENOUGH).then_some(key)
 }
 
 /// How much `word` looks like `key`, or like its last part: people forget the table that a key is in.

@@ -1,5 +1,6 @@
 //! The layer of the file: TOML, of which every key must be known.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
@@ -90,10 +91,18 @@ impl Reader<'_> {
                 let texts = values.iter().map(|value| value.get_ref().as_str().map(str::to_owned));
                 texts.collect::<Option<Vec<_>>>().map_or(Raw::Other, Raw::List)
             }
+            DeValue::Table(table) => {
+                let text = |value: &Spanned<DeValue<'_>>| value.get_ref().as_str().map(str::to_owned);
+                let texts =
+                    table.iter().map(|(name, value)| Some((name.get_ref().to_string(), text(value)?)));
+                texts.collect::<Option<BTreeMap<_, _>>>().map_or(Raw::Other, Raw::Table)
+            }
             _ => Raw::Other,
         };
         let folder = self.path.parent().map(PathBuf::from).unwrap_or_default();
-        let (shown, origin) = (self.shown(value), self.origin(value.span().start));
+        let secret = key.ends_with(".env");
+        let shown = if secret { "{…}".to_owned() } else { self.shown(value) };
+        let origin = self.origin(value.span().start);
         self.entries.push(Entry { key, raw, shown, folder, origin });
     }
 

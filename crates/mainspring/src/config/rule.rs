@@ -3,6 +3,7 @@
 //! A variable or a flag is untyped text; a value in the file has a type, and the wrong one is refused, so that a file
 //! means what it looks like.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
@@ -42,6 +43,8 @@ pub(super) enum Raw {
     Integer(Option<u64>),
     /// A list of texts of the file.
     List(Vec<String>),
+    /// A table of texts of the file.
+    Table(BTreeMap<String, String>),
     /// Anything else of the file.
     Other,
 }
@@ -57,7 +60,7 @@ impl Given<'_> {
     fn text(&self) -> Option<&str> {
         match &self.raw {
             Raw::Untyped(text) | Raw::Text(text) => Some(text),
-            Raw::Integer(_) | Raw::List(_) | Raw::Other => None,
+            Raw::Integer(_) | Raw::List(_) | Raw::Table(_) | Raw::Other => None,
         }
     }
 }
@@ -98,7 +101,7 @@ where
             Raw::Untyped(text) => digits(text),
             Raw::Integer(number) => *number,
             Raw::Text(_) => return Err(format!("{}, without quotes", allowed())),
-            Raw::List(_) | Raw::Other => None,
+            Raw::List(_) | Raw::Table(_) | Raw::Other => None,
         };
         number
             .filter(|number| (self.min..=self.max).contains(number))
@@ -208,7 +211,7 @@ impl Rule<Vec<String>> for Hosts {
             Raw::List(hosts) => hosts.clone(),
             Raw::Untyped(text) if text.trim().is_empty() => vec![],
             Raw::Untyped(text) => text.split(',').map(|host| host.trim().to_owned()).collect(),
-            Raw::Text(_) | Raw::Integer(_) | Raw::Other => return Err(self.allowed()),
+            Raw::Text(_) | Raw::Integer(_) | Raw::Table(_) | Raw::Other => return Err(self.allowed()),
         };
         if hosts.iter().all(|host| is_host(host)) { Ok(hosts) } else { Err(self.allowed()) }
     }
@@ -260,6 +263,104 @@ impl Rule<String> for Text {
 
     fn allowed(&self) -> String {
         self.allowed.to_owned()
+    }
+}
+
+/// A text of one line.
+pub(super) const fn text() -> Text {
+    Text {
+        allowed: "a text of 1 to 512 bytes without control characters",
+        check: |text| check_text("text", text).is_ok(),
+    }
+}
+
+/// A command: in the file a list, elsewhere words with blanks between them.
+pub(super) struct Command;
+
+/// A command and its arguments.
+pub(super) const fn command() -> Command {
+    Command
+}
+
+impl Rule<Vec<String>> for Command {
+    fn read(&self, given: &Given<'_>) -> Result<Vec<String>, String> {
+        let mut words: Vec<String> = match &given.raw {
+            Raw::List(words) => words.clone(),
+            Raw::Untyped(text) => text.split_whitespace().map(str::to_owned).collect(),
+            _ => return Err(self.allowed()),
+        };
+        let program = words.first_mut();
+        if program.as_ref().is_some_and(|program| program.is_empty()) {
+            return Err(self.allowed());
+        }
+        // A bare name is looked up in PATH when it is started.
+        if let Some(program) = program.filter(|program| program.contains('/')) {
+            *program = expand(Path::new(program), given.folder, given.home)?.to_string_lossy().into_owned();
+        }
+        if words.iter().any(|word| word.contains('\0')) { Err(self.allowed()) } else { Ok(words) }
+    }
+
+    fn show(&self, value: &Vec<String>) -> Value {
+        Value::List(value.clone())
+    }
+
+    fn allowed(&self) -> String {
+        "a command and its arguments as a list, such as [\"opencode\", \"acp\"]".to_owned()
+    }
+}
+
+/// Names of variables: in the file a list, elsewhere with commas between them.
+pub(super) struct Names;
+
+/// Names of variables.
+pub(super) const fn names() -> Names {
+    Names
+}
+
+impl Rule<Vec<String>> for Names {
+    fn read(&self, given: &Given<'_>) -> Result<Vec<String>, String> {
+        let names: Vec<String> = match &given.raw {
+            Raw::List(names) => names.clone(),
+            Raw::Untyped(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
+            _ => return Err(self.allowed()),
+        };
+        if names.iter().all(|name| is_variable(name)) { Ok(names) } else { Err(self.allowed()) }
+    }
+
+    fn show(&self, value: &Vec<String>) -> Value {
+        Value::List(value.clone())
+    }
+
+    fn allowed(&self) -> String {
+        "a list of names of variables, such as [\"ANTHROPIC_API_KEY\"]".to_owned()
+    }
+}
+
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0']) && !name.contains(char::is_whitespace)
+}
+
+/// Variables and their values, of which only the names are shown.
+pub(super) struct Variables;
+
+/// Variables and their values.
+pub(super) const fn table() -> Variables {
+    Variables
+}
+
+impl Rule<BTreeMap<String, String>> for Variables {
+    fn read(&self, given: &Given<'_>) -> Result<BTreeMap<String, String>, String> {
+        let Raw::Table(table) = &given.raw else { return Err(self.allowed()) };
+        let fits = |(name, value): (&String, &String)| is_variable(name) && !value.contains('\0');
+        if table.iter().all(fits) { Ok(table.clone()) } else { Err(self.allowed()) }
+    }
+
+    fn show(&self, value: &BTreeMap<String, String>) -> Value {
+        Value::List(value.keys().cloned().collect())
+    }
+
+    fn allowed(&self) -> String {
+        "a table of texts in the file, such as { LOG = \"warn\" }".to_owned()
     }
 }
 

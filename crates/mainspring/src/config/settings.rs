@@ -12,8 +12,9 @@ use mainspring_agent::ModelsConfig;
 use mainspring_core::Limits;
 use mainspring_edges::http::HttpLimits;
 
+use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKERS};
 use super::rule::{
-    self, Given, Number, Rule, Value, Word, adapter_name, address, filter, hosts, number, owner_name, path,
+    self, Given, Rule, Value, Word, adapter_name, address, command, filter, hosts, number, owner_name, path,
     url, word,
 };
 
@@ -121,6 +122,8 @@ settings! {
         drain_ms: u64, number(0, HOUR), 10 * SECOND;
         /// What is logged: a tracing filter.
         log: String, filter(), "warn".into();
+        /// Command that holds the processes of agents; `mainspring guard` itself if empty. For programs that embed it.
+        guard: Vec<String>, command(), Vec::new();
     }
     /// What is too much.
     limits: Limits {
@@ -175,12 +178,6 @@ settings! {
     }
 }
 
-const WORKERS: Number = number(1, 1024);
-
-/// The rule of `adapters.NAME.max_workers`.
-pub(super) const ADAPTER_WORKERS: Number = WORKERS;
-pub(super) const ADAPTER_WORKERS_DESCRIPTION: &str = "Runs of this adapter that may be active at once.";
-
 /// How long to wait before a failed attempt is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
@@ -188,13 +185,6 @@ pub struct Retry {
     pub base_ms: u64,
     /// Milliseconds that no wait exceeds.
     pub max_ms: u64,
-}
-
-/// What is set for one adapter.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AdapterConfig {
-    /// Runs of this adapter that may be active at once; without it only the common cap holds.
-    pub max_workers: Option<usize>,
 }
 
 /// What an acknowledgement survives.
@@ -291,7 +281,7 @@ impl Setting {
 /// What a key names.
 pub(super) enum Target<'a> {
     Setting(&'static Setting),
-    AdapterWorkers(&'a str),
+    Adapter(&'a str, &'static AdapterSetting),
 }
 
 /// What `key` names, if anything.
@@ -299,12 +289,13 @@ pub(super) fn target(key: &str) -> Option<Target<'_>> {
     if let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) {
         return Some(Target::Setting(setting));
     }
-    let name = key.strip_prefix("adapters.")?.strip_suffix(".max_workers")?;
-    rule::is_adapter_name(name).then_some(Target::AdapterWorkers(name))
+    let (name, key) = key.strip_prefix("adapters.")?.split_once('.')?;
+    let setting = ADAPTER_SETTINGS.iter().find(|setting| setting.key == key)?;
+    rule::is_adapter_name(name).then_some(Target::Adapter(name, setting))
 }
 
-pub(super) fn adapter_key(name: &str) -> String {
-    format!("adapters.{name}.max_workers")
+pub(super) fn adapter_key(name: &str, key: &str) -> String {
+    format!("adapters.{name}.{key}")
 }
 
 /// The adapter whose cap `variable` sets. Names have hyphens and no underscores, so that this is unambiguous.

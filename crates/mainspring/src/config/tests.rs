@@ -88,6 +88,7 @@ fn the_defaults() {
             allowed_hosts: vec![],
             drain_ms: 10_000,
             log: "warn".into(),
+            guard: vec![],
             limits: Limits::default(),
             http: mainspring_edges::http::HttpLimits::default(),
             retry: Retry { base_ms: 500, max_ms: 30_000 },
@@ -538,4 +539,53 @@ fn only_variables_that_concern_us_leave_the_process_environment() {
     assert_eq!(names, ["MAINSPRING_OWNER", "OMI_AGENT_STATE_DIR", "XDG_STATE_HOME"]);
     let error = source::variables([(os(b"MAINSPRING_STATE_DIR"), os(b"/\xff"))].into_iter()).unwrap_err();
     assert_eq!(error.to_string(), "MAINSPRING_STATE_DIR is not valid UTF-8: give a value that is");
+}
+
+#[test]
+fn an_agent_is_set_up_in_the_file_and_its_secrets_are_not_shown() {
+    let machine = machine().file(
+        "[adapters.opencode]\nkind = \"acp\"\ncommand = [\"./bin/opencode\", \"acp\"]\n\
+         env = { API_KEY = \"s3cret\" }\npass_env = [\"OTHER_KEY\"]\ncwd = \"work\"\npermissions = \"legacy\"\n\
+         max_processes = 3\nmodel = \"m1\"\n",
+    );
+    let resolved = machine.load();
+    let adapter = &resolved.config.adapters["opencode"];
+    let command = [machine.path("project/bin/opencode").to_string_lossy().into_owned(), "acp".into()];
+    assert_eq!(adapter.command.as_deref(), Some(&command[..]));
+    assert_eq!(adapter.env.as_ref().unwrap()["API_KEY"], "s3cret");
+    assert_eq!(adapter.cwd, Some(machine.path("project/work")));
+    assert_eq!((adapter.kind, adapter.permissions), (Some(AdapterKind::Acp), Some(Permissions::Legacy)));
+    let shown = serde_json::to_string(&resolved.rows()).unwrap();
+    assert!(!shown.contains("s3cret"), "{shown}");
+    for key in ["kind", "command", "env", "pass_env", "cwd", "permissions", "max_processes", "model"] {
+        assert!(shown.contains(&format!("adapters.opencode.{key}")), "{key}: {shown}");
+    }
+}
+
+#[test]
+fn an_agent_that_is_not_set_up_right_says_what_is_missing() {
+    let refused = |text: &str| machine().file(text).problems();
+    for (text, problem) in [
+        (
+            "kind = \"acp\"",
+            "adapters.x.command is missing: write the command that starts the agent, as a list",
+        ),
+        ("command = [\"a\"]", "adapters.x.command needs a kind: write kind = \"acp\" beside it"),
+        ("kind = \"acpp\"", "must be \"acp\""),
+        ("command = \"opencode acp\"", "must be a command and its arguments as a list"),
+        ("kind = \"acp\"\ncommand = []", "adapters.x.command is missing"),
+        ("command = [\"\"]", "must be a command and its arguments as a list"),
+        ("env = { A = 1 }", "must be a table of texts"),
+        ("env = { \"A=B\" = \"s3cret\" }", "must be a table of texts"),
+        ("pass_env = [\"A B\"]", "must be a list of names of variables"),
+        ("comand = [\"a\"]", "did you mean adapters.NAME.command?"),
+    ] {
+        let problems = refused(&format!("[adapters.x]\n{text}\n"));
+        assert!(problems.contains(problem), "{text}: {problems}");
+        assert!(!problems.contains("s3cret"), "{problems}");
+    }
+    for name in ["script", "native"] {
+        let built_in = refused(&format!("[adapters.{name}]\nkind = \"acp\"\ncommand = [\"a\"]\n"));
+        assert!(built_in.contains(&format!("adapters.{name}.kind must not be set")), "{built_in}");
+    }
 }

@@ -44,7 +44,9 @@ fn key_of(name: &str) -> Option<String> {
     let named = SETTINGS.iter().find(|setting| setting.variable() == name || setting.alias() == Some(name));
     match named {
         Some(setting) => Some(setting.key.to_owned()),
-        None => settings::adapter_of_variable(name).map(|adapter| settings::adapter_key(&adapter)),
+        None => {
+            settings::adapter_of_variable(name).map(|adapter| settings::adapter_key(&adapter, "max_workers"))
+        }
     }
 }
 

@@ -35,6 +35,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("artifact_delete", "", "", NotFound),
     ("artifact_get", "", "", NotFound),
     ("artifact_put", "", "bytes", NotFound),
+    ("binding_invalidate", "", "", NotFound),
+    ("binding_list", "", "", NotFound),
     ("feed", "", "", NotStreamed),
     ("health", "", "", Nothing),
     ("key_create", "", r#"{"name": "mine", "ownerId": "them"}"#, Forbidden),
@@ -142,7 +144,7 @@ fn requests<'a>(
         let text = text.replace("{session}", names.session).replace("{run}", names.run);
         let text = text.replace("{key}", names.key).replace("SESSION", names.session);
         let text = text.replace("{message}", names.message).replace("MESSAGE", names.message);
-        text.replace("{artifact}", names.artifact)
+        text.replace("{artifact}", names.artifact).replace("{adapter}", "script")
     };
     EXAMPLES.iter().filter(|(id, ..)| *id == operation.id).map(move |(_, query, body, foreign)| {
         let url = fill(&format!("{}{}{query}", server.url, operation.path));

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use mainspring::config::{SETTINGS, VARIABLES};
+use mainspring::Config;
+use mainspring::config::{ADAPTER_SETTINGS, AdapterKind, SETTINGS, Sources, VARIABLES};
 use mainspring::core::{Body, Limits};
 
 pub(crate) fn document(name: &str) -> String {
@@ -46,6 +47,41 @@ fn every_setting_is_documented_as_it_is() {
 }
 
 #[test]
+fn every_setting_of_an_adapter_is_documented_as_it_is() {
+    let mut table = String::new();
+    for setting in ADAPTER_SETTINGS {
+        writeln!(
+            table,
+            "| `{}` | {} | {} | {} |",
+            setting.key,
+            setting.default,
+            setting.allowed(),
+            setting.description
+        )
+        .unwrap();
+    }
+    let text = document("docs/adapters.md");
+    assert!(text.contains(&table), "docs/adapters.md should hold:\n{table}");
+}
+
+#[test]
+fn the_examples_of_adapters_are_configurations() {
+    let text = document("docs/adapters.md");
+    let examples: Vec<&str> =
+        text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(!examples.is_empty());
+    for example in examples {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mainspring.toml");
+        std::fs::write(&file, example).unwrap();
+        let (cwd, home) = (folder.path().to_owned(), Some(folder.path().to_owned()));
+        let sources = Sources { file: Some(file), cwd, home, ..Sources::default() };
+        let config = Config::load(&sources).unwrap_or_else(|error| panic!("{error}:\n{example}")).config;
+        assert!(config.adapters.values().all(|adapter| adapter.kind == Some(AdapterKind::Acp)), "{example}");
+    }
+}
+
+#[test]
 fn the_examples_of_the_script_language_are_scripts() {
     let text = document("docs/script.md");
     let examples: Vec<&str> =
@@ -63,6 +99,7 @@ fn the_documents_link_to_what_exists() {
     for name in [
         "README.md",
         "ARCHITECTURE.md",
+        "docs/adapters.md",
         "docs/events.md",
         "docs/script.md",
         "docs/configuration.md",

@@ -114,7 +114,7 @@ async fn examine(dir: &Path, told: &mut HashMap<RunId, Option<RunStatus>>, round
 }
 
 /// An example of this package, built beside the tests.
-fn example(name: &str) -> PathBuf {
+pub(crate) fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let built = tests.ancestors().nth(2).unwrap().join("examples").join(name);
     assert!(built.exists(), "{} is not built: run cargo build --examples", built.display());

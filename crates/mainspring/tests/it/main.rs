@@ -4,9 +4,11 @@
 #![allow(clippy::print_stderr, reason = "a seed must be seen to be played again")]
 
 mod access;
+mod acp;
 mod cli;
 mod client;
 mod docs;
+mod guard;
 mod guests;
 mod http;
 mod kill;

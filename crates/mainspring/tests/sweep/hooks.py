@@ -37,6 +37,9 @@ SCRIPTS = [
     "say",
 ]
 
+# Sessions of an agent with sessions of its own.
+BOUND = [f"bound-{number}" for number in range(3)]
+
 
 def seed():
     """Makes sessions with runs in every state. Returns what there is to ask for."""
@@ -76,6 +79,17 @@ def seed():
     for verb in ["navigate", "fork"]:
         body = {"messageId": messages[1]}
         requests.post(f"{first}/{verb}", json=body, headers=HEADERS, timeout=30).raise_for_status()
+    for key in BOUND:
+        body = {"prompt": "hello", "adapter": "agent", "session": {"key": key}}
+        answer = requests.post(URL + "/v1/runs", json=body, headers=HEADERS | {"Prefer": "wait=30"}, timeout=60)
+        answer.raise_for_status()
+        assert answer.json()["status"] == "succeeded", answer.text
+    # Only the last run of a session can be tried again, and in the sweep another one soon is.
+    failed = runs[SCRIPTS.index("fail no luck")]["runId"]
+    requests.post(f"{URL}/v1/runs/{failed}/retry", headers=HEADERS, timeout=30).raise_for_status()
+    # What is invalid once stays so: in the sweep itself this may only ever be refused.
+    invalid = f"{URL}/v1/sessions/{BOUND[0]}/bindings/agent"
+    requests.delete(invalid, headers=HEADERS, timeout=30).raise_for_status()
     # A file that is being read breaks off when its session changes, which it does in a sweep: it is read once, here.
     answer = requests.get(f"{URL}/v1/sessions/seed-2/export", headers=HEADERS, timeout=30)
     answer.raise_for_status()
@@ -133,6 +147,10 @@ def before_call(context, case, kwargs):
         parameters["run"] = RUNS[4]
     if "artifact" in parameters:
         parameters["artifact"] = ARTIFACTS[choice % len(ARTIFACTS)]
+    if operation.startswith("binding_"):
+        parameters["session"] = BOUND[choice % len(BOUND)]
+    if "adapter" in parameters:
+        parameters["adapter"] = "agent"
     if "message" in parameters or operation in ("session_navigate", "session_fork"):
         parameters["session"] = "seed-0"
     if "message" in parameters:

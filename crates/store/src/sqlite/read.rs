@@ -15,6 +15,7 @@ use super::error::of_read;
 use super::state::state_read;
 
 pub(super) mod artifacts;
+pub(super) mod bindings;
 pub(super) mod data;
 pub(super) mod events;
 pub(super) mod keys;

@@ -112,11 +112,12 @@ pub(super) fn binding_write(connection: &Connection, binding: &Binding) -> Writt
         .prepare_cached(
             "INSERT INTO adapter_bindings (binding_id, session_id, adapter_id, binding_generation,
                adapter_native_session_id, resume_fidelity, status, boot_node_id, stands_at_message_id, cwd,
-               system_prompt_hash, created_at_ms, updated_at_ms)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+               system_prompt_hash, created_at_ms, updated_at_ms, reconstructed)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
              ON CONFLICT (binding_id) DO UPDATE SET
                adapter_native_session_id = ?5, resume_fidelity = ?6, status = ?7, boot_node_id = ?8,
-               stands_at_message_id = ?9, cwd = ?10, system_prompt_hash = ?11, created_at_ms = ?12, updated_at_ms = ?13",
+               stands_at_message_id = ?9, cwd = ?10, system_prompt_hash = ?11, created_at_ms = ?12, updated_at_ms = ?13,
+               reconstructed = ?14",
         )?
         .execute(params![
             binding.id.bytes(),
@@ -132,6 +133,7 @@ pub(super) fn binding_write(connection: &Connection, binding: &Binding) -> Writt
             binding.system_prompt_hash,
             binding.created_at.0,
             binding.updated_at.0,
+            binding.reconstructed,
         ])?;
     Ok(())
 }

@@ -349,3 +349,24 @@ async fn one_conflict_does_not_hurt_its_group() {
         assert_eq!(stored, 1, "{name}");
     }
 }
+
+#[tokio::test]
+async fn bindings_are_read_as_they_were_written_the_newest_first() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = lease(store, 1).await;
+        let old = binding(1, 1, "acp", 1, BindingStatus::Stale);
+        let new = binding(2, 1, "acp", 2, BindingStatus::Active);
+        let other = binding(3, 1, "pi", 1, BindingStatus::Invalid);
+        let rows = [&old, &new, &other].map(|binding| Row::Binding(Box::new(binding.clone())));
+        let mut all = vec![row_session(session(1))];
+        all.extend(rows);
+        commit(store, fence, all, vec![]).await.unwrap();
+        let read = async |adapter, limit| store.bindings(session_id(1), adapter, limit).await.unwrap();
+        assert_eq!(read(None, 9).await, [new.clone(), old.clone(), other.clone()], "{name}");
+        assert_eq!(read(Some("acp"), 1).await, [new], "{name}");
+        assert_eq!(read(Some("pi"), 9).await, [other], "{name}");
+        assert_eq!(read(Some("none"), 9).await, [], "{name}");
+        assert_eq!(store.bindings(session_id(2), None, 9).await.unwrap(), [], "{name}");
+    }
+}

@@ -159,6 +159,25 @@ pub(crate) fn attempt(n: u64, run: u64, no: u32, status: RunStatus) -> Attempt {
     }
 }
 
+pub(crate) fn binding(n: u64, of: u64, adapter: &str, generation: u32, status: BindingStatus) -> Binding {
+    Binding {
+        id: binding_id(n),
+        session: session_id(of),
+        adapter: adapter.into(),
+        generation,
+        native: Some(format!("native-{n}")),
+        fidelity: Fidelity::Reconstructed,
+        status,
+        boot: node_id(1),
+        stands_at: Some(message_id(n)),
+        cwd: Some("/work".into()),
+        system_prompt_hash: Some("abc".into()),
+        reconstructed: n.is_multiple_of(2),
+        created_at: NOW,
+        updated_at: NOW.plus(1),
+    }
+}
+
 pub(crate) fn message(n: u64, of: u64, text: &str) -> Message {
     Message {
         id: message_id(n),

@@ -37,10 +37,36 @@ fn database_of(folder: &Path, migrations: &[&str], fill: &str) {
     old.execute_batch(fill).unwrap();
 }
 
+/// The 16 bytes of an id in SQL.
+fn hex(bytes: &[u8; 16]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test]
+async fn bindings_from_before_they_said_how_they_were_made_were_not_reconstructed() {
+    let folder = tempfile::tempdir().unwrap();
+    let fill = format!(
+        "INSERT INTO sessions (session_id, owner_id, agent_definition_id, title, status, surface_kind,
+           default_adapter_id, metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
+         VALUES (x'{session}', '{OWNER}', 'generalist@1', 'session 1', 'open', 'chat', 'native', '{{}}', 1, 1, 1, 1);
+         INSERT INTO adapter_bindings (binding_id, session_id, adapter_id, binding_generation, resume_fidelity, status,
+           boot_node_id, created_at_ms, updated_at_ms)
+         VALUES (x'{binding}', x'{session}', 'acp', 2, 'native', 'active', x'{node}', 3, 4)",
+        session = hex(session_id(1).as_bytes()),
+        binding = hex(binding_id(1).as_bytes()),
+        node = hex(node_id(1).as_bytes()),
+    );
+    database_of(folder.path(), &RELEASED[..6], &fill);
+    let store = sqlite_open(folder.path());
+    let found = store.bindings(session_id(1), None, 9).await.unwrap();
+    let shown: Vec<_> =
+        found.iter().map(|binding| (binding.id, binding.generation, binding.reconstructed)).collect();
+    assert_eq!(shown, [(binding_id(1), 2, false)]);
+}
+
 #[tokio::test]
 async fn sessions_from_before_there_were_orgs_are_private() {
     let folder = tempfile::tempdir().unwrap();
-    let hex = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, key, title, status, surface_kind,
            default_adapter_id, model_profile, metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
@@ -65,7 +91,6 @@ async fn sessions_from_before_there_were_orgs_are_private() {
 #[tokio::test]
 async fn lines_from_before_there_was_state_know_who_opened_them() {
     let folder = tempfile::tempdir().unwrap();
-    let hex = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
            metadata_json, tip_line, tip_pos, version, created_at_ms, updated_at_ms, last_activity_at_ms)
@@ -100,7 +125,6 @@ async fn lines_from_before_there_was_state_know_who_opened_them() {
 #[tokio::test]
 async fn what_was_said_before_there_was_search_is_found_and_branched_from() {
     let folder = tempfile::tempdir().unwrap();
-    let hex = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let (session, now) = (hex(session_id(1).as_bytes()), NOW.0);
     let mut fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, title, status, surface_kind, default_adapter_id,
@@ -153,7 +177,6 @@ async fn what_was_said_before_there_was_search_is_found_and_branched_from() {
 #[tokio::test]
 async fn a_run_from_before_there_were_steps_steering_digests_and_budgets_has_none_and_can_get_them() {
     let folder = tempfile::tempdir().unwrap();
-    let hex = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
            metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)

@@ -55,6 +55,26 @@ async fn a_purged_session_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn the_bindings_of_a_purged_session_go_too_and_their_native_sessions_are_free() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let (gone, stays) = (session_made(store, 1).await, session_made(store, 2).await);
+        let bound = |binding: &Binding| vec![Row::Binding(Box::new(binding.clone()))];
+        let old = binding(1, 1, "acp", 1, BindingStatus::Active);
+        let kept = binding(2, 2, "acp", 1, BindingStatus::Active);
+        commit(store, gone, bound(&old), vec![]).await.unwrap();
+        commit(store, stays, bound(&kept), vec![]).await.unwrap();
+        let next = Binding { native: old.native.clone(), ..binding(3, 2, "acp", 2, BindingStatus::Stale) };
+        commit(store, stays, bound(&next), vec![]).await.unwrap_err();
+        session_deleted(store, gone).await;
+        purge(store, 1).await;
+        assert_eq!(store.bindings(session_id(1), None, 9).await.unwrap(), [], "{name}");
+        assert_eq!(store.bindings(session_id(2), None, 9).await.unwrap(), [kept], "{name}");
+        commit(store, stays, bound(&next), vec![]).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_large_session_is_purged_in_steps() {
     let folder = tempfile::tempdir().unwrap();
     let store = sqlite_open(folder.path());

@@ -154,6 +154,7 @@ async fn the_views_have_the_shape_of_the_original() {
             stands_at: None,
             cwd: None,
             system_prompt_hash: None,
+            reconstructed: false,
             created_at: NOW,
             updated_at: NOW,
         })),

@@ -1,0 +1,125 @@
+//! What a native session is told: the prompt, and what it cannot know.
+
+use agent_client_protocol::v1::schema::ContentBlock;
+use mainspring_core::{Block, Failure, Message, MessageStatus, Role};
+
+/// How much of a path's text is handed to a fresh native session: the last of it.
+const CONTEXT: usize = 200 << 10;
+
+/// The prompt as the agent gets it.
+pub(super) fn prompt(message: &Message) -> Result<Vec<ContentBlock>, Failure> {
+    message
+        .content
+        .iter()
+        .filter_map(|block| match block {
+            Block::Text { text } => Some(Ok(ContentBlock::from(text.as_str()))),
+            Block::Attachment { .. } => Some(Err(Failure::new(
+                "adapter_incompatible",
+                "attachments cannot be handed to this agent; put the file's path into the prompt instead",
+            ))),
+            _ => None,
+        })
+        .collect()
+}
+
+/// What is said before the prompt to a native session that has not heard it: instructions, and the conversation so
+/// far. The second is true when there is a conversation.
+pub(super) fn preface(system_prompt: Option<&str>, path: &[impl AsRef<Message>]) -> (Option<String>, bool) {
+    let transcript = transcript(path);
+    let instructions = system_prompt.filter(|text| !text.is_empty());
+    let instructions = instructions.map(|text| format!("<instructions>\n{text}\n</instructions>"));
+    let reconstructed = transcript.is_some();
+    let transcript = transcript.map(|text| {
+        format!(
+            "<conversation>\n{text}</conversation>\nThe conversation above took place before this session was opened. \
+             Go on from there: what follows is the next message."
+        )
+    });
+    let parts: Vec<String> = instructions.into_iter().chain(transcript).collect();
+    ((!parts.is_empty()).then(|| parts.join("\n\n")), reconstructed)
+}
+
+/// The text of the messages before the last, which is the prompt. Failed and cancelled ones are not part of it.
+fn transcript(path: &[impl AsRef<Message>]) -> Option<String> {
+    let (_, before) = path.split_last()?;
+    let mut lines: Vec<String> = vec![];
+    let mut size = 0;
+    for message in before.iter().rev().map(AsRef::as_ref) {
+        let text = message.text();
+        if message.status != MessageStatus::Completed || text.is_empty() {
+            continue;
+        }
+        let who = match message.role {
+            Role::User => "user",
+            Role::Assistant => "assistant",
+        };
+        let line = format!("{who}: {text}\n");
+        size += line.len();
+        if size > CONTEXT {
+            lines.push("(what was said before is left out)\n".into());
+            break;
+        }
+        lines.push(line);
+    }
+    lines.reverse();
+    (!lines.is_empty()).then(|| lines.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mainspring_core::{MessageId, SessionId, Time};
+
+    use super::*;
+
+    fn said(role: Role, status: MessageStatus, text: &str) -> Arc<Message> {
+        Arc::new(Message {
+            id: MessageId::from_random([1; 16]),
+            session: SessionId::from_random([2; 16]),
+            run: None,
+            role,
+            status,
+            content: vec![Block::text(text)],
+            usage: None,
+            created_at: Time(0),
+        })
+    }
+
+    #[test]
+    fn a_fresh_session_is_told_what_it_cannot_know() {
+        let path = [
+            said(Role::User, MessageStatus::Completed, "my name is Ada"),
+            said(Role::Assistant, MessageStatus::Completed, "hello Ada"),
+            said(Role::User, MessageStatus::Completed, "and now?"),
+            said(Role::Assistant, MessageStatus::Failed, "half a"),
+            said(Role::User, MessageStatus::Completed, "what is my name?"),
+        ];
+        let (told, reconstructed) = preface(Some("be kind"), &path);
+        assert!(reconstructed);
+        insta::assert_snapshot!(told.unwrap(), @r"
+        <instructions>
+        be kind
+        </instructions>
+
+        <conversation>
+        user: my name is Ada
+        assistant: hello Ada
+        user: and now?
+        </conversation>
+        The conversation above took place before this session was opened. Go on from there: what follows is the next message.
+        ");
+        assert_eq!(preface(None, &path[..1]), (None, false));
+        assert_eq!(preface(Some(""), &path[..0]), (None, false));
+    }
+
+    #[test]
+    fn of_a_long_conversation_the_end_is_told() {
+        let long = "x".repeat(CONTEXT / 2 - 100);
+        let path: Vec<_> =
+            (0..5).map(|no| said(Role::User, MessageStatus::Completed, &format!("{no} {long}"))).collect();
+        let told = transcript(&path).unwrap();
+        assert!(told.starts_with("(what was said before is left out)\nuser: 2 x"), "{}", &told[..60]);
+        assert!(told.contains("user: 3 x") && !told.contains("user: 4 x"));
+    }
+}

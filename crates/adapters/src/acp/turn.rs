@@ -1,0 +1,430 @@
+//! A turn: what an agent says between a prompt and its end, as deltas, records and questions.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use agent_client_protocol::Responder;
+use agent_client_protocol::v1::schema::{
+    ContentBlock, PermissionOption, PermissionOptionKind, Plan, PlanEntryStatus, RequestPermissionOutcome,
+    RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome, SessionUpdate,
+    ToolCallContent, ToolCallStatus, ToolCallUpdateFields, UsageUpdate,
+};
+use mainspring_core::{Approval, Cost, Failure, Grant, ToolOutcome, Usage};
+use mainspring_kernel::adapter::{AttemptHandle, End, HandleError, Record};
+use mainspring_kernel::policy;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::wire::{CallError, Inbound};
+use super::worker::Worker;
+
+/// How much of what a tool says, or is asked with, is kept in an event.
+const EXCERPT: usize = 16 << 10;
+
+/// What an agent answers to a prompt.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    stop_reason: String,
+    #[serde(default)]
+    usage: Option<Value>,
+}
+
+/// How a turn ended.
+pub(super) enum Turned {
+    /// The agent has ended it and can take another.
+    Ended(End),
+    /// What the agent does now is not known; its process must end.
+    Broken(End),
+    /// The agent does not know the native session, and has done nothing.
+    Unknown(String),
+}
+
+/// One turn under way.
+pub(super) struct Turn<'a> {
+    pub(super) attempt: &'a AttemptHandle,
+    pub(super) worker: Arc<Worker>,
+    pub(super) native: &'a str,
+    /// Decides permissions; a person does if there is none.
+    pub(super) standing: Option<Grant>,
+    /// What the native session had cost before, where that is known.
+    pub(super) cost_before: Option<f64>,
+    tools: HashMap<String, Tool>,
+    block: u32,
+    /// True when text goes into the next block: a tool was called since.
+    breaks: bool,
+    /// True once anything was heard.
+    heard: bool,
+    cost: Option<f64>,
+}
+
+/// A tool call that has no outcome.
+struct Tool {
+    name: String,
+    input: Option<Value>,
+    started: bool,
+}
+
+/// A permission that is being decided, one at a time.
+type Deciding = Pin<Box<dyn Future<Output = Result<(), HandleError>> + Send>>;
+
+impl<'a> Turn<'a> {
+    pub(super) fn new(
+        attempt: &'a AttemptHandle,
+        worker: Arc<Worker>,
+        native: &'a str,
+        standing: Option<Grant>,
+        cost_before: Option<f64>,
+    ) -> Self {
+        let tools = HashMap::new();
+        Self {
+            attempt,
+            worker,
+            native,
+            standing,
+            cost_before,
+            tools,
+            block: 0,
+            breaks: false,
+            heard: false,
+            cost: None,
+        }
+    }
+
+    /// Prompts the agent and listens until it has ended its turn.
+    pub(super) async fn play(mut self, prompt: Vec<ContentBlock>) -> (Turned, Option<f64>) {
+        let worker = self.worker.clone();
+        let mut inbound = worker.connection.listen(self.native);
+        let params = json!({"sessionId": self.native, "prompt": prompt});
+        let answer = worker.connection.call::<Answer>("session/prompt", params);
+        tokio::pin!(answer);
+        let mut waiting: VecDeque<Box<(RequestPermissionRequest, Responder)>> = VecDeque::new();
+        let mut deciding: Option<Deciding> = None;
+        let turned = loop {
+            if deciding.is_none()
+                && let Some(asked) = waiting.pop_front()
+            {
+                deciding = Some(self.decide(asked.0, asked.1));
+            }
+            let step = tokio::select! {
+                biased;
+                Some(heard) = inbound.recv() => match heard {
+                    Inbound::Update(update) => self.update(*update).await,
+                    Inbound::Permission(asked) => {
+                        let started = self.tool_asked(&asked.0).await;
+                        waiting.push_back(asked);
+                        started
+                    }
+                },
+                decided = async { deciding.as_mut().expect("polled only if there is one").await }, if deciding.is_some() => {
+                    deciding = None;
+                    decided
+                }
+                answer = &mut answer => break self.answered(answer, &mut inbound).await,
+                () = worker.gone() => break self.lost(&mut inbound).await,
+            };
+            match step {
+                // What was asked when the attempt was cancelled is answered by then; the agent ends its turn itself.
+                Ok(()) | Err(HandleError::Revoked) => {}
+                Err(HandleError::Kernel(error)) => {
+                    let failure = Failure::new(error.code(), error.to_string());
+                    break Turned::Broken(self.failed(failure, false));
+                }
+            }
+        };
+        worker.connection.ignore();
+        (turned, self.cost.or(self.cost_before))
+    }
+
+    /// Everything that was said before the answer has been heard when the answer is.
+    async fn drain(&mut self, inbound: &mut mpsc::UnboundedReceiver<Inbound>) -> Result<(), HandleError> {
+        while let Ok(heard) = inbound.try_recv() {
+            if let Inbound::Update(update) = heard {
+                self.update(*update).await?;
+            }
+        }
+        // What was announced and never begun is forgotten; of what has begun, the kernel says that its outcome is unknown.
+        Ok(())
+    }
+
+    async fn answered(
+        &mut self,
+        answer: Result<Answer, CallError>,
+        inbound: &mut mpsc::UnboundedReceiver<Inbound>,
+    ) -> Turned {
+        if let Err(HandleError::Kernel(error)) = self.drain(inbound).await {
+            return Turned::Broken(self.failed(Failure::new(error.code(), error.to_string()), false));
+        }
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(CallError::Gone) => return self.lost(inbound).await,
+            Err(error) if !self.heard && is_unknown(&error) => return Turned::Unknown(error.to_string()),
+            Err(error) if self.attempt.is_cancelled() => {
+                tracing::debug!(%error, "an agent answered a cancelled prompt with an error");
+                return Turned::Broken(End::Stopped { usage: self.usage(None) });
+            }
+            Err(error) => return Turned::Broken(self.failed(self.worker.failure(&error), false)),
+        };
+        let usage = self.usage(answer.usage.as_ref());
+        let failed = |code: &str, message: &str| End::Failed {
+            error: Failure::new(code, message),
+            retryable: false,
+            usage,
+        };
+        Turned::Ended(match answer.stop_reason.as_str() {
+            "end_turn" => End::Succeeded { usage },
+            "cancelled" => End::Stopped { usage },
+            "max_tokens" => failed("max_tokens", "the agent reached the most tokens it may write"),
+            "max_turn_requests" => {
+                failed("max_turn_requests", "the agent reached the most steps it may take")
+            }
+            "refusal" => failed("refusal", "the agent refused to go on"),
+            other => failed(
+                "unknown_stop_reason",
+                &format!("the agent stopped for a reason unknown here: {other}"),
+            ),
+        })
+    }
+
+    /// The process has ended in the middle of the turn.
+    async fn lost(&mut self, inbound: &mut mpsc::UnboundedReceiver<Inbound>) -> Turned {
+        // The tools' outcomes are not known: the kernel says so.
+        while let Ok(Inbound::Update(update)) = inbound.try_recv() {
+            let _ = self.update(*update).await;
+        }
+        // Another try could do twice what was done already.
+        Turned::Broken(self.failed(self.worker.failure(&CallError::Gone), false))
+    }
+
+    fn failed(&self, error: Failure, retryable: bool) -> End {
+        End::Failed { error, retryable, usage: self.usage(None) }
+    }
+
+    async fn update(&mut self, update: SessionUpdate) -> Result<(), HandleError> {
+        self.heard = true;
+        match update {
+            SessionUpdate::AgentMessageChunk(chunk) => self.text(&text_of(&chunk.content)),
+            SessionUpdate::AgentThoughtChunk(chunk) => self.attempt.thought(&text_of(&chunk.content)),
+            SessionUpdate::ToolCall(call) => {
+                let fields = ToolCallUpdateFields::new()
+                    .title(call.title)
+                    .name(call.name)
+                    .kind(call.kind)
+                    .status(call.status)
+                    .content(call.content)
+                    .raw_input(call.raw_input)
+                    .raw_output(call.raw_output);
+                self.tool(&call.tool_call_id.0, &fields).await
+            }
+            SessionUpdate::ToolCallUpdate(update) => self.tool(&update.tool_call_id.0, &update.fields).await,
+            SessionUpdate::Plan(plan) => {
+                self.attempt.record(vec![Record::Progress { text: plan_text(&plan) }]).await
+            }
+            SessionUpdate::UsageUpdate(update) => {
+                self.spent(&update);
+                Ok(())
+            }
+            // Commands, modes, titles: nothing that belongs to the turn.
+            _ => Ok(()),
+        }
+    }
+
+    fn text(&mut self, text: &str) -> Result<(), HandleError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        if std::mem::take(&mut self.breaks) {
+            self.block += 1;
+        }
+        self.attempt.delta(self.block, text)
+    }
+
+    /// A tool call begins, reports or ends. It has begun once its input is known or it is under way.
+    async fn tool(&mut self, id: &str, fields: &ToolCallUpdateFields) -> Result<(), HandleError> {
+        self.breaks = true;
+        let tool = self.tools.entry(id.to_owned()).or_insert_with(|| Tool {
+            name: String::new(),
+            input: None,
+            started: false,
+        });
+        if !tool.started {
+            let kind = fields.kind.and_then(|kind| serde_json::to_value(kind).ok());
+            let kind = kind.as_ref().and_then(Value::as_str).filter(|kind| *kind != "other");
+            let named = fields.name.as_deref().or(fields.title.as_deref()).or(kind);
+            if let Some(name) = named.filter(|name| !name.is_empty() && tool.name.is_empty()) {
+                name.clone_into(&mut tool.name);
+            }
+        }
+        if let Some(input) = fields.raw_input.as_ref().filter(|input| !is_empty(input)) {
+            tool.input = Some(input.clone());
+        }
+        let status = fields.status.unwrap_or(ToolCallStatus::Pending);
+        let mut records = vec![];
+        if !tool.started && (tool.input.is_some() || status != ToolCallStatus::Pending) {
+            records.push(started(id, tool));
+        }
+        let said = said(fields);
+        if tool.started && !said.is_empty() && status != ToolCallStatus::Failed {
+            records.push(Record::ToolUpdated { tool_use_id: id.to_owned(), text: said.clone() });
+        }
+        match status {
+            ToolCallStatus::Completed => records.push(Record::ToolCompleted { tool_use_id: id.to_owned() }),
+            ToolCallStatus::Failed => {
+                let why = if said.is_empty() { "the tool failed".into() } else { said };
+                records.push(Record::ToolFailed {
+                    tool_use_id: id.to_owned(),
+                    outcome: ToolOutcome::Failed,
+                    error: Failure::new("tool_failed", why),
+                });
+            }
+            _ => {}
+        }
+        if matches!(status, ToolCallStatus::Completed | ToolCallStatus::Failed) {
+            self.tools.remove(id);
+        }
+        if records.is_empty() { Ok(()) } else { self.attempt.record(records).await }
+    }
+
+    /// A tool call that a permission is asked for has begun, whatever its state.
+    async fn tool_asked(&mut self, request: &RequestPermissionRequest) -> Result<(), HandleError> {
+        self.heard = true;
+        let call = &request.tool_call;
+        self.tool(&call.tool_call_id.0, &call.fields).await?;
+        match self.tools.get_mut(&*call.tool_call_id.0).filter(|tool| !tool.started) {
+            Some(tool) => {
+                let begun = started(&call.tool_call_id.0, tool);
+                self.attempt.record(vec![begun]).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn decide(&self, request: RequestPermissionRequest, responder: Responder) -> Deciding {
+        let (attempt, standing) = (self.attempt.clone(), self.standing.clone());
+        Box::pin(async move {
+            let decided = policy::permit(&attempt, standing.as_ref(), question(&request)).await;
+            let chosen = match &decided {
+                Ok(decision) => choice(&request.options, *decision),
+                Err(_) => None,
+            };
+            let outcome = match chosen {
+                Some(option) => RequestPermissionOutcome::Selected(SelectedPermissionOutcome::new(
+                    option.option_id.clone(),
+                )),
+                None => RequestPermissionOutcome::Cancelled,
+            };
+            let answer = serde_json::to_value(RequestPermissionResponse::new(outcome)).unwrap_or_default();
+            let _ = responder.respond(answer);
+            decided.map(drop)
+        })
+    }
+
+    fn spent(&mut self, update: &UsageUpdate) {
+        if let Some(cost) = update.cost.as_ref().filter(|cost| cost.currency == "USD") {
+            // Of a session that was taken up, the first report says what it had cost before.
+            self.cost_before.get_or_insert(cost.amount);
+            self.cost = Some(cost.amount);
+        }
+    }
+
+    /// What the turn has used: the agent's own count, and by how much the native session's cost has grown.
+    fn usage(&self, said: Option<&Value>) -> Usage {
+        let count = |name: &str| said.and_then(|usage| usage.get(name)?.as_u64()).unwrap_or_default();
+        let grown = self.cost.zip(self.cost_before).map_or(0.0, |(now, before)| (now - before).max(0.0));
+        Usage {
+            input_tokens: count("inputTokens"),
+            output_tokens: count("outputTokens"),
+            cache_read_tokens: count("cachedReadTokens"),
+            cache_write_tokens: count("cachedWriteTokens"),
+            cost: Cost::from(grown),
+        }
+    }
+}
+
+fn started(id: &str, tool: &mut Tool) -> Record {
+    tool.started = true;
+    let name = if tool.name.is_empty() { "tool".into() } else { tool.name.clone() };
+    Record::ToolStarted { tool_use_id: id.to_owned(), name, input: tool.input.clone() }
+}
+
+fn is_empty(input: &Value) -> bool {
+    input.is_null() || input.as_object().is_some_and(serde_json::Map::is_empty)
+}
+
+/// What a tool says, as text.
+fn said(fields: &ToolCallUpdateFields) -> String {
+    let mut text = String::new();
+    for content in fields.content.iter().flatten() {
+        match content {
+            ToolCallContent::Content(content) => text.push_str(&text_of(&content.content)),
+            ToolCallContent::Diff(diff) => text.push_str(&format!("changed {}\n", diff.path.display())),
+            _ => {}
+        }
+    }
+    if text.is_empty()
+        && let Some(output) = &fields.raw_output
+    {
+        text = output.as_str().map_or_else(|| output.to_string(), str::to_owned);
+    }
+    excerpt(text)
+}
+
+fn text_of(content: &ContentBlock) -> String {
+    match content {
+        ContentBlock::Text(text) => text.text.clone(),
+        ContentBlock::ResourceLink(link) => format!("[{}]({})", link.name, link.uri),
+        ContentBlock::Image(image) => format!("[image: {}]", image.mime_type),
+        _ => String::new(),
+    }
+}
+
+fn plan_text(plan: &Plan) -> String {
+    let line = |entry: &agent_client_protocol::v1::schema::PlanEntry| {
+        let mark = match entry.status {
+            PlanEntryStatus::Completed => "x",
+            PlanEntryStatus::InProgress => ">",
+            _ => " ",
+        };
+        format!("[{mark}] {}", entry.content)
+    };
+    excerpt(plan.entries.iter().map(line).collect::<Vec<_>>().join("\n"))
+}
+
+fn question(request: &RequestPermissionRequest) -> String {
+    let fields = &request.tool_call.fields;
+    let title = fields.title.as_deref().or(fields.name.as_deref()).unwrap_or("a tool call");
+    match fields.raw_input.as_ref().filter(|input| !is_empty(input)) {
+        Some(input) => excerpt(format!("Allow {title}? {input}")),
+        None => excerpt(format!("Allow {title}?")),
+    }
+}
+
+/// The narrowest option that means the decision.
+fn choice(options: &[PermissionOption], decision: Approval) -> Option<&PermissionOption> {
+    let kinds = match decision {
+        Approval::Allowed => [PermissionOptionKind::AllowOnce, PermissionOptionKind::AllowAlways],
+        Approval::Denied | Approval::Expired => {
+            [PermissionOptionKind::RejectOnce, PermissionOptionKind::RejectAlways]
+        }
+    };
+    kinds.iter().find_map(|kind| options.iter().find(|option| option.kind == *kind))
+}
+
+fn excerpt(mut text: String) -> String {
+    if text.len() > EXCERPT {
+        text.truncate(text.floor_char_boundary(EXCERPT));
+        text.push('…');
+    }
+    text
+}
+
+/// True when an error says that the native session is not known. There is no code that all agents use.
+fn is_unknown(error: &CallError) -> bool {
+    let CallError::Refused { code, message } = error else { return false };
+    let message = message.to_lowercase();
+    let missing = ["not found", "unknown", "no such", "does not exist", "doesn't exist", "invalid session"];
+    *code == agent_client_protocol::ErrorCode::RESOURCE_NOT_FOUND
+        || (message.contains("session") && missing.iter().any(|word| message.contains(word)))
+}

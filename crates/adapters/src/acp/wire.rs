@@ -1,0 +1,247 @@
+//! The wire: JSON-RPC lines over an agent's standard input and output.
+//!
+//! Messages are read leniently: what is not understood is ignored if it is a notification, and answered "method not
+//! found" if it is a request. Only what concerns the native session that is being prompted is passed on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use agent_client_protocol::v1::schema::{RequestPermissionRequest, SessionNotification, SessionUpdate};
+use agent_client_protocol::{
+    Agent, Builder, Client, ConnectionTo, Dispatch, ErrorCode, Handled, Lines, Responder, UntypedMessage,
+    is_connection_terminated, is_incoming_transport_closed,
+};
+use futures_util::{StreamExt, sink, stream};
+use mainspring_kernel::tasks::Tasks;
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::codec::{FramedRead, LinesCodec};
+use tokio_util::sync::CancellationToken;
+
+use crate::process::Pipes;
+
+/// How long a line of an agent may be. Beyond it the connection is given up.
+const LINE: usize = 64 << 20;
+
+/// What an agent says of the native session that is being prompted.
+pub(super) enum Inbound {
+    /// Something happened.
+    Update(Box<SessionUpdate>),
+    /// It asks for a permission.
+    Permission(Box<(RequestPermissionRequest, Responder)>),
+}
+
+/// Why a request has no result.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum CallError {
+    /// The agent said no.
+    #[error("{message}")]
+    Refused {
+        /// The code of JSON-RPC or of the protocol.
+        code: ErrorCode,
+        /// What the agent said.
+        message: String,
+    },
+    /// The agent is gone.
+    #[error("the agent has closed the connection")]
+    Gone,
+    /// What it answered is not an answer.
+    #[error("the agent's answer to {method} makes no sense: {reason}")]
+    Nonsense {
+        /// The request.
+        method: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A connection to one agent.
+pub(super) struct Connection {
+    peer: ConnectionTo<Agent>,
+    attention: Arc<Mutex<Attention>>,
+    close: CancellationToken,
+}
+
+/// Whom the agent is listened to for.
+#[derive(Default)]
+struct Attention {
+    native: Option<String>,
+    heard: Option<mpsc::UnboundedSender<Inbound>>,
+}
+
+impl Connection {
+    /// Speaks over `pipes` until they close or the connection is dropped. Messages that concern nothing that is
+    /// listened for, or are not understood, are counted in `ignored`.
+    pub(super) async fn open(
+        pipes: Pipes,
+        ignored: Arc<AtomicU64>,
+        tasks: &Tasks,
+    ) -> Result<Self, CallError> {
+        let attention = Arc::<Mutex<Attention>>::default();
+        let close = CancellationToken::new();
+        let (ready, peer) = oneshot::channel();
+        let builder = Builder::new(Client).on_receive_dispatch(
+            {
+                let attention = attention.clone();
+                async move |message: Dispatch, _peer| Ok(hear(&attention, &ignored, message))
+            },
+            agent_client_protocol::on_receive_dispatch!(),
+        );
+        let closed = close.clone();
+        tasks.spawn(async move {
+            let serve = builder.connect_with(transport(pipes), async move |peer: ConnectionTo<Agent>| {
+                let _ = ready.send(peer.clone());
+                tokio::select! {
+                    () = closed.cancelled() => {}
+                    () = peer.incoming_closed() => {}
+                }
+                Ok(())
+            });
+            if let Err(error) = serve.await {
+                tracing::debug!(code = ?error.code, "the connection to an agent has ended");
+            }
+        });
+        let peer = peer.await.map_err(|_| CallError::Gone)?;
+        Ok(Self { peer, attention, close })
+    }
+
+    /// Sends a request and waits for its result.
+    pub(super) async fn call<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        params: impl Serialize,
+    ) -> Result<T, CallError> {
+        let nonsense = |reason: String| CallError::Nonsense { method, reason };
+        let message = UntypedMessage::new(method, params).map_err(|error| nonsense(error.message))?;
+        let result = self.peer.send_request(message).block_task().await.map_err(|error| refused(&error))?;
+        serde_json::from_value(result).map_err(|error| nonsense(error.to_string()))
+    }
+
+    /// Sends a notification; false if the agent is gone.
+    pub(super) fn notify(&self, method: &'static str, params: impl Serialize) -> bool {
+        UntypedMessage::new(method, params).and_then(|message| self.peer.send_notification(message)).is_ok()
+    }
+
+    /// Listens for one native session, until told otherwise.
+    pub(super) fn listen(&self, native: &str) -> mpsc::UnboundedReceiver<Inbound> {
+        let (heard, inbound) = mpsc::unbounded_channel();
+        *self.attention.lock() = Attention { native: Some(native.to_owned()), heard: Some(heard) };
+        inbound
+    }
+
+    /// Listens no more.
+    pub(super) fn ignore(&self) {
+        *self.attention.lock() = Attention::default();
+    }
+
+    /// False once the agent is gone.
+    pub(super) fn is_open(&self) -> bool {
+        self.peer.termination().is_none() && !self.peer.is_incoming_closed()
+    }
+
+    /// Resolves once the agent is gone.
+    pub(super) async fn closed(&self) {
+        tokio::select! {
+            () = self.peer.incoming_closed() => {}
+            _ = self.peer.terminated() => {}
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.close.cancel();
+    }
+}
+
+fn transport(
+    pipes: Pipes,
+) -> Lines<
+    impl futures_util::Sink<String, Error = std::io::Error> + Send + 'static,
+    impl futures_util::Stream<Item = std::io::Result<String>> + Send + 'static,
+> {
+    let outgoing = sink::unfold(pipes.stdin, |mut stdin, mut line: String| async move {
+        line.truncate(line.trim_end().len());
+        line.push('\n');
+        stdin.write_all(line.as_bytes()).await?;
+        stdin.flush().await?;
+        Ok(stdin)
+    });
+    let lines = FramedRead::new(pipes.stdout, LinesCodec::new_with_max_length(LINE));
+    // After an error nothing that follows can be trusted.
+    let incoming = stream::unfold(Some(lines), |lines| async move {
+        let mut lines = lines?;
+        loop {
+            match lines.next().await? {
+                // Agents print other things, too.
+                Ok(line) if !line.trim_start().starts_with('{') => {}
+                Ok(line) => return Some((Ok(line), Some(lines))),
+                Err(error) => return Some((Err(std::io::Error::other(error)), None)),
+            }
+        }
+    });
+    Lines::new(Box::pin(outgoing), Box::pin(incoming))
+}
+
+/// Passes on what concerns the native session that is listened for.
+fn hear(attention: &Mutex<Attention>, ignored: &AtomicU64, message: Dispatch) -> Handled<Dispatch> {
+    let not_ours = |message| Handled::No { message, retry: false };
+    let attention = attention.lock();
+    let concerns = |params: &Value| {
+        let session = params.get("sessionId").and_then(Value::as_str);
+        session.is_some() && session == attention.native.as_deref()
+    };
+    let inbound = match message {
+        Dispatch::Notification(UntypedMessage { method, params }) if method == "session/update" => {
+            let update = concerns(&params).then(|| serde_json::from_value::<SessionNotification>(params));
+            match update {
+                Some(Ok(update)) => Inbound::Update(Box::new(update.update)),
+                _ => {
+                    ignored.fetch_add(1, Ordering::Relaxed);
+                    return Handled::Yes;
+                }
+            }
+        }
+        Dispatch::Request(UntypedMessage { method, params }, responder)
+            if method == "session/request_permission" && concerns(&params) =>
+        {
+            match serde_json::from_value(params) {
+                Ok(request) => Inbound::Permission(Box::new((request, responder))),
+                Err(error) => {
+                    let error = agent_client_protocol::Error::invalid_params().data(error.to_string());
+                    let _ = responder.respond_with_error(error);
+                    return Handled::Yes;
+                }
+            }
+        }
+        other => {
+            if matches!(other, Dispatch::Notification(_) | Dispatch::Request(..)) {
+                ignored.fetch_add(1, Ordering::Relaxed);
+            }
+            return not_ours(other);
+        }
+    };
+    if let Some(heard) = &attention.heard {
+        let _ = heard.send(inbound);
+    }
+    Handled::Yes
+}
+
+fn refused(error: &agent_client_protocol::Error) -> CallError {
+    if is_connection_terminated(error) || is_incoming_transport_closed(error) {
+        return CallError::Gone;
+    }
+    let detail = match &error.data {
+        Some(Value::String(text)) => format!(": {text}"),
+        Some(data) => match data.get("details").or_else(|| data.get("message")).and_then(Value::as_str) {
+            Some(text) => format!(": {text}"),
+            None => String::new(),
+        },
+        None => String::new(),
+    };
+    CallError::Refused { code: error.code, message: format!("{}{detail}", error.message) }
+}

@@ -1,0 +1,316 @@
+//! A worker: one agent process that has been greeted, and what it says it can do.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use agent_client_protocol::ErrorCode;
+use agent_client_protocol::schema::ProtocolVersion;
+use agent_client_protocol::v1::schema::{
+    AgentCapabilities, AuthMethod, ClientCapabilities, Implementation, InitializeRequest, InitializeResponse,
+    SessionConfigKind, SessionConfigOption, SessionConfigOptionCategory, SessionConfigSelectOptions,
+};
+use mainspring_core::Failure;
+use mainspring_kernel::adapter::Death;
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::tasks::Tasks;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::wire::{CallError, Connection};
+use crate::pool;
+use crate::process::{Launch, Process};
+
+/// The last of what an agent wrote to its standard error, in a failure.
+const LAST_WORDS: usize = 500;
+
+/// One agent process.
+pub(super) struct Worker {
+    process: Process,
+    pub(super) connection: Connection,
+    pub(super) capabilities: AgentCapabilities,
+    auth_methods: Vec<AuthMethod>,
+    /// What the native session that was opened or taken up last offers.
+    offers: Mutex<Opened>,
+}
+
+/// What a native session is like once it is open.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Opened {
+    /// The agent's own id; absent in the answer to a resume.
+    pub(super) session_id: Option<String>,
+    config_options: Option<Vec<Value>>,
+    modes: Option<Value>,
+    /// How older agents offer their models.
+    models: Option<Value>,
+}
+
+/// How an agent that cannot resume is told apart from one that can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resumes {
+    /// By `session/resume`: nothing is repeated.
+    Resume,
+    /// By `session/load`: the agent repeats its history, which is not listened to.
+    Load,
+    /// Not at all.
+    No,
+}
+
+impl Worker {
+    /// Starts an agent and greets it.
+    pub(super) async fn start(
+        launch: &Launch,
+        auth_method: Option<&str>,
+        ignored: Arc<AtomicU64>,
+        tasks: &Tasks,
+        clock: &Clock,
+    ) -> Result<Self, Failure> {
+        let (process, pipes) = Process::start(launch, tasks, clock)
+            .map_err(|error| Failure::new("adapter_unavailable", error.to_string()))?;
+        let greeted = async {
+            let connection = Connection::open(pipes, ignored, tasks).await?;
+            let hello = InitializeRequest::new(ProtocolVersion::V1)
+                .client_capabilities(ClientCapabilities::default())
+                .client_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")));
+            let answer: InitializeResponse = connection.call("initialize", hello).await?;
+            Ok::<_, CallError>((connection, answer))
+        };
+        let greeted = tokio::select! {
+            greeted = greeted => greeted,
+            () = process.ended() => Err(CallError::Gone),
+        };
+        let (connection, answer) = match greeted {
+            Ok(greeted) => greeted,
+            Err(error) => {
+                // What it had to say about its end has been read by then.
+                process.kill().await;
+                let failure =
+                    Failure::new("adapter_unavailable", format!("the agent did not start: {error}"));
+                return Err(with_last_words(failure, &process));
+            }
+        };
+        if answer.protocol_version != ProtocolVersion::V1 {
+            process.kill().await;
+            let message =
+                format!("the agent speaks version {} of the protocol, not 1", answer.protocol_version);
+            return Err(Failure::new("adapter_incompatible", message));
+        }
+        let worker = Self {
+            process,
+            connection,
+            capabilities: answer.agent_capabilities,
+            auth_methods: answer.auth_methods,
+            offers: Mutex::default(),
+        };
+        if let Some(method) = auth_method {
+            worker.authenticate(method).await?;
+        }
+        Ok(worker)
+    }
+
+    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
+        let known: Vec<String> = self.auth_methods.iter().map(|method| method.id().to_string()).collect();
+        if !known.iter().any(|known| known == method) {
+            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+            let message = format!("the agent has no way to authenticate named {method:?}; it has {known}");
+            return Err(Failure::new("authentication", message));
+        }
+        let answer = self.connection.call::<Value>("authenticate", json!({"methodId": method})).await;
+        answer.map(drop).map_err(|error| Failure::new("authentication", error.to_string()))
+    }
+
+    /// How it takes up a native session that it has not in its memory.
+    pub(super) fn resumes(&self) -> Resumes {
+        if self.capabilities.session_capabilities.resume.is_some() {
+            Resumes::Resume
+        } else if self.capabilities.load_session {
+            Resumes::Load
+        } else {
+            Resumes::No
+        }
+    }
+
+    /// Opens a new native session in `cwd`.
+    pub(super) async fn open(&self, cwd: &Path) -> Result<String, Failure> {
+        let params = json!({"cwd": cwd, "mcpServers": []});
+        let mut opened: Opened =
+            self.connection.call("session/new", params).await.map_err(|error| self.failure(&error))?;
+        let native = opened.session_id.take();
+        *self.offers.lock() = opened;
+        native.ok_or_else(|| Failure::new("binding_failed", "the agent opened a session without an id"))
+    }
+
+    /// Takes up a native session of an earlier process. An error that is no failure of the connection means that the
+    /// agent does not know it any more.
+    pub(super) async fn resume(&self, native: &str, cwd: &Path) -> Result<(), CallError> {
+        let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": []});
+        let method = match self.resumes() {
+            Resumes::Resume => "session/resume",
+            Resumes::Load => "session/load",
+            Resumes::No => {
+                let message = "the agent cannot take up a session of an earlier process".to_owned();
+                return Err(CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, message });
+            }
+        };
+        // Some answer a load with nothing at all.
+        let opened = self.connection.call::<Option<Opened>>(method, params).await?;
+        *self.offers.lock() = opened.unwrap_or_default();
+        Ok(())
+    }
+
+    /// Chooses a model or a mode, where the agent offers that choice and this value.
+    pub(super) async fn choose(&self, native: &str, what: Choice, value: &str) -> Result<(), Failure> {
+        let offer = {
+            let offers = self.offers.lock();
+            let option = offers.option(what).map(|(id, current, offered)| {
+                let params = json!({"sessionId": native, "configId": id, "value": value});
+                (("session/set_config_option", params), current, offered)
+            });
+            let older = || offers.older(what).map(|(now, all)| (what.older_call(native, value), now, all));
+            option.or_else(older)
+        };
+        let Some((call, current, offered)) = offer else {
+            let message = format!("the agent does not let the {} be chosen", what.name());
+            return Err(Failure::new("adapter_incompatible", message));
+        };
+        if current == value {
+            return Ok(());
+        }
+        if !offered.iter().any(|offered| offered == value) {
+            let message =
+                format!("the agent has no {} {value:?}; it has {}", what.name(), offered.join(", "));
+            return Err(Failure::new("invalid_request", message));
+        }
+        let answer = self.connection.call::<Option<Opened>>(call.0, call.1).await;
+        let answer = answer.map_err(|error| self.failure(&error))?;
+        self.offers.lock().chosen(what, value, answer.unwrap_or_default());
+        Ok(())
+    }
+
+    /// What to tell of a request that failed.
+    pub(super) fn failure(&self, error: &CallError) -> Failure {
+        match error {
+            CallError::Refused { code: ErrorCode::AUTH_REQUIRED, message } => {
+                let ways: Vec<String> = self.auth_methods.iter().map(|way| way.id().to_string()).collect();
+                let ways = if ways.is_empty() { "it names no way to".into() } else { ways.join(", ") };
+                Failure::new("authentication", format!("the agent wants authentication ({ways}): {message}"))
+            }
+            CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. } => {
+                Failure::new("adapter_incompatible", error.to_string())
+            }
+            CallError::Refused { .. } | CallError::Nonsense { .. } => {
+                Failure::new("adapter_execution_failed", error.to_string())
+            }
+            CallError::Gone => {
+                let failure = Failure::new("transport_interruption", "the agent's process has ended");
+                with_last_words(failure, &self.process)
+            }
+        }
+    }
+
+    /// Resolves once the agent is gone.
+    pub(super) async fn gone(&self) {
+        tokio::select! {
+            () = self.process.ended() => {}
+            () = self.connection.closed() => {}
+        }
+    }
+}
+
+impl pool::Worker for Worker {
+    fn is_alive(&self) -> bool {
+        self.process.is_alive() && self.connection.is_open()
+    }
+
+    async fn stop(&self) -> Death {
+        self.process.stop().await
+    }
+
+    async fn kill(&self) -> Death {
+        self.process.kill().await
+    }
+}
+
+/// What of a native session can be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Choice {
+    Model,
+    Mode,
+}
+
+impl Choice {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Mode => "mode",
+        }
+    }
+
+    /// The request by which agents without this config option are told.
+    fn older_call(self, native: &str, value: &str) -> (&'static str, Value) {
+        match self {
+            Self::Model => ("session/set_model", json!({"sessionId": native, "modelId": value})),
+            Self::Mode => ("session/set_mode", json!({"sessionId": native, "modeId": value})),
+        }
+    }
+}
+
+impl Opened {
+    /// A choice was made; the agent may have said what it offers now.
+    fn chosen(&mut self, what: Choice, value: &str, answer: Self) {
+        let (state, current) = match what {
+            Choice::Model => (&mut self.models, "currentModelId"),
+            Choice::Mode => (&mut self.modes, "currentModeId"),
+        };
+        if let Some(state) = state {
+            state[current] = value.into();
+        }
+        self.config_options = answer.config_options.or(self.config_options.take());
+    }
+
+    /// The config option for `what`: its id, its value and the values it can have.
+    fn option(&self, what: Choice) -> Option<(String, String, Vec<String>)> {
+        let options = self.config_options.iter().flatten();
+        let options = options.filter_map(|value| SessionConfigOption::deserialize(value).ok());
+        options
+            .filter(|option| match what {
+                Choice::Model => option.category == Some(SessionConfigOptionCategory::Model),
+                Choice::Mode => option.category == Some(SessionConfigOptionCategory::Mode),
+            })
+            .find_map(|option| {
+                let SessionConfigKind::Select(select) = option.kind else { return None };
+                let values = match select.options {
+                    SessionConfigSelectOptions::Ungrouped(options) => options,
+                    SessionConfigSelectOptions::Grouped(groups) => {
+                        groups.into_iter().flat_map(|group| group.options).collect()
+                    }
+                    _ => vec![],
+                };
+                let values = values.into_iter().map(|option| option.value.to_string()).collect();
+                Some((option.id.to_string(), select.current_value.to_string(), values))
+            })
+    }
+
+    /// What agents without config options say of `what`: its value and the values it can have.
+    fn older(&self, what: Choice) -> Option<(String, Vec<String>)> {
+        let (state, current, list, id) = match what {
+            Choice::Model => (self.models.as_ref()?, "currentModelId", "availableModels", "modelId"),
+            Choice::Mode => (self.modes.as_ref()?, "currentModeId", "availableModes", "id"),
+        };
+        let offered = state.get(list)?.as_array()?;
+        let ids = offered.iter().filter_map(|offer| offer.get(id)?.as_str().map(str::to_owned));
+        Some((state.get(current)?.as_str()?.to_owned(), ids.collect()))
+    }
+}
+
+fn with_last_words(failure: Failure, process: &Process) -> Failure {
+    let stderr = process.stderr();
+    let words = stderr.trim();
+    let from = words.char_indices().rev().nth(LAST_WORDS - 1).map_or(0, |(at, _)| at);
+    match &words[from..] {
+        "" => failure,
+        words => Failure::new(failure.code, format!("{}; its last words: {words}", failure.message)),
+    }
+}

@@ -1,0 +1,57 @@
+//! Bindings: what native sessions a session is or was tied to.
+
+use mainspring_core::Binding;
+use mainspring_core::limits::check_text;
+
+use super::{Caller, Kernel};
+use crate::actor::{BindingChange, Command};
+use crate::error::Error;
+use crate::store::SessionRef;
+
+impl Kernel {
+    /// The bindings of a session, by adapter and the newest generation first.
+    pub async fn binding_list(&self, caller: &Caller, session: &SessionRef) -> Result<Vec<Binding>, Error> {
+        let session = self.session_get(caller, session).await?;
+        Ok(self.shared.store.bindings(session.id, None, self.shared.options.limits.page).await?)
+    }
+
+    /// Makes sure that the session's native session at `adapter` is not used again. The session stays as it is; its
+    /// next run opens a native session anew.
+    pub async fn binding_invalidate(
+        &self,
+        caller: &Caller,
+        session: &SessionRef,
+        adapter: &str,
+    ) -> Result<Binding, Error> {
+        let session = self.session_changed(caller, session).await?;
+        self.check_binds(adapter)?;
+        let change = BindingChange::Invalidate(adapter.to_owned());
+        self.shared.call(session.id, |reply| Command::Binding(change, reply)).await
+    }
+
+    /// Ties the session to a native session that exists already, as the first generation. Refused where the session
+    /// has a binding of this adapter.
+    pub async fn binding_adopt(
+        &self,
+        caller: &Caller,
+        session: &SessionRef,
+        adapter: &str,
+        native: &str,
+    ) -> Result<Binding, Error> {
+        let session = self.session_changed(caller, session).await?;
+        self.check_binds(adapter)?;
+        check_text("a native session id", native)?;
+        let change = BindingChange::Adopt(adapter.to_owned(), native.to_owned());
+        self.shared.call(session.id, |reply| Command::Binding(change, reply)).await
+    }
+
+    /// Refuses an adapter that has no native sessions.
+    fn check_binds(&self, adapter: &str) -> Result<(), Error> {
+        self.shared.check_adapter(adapter)?;
+        let known = self.shared.adapters.get(adapter);
+        if known.is_some_and(|adapter| adapter.capabilities().uses_bindings) {
+            return Ok(());
+        }
+        Err(Error::Unsupported { adapter: adapter.to_owned(), what: "tie a session to one of its own" })
+    }
+}

@@ -1,0 +1,257 @@
+//! An agent that speaks the Agent Client Protocol and does what its prompts say: for tests.
+//!
+//! `acp_agent FOLDER [load|resume|none]`. Its native sessions are files in the folder: the prompts they have heard. A
+//! prompt is a list of commands with semicolons between them; everything else it echoes.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot go on crashes")]
+#![allow(clippy::zombie_processes, reason = "real agents leave their children, too")]
+
+use std::io::{BufRead, StdinLock, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+struct Agent {
+    input: StdinLock<'static>,
+    folder: PathBuf,
+    resumes: String,
+    asked: u64,
+    opened: u64,
+}
+
+/// How a turn goes on after a command.
+enum Next {
+    On,
+    Stop(&'static str),
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let folder = PathBuf::from(arguments.next().unwrap());
+    let resumes = arguments.next().unwrap_or("none".into());
+    let mut agent = Agent { input: std::io::stdin().lock(), folder, resumes, asked: 0, opened: 0 };
+    // Agents say things that are no protocol.
+    println!("acp_agent ready");
+    while let Some(message) = agent.read() {
+        agent.serve(&message);
+    }
+}
+
+impl Agent {
+    fn read(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        match self.input.read_line(&mut line).unwrap() {
+            0 => None,
+            _ => Some(serde_json::from_str(&line).unwrap()),
+        }
+    }
+
+    fn send(&self, message: &Value) {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{message}").unwrap();
+        out.flush().unwrap();
+    }
+
+    fn update(&self, session: &str, update: &Value) {
+        let params = json!({"sessionId": session, "update": update});
+        self.send(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
+    }
+
+    fn say(&self, session: &str, text: &str) {
+        let content = json!({"type": "text", "text": text});
+        self.update(session, &json!({"sessionUpdate": "agent_message_chunk", "content": content}));
+    }
+
+    fn serve(&mut self, message: &Value) {
+        let (id, params) = (&message["id"], &message["params"]);
+        let session = params["sessionId"].as_str().unwrap_or_default().to_owned();
+        let known = self.folder.join(&session).is_file();
+        let answer = match message["method"].as_str().unwrap_or_default() {
+            "initialize" => Ok(self.capabilities()),
+            "authenticate" if params["methodId"] == "token" => Ok(json!({})),
+            "session/new" if !params["cwd"].as_str().unwrap().starts_with('/') => Err("bad cwd"),
+            "session/new" => Ok(self.open()),
+            "session/resume" | "session/load" if !known => Err("Session not found"),
+            "session/resume" => Ok(options()),
+            "session/load" => {
+                // The history is repeated; nobody may take it for an answer.
+                self.say(&session, "HISTORY");
+                Ok(options())
+            }
+            "session/set_config_option" => {
+                self.note(&session, &format!("{}={}", params["configId"], params["value"]));
+                let mut answer = options();
+                answer["configOptions"][0]["currentValue"] = params["value"].clone();
+                Ok(answer)
+            }
+            "session/prompt" if !known => Err("Session not found"),
+            "session/prompt" => {
+                let reason = self.prompt(&session, params["prompt"].as_array().unwrap());
+                Ok(
+                    json!({"stopReason": reason, "usage": {"totalTokens": 5, "inputTokens": 3, "outputTokens": 2}}),
+                )
+            }
+            _ => Err("Method not found"),
+        };
+        if id.is_null() {
+            return;
+        }
+        self.send(&match answer {
+            Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
+            Err(why) => json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": why}}),
+        });
+    }
+
+    fn capabilities(&self) -> Value {
+        let session = if self.resumes == "resume" { json!({"resume": {}}) } else { json!({}) };
+        json!({
+            "protocolVersion": 1,
+            "agentCapabilities": {"loadSession": self.resumes == "load", "sessionCapabilities": session},
+            "authMethods": [{"id": "token", "name": "by a token"}],
+        })
+    }
+
+    fn open(&mut self) -> Value {
+        self.opened += 1;
+        let session = format!("native-{}-{}", std::process::id(), self.opened);
+        std::fs::write(self.folder.join(&session), "").unwrap();
+        let mut answer = options();
+        answer["sessionId"] = session.into();
+        answer
+    }
+
+    fn note(&self, session: &str, text: &str) {
+        let path = self.folder.join(session);
+        let before = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, format!("{before}{}\n", text.replace('\n', " | "))).unwrap();
+    }
+
+    fn prompt(&mut self, session: &str, blocks: &[Value]) -> &'static str {
+        let texts: Vec<&str> = blocks.iter().map(|block| block["text"].as_str().unwrap()).collect();
+        texts.iter().for_each(|text| self.note(session, text));
+        for command in texts.last().unwrap().split(';') {
+            if let Next::Stop(reason) = self.command(session, command.trim()) {
+                return reason;
+            }
+        }
+        "end_turn"
+    }
+
+    fn command(&mut self, session: &str, command: &str) -> Next {
+        let (verb, rest) = command.split_once(' ').unwrap_or((command, ""));
+        match verb {
+            "think" => {
+                let content = json!({"type": "text", "text": format!("thinking about {rest}")});
+                self.update(session, &json!({"sessionUpdate": "agent_thought_chunk", "content": content}));
+            }
+            "history" => {
+                let heard = std::fs::read_to_string(self.folder.join(session)).unwrap();
+                self.say(session, &heard);
+            }
+            "tool" => self.tool(session, rest),
+            "ask" => return self.ask(session, rest),
+            "plan" => {
+                let entries = json!([{"content": "look", "priority": "high", "status": "completed"},
+                                     {"content": rest, "priority": "high", "status": "in_progress"}]);
+                self.update(session, &json!({"sessionUpdate": "plan", "entries": entries}));
+            }
+            "spend" => {
+                let cost = json!({"amount": rest.parse::<f64>().unwrap(), "currency": "USD"});
+                self.update(
+                    session,
+                    &json!({"sessionUpdate": "usage_update", "used": 1, "size": 9, "cost": cost}),
+                );
+            }
+            "noise" => self.noise(session),
+            "spawn" => {
+                for program in ["setsid sleep 1000", "sleep 1000"] {
+                    let mut words = program.split(' ');
+                    let mut command = Command::new(words.next().unwrap());
+                    command.args(words).stdin(Stdio::null()).stdout(Stdio::inherit()).spawn().unwrap();
+                }
+            }
+            "flood" => (0..rest.parse().unwrap()).for_each(|_: u64| self.say(session, "0123456789")),
+            "stop" => return Next::Stop(Box::leak(rest.to_owned().into_boxed_str())),
+            "hang" => {
+                self.say(session, "hanging");
+                return self.hang(session);
+            }
+            "deaf" => {
+                self.say(session, "deaf");
+                while self.read().is_some() {}
+                loop {
+                    std::thread::park();
+                }
+            }
+            "crash" => {
+                let _ = writeln!(std::io::stderr(), "out of memory");
+                std::process::exit(9);
+            }
+            _ => self.say(session, &format!("{command}\n")),
+        }
+        Next::On
+    }
+
+    fn tool(&self, session: &str, name: &str) {
+        let id = format!("call-{name}");
+        self.update(session, &json!({"sessionUpdate": "tool_call", "toolCallId": id, "title": name, "status": "pending", "rawInput": {}}));
+        self.update(session, &json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "in_progress", "rawInput": {"path": "/x"}}));
+        let content = json!([{"type": "content", "content": {"type": "text", "text": "done it"}}]);
+        self.update(session, &json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "completed", "content": content}));
+    }
+
+    /// Asks for a permission and waits for the answer, or to be told to stop.
+    fn ask(&mut self, session: &str, what: &str) -> Next {
+        self.asked += 1;
+        let id = format!("ask-{}", self.asked);
+        let call = json!({"toolCallId": format!("call-{id}"), "title": what, "status": "pending", "rawInput": {"what": what}});
+        let options = json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"},
+                             {"optionId": "always", "name": "Always", "kind": "allow_always"},
+                             {"optionId": "no", "name": "No", "kind": "reject_once"}]);
+        let params = json!({"sessionId": session, "toolCall": call, "options": options});
+        self.send(
+            &json!({"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": params}),
+        );
+        let mut cancelled = false;
+        loop {
+            let Some(message) = self.read() else { return Next::Stop("cancelled") };
+            cancelled |= message["method"] == "session/cancel";
+            if message["id"] == json!(id) && message["method"].is_null() {
+                let outcome = &message["result"]["outcome"];
+                self.say(session, &format!("{} {}\n", outcome["outcome"], outcome["optionId"]));
+                return if cancelled || outcome["outcome"] == "cancelled" {
+                    Next::Stop("cancelled")
+                } else {
+                    Next::On
+                };
+            }
+        }
+    }
+
+    fn hang(&mut self, session: &str) -> Next {
+        while let Some(message) = self.read() {
+            if message["method"] == "session/cancel" && message["params"]["sessionId"] == json!(session) {
+                return Next::Stop("cancelled");
+            }
+        }
+        Next::Stop("cancelled")
+    }
+
+    /// What concerns nobody: another session's text, unknown updates, unknown methods.
+    fn noise(&mut self, session: &str) {
+        self.say("another-session", "LEAK");
+        self.update(session, &json!({"sessionUpdate": "vendor_thing", "x": 1}));
+        self.send(&json!({"jsonrpc": "2.0", "method": "vendor/notice", "params": {"x": 1}}));
+        self.send(&json!({"jsonrpc": "2.0", "id": "v1", "method": "vendor/question", "params": {"x": 1}}));
+        let answer = self.read().unwrap();
+        self.say(session, &format!("vendor {}\n", answer["error"]["code"]));
+        println!("not json at all");
+    }
+}
+
+fn options() -> Value {
+    let models = json!([{"value": "m1", "name": "one"}, {"value": "m2", "name": "two"}]);
+    json!({"configOptions": [{"id": "model", "name": "Model", "category": "model", "type": "select",
+                              "currentValue": "m1", "options": models}]})
+}

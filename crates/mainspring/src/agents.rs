@@ -1,0 +1,105 @@
+//! Agents: the adapters that the configuration names, made from what it says of them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainspring_adapters::process;
+use mainspring_adapters::{AcpAdapter, AcpOptions, ScriptAdapter};
+use mainspring_agent::models::BadModels;
+use mainspring_agent::tool::mcp::McpServers;
+use mainspring_agent::{Definitions, Models, NativeAdapter, NativeOptions, Toolbox};
+use mainspring_kernel::adapter::Adapter;
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::policy::Permissions;
+
+use crate::config::{self, AdapterConfig, AdapterKind, Config};
+
+/// The adapters of one node, and what of them must be closed.
+pub(crate) struct Agents {
+    pub(crate) adapters: Vec<Arc<dyn Adapter>>,
+    processes: Vec<Arc<AcpAdapter>>,
+}
+
+impl Agents {
+    /// The built-in adapters, and those of `config`. Nothing is started before it is needed.
+    pub(crate) fn new(config: &Config, clock: &Clock) -> Result<Self, BadModels> {
+        let processes: Vec<Arc<AcpAdapter>> = config
+            .adapters
+            .iter()
+            .filter(|(_, adapter)| adapter.kind == Some(AdapterKind::Acp))
+            .map(|(name, adapter)| acp(name, adapter, config))
+            .map(|options| Arc::new(AcpAdapter::new(options, clock.clone())))
+            .collect();
+        let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter), Arc::new(native(config)?)];
+        adapters.extend(processes.iter().map(|adapter| adapter.clone() as Arc<dyn Adapter>));
+        Ok(Self { adapters, processes })
+    }
+
+    /// Waits until nothing acts any more that an earlier process had started. Before that nobody may say what became
+    /// of it.
+    pub(crate) async fn wait_for_earlier(&self, config: &Config, clock: &Clock) {
+        if !self.processes.is_empty() {
+            process::sweep(&scope(config), clock).await;
+        }
+    }
+
+    /// Ends every process.
+    pub(crate) async fn close(&self) {
+        for adapter in &self.processes {
+            adapter.close().await;
+        }
+    }
+}
+
+fn native(config: &Config) -> Result<NativeAdapter, BadModels> {
+    let definitions = Definitions::new(Some(config.agents_dir.clone()));
+    let native = NativeAdapter::new(Models::new(&config.models)?, Toolbox::built_in(), definitions);
+    let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
+    Ok(native.with_options(options).with_mcp(McpServers::new(&config.models.mcp)))
+}
+
+fn acp(name: &str, adapter: &AdapterConfig, config: &Config) -> AcpOptions {
+    let millis = |set: Option<u64>, default: u64| Duration::from_millis(set.unwrap_or(default));
+    AcpOptions {
+        name: name.to_owned(),
+        guard: guard(config),
+        scope: scope(config),
+        command: adapter.command.clone().unwrap_or_default(),
+        env: adapter.env.clone().unwrap_or_default().into_iter().collect(),
+        pass_env: adapter.pass_env.clone().unwrap_or_default(),
+        cwd: adapter
+            .cwd
+            .clone()
+            .or_else(|| std::env::current_dir().ok())
+            .unwrap_or_else(|| PathBuf::from("/")),
+        max_processes: adapter.max_processes.unwrap_or(16),
+        idle: millis(adapter.idle_ms, 300_000),
+        start_timeout: millis(adapter.start_timeout_ms, 60_000),
+        stop_grace: millis(adapter.stop_grace_ms, 2_000),
+        permissions: match adapter.permissions {
+            None | Some(config::Permissions::Ask) => Permissions::Ask,
+            Some(config::Permissions::Legacy) => Permissions::Legacy,
+            Some(config::Permissions::Deny) => Permissions::Deny,
+        },
+        auth_method: adapter.auth_method.clone(),
+        model: adapter.model.clone(),
+        act_mode: adapter.act_mode.clone(),
+        ask_mode: adapter.ask_mode.clone(),
+    }
+}
+
+/// What marks the processes of this node: its state directory, which one process owns at a time.
+fn scope(config: &Config) -> String {
+    config.state_dir.to_string_lossy().into_owned()
+}
+
+/// What holds process trees: what is configured, or this very program.
+fn guard(config: &Config) -> Vec<OsString> {
+    if !config.guard.is_empty() {
+        return config.guard.iter().map(OsString::from).collect();
+    }
+    let itself = std::env::current_exe().map_or_else(|_| "mainspring".into(), PathBuf::into_os_string);
+    vec![itself, "guard".into()]
+}

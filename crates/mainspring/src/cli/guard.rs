@@ -1,0 +1,24 @@
+//! `mainspring guard`: what mainspring starts itself as, to hold an agent's process tree. Not for people.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+/// Hold a process tree and leave nothing of it
+#[derive(Args)]
+pub(super) struct Guard {
+    /// How long it has to end by itself once its input was closed
+    #[arg(long, default_value_t = 5_000)]
+    grace_ms: u64,
+    /// What to start
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+impl Guard {
+    pub(super) fn execute(&self) -> ExitCode {
+        mainspring_adapters::process::guard::main(Duration::from_millis(self.grace_ms), &self.command)
+    }
+}

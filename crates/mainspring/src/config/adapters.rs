@@ -1,0 +1,169 @@
+//! The settings of single adapters: the keys of `[adapters.NAME]`.
+//!
+//! Everything is optional in itself; what a kind of adapter cannot do without is checked when all layers are read.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::error::Problem;
+use super::rule::{Given, Number, Rule, Value, Word, command, names, number, path, table, text, word};
+
+/// What is set for one adapter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AdapterConfig {
+    /// What kind of runtime it drives; none for one that is built in.
+    pub kind: Option<AdapterKind>,
+    /// The command that starts the agent.
+    pub command: Option<Vec<String>>,
+    /// What the agent finds in its environment besides what every agent does. May hold secrets: never shown.
+    pub env: Option<BTreeMap<String, String>>,
+    /// Variables of mainspring's own environment that the agent may see besides.
+    pub pass_env: Option<Vec<String>>,
+    /// Where runs work that name no folder.
+    pub cwd: Option<PathBuf>,
+    /// Runs of this adapter that may be active at once; without it only the common cap holds.
+    pub max_workers: Option<usize>,
+    /// Processes there may be at once.
+    pub max_processes: Option<usize>,
+    /// How long an idle process is kept.
+    pub idle_ms: Option<u64>,
+    /// How long an agent may take to start, or to open a session.
+    pub start_timeout_ms: Option<u64>,
+    /// How long a process may take to end by itself.
+    pub stop_grace_ms: Option<u64>,
+    /// Who decides what the agent may do.
+    pub permissions: Option<Permissions>,
+    /// How the agent is to authenticate.
+    pub auth_method: Option<String>,
+    /// The model of runs that name none.
+    pub model: Option<String>,
+    /// The agent's mode for runs that may act.
+    pub act_mode: Option<String>,
+    /// The agent's mode for runs that may only answer.
+    pub ask_mode: Option<String>,
+}
+
+/// What kind of runtime an adapter drives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdapterKind {
+    /// A process that speaks the Agent Client Protocol.
+    Acp,
+}
+
+impl Word for AdapterKind {
+    const ALL: &'static [(&'static str, Self)] = &[("acp", Self::Acp)];
+}
+
+/// Who decides what an agent may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permissions {
+    /// A person, each time.
+    Ask,
+    /// Everything is allowed: high trust.
+    Legacy,
+    /// Nothing is allowed.
+    Deny,
+}
+
+impl Word for Permissions {
+    const ALL: &'static [(&'static str, Self)] =
+        &[("ask", Self::Ask), ("legacy", Self::Legacy), ("deny", Self::Deny)];
+}
+
+/// One key of `[adapters.NAME]`.
+pub struct AdapterSetting {
+    /// Its name.
+    pub key: &'static str,
+    /// What it is for.
+    pub description: &'static str,
+    /// What holds where nothing is set.
+    pub default: &'static str,
+    pub(super) read: fn(&mut AdapterConfig, &Given<'_>) -> Result<(), String>,
+    pub(super) show: fn(&AdapterConfig) -> Option<Value>,
+    allowed: fn() -> String,
+}
+
+impl AdapterSetting {
+    /// What its values may be, to be read after "must be".
+    pub fn allowed(&self) -> String {
+        (self.allowed)()
+    }
+}
+
+const MINUTE: u64 = 60_000;
+pub(super) const WORKERS: Number = number(1, 1024);
+
+macro_rules! adapter_settings {
+    ($( #[doc = $doc:literal] $key:ident: $type:ty, $rule:expr, $default:literal; )*) => {
+        /// Every key of `[adapters.NAME]`.
+        pub const ADAPTER_SETTINGS: &[AdapterSetting] = &[$(
+            AdapterSetting {
+                key: stringify!($key),
+                description: $doc,
+                default: $default,
+                read: |adapter, given| {
+                    adapter.$key = Some(Rule::<$type>::read(&$rule, given)?);
+                    Ok(())
+                },
+                show: |adapter| adapter.$key.as_ref().map(|value| Rule::<$type>::show(&$rule, value)),
+                allowed: || Rule::<$type>::allowed(&$rule),
+            },
+        )*];
+    };
+}
+
+adapter_settings! {
+    #[doc = "Kind of runtime it drives."]
+    kind: AdapterKind, word(), "none";
+    #[doc = "Command that starts the agent; a relative path is relative to the file."]
+    command: Vec<String>, command(), "none";
+    #[doc = "Variables the agent gets; only their names are shown."]
+    env: BTreeMap<String, String>, table(), "none";
+    #[doc = "Variables of mainspring's own environment that the agent may see besides the harmless ones."]
+    pass_env: Vec<String>, names(), "none";
+    #[doc = "Folder of runs that name none."]
+    cwd: PathBuf, path(), "the current one";
+    #[doc = "Runs of this adapter that may be active at once."]
+    max_workers: usize, WORKERS, "`max_workers` of all";
+    #[doc = "Processes there may be at once, those of waiting runs and idle ones among them."]
+    max_processes: usize, WORKERS, "16";
+    #[doc = "Milliseconds that an idle process is kept."]
+    idle_ms: u64, number(0, 24 * 60 * MINUTE), "300000";
+    #[doc = "Milliseconds that an agent may take to start, or to open a session."]
+    start_timeout_ms: u64, number(1, 60 * MINUTE), "60000";
+    #[doc = "Milliseconds that a process may take to end by itself before it is killed."]
+    stop_grace_ms: u64, number(0, 60 * MINUTE), "2000";
+    #[doc = "Who decides what the agent may do: a person, nobody since all is allowed (high trust), nobody since nothing is."]
+    permissions: Permissions, word(), "ask";
+    #[doc = "How the agent is to authenticate: one of the ways it names."]
+    auth_method: String, text(), "none";
+    #[doc = "Model of runs that name none."]
+    model: String, text(), "the agent's own";
+    #[doc = "Mode of the agent in runs that may act."]
+    act_mode: String, text(), "the agent's own";
+    #[doc = "Mode of the agent in runs that may only answer."]
+    ask_mode: String, text(), "the agent's own";
+}
+
+/// What is missing, or makes no sense, in what is set for the adapter `name`.
+pub(super) fn problems(name: &str, adapter: &AdapterConfig) -> Vec<Problem> {
+    let wrong = |key: &str, must: &str| Problem::Adapter {
+        key: format!("adapters.{name}.{key}"),
+        must: must.to_owned(),
+    };
+    let set = |setting: &AdapterSetting| (setting.show)(adapter).is_some();
+    match adapter.kind {
+        Some(_) if [mainspring_adapters::script::NAME, mainspring_agent::native::NAME].contains(&name) => {
+            vec![wrong("kind", "must not be set: this adapter is built in; choose another name")]
+        }
+        Some(AdapterKind::Acp) if adapter.command.as_ref().is_none_or(Vec::is_empty) => {
+            vec![wrong("command", "is missing: write the command that starts the agent, as a list")]
+        }
+        Some(AdapterKind::Acp) => vec![],
+        None => {
+            let others =
+                ADAPTER_SETTINGS.iter().filter(|setting| setting.key != "max_workers" && set(setting));
+            others.map(|setting| wrong(setting.key, "needs a kind: write kind = \"acp\" beside it")).collect()
+        }
+    }
+}

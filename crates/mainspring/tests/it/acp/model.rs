@@ -1,0 +1,79 @@
+//! A model that real agents are given: Chat Completions over HTTP, and what it says is what it was told to.
+//!
+//! `RUN command` makes it call the agent's shell tool, `HANG` makes it stream a word and then nothing, anything else it
+//! answers with all that people have said so far.
+
+use std::convert::Infallible;
+
+use axum::Router;
+use axum::extract::Json;
+use axum::response::sse::{Event, Sse};
+use axum::routing::post;
+use futures_util::stream::{self, Stream, StreamExt};
+use mainspring_kernel::tasks::Tasks;
+use serde_json::{Value, json};
+
+/// A model server on a free port, and the base address that agents are given.
+pub(super) async fn serve(tasks: &Tasks) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}/v1", listener.local_addr().unwrap());
+    let router = Router::new().route("/v1/chat/completions", post(complete));
+    tasks.spawn(async move { axum::serve(listener, router).await.unwrap_or_default() });
+    base
+}
+
+async fn complete(Json(body): Json<Value>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    let (deltas, ends) = answer(&body);
+    let chunk = |delta: Value, reason: Value| {
+        let choice = json!({"index": 0, "delta": delta, "finish_reason": reason});
+        let chunk = json!({"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "stub-1",
+                           "choices": [choice]});
+        Event::default().data(chunk.to_string())
+    };
+    let mut events: Vec<Event> = deltas.into_iter().map(|delta| chunk(delta, Value::Null)).collect();
+    if let Some(reason) = ends {
+        events.push(chunk(json!({}), json!(reason)));
+        let usage = json!({"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10});
+        let last = json!({"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "stub-1",
+                          "choices": [], "usage": usage});
+        events.push(Event::default().data(last.to_string()));
+        events.push(Event::default().data("[DONE]"));
+    }
+    let hangs = ends.is_none();
+    let rest = stream::once(async move {
+        if hangs {
+            std::future::pending::<()>().await;
+        }
+    });
+    Sse::new(stream::iter(events).map(Ok).chain(rest.filter_map(async |()| None)))
+}
+
+/// What is streamed, and why it ends; never, if there is no reason.
+fn answer(body: &Value) -> (Vec<Value>, Option<&'static str>) {
+    let messages = body["messages"].as_array().cloned().unwrap_or_default();
+    let last = messages.last().cloned().unwrap_or_default();
+    let text = |text: &str| json!({"role": "assistant", "content": text});
+    let said = content(&last);
+    if last["role"] == "tool" {
+        return (vec![text("the tool said: "), text(&said)], Some("stop"));
+    }
+    let has_tools = body["tools"].as_array().is_some_and(|tools| !tools.is_empty());
+    if let Some((_, command)) = said.split_once("RUN ").filter(|_| has_tools) {
+        let arguments = json!({"command": command.trim(), "description": "runs it"}).to_string();
+        let call = json!({"index": 0, "id": "call_1", "type": "function",
+                          "function": {"name": "bash", "arguments": arguments}});
+        return (vec![json!({"role": "assistant", "tool_calls": [call]})], Some("tool_calls"));
+    }
+    if said.contains("HANG") && has_tools {
+        return (vec![text("hanging")], None);
+    }
+    let people = messages.iter().filter(|message| message["role"] == "user").map(content);
+    (vec![text("heard: "), text(&people.collect::<Vec<_>>().join(" / "))], Some("stop"))
+}
+
+fn content(message: &Value) -> String {
+    match &message["content"] {
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        other => other.as_str().unwrap_or_default().to_owned(),
+    }
+}

@@ -1,0 +1,122 @@
+//! Real agents, as their makers publish them.
+
+use std::process::Command;
+
+use mainspring_kernel::tasks::Tasks;
+use serde_json::json;
+
+use super::*;
+
+/// Where the agents are installed; installs them if they are not.
+fn installed() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/install");
+    let output = Command::new(&script).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_agent_of_the_protocols_own_library() {
+    let agent = installed().join("node_modules/@agentclientprotocol/sdk/dist/examples/agent.js");
+    let command = vec!["node".to_owned(), agent.to_string_lossy().into_owned()];
+    let world = World::with("", |adapter| adapter.command = Some(command.clone())).await;
+    let run = world.prompt("a", "improve my project").await;
+    let (wait, question) = world.asked(run).await;
+    assert!(question.contains("Modifying critical configuration file"), "{question}");
+    world.answer(run, wait, Approval::Allowed).await;
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    let kinds = kinds(&world.events("a").await);
+    for kind in ["tool.started", "tool.completed", "approval.requested", "approval.resolved"] {
+        assert!(kinds.contains(&kind), "{kind}: {kinds:?}");
+    }
+    assert!(
+        world.last("a").await.text().contains("I've successfully updated"),
+        "{:?}",
+        world.last("a").await
+    );
+    let run = world.prompt("a", "once more").await;
+    world.streams("a", "I'll help you").await;
+    soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
+    world.close().await;
+}
+
+/// opencode with a model of our own, in folders of its own.
+async fn opencode(tasks: &Tasks) -> World {
+    let base = model::serve(tasks).await;
+    let binary = installed().join("node_modules/opencode-linux-x64/bin/opencode");
+    World::with("", |adapter| {
+        let env = adapter.env.get_or_insert_default();
+        let folder = PathBuf::from(&env[FOLDER]);
+        let settings = json!({
+            "autoupdate": false, "model": "stub/stub-1", "small_model": "stub/stub-1", "enabled_providers": ["stub"],
+            "permission": {"bash": "ask", "edit": "ask"},
+            "provider": {"stub": {"npm": "@ai-sdk/openai-compatible", "options": {"baseURL": base, "apiKey": "fake"},
+                "models": {"stub-1": {"tool_call": true, "limit": {"context": 100_000, "output": 8_000}}}}},
+        });
+        std::fs::create_dir_all(folder.join("config/opencode")).unwrap();
+        std::fs::create_dir_all(folder.join("work")).unwrap();
+        std::fs::write(folder.join("config/opencode/opencode.json"), settings.to_string()).unwrap();
+        let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
+        for (name, value) in [
+            ("HOME", path("home")),
+            ("XDG_CONFIG_HOME", path("config")),
+            ("XDG_DATA_HOME", path("data")),
+            ("XDG_STATE_HOME", path("agent-state")),
+            ("XDG_CACHE_HOME", path("cache")),
+            ("OPENCODE_DISABLE_AUTOUPDATE", "1".into()),
+            ("OPENCODE_DISABLE_MODELS_FETCH", "1".into()),
+        ] {
+            env.insert(name.into(), value);
+        }
+        adapter.command = Some(vec![binary.to_string_lossy().into_owned(), "acp".into()]);
+        adapter.cwd = Some(folder.join("work"));
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opencode_works_asks_stops_and_remembers() {
+    let tasks = Tasks::default();
+    let mut world = opencode(&tasks).await;
+    world.config.cancel_grace_ms = 20_000;
+    world.reopen().await;
+
+    // A tool call, and a permission for it.
+    let run = world.prompt("a", "RUN echo forty-two").await;
+    let (wait, question) = world.asked(run).await;
+    assert!(question.contains("echo forty-two"), "{question}");
+    world.answer(run, wait, Approval::Allowed).await;
+    let ended = world.ended(run).await;
+    assert_eq!(ended.state.status(), RunStatus::Succeeded, "{ended:?}");
+    let text = world.last("a").await.text();
+    assert!(text.contains("the tool said: ") && text.contains("forty-two"), "{text}");
+    let kinds = kinds(&world.events("a").await);
+    assert!(kinds.contains(&"tool.started") && kinds.contains(&"tool.completed"), "{kinds:?}");
+
+    // Two sessions at once.
+    let both =
+        [world.prompt("a", "my cat is Tom; HANG").await, world.prompt("b", "my dog is Rex; HANG").await];
+    world.streams("a", "hanging").await;
+    world.streams("b", "hanging").await;
+    for run in both {
+        soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+        assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
+    }
+    let (cat, dog) = (world.say("a", "who?").await, world.say("b", "who?").await);
+    assert!(cat.contains("Tom") && !cat.contains("Rex"), "{cat}");
+    assert!(dog.contains("Rex") && !dog.contains("Tom"), "{dog}");
+
+    // Killed in the middle of a turn, it goes on with what it knew.
+    world.prompt("b", "HANG again").await;
+    world.streams("b", "hanging").await;
+    for pid in world.agents() {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    world.reopen().await;
+    let dog = world.say("b", "and who now?").await;
+    assert!(dog.contains("Rex"), "{dog}");
+    let bindings = world.bindings("b").await;
+    assert_eq!((bindings[0].generation, bindings[0].fidelity), (1, Fidelity::Native), "{bindings:?}");
+    world.close().await;
+}

@@ -1,0 +1,49 @@
+//! Reads of bindings.
+
+use mainspring_core::{Binding, BindingStatus, Fidelity, SessionId};
+use mainspring_kernel::store::StoreError;
+use rusqlite::{Connection, params};
+
+use super::super::columns::{Columns, Id};
+use super::{all, limit};
+
+/// In the order of the unique index; `?2` absent is every adapter.
+pub(in super::super) fn bindings(
+    connection: &Connection,
+    session: SessionId,
+    adapter: Option<&str>,
+    most: usize,
+) -> Result<Vec<Binding>, StoreError> {
+    macro_rules! select {
+        ($by:literal) => {
+            concat!(
+                "SELECT binding_id, session_id, adapter_id, binding_generation, adapter_native_session_id, \
+                 resume_fidelity, status, boot_node_id, stands_at_message_id, cwd, system_prompt_hash, reconstructed, \
+                 created_at_ms, updated_at_ms FROM adapter_bindings WHERE session_id = ?1 AND ",
+                $by,
+                " ORDER BY adapter_id, binding_generation DESC LIMIT ?3"
+            )
+        };
+    }
+    let sql = if adapter.is_some() { select!("adapter_id = ?2") } else { select!("?2 IS NULL") };
+    all(connection, sql, params![session.bytes(), adapter, limit(most)], binding)
+}
+
+fn binding(columns: &mut Columns<'_>) -> rusqlite::Result<Binding> {
+    Ok(Binding {
+        id: columns.id()?,
+        session: columns.id()?,
+        adapter: columns.get()?,
+        generation: columns.get()?,
+        native: columns.get()?,
+        fidelity: columns.name(Fidelity::from_name)?,
+        status: columns.name(BindingStatus::from_name)?,
+        boot: columns.id()?,
+        stands_at: columns.maybe_id()?,
+        cwd: columns.get()?,
+        system_prompt_hash: columns.get()?,
+        reconstructed: columns.get()?,
+        created_at: columns.time()?,
+        updated_at: columns.time()?,
+    })
+}
