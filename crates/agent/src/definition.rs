@@ -16,6 +16,9 @@ use crate::output::Form;
 /// The definition of sessions that name none.
 pub const GENERALIST: &str = "mainspring.generalist@1";
 
+/// Bytes of a tool's answer that a model is shown at least: less says nothing.
+pub const MIN_RESULT: usize = 1_000;
+
 /// Who an agent is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Definition {
@@ -43,6 +46,8 @@ pub struct Definition {
     pub limits: RunLimits,
     /// The form its answers have.
     pub output: Option<Form>,
+    /// Bytes of a tool's answer that the model is shown; the rest becomes an artifact.
+    pub result_bytes: Option<usize>,
 }
 
 /// A definition as it is written.
@@ -67,6 +72,7 @@ struct Written {
     #[serde(default)]
     limits: WrittenLimits,
     output_schema: Option<Value>,
+    result_bytes: Option<usize>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -99,6 +105,9 @@ impl Definition {
         if let Some(system) = &written.system {
             environment().template_from_str(system).map_err(|error| format!("system: {error:#}"))?;
         }
+        if written.result_bytes.is_some_and(|bytes| bytes < MIN_RESULT) {
+            return Err(format!("result_bytes: at least {MIN_RESULT}"));
+        }
         let output = written.output_schema.map(|schema| Form::new(&schema)).transpose();
         let limits = written.limits;
         Ok(Self {
@@ -120,12 +129,21 @@ impl Definition {
                 ask: limits.ask,
             },
             output: output.map_err(|error| format!("output_schema: {error}"))?,
+            result_bytes: written.result_bytes,
         })
     }
 
     /// Its name with its version.
     pub fn name(&self) -> String {
         format!("{}@{}", self.id, self.version)
+    }
+
+    /// True when what the model is told beforehand depends on state.
+    pub fn reads_state(&self) -> bool {
+        let Some(system) = &self.system else { return false };
+        let environment = environment();
+        let template = environment.template_from_str(system);
+        template.is_ok_and(|template| template.undeclared_variables(false).contains("state"))
     }
 
     /// What the model is told beforehand, with `context` put in.
@@ -186,6 +204,7 @@ impl Definitions {
             deny: vec![],
             limits: RunLimits::default(),
             output: None,
+            result_bytes: None,
         };
         Self { folder, built_in: vec![Arc::new(generalist)], read: Mutex::default() }
     }
@@ -283,6 +302,7 @@ ask = true
     fn a_definition_is_read_and_its_system_prompt_filled_in() {
         let coder = Definition::parse(CODER).unwrap();
         assert_eq!(coder.name(), "coder@2");
+        assert!(coder.reads_state());
         assert_eq!(coder.limits.max_cost, Some(Cost::from(0.5)));
         let context = json!({"session": {"owner": "ada"}, "state": {"name": "engines"}});
         assert_eq!(coder.system(&context).unwrap().unwrap(), "You work for ada on engines.");
@@ -297,6 +317,7 @@ ask = true
         assert!(wrong("id = \"a\"\nsystem = \"{{ x\"").starts_with("system:"));
         assert!(wrong("id = \"a\"\noutput_schema = { type = \"nonsense\" }").starts_with("output_schema:"));
         assert!(wrong("id = \"a\"\ncolour = 1").contains("colour"));
+        assert!(wrong("id = \"a\"\nresult_bytes = 3").starts_with("result_bytes:"));
         let endless = "id = \"a\"\nsystem = \"{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}\"";
         assert!(Definition::parse(endless).unwrap().system(&json!({})).is_err());
     }

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use mainspring_core::{
-    Answer, ApiKey, Artifact, Attempt, Binding, Event, KeyId, Message, MessageId, Position, Run, RunId,
-    RunStatus, Session, WaitId,
+    Answer, ApiKey, Artifact, Attempt, Binding, Event, KeyId, Message, MessageId, Position, Run, RunId, RunStatus, Session, WaitId,
 };
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
@@ -16,8 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::{
-    Accepted, Adoption, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact, NewKey,
-    Page, Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
+    Accepted, Adoption, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact, NewKey, Page, Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -76,6 +74,12 @@ impl Client {
         let response = self.send(self.request(Method::POST, &["v1", "sessions"]).json(target)).await?;
         let made = response.status() == StatusCode::CREATED;
         Ok((self.read(response).await?, made))
+    }
+
+    /// The same, and the same `name` again gives the same session.
+    pub async fn session_open_once(&self, target: &Target, name: &str) -> Result<Session, Error> {
+        let request = self.request(Method::POST, &["v1", "sessions"]).json(target);
+        self.read(self.send(request.header("idempotency-key", name)).await?).await
     }
 
     /// Starts a session: makes one whose name must be free, or loads one that must be there. Loading writes nothing.

@@ -24,8 +24,10 @@ use crate::{
     SessionId, Time, Usage, WaitId,
 };
 
+mod budget;
 mod request;
 mod state;
+pub use budget::Budget;
 pub use request::{Limit, Mode, Place, Policy, RequestName, RunLimits, RunOptions};
 pub use state::{RunState, RunStatus};
 
@@ -88,6 +90,9 @@ pub struct Run {
     pub final_message: Option<MessageId>,
     /// What all its attempts used.
     pub usage: Usage,
+    /// What it may still use, as of its latest model call; absent if nothing is limited, or no model was called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
     /// When it was accepted.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
@@ -426,6 +431,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
             }
         }
         Body::UsageUpdated { usage } => run.usage += *usage,
+        Body::StepCompleted { budget: Some(budget), .. } => run.budget = Some(*budget),
         Body::RunSucceeded { close } => end(run, RunState::Succeeded {}, close),
         Body::RunFailed { error, close } => end(run, RunState::Failed { error: error.clone() }, close),
         Body::RunCancelled { reason, close } => end(run, RunState::Cancelled { reason: *reason }, close),

@@ -9,7 +9,7 @@ use mainspring_adapters::process;
 use mainspring_adapters::{AcpAdapter, AcpOptions, ScriptAdapter};
 use mainspring_agent::models::BadModels;
 use mainspring_agent::tool::mcp::McpServers;
-use mainspring_agent::{Definitions, Models, NativeAdapter, Toolbox};
+use mainspring_agent::{Definitions, Models, NativeAdapter, NativeOptions, Toolbox};
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::Permissions;
@@ -61,8 +61,9 @@ impl Agents {
 
 fn native(config: &Config) -> Result<NativeAdapter, BadModels> {
     let definitions = Definitions::new(Some(config.agents_dir.clone()));
-    let native = NativeAdapter::new(Models::new(&config.models)?, Toolbox::new(), definitions);
-    Ok(native.with_mcp(McpServers::new(&config.models.mcp)))
+    let native = NativeAdapter::new(Models::new(&config.models)?, Toolbox::built_in(), definitions);
+    let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
+    Ok(native.with_options(options).with_mcp(McpServers::new(&config.models.mcp)))
 }
 
 fn acp(name: &str, adapter: &AdapterConfig, config: &Config) -> AcpOptions {

@@ -12,6 +12,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{Config, Resolved, Sources};
 
+mod attach;
 mod config;
 mod demo;
 mod doctor;

@@ -44,6 +44,7 @@ impl World {
             place: Place::Tip,
             steers: false,
             merged_into: None,
+            budget: None,
             pen: None,
             state: RunState::Queued { retry_at: None },
             attempts: 0,

@@ -108,8 +108,10 @@ settings! {
         readers: usize, number(1, 64), 4;
         /// What happens to a run that a crash interrupted: leave it to somebody, or retry it.
         on_orphan: OnOrphan, word(), OnOrphan::Leave;
-        /// Who names a session that nobody has named: the first words of its first completed turn, or nobody (off).
+        /// Who names a session that nobody has named: the first words of its first completed turn, then the model `titler` if there is one; or nobody (off).
         titles: Titles, word(), Titles::Heuristic;
+        /// Bytes of a tool's answer that the native adapter's models are shown; a longer one is kept as an artifact.
+        tool_result_bytes: usize, number(1_000, 16 << 20), 64 << 10;
         /// Address that `serve` listens on; on any but a loopback address, TLS belongs in front of it.
         listen: String, address(), "127.0.0.1:7433".into();
         /// Server that the command line talks to instead of the state directory's, such as `http://127.0.0.1:7433`.

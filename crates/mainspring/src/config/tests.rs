@@ -82,6 +82,7 @@ fn the_defaults() {
             readers: 4,
             on_orphan: OnOrphan::Leave,
             titles: Titles::Heuristic,
+            tool_result_bytes: 64 << 10,
             listen: "127.0.0.1:7433".into(),
             url: None,
             allowed_hosts: vec![],

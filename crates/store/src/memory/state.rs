@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant,
-    GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
-    StateSlot, Step, StepId,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Digest, Event,
+    Grant, GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId,
+    StateEntry, StateSlot, Step, StepId,
 };
 use mainspring_kernel::store::{Chunk, Effect, InboxItem, PlacedMessage, Request};
 
@@ -24,6 +24,7 @@ pub(super) struct State {
     pub(super) floors: BTreeMap<SessionId, (Position, bool)>,
     pub(super) attempts: BTreeMap<(RunId, u32), Attempt>,
     pub(super) steps: BTreeMap<(RunId, u32, StepId), Step>,
+    pub(super) digests: BTreeMap<(Point, SessionId), Digest>,
     pub(super) events: BTreeMap<u64, Event>,
     pub(super) messages: BTreeMap<MessageId, PlacedMessage>,
     /// When each message came, as a number that grows.

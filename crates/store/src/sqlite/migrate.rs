@@ -14,6 +14,8 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (7, include_str!("../../migrations/0007_steps.sql")),
     (8, include_str!("../../migrations/0008_bindings.sql")),
     (9, include_str!("../../migrations/0009_steering.sql")),
+    (10, include_str!("../../migrations/0010_digests.sql")),
+    (11, include_str!("../../migrations/0011_budgets.sql")),
 ];
 
 /// The version this program writes.

@@ -4,6 +4,7 @@
 
 mod contract;
 mod data;
+mod digests;
 mod fixtures;
 mod keys;
 mod migrations;
