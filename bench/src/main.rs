@@ -22,6 +22,7 @@ mod commit;
 mod delta;
 mod history;
 mod http;
+mod model;
 mod raw;
 mod replay;
 mod soak;
@@ -50,11 +51,12 @@ const CHILDREN: [(&str, Served); 4] = [
 /// What runs only when it is named: it takes its time, and nearly all of the machine.
 const NAMED: [(&str, Measure); 1] = [("soak", soak::measure)];
 
-const MEASURES: [(&str, Measure); 9] = [
+const MEASURES: [(&str, Measure); 10] = [
     ("commit", commit::measure),
     ("turn", turn::measure),
     ("tree", tree::measure),
     ("delta", delta::measure),
+    ("model", model::measure),
     ("bytes", bytes::measure),
     ("replay", replay::measure),
     ("start", start::measure),

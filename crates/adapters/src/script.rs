@@ -4,7 +4,9 @@
 //! are retried, crashes, hangs, agents that ignore a cancellation. docs/script.md describes the language.
 
 use async_trait::async_trait;
-use mainspring_core::{Answer, Approval, AttemptId, Block, Failure, Fidelity, ToolOutcome, WaitRequest};
+use mainspring_core::{
+    Answer, Approval, AttemptId, Block, Failure, Fidelity, Place, ToolOutcome, WaitRequest,
+};
 use mainspring_kernel::adapter::{
     Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
     RestartBehavior,
@@ -98,6 +100,7 @@ impl Player {
             self.check_cancel()?;
             match command {
                 Command::Say(text) => self.say(text)?,
+                Command::Vary(texts) => self.say(self.vary(texts))?,
                 Command::Stream { count, every, text } => self.stream(*count, *every, text).await?,
                 Command::Think(text) => self.attempt.thought(text)?,
                 Command::Progress(text) => {
@@ -131,6 +134,17 @@ impl Player {
         }
         self.attempt.delta(0, "\n")?;
         Ok(())
+    }
+
+    /// The first of `texts`; as another answer to the same prompt, one of the others.
+    fn vary<'a>(&self, texts: &'a [String]) -> &'a str {
+        let run = &self.attempt.assignment().run;
+        let others = texts.len().saturating_sub(1).max(1);
+        let at = match run.place {
+            Place::Regenerate { .. } => 1 + usize::from(run.id.as_bytes()[15]) % others,
+            _ => 0,
+        };
+        texts.get(at).map(String::as_str).unwrap_or_default()
     }
 
     async fn stream(&self, count: u64, every: u64, text: &str) -> Result<(), Stop> {

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use mainspring_core::{Cost, RunLimits};
+use mainspring_core::limits::BadName;
+use mainspring_core::{AgentDefinition, AgentName, Cost, RunLimits, agent};
+use mainspring_kernel::agents::Catalog;
 use minijinja::{Environment, UndefinedBehavior};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -51,38 +53,55 @@ pub struct Definition {
 }
 
 /// A definition as it is written.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
     id: String,
     #[serde(default = "one")]
     version: u32,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     description: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     system: Option<String>,
     #[serde(default = "all")]
     tools: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     mcp: Option<Vec<String>>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     approve: Vec<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     deny: Vec<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "WrittenLimits::is_empty")]
     limits: WrittenLimits,
+    #[serde(skip_serializing_if = "Option::is_none")]
     output_schema: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     result_bytes: Option<usize>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct WrittenLimits {
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_steps: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_cost_usd: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_time_s: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     ask: Option<bool>,
+}
+
+impl WrittenLimits {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 const fn one() -> u32 {
@@ -96,41 +115,54 @@ fn all() -> Vec<String> {
 impl Definition {
     /// Reads a definition, and says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let written: Written =
-            toml::from_str(text).map_err(|error| error.to_string().trim().replace('\n', " "))?;
-        let fits = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-        if written.id.is_empty() || written.id.len() > 128 || !written.id.bytes().all(fits) {
-            return Err("id: 1 to 128 letters, digits, dots, underscores and hyphens".into());
-        }
-        if let Some(system) = &written.system {
+        Self::new(read(text)?)
+    }
+
+    /// What `described` comes to; or what is wrong with it.
+    pub fn new(described: AgentDefinition) -> Result<Self, String> {
+        agent::check_id(&described.id)
+            .map_err(|_| "id: 1 to 128 letters, digits, dots, underscores and hyphens".to_owned())?;
+        if let Some(system) = &described.system {
             environment().template_from_str(system).map_err(|error| format!("system: {error:#}"))?;
         }
-        if written.result_bytes.is_some_and(|bytes| bytes < MIN_RESULT) {
+        if described.result_bytes.is_some_and(|bytes| bytes < MIN_RESULT) {
             return Err(format!("result_bytes: at least {MIN_RESULT}"));
         }
-        let output = written.output_schema.map(|schema| Form::new(&schema)).transpose();
-        let limits = written.limits;
+        let output = described.output_schema.map(|schema| Form::new(&schema)).transpose();
         Ok(Self {
-            id: written.id,
-            version: written.version,
-            description: written.description,
-            model: written.model,
-            profile: written.profile,
-            system: written.system,
-            tools: written.tools,
-            mcp: written.mcp,
-            approve: written.approve,
-            deny: written.deny,
-            limits: RunLimits {
-                max_steps: limits.max_steps,
-                max_tokens: limits.max_tokens,
-                max_cost: limits.max_cost_usd.map(Cost::from),
-                max_time: limits.max_time_s.map(|seconds| seconds.saturating_mul(1000)),
-                ask: limits.ask,
-            },
+            id: described.id,
+            version: described.version,
+            description: described.description,
+            model: described.model,
+            profile: described.profile,
+            system: described.system,
+            tools: described.tools,
+            mcp: described.mcp,
+            approve: described.approve,
+            deny: described.deny,
+            limits: described.limits,
             output: output.map_err(|error| format!("output_schema: {error}"))?,
-            result_bytes: written.result_bytes,
+            result_bytes: described.result_bytes,
         })
+    }
+
+    /// What it says, for others to read.
+    pub fn described(&self) -> AgentDefinition {
+        AgentDefinition {
+            id: self.id.clone(),
+            version: self.version,
+            description: self.description.clone(),
+            model: self.model.clone(),
+            profile: self.profile.clone(),
+            system: self.system.clone(),
+            tools: self.tools.clone(),
+            mcp: self.mcp.clone(),
+            approve: self.approve.clone(),
+            deny: self.deny.clone(),
+            limits: self.limits,
+            output_schema: self.output.as_ref().map(|form| form.schema().clone()),
+            result_bytes: self.result_bytes,
+        }
     }
 
     /// Its name with its version.
@@ -154,6 +186,62 @@ impl Definition {
             .map_err(|error| format!("{error:#}"))?;
         Ok(Some(text))
     }
+}
+
+/// What a file says, if it says it right.
+pub fn read(text: &str) -> Result<AgentDefinition, String> {
+    let written: Written =
+        toml::from_str(text).map_err(|error| error.to_string().trim().replace('\n', " "))?;
+    let limits = written.limits;
+    Ok(AgentDefinition {
+        id: written.id,
+        version: written.version,
+        description: written.description,
+        model: written.model,
+        profile: written.profile,
+        system: written.system,
+        tools: written.tools,
+        mcp: written.mcp,
+        approve: written.approve,
+        deny: written.deny,
+        limits: RunLimits {
+            max_steps: limits.max_steps,
+            max_tokens: limits.max_tokens,
+            max_cost: limits.max_cost_usd.map(Cost::from),
+            max_time: limits.max_time_s.map(|seconds| seconds.saturating_mul(1000)),
+            ask: limits.ask,
+        },
+        output_schema: written.output_schema,
+        result_bytes: written.result_bytes,
+    })
+}
+
+/// The file that says this; none if there are no words for it: a null in a schema, parts of a second.
+pub fn write(described: &AgentDefinition) -> Option<String> {
+    let AgentDefinition { limits, .. } = described;
+    let written = Written {
+        id: described.id.clone(),
+        version: described.version,
+        description: described.description.clone(),
+        model: described.model.clone(),
+        profile: described.profile.clone(),
+        system: described.system.clone(),
+        tools: described.tools.clone(),
+        mcp: described.mcp.clone(),
+        approve: described.approve.clone(),
+        deny: described.deny.clone(),
+        limits: WrittenLimits {
+            max_steps: limits.max_steps,
+            max_tokens: limits.max_tokens,
+            max_cost_usd: limits.max_cost.map(|cost| cost.usd()),
+            max_time_s: limits.max_time.map(|millis| millis / 1000),
+            ask: limits.ask,
+        },
+        output_schema: described.output_schema.clone(),
+        result_bytes: described.result_bytes,
+    };
+    let file = toml::to_string_pretty(&written).ok()?;
+    read(&file).is_ok_and(|same| same == *described).then_some(file)
 }
 
 /// Templates cannot run for ever, and what is not there is empty.
@@ -232,18 +320,30 @@ impl Definitions {
 
     /// The definition of this name, `ID@VERSION`, or the latest version of `ID`.
     pub fn find(&self, name: &str) -> Result<Arc<Definition>, String> {
-        let (id, version) = match name.rsplit_once('@') {
-            Some((id, version)) => (id, Some(version)),
-            None => (name, None),
-        };
+        let wanted: AgentName = name.parse().map_err(|bad: BadName| bad.to_string())?;
+        self.find_for(&wanted, None)
+    }
+
+    /// The definition of this name for an owner who has made `own` under it.
+    pub fn find_for(
+        &self,
+        name: &AgentName,
+        own: Option<AgentDefinition>,
+    ) -> Result<Arc<Definition>, String> {
         let listed = self.list();
         let known = listed.iter().filter_map(|one| one.definition.as_ref().ok());
         let wanted = |one: &&Arc<Definition>| {
-            one.id == id && version.is_none_or(|version| one.version.to_string() == version)
+            one.id == name.id && name.version.is_none_or(|version| one.version == version)
         };
-        if let Some(found) = known.clone().filter(wanted).max_by_key(|one| one.version) {
-            return Ok(found.clone());
+        let shared = known.clone().filter(wanted).max_by_key(|one| one.version);
+        // What an owner made comes before a file of the same name and version.
+        match (shared, own) {
+            (Some(shared), Some(own)) if shared.version > own.version => return Ok(shared.clone()),
+            (_, Some(own)) => return Definition::new(own).map(Arc::new),
+            (Some(shared), None) => return Ok(shared.clone()),
+            (None, None) => {}
         }
+        let name = name.to_string();
         let broken =
             listed.iter().filter_map(|one| Some((one.path.as_ref()?, one.definition.as_ref().err()?)));
         let broken: Vec<String> =
@@ -263,6 +363,17 @@ impl Definitions {
             paths.filter(|path| path.extension().is_some_and(|extension| extension == "toml")).collect();
         files.sort();
         files
+    }
+}
+
+impl Catalog for Definitions {
+    fn shared(&self) -> Vec<AgentDefinition> {
+        let well = self.list().into_iter().filter_map(|one| one.definition.ok());
+        well.map(|definition| definition.described()).collect()
+    }
+
+    fn check(&self, definition: &AgentDefinition) -> Result<(), String> {
+        Definition::new(definition.clone()).map(drop)
     }
 }
 
@@ -303,6 +414,9 @@ ask = true
         let coder = Definition::parse(CODER).unwrap();
         assert_eq!(coder.name(), "coder@2");
         assert!(coder.reads_state());
+        let described = coder.described();
+        assert_eq!(Definition::new(described.clone()).unwrap(), coder);
+        assert_eq!(read(&write(&described).unwrap()).unwrap(), described);
         assert_eq!(coder.limits.max_cost, Some(Cost::from(0.5)));
         let context = json!({"session": {"owner": "ada"}, "state": {"name": "engines"}});
         assert_eq!(coder.system(&context).unwrap().unwrap(), "You work for ada on engines.");

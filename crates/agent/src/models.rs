@@ -21,6 +21,8 @@ pub const SUMMARIZER: &str = "summarizer";
 
 /// The profile of the model that names sessions; else the summarizer does.
 pub const TITLER: &str = "titler";
+/// The provider without a key, whose models follow scripts; whoever wires the parts together brings it.
+pub const SCRIPTED: &str = "scripted";
 
 /// What the configuration says of models: the tables `providers`, `models`, `prices` and `mcp`.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
@@ -53,7 +55,7 @@ impl ModelsConfig {
                 return Err(BadModels { key: format!("mcp.{name}"), reason });
             }
         }
-        let built_in = BUILT_IN.iter().map(|(name, ..)| *name);
+        let built_in = BUILT_IN.iter().map(|(name, ..)| *name).chain([SCRIPTED]);
         let known: BTreeSet<&str> = self.providers.keys().map(String::as_str).chain(built_in).collect();
         for (name, profile) in &self.models {
             if profile.context_tokens.is_some_and(|tokens| tokens < MIN_WINDOW) {

@@ -93,12 +93,12 @@ pub struct NativeAdapter {
 
 impl NativeAdapter {
     /// An adapter for `models`, with `tools`, for the agents of `definitions`.
-    pub fn new(models: Models, tools: Toolbox, definitions: Definitions) -> Self {
+    pub fn new(models: Models, tools: Toolbox, definitions: impl Into<Arc<Definitions>>) -> Self {
         Self {
             models: Arc::new(models),
             tools: Arc::new(tools),
             mcp: McpServers::default(),
-            definitions: Arc::new(definitions),
+            definitions: definitions.into(),
             hooks: Arc::new(NoHooks),
             options: NativeOptions::default(),
         }

@@ -24,6 +24,11 @@ impl Form {
         Ok(Self { schema: schema.clone(), validator: Arc::new(validator) })
     }
 
+    /// The schema.
+    pub fn schema(&self) -> &Value {
+        &self.schema
+    }
+
     /// What the model is told of it.
     pub fn instruction(&self) -> String {
         format!(

@@ -72,7 +72,7 @@ impl Prices {
         let fits = |name: &str| whole.starts_with(name) || model.starts_with(name);
         let given = self.given.iter().filter(|(name, _)| fits(name)).max_by_key(|(name, _)| name.len());
         // Who runs a model on their own machine pays nobody by the token.
-        let local = (provider == "ollama").then(Price::default);
+        let local = ["ollama", crate::models::SCRIPTED].contains(&provider).then(Price::default);
         given.map(|(_, price)| *price).or(local).or_else(|| {
             let known = BUILT_IN.iter().filter(|(name, ..)| model.starts_with(name));
             known.max_by_key(|(name, ..)| name.len()).map(|(_, input, output, read, write)| Price {

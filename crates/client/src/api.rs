@@ -1,9 +1,9 @@
 //! What is sent and what comes back, beside the core's own types.
 
 use mainspring_core::{
-    AccessRole, ApiKey, ArtifactRole, AttemptId, Block, ExternalRef, LegacyAlias, Message, MessageId, Mode,
-    Place, Policy, Position, Role, Run, RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus,
-    Time,
+    AccessRole, AgentDefinition, ApiKey, ArtifactRole, AttemptId, Block, ExternalRef, LegacyAlias, Message,
+    MessageId, Mode, Place, Policy, Position, Role, Run, RunId, RunOptions, RunStatus, Session, SessionId,
+    SessionStatus, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -168,6 +168,20 @@ pub struct Listed {
     pub session: Session,
     /// Its latest run.
     pub latest_run: Option<Run>,
+}
+
+/// An agent definition, and whose it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Agent {
+    /// Whose it is: `owner` or `shared`.
+    pub scope: String,
+    /// When its owner made it; none if it is everybody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at_ms: Option<Time>,
+    /// What it says.
+    #[serde(flatten)]
+    pub definition: AgentDefinition,
 }
 
 /// A key to be made.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use mainspring_core::{
-    Answer, ApiKey, Artifact, Attempt, Binding, Event, KeyId, Message, MessageId, Position, Run, RunId, RunStatus, Session, WaitId,
+    AgentDefinition, Answer, ApiKey, Artifact, Attempt, Binding, Event, KeyId, Message, MessageId, Position,
+    Run, RunId, RunStatus, Session, WaitId,
 };
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
@@ -15,7 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::{
-    Accepted, Adoption, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact, NewKey, Page, Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
+    Accepted, Adoption, Agent, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact,
+    NewKey, Page, Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -318,6 +320,27 @@ impl Client {
     pub async fn binding_invalidate(&self, session: &str, adapter: &str) -> Result<Binding, Error> {
         let request = self.request(Method::DELETE, &["v1", "sessions", session, "bindings", adapter]);
         self.read(self.send(request).await?).await
+    }
+
+    /// Agents by id and version: one's own, and those that are everybody's.
+    pub async fn agent_list(&self, after: Option<&str>, limit: Option<usize>) -> Result<Page<Agent>, Error> {
+        let query = [("after", after.map(str::to_owned)), ("limit", text(limit))];
+        self.get(&["v1", "agents"], &given(query)).await
+    }
+
+    /// One agent, by `ID@VERSION`, or the latest version of `ID`.
+    pub async fn agent_get(&self, agent: &str) -> Result<Agent, Error> {
+        self.get(&["v1", "agents", agent], &()).await
+    }
+
+    /// Makes a version of an agent, which never changes; the same again is the same.
+    pub async fn agent_create(&self, definition: &AgentDefinition) -> Result<Agent, Error> {
+        self.post(&["v1", "agents"], definition).await
+    }
+
+    /// Deletes a version of one's own agent.
+    pub async fn agent_delete(&self, agent: &str) -> Result<(), Error> {
+        self.send(self.request(Method::DELETE, &["v1", "agents", agent])).await.map(drop)
     }
 
     /// Makes a key. Its secret is shown this once.

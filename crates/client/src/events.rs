@@ -76,6 +76,11 @@ impl Events {
         self
     }
 
+    /// Connects now instead of with the first item: what is only shown live is seen from here on.
+    pub async fn connect(&mut self) -> Result<(), Error> {
+        self.frames.open(self.at).await
+    }
+
     /// The resume point: everything up to here has been given.
     pub fn position(&self) -> Option<Position> {
         self.at

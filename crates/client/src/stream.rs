@@ -47,6 +47,11 @@ impl Frames {
         }
     }
 
+    /// Connects, unless it is connected.
+    pub(crate) async fn open(&mut self, at: Option<Position>) -> Result<(), Error> {
+        if self.open.is_none() { self.connect(at).await } else { Ok(()) }
+    }
+
     async fn connect(&mut self, at: Option<Position>) -> Result<(), Error> {
         loop {
             pause(self.failures).await;

@@ -5,6 +5,7 @@
 //! async, and `tests/it/dependencies.rs` keeps it so.
 
 pub mod access;
+pub mod agent;
 pub mod attempt;
 pub mod binding;
 pub mod delegation;
@@ -27,6 +28,7 @@ pub mod usage;
 pub mod wait;
 
 pub use access::{AccessRole, ApiKey, Visibility};
+pub use agent::{AgentDefinition, AgentName};
 pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};
 pub use delegation::{Delegation, DelegationMode, DelegationStatus};

@@ -58,6 +58,12 @@ pub struct BadName {
     reason: &'static str,
 }
 
+impl BadName {
+    pub(crate) const fn new(what: &'static str, reason: &'static str) -> Self {
+        Self { what, reason }
+    }
+}
+
 /// Checks a session's key: 1 to 128 of `a-z A-Z 0-9 _ - .`, not starting with a dot or with `ses_`.
 pub fn check_key(key: &str) -> Result<(), BadName> {
     check_word("a session key", key)?;

@@ -15,6 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 mod access;
+mod agents;
 mod artifacts;
 mod bindings;
 mod body;
@@ -106,6 +107,8 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
         .routes(routes!(bindings::binding_invalidate))
         .routes(routes!(search::session_search))
         .routes(routes!(portable::session_import))
+        .routes(routes!(agents::agent_list, agents::agent_create))
+        .routes(routes!(agents::agent_get, agents::agent_delete))
         .routes(routes!(keys::key_list, keys::key_create))
         .routes(routes!(keys::key_revoke));
     [(open, document::OPEN), (resources, document::RESOURCE)]

@@ -67,6 +67,14 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// A version of an agent never changes.
+    #[error(
+        "the agent {name} says something else already, and a version never changes; make the next version"
+    )]
+    AgentTaken {
+        /// Its name.
+        name: String,
+    },
     /// A session cannot be both made and loaded.
     #[error("start a session as new or load one, not both")]
     AmbiguousMode,
@@ -151,6 +159,7 @@ impl Error {
         Self::Unsupported { .. } => "adapter_incompatible",
         Self::RequestConflict { .. } => "request_conflict",
         Self::AlreadyExists { .. } => "already_exists",
+        Self::AgentTaken { .. } => "agent_taken",
         Self::AmbiguousMode => "ambiguous_mode",
         Self::NoModel => "no_model",
         Self::InitialMessages => "initial_messages_not_supported",

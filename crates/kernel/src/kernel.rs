@@ -13,6 +13,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::actor::Command;
 use crate::adapter::{Adapter, Capabilities};
+use crate::agents::{Catalog, NoCatalog};
 use crate::blobs::Blobs;
 use crate::board::Board;
 use crate::clock::Clock;
@@ -25,6 +26,7 @@ use crate::store::{Store, StoreError};
 use crate::tasks::Tasks;
 
 mod access;
+mod agents;
 mod artifacts;
 mod bindings;
 mod idempotency;
@@ -40,6 +42,7 @@ mod state;
 mod streams;
 mod tree;
 pub use access::Caller;
+pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
 pub use bindings::Adopted;
 pub use keys::{KeyQuery, NewKey, Secret};
@@ -83,6 +86,8 @@ pub struct Options {
     pub node: Option<NodeId>,
     /// The folder of artifacts' bytes, this kernel's alone; without one none are taken.
     pub artifacts: Option<PathBuf>,
+    /// What is known of agents beside what owners have made.
+    pub agents: Arc<dyn Catalog>,
     /// True to name sessions that nobody has named, after their first completed turn.
     pub auto_title: bool,
     /// False for a kernel that only reads and changes records: queued runs stay queued.
@@ -104,6 +109,7 @@ impl Default for Options {
             on_orphan: OnOrphan::Leave,
             node: None,
             artifacts: None,
+            agents: Arc::new(NoCatalog),
             auto_title: true,
             execute: true,
         }

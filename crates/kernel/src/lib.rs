@@ -5,6 +5,7 @@
 
 mod actor;
 pub mod adapter;
+pub mod agents;
 mod blobs;
 pub mod board;
 pub mod clock;

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Digest, Event,
-    EventId, ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point,
-    Position, Range, Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry, StateOutcome,
-    StateSlot, Step, Time, Unexpected,
+    AgentDefinition, ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation,
+    Digest, Event, EventId, ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId,
+    Point, Position, Range, Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry,
+    StateOutcome, StateSlot, Step, Time, Unexpected,
 };
 use serde_json::Value;
 
@@ -230,6 +230,32 @@ pub trait Store: Send + Sync + 'static {
     /// API keys, the newest first.
     async fn key_page(&self, page: &KeyPage) -> Result<Vec<ApiKey>, StoreError>;
 
+    /// Keeps a version of an owner's agent; false if the very same is there. What was said under its name before, and is
+    /// not the same, is a conflict, also if it was deleted.
+    async fn agent_write(&self, agent: &AgentRow) -> Result<bool, StoreError>;
+
+    /// Deletes what a version says; false if there is none.
+    async fn agent_delete(&self, owner: &str, id: &str, version: u32) -> Result<bool, StoreError>;
+
+    /// A version of an owner's agent; the latest if none is named.
+    async fn agent_find(
+        &self,
+        owner: &str,
+        id: &str,
+        version: Option<u32>,
+    ) -> Result<Option<AgentRow>, StoreError>;
+
+    /// An owner's agents by id and version, those after `after`.
+    async fn agent_page(
+        &self,
+        owner: &str,
+        after: Option<&(String, u32)>,
+        limit: usize,
+    ) -> Result<Vec<AgentRow>, StoreError>;
+
+    /// How many versions an owner has made, the deleted ones included.
+    async fn agent_count(&self, owner: &str) -> Result<usize, StoreError>;
+
     /// True when `owner` has a session or a key that is not of `org`.
     async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError>;
 }
@@ -265,6 +291,8 @@ pub enum Unique {
     RequestKey,
     /// A name a session is found by: key, external reference or legacy alias.
     SessionName,
+    /// A version of an agent that says something else.
+    Agent,
     /// Anything else: a rule was broken above, and this was the second line of defence.
     Other,
 }
@@ -497,6 +525,19 @@ pub enum Whose {
     Owner(String),
     /// What everybody of this org may read.
     Org(String),
+}
+
+/// A version of an agent that an owner has made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentRow {
+    /// Whose.
+    pub owner: String,
+    /// The hash of what it says.
+    pub hash: [u8; 32],
+    /// What it says.
+    pub definition: AgentDefinition,
+    /// When it was made.
+    pub created_at: Time,
 }
 
 /// How an API key is named.

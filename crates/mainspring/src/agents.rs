@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mainspring_adapters::process;
 use mainspring_adapters::{AcpAdapter, AcpOptions, ScriptAdapter};
-use mainspring_agent::models::BadModels;
+use mainspring_agent::models::{BadModels, SCRIPTED};
 use mainspring_agent::tool::mcp::McpServers;
 use mainspring_agent::{Definitions, Models, NativeAdapter, NativeOptions, Toolbox};
 use mainspring_kernel::adapter::Adapter;
@@ -21,6 +21,7 @@ use crate::server::fits_socket;
 const BRIDGE: &str = "OMI_BRIDGE_PIPE";
 /// The relay's socket within the state directory.
 const RELAY: &str = "relay.sock";
+use crate::scripted::Scripted;
 
 /// The adapters of one node, and what of them must be closed.
 pub(crate) struct Agents {
@@ -29,8 +30,14 @@ pub(crate) struct Agents {
 }
 
 impl Agents {
-    /// The built-in adapters, and those of `config`. Nothing is started before it is needed.
-    pub(crate) fn new(config: &Config, clock: &Clock) -> Result<Self, BadModels> {
+    /// The built-in adapters, and those of `config`, for agents that have `tools`. Nothing is started before it is
+    /// needed.
+    pub(crate) fn new(
+        config: &Config,
+        tools: Toolbox,
+        definitions: Arc<Definitions>,
+        clock: &Clock,
+    ) -> Result<Self, BadModels> {
         let processes: Vec<Arc<AcpAdapter>> = config
             .adapters
             .iter()
@@ -38,7 +45,8 @@ impl Agents {
             .map(|(name, adapter)| acp(name, adapter, config))
             .map(|options| Arc::new(AcpAdapter::new(options, clock.clone())))
             .collect();
-        let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter), Arc::new(native(config)?)];
+        let mut adapters: Vec<Arc<dyn Adapter>> =
+            vec![Arc::new(ScriptAdapter), Arc::new(native(config, tools, definitions)?)];
         adapters.extend(processes.iter().map(|adapter| adapter.clone() as Arc<dyn Adapter>));
         Ok(Self { adapters, processes })
     }
@@ -59,9 +67,13 @@ impl Agents {
     }
 }
 
-fn native(config: &Config) -> Result<NativeAdapter, BadModels> {
-    let definitions = Definitions::new(Some(config.agents_dir.clone()));
-    let native = NativeAdapter::new(Models::new(&config.models)?, Toolbox::built_in(), definitions);
+fn native(
+    config: &Config,
+    tools: Toolbox,
+    definitions: Arc<Definitions>,
+) -> Result<NativeAdapter, BadModels> {
+    let models = Models::new(&config.models)?.with_provider(SCRIPTED, Arc::new(Scripted::default()));
+    let native = NativeAdapter::new(models, tools, definitions);
     let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
     Ok(native.with_options(options).with_mcp(McpServers::new(&config.models.mcp)))
 }

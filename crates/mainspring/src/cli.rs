@@ -12,7 +12,9 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{Config, Resolved, Sources};
 
+mod agent;
 mod attach;
+mod chat;
 mod config;
 mod demo;
 mod doctor;
@@ -22,6 +24,7 @@ mod file;
 mod guard;
 mod home;
 mod key;
+mod model_server;
 mod output;
 mod prompt;
 mod run;
@@ -83,6 +86,8 @@ struct Global {
 enum Command {
     /// Show what mainspring does, in a temporary folder, without any configuration
     Demo(demo::Demo),
+    /// Talk to an agent: streaming, tools, questions, branches
+    Chat(Box<chat::Chat>),
     /// Send a prompt and stream the answer
     Prompt(Box<prompt::Prompt>),
     /// List, show and change sessions
@@ -91,12 +96,17 @@ enum Command {
     /// List, show, cancel, retry and answer runs
     #[command(subcommand)]
     Run(run::Run),
+    /// List, show, check, make and delete agent definitions
+    #[command(subcommand)]
+    Agent(agent::AgentCommand),
     /// Follow what all sessions do, until Ctrl-C
     Feed(feed::Feed),
     /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
     Serve(serve::Serve),
     /// Serve a host over standard input and output: JSON lines, of the protocol's versions 2 and 1
     Stdio(stdio::Stdio),
+    /// Serve a scripted model, in the protocols of the providers, to try things out without a key
+    ModelServer(model_server::ModelServer),
     /// Make, list and revoke API keys
     #[command(subcommand)]
     Key(key::Key),
@@ -212,12 +222,15 @@ impl Context<'_> {
     async fn execute(&self, command: Command) -> Result<Exit, Fail> {
         match command {
             Command::Demo(demo) => Box::pin(demo.execute(self)).await,
+            Command::Chat(chat) => Box::pin(chat.execute(self)).await,
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::Agent(agent) => Box::pin(agent.execute(self)).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
             Command::Stdio(stdio) => Box::pin(stdio.execute(self)).await,
+            Command::ModelServer(server) => server.execute(self).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,

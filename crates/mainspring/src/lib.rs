@@ -25,11 +25,13 @@ pub mod cli;
 pub mod config;
 mod node;
 pub mod picture;
+mod scripted;
 mod server;
 mod token;
 
 pub use config::Config;
 pub use mainspring_agent::provider::install_tls;
+pub use mainspring_agent::{Toolbox, tool};
 pub use mainspring_core as core;
 pub use mainspring_kernel::feed::{Item, Subscription};
 pub use mainspring_kernel::kernel::{Caller, RunRequest, SessionTarget, session_ref};

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainspring_agent::models::BadModels;
+use mainspring_agent::{Definitions, Toolbox};
+use mainspring_kernel::agents::NoCatalog;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Kernel, OnOrphan, Options, Retry};
@@ -49,17 +51,23 @@ pub enum NodeError {
 impl Node {
     /// Opens the state directory, takes up what an earlier process left, and accepts work.
     pub async fn open(config: &Config) -> Result<Self, NodeError> {
-        Self::start(config, true).await
+        Self::open_with(config, Toolbox::new()).await
+    }
+
+    /// Like [`Node::open`], for agents that have these tools too.
+    pub async fn open_with(config: &Config, tools: Toolbox) -> Result<Self, NodeError> {
+        Self::start(config, tools, true).await
     }
 
     /// Like [`Node::open`], but executes nothing: queued runs stay queued. For reading and changing records.
     pub async fn open_records(config: &Config) -> Result<Self, NodeError> {
-        Self::start(config, false).await
+        Self::start(config, Toolbox::new(), false).await
     }
 
-    async fn start(config: &Config, execute: bool) -> Result<Self, NodeError> {
+    async fn start(config: &Config, tools: Toolbox, execute: bool) -> Result<Self, NodeError> {
         let (clock, ids) = (Clock::system(), Ids::system());
-        let agents = Agents::new(config, &clock)?;
+        let definitions = Arc::new(Definitions::new(Some(config.agents_dir.clone())));
+        let agents = Agents::new(config, tools, definitions.clone(), &clock)?;
         let node = ids.node();
         let dir = StateDir::open(&config.state_dir, clock.now(), node)?;
         let path = database(&config.state_dir);
@@ -70,7 +78,8 @@ impl Node {
         let options = SqliteOptions { durability, readers: config.readers };
         let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
         let artifacts = Some(config.state_dir.join("artifacts"));
-        let options = Options { node: Some(node), artifacts, execute, ..options_of(config) };
+        let options =
+            Options { node: Some(node), artifacts, execute, agents: definitions, ..options_of(config) };
         agents.wait_for_earlier(config, &clock).await;
         let kernel = Kernel::start(store.clone(), agents.adapters.clone(), options, clock, ids).await;
         let kernel = kernel.map_err(|source| NodeError::Kernel { path, source })?;
@@ -124,6 +133,7 @@ fn options_of(config: &Config) -> Options {
         },
         node: None,
         artifacts: None,
+        agents: Arc::new(NoCatalog),
         auto_title: config.titles == config::Titles::Heuristic,
         execute: true,
     }

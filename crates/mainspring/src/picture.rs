@@ -54,11 +54,22 @@ fn rows(nodes: &[TreeNode]) -> Vec<Row<'_>> {
     rows
 }
 
-/// The tree as text, a line per message with its id, without colours.
+/// One message of a tree that is drawn as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// The message.
+    pub message: MessageId,
+    /// Begins a tree of its own beneath another.
+    pub apart: bool,
+    /// The drawing, without colours.
+    pub text: String,
+}
+
+/// The tree as text, a line per message, with at most `most` characters of what it says.
 ///
 /// `●` is on the active path, `○` is not, `✗` was rolled back. A branch that was left stands to the right of where it
 /// was left; where a message's cursor leads stands straight below it.
-pub fn text(nodes: &[TreeNode]) -> String {
+pub fn lines(nodes: &[TreeNode], most: usize) -> Vec<Line> {
     let rows = rows(nodes);
     // Whether a lane goes on beneath a row: something straight is still to come in it.
     let mut goes_on = vec![vec![]; rows.len()];
@@ -69,11 +80,8 @@ pub fn text(nodes: &[TreeNode]) -> String {
             passed.push(lane);
         }
     }
-    let mut text = String::new();
-    for (row, lanes) in rows.iter().zip(&goes_on) {
-        if row.above.is_none() && !text.is_empty() {
-            text.push('\n');
-        }
+    let draw = |(at, (row, lanes)): (usize, (&Row<'_>, &Vec<usize>))| {
+        let mut text = String::new();
         for lane in 0..row.lane {
             let turns = !row.straight && lane + 1 == row.lane;
             let open = lanes.contains(&lane);
@@ -91,8 +99,19 @@ pub fn text(nodes: &[TreeNode]) -> String {
         };
         let (mark, who) = (mark(row.node), who(row.node));
         // Writing to a string cannot fail.
-        let (said, id) = (excerpt(&row.node.message.content, 60), row.node.message.id);
-        let _ = writeln!(text, "{mark} {who:5}  {said}{status}  {id}");
+        let said = excerpt(&row.node.message.content, most);
+        let _ = write!(text, "{mark} {who:5}  {said}{status}");
+        Line { message: row.node.message.id, apart: row.above.is_none() && at > 0, text }
+    };
+    rows.iter().zip(&goes_on).enumerate().map(draw).collect()
+}
+
+/// The tree as text, a line per message with its id.
+pub fn text(nodes: &[TreeNode]) -> String {
+    let mut text = String::new();
+    for line in lines(nodes, 60) {
+        let gap = if line.apart { "\n" } else { "" };
+        let _ = writeln!(text, "{gap}{}  {}", line.text, line.message);
     }
     match text.is_empty() {
         true => "no messages yet\n".into(),

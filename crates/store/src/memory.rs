@@ -14,14 +14,15 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request,
-    Row, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Turn, Unfinished,
+    AgentRow, ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage,
+    Request, Row, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Turn, Unfinished,
 };
 use parking_lot::Mutex;
 
 use self::state::State;
 use crate::Fault;
 
+mod agents;
 mod apply;
 mod check;
 mod data;
@@ -395,6 +396,36 @@ impl Store for MemoryStore {
 
     async fn key_page(&self, page: &KeyPage) -> Result<Vec<ApiKey>, StoreError> {
         self.read(|state| state.key_page(page))
+    }
+
+    async fn agent_write(&self, agent: &AgentRow) -> Result<bool, StoreError> {
+        self.inner.lock().faulty(|inner| inner.state.agent_write(agent))
+    }
+
+    async fn agent_delete(&self, owner: &str, id: &str, version: u32) -> Result<bool, StoreError> {
+        self.inner.lock().faulty(|inner| Ok(inner.state.agent_delete(owner, id, version)))
+    }
+
+    async fn agent_find(
+        &self,
+        owner: &str,
+        id: &str,
+        version: Option<u32>,
+    ) -> Result<Option<AgentRow>, StoreError> {
+        self.read(|state| state.agent_find(owner, id, version))
+    }
+
+    async fn agent_page(
+        &self,
+        owner: &str,
+        after: Option<&(String, u32)>,
+        limit: usize,
+    ) -> Result<Vec<AgentRow>, StoreError> {
+        self.read(|state| state.agent_page(owner, after, limit))
+    }
+
+    async fn agent_count(&self, owner: &str) -> Result<usize, StoreError> {
+        self.read(|state| state.agents.keys().filter(|(known, ..)| known == owner).count())
     }
 
     async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError> {

@@ -18,8 +18,8 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request,
-    RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Turn, Unfinished,
+    AgentRow, ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage,
+    Request, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Turn, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -30,6 +30,7 @@ use self::readers::Readers;
 use self::writer::{Answer, ChunkJob, Job, Shared, Writer};
 use crate::Fault;
 
+mod agents;
 mod apply;
 mod check;
 mod columns;
@@ -475,6 +476,40 @@ impl Store for SqliteStore {
     async fn key_page(&self, page: &KeyPage) -> Result<Vec<ApiKey>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::keys::key_page(connection, &page)).await
+    }
+
+    async fn agent_write(&self, agent: &AgentRow) -> Result<bool, StoreError> {
+        self.ask(|answer| Job::Agent(Box::new(agent.clone()), answer)).await
+    }
+
+    async fn agent_delete(&self, owner: &str, id: &str, version: u32) -> Result<bool, StoreError> {
+        let agent = (owner.to_owned(), id.to_owned(), version);
+        self.ask(|answer| Job::AgentDelete(agent, answer)).await
+    }
+
+    async fn agent_find(
+        &self,
+        owner: &str,
+        id: &str,
+        version: Option<u32>,
+    ) -> Result<Option<AgentRow>, StoreError> {
+        let (owner, id) = (owner.to_owned(), id.to_owned());
+        self.read(move |connection| agents::agent_find(connection, &owner, &id, version)).await
+    }
+
+    async fn agent_page(
+        &self,
+        owner: &str,
+        after: Option<&(String, u32)>,
+        limit: usize,
+    ) -> Result<Vec<AgentRow>, StoreError> {
+        let (owner, after) = (owner.to_owned(), after.cloned());
+        self.read(move |connection| agents::agent_page(connection, &owner, after.as_ref(), limit)).await
+    }
+
+    async fn agent_count(&self, owner: &str) -> Result<usize, StoreError> {
+        let owner = owner.to_owned();
+        self.read(move |connection| agents::agent_count(connection, &owner)).await
     }
 
     async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError> {

@@ -1,12 +1,13 @@
 //! The scripted model server: Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini, over real HTTP.
 //!
 //! What it says comes from a queue that a test fills ([`ModelServer::then`]), or, when the queue is empty, from the
-//! prompt itself, in the little language of the script agent. It records every request it gets.
+//! prompt itself, in the little language of the script agent.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use axum::serve::ListenerExt;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
@@ -56,10 +57,10 @@ pub struct Counts {
 #[derive(Debug)]
 struct Shared {
     queue: Mutex<VecDeque<Reply>>,
-    recorded: Mutex<Vec<Recorded>>,
+    /// None where nobody will ask: who serves people for weeks keeps nothing.
+    recorded: Option<Mutex<Vec<Recorded>>>,
     counts: watch::Sender<Counts>,
-    /// Prompts that were to fail once, and have.
-    failed: Mutex<HashSet<String>>,
+    memory: Mutex<script::Memory>,
     /// Answers and tool calls, counted, so that their ids differ.
     made: Mutex<u64>,
     clock: Clock,
@@ -75,21 +76,27 @@ pub struct ModelServer {
 }
 
 impl ModelServer {
-    /// A server on a free port of this machine.
+    /// A server on a free port of this machine, which records its requests.
     pub async fn start() -> std::io::Result<Self> {
-        Self::listen("127.0.0.1:0").await
+        Self::begin("127.0.0.1:0", Some(Mutex::default())).await
     }
 
-    /// A server on `address`.
+    /// A server on `address`, which records nothing.
     pub async fn listen(address: &str) -> std::io::Result<Self> {
+        Self::begin(address, None).await
+    }
+
+    async fn begin(address: &str, recorded: Option<Mutex<Vec<Recorded>>>) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
+        // What is streamed goes out at once. A connection that refuses this is slower, and works.
+        let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
         let stop = CancellationToken::new();
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
-            recorded: Mutex::default(),
+            recorded,
             counts: watch::Sender::new(Counts::default()),
-            failed: Mutex::default(),
+            memory: Mutex::default(),
             made: Mutex::default(),
             clock: Clock::system(),
             stop: stop.clone(),
@@ -108,6 +115,11 @@ impl ModelServer {
         format!("http://{}", self.address)
     }
 
+    /// Where it listens, as an address and a port.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// The base URL that a client of `wire` is given.
     pub fn base_url(&self, wire: Wire) -> String {
         format!("{}/{}/", self.url(), wire.version())
@@ -119,9 +131,9 @@ impl ModelServer {
         self
     }
 
-    /// The requests so far, in order.
+    /// The requests so far, in order, if it records them.
     pub fn requests(&self) -> Vec<Recorded> {
-        self.shared.recorded.lock().clone()
+        self.shared.recorded.as_ref().map(|recorded| recorded.lock().clone()).unwrap_or_default()
     }
 
     /// How many requests there were.

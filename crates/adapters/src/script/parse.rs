@@ -8,6 +8,8 @@ use serde_json::Value;
 pub enum Command {
     /// `say TEXT`: streams TEXT word by word. A line that is no command is said back.
     Say(String),
+    /// `vary TEXT | TEXT …`: says one of these, and another one as another answer.
+    Vary(Vec<String>),
     /// `stream N [every D] [TEXT]`: streams TEXT (or the number) N times, one every D.
     Stream {
         /// How often.
@@ -93,6 +95,10 @@ fn command(line: &str) -> Result<Command, BadScript> {
     };
     match word {
         "say" => needs(Command::Say),
+        "vary" => match rest.split('|').map(|text| text.trim().to_owned()).collect::<Vec<_>>() {
+            texts if texts.len() < 2 || texts.contains(&String::new()) => bad("expected: vary TEXT | TEXT"),
+            texts => Ok(Command::Vary(texts)),
+        },
         "think" => needs(Command::Think),
         "progress" => needs(Command::Progress),
         "ask" => needs(Command::Ask),
@@ -171,7 +177,7 @@ mod tests {
     fn every_command_is_read() {
         let script = parse(
             "say hello there; think hm\nstream 3 every 50ms tick; stream 2; sleep 2s; tool add {\"a\":1,\"b\":2}; tool echo\n\
-             ask How old?; approve Delete it?; fail once no luck; fail; crash once; hang; ignore-cancel; usage 3 4 0.5; progress half",
+             ask How old?; approve Delete it?; fail once no luck; fail; crash once; hang; ignore-cancel; usage 3 4 0.5; progress half; vary one | two",
         )
         .unwrap();
         insta::assert_snapshot!(script.iter().map(|command| format!("{command:?}\n")).collect::<String>(), @r#"
@@ -191,6 +197,7 @@ mod tests {
         IgnoreCancel
         Usage(Usage { input_tokens: 3, output_tokens: 4, cache_read_tokens: 0, cache_write_tokens: 0, cost: Cost(500000000) })
         Progress("half")
+        Vary(["one", "two"])
         "#);
     }
 
@@ -204,12 +211,21 @@ mod tests {
 
     #[test]
     fn a_bad_command_is_named() {
-        let errors: String =
-            ["say", "stream x", "sleep 5", "tool", "tool add {", "usage 1", "sleep 99999999999999999999s"]
-                .map(|line| format!("{}\n", parse(line).unwrap_err()))
-                .concat();
+        let errors: String = [
+            "say",
+            "vary one",
+            "stream x",
+            "sleep 5",
+            "tool",
+            "tool add {",
+            "usage 1",
+            "sleep 99999999999999999999s",
+        ]
+        .map(|line| format!("{}\n", parse(line).unwrap_err()))
+        .concat();
         insta::assert_snapshot!(errors, @r#"
         "say": needs a text
+        "vary one": expected: vary TEXT | TEXT
         "stream x": expected: stream N [every D] [TEXT], for example: stream 10 every 50ms
         "sleep 5": expected a duration such as 50ms, 2s or 1m
         "tool": expected: tool NAME [JSON]

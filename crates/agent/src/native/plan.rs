@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Failure, Mode, RunLimits, StateScope};
+use mainspring_core::{AgentName, Failure, Mode, RunLimits, StateScope};
 use mainspring_kernel::adapter::{AttemptHandle, End};
 use serde_json::{Map, Value, json};
 
@@ -37,8 +37,7 @@ impl Plan {
         let assignment = attempt.assignment();
         let (session, run) = (&assignment.session, &assignment.run);
         let options = &run.options;
-        let agent = adapter.definitions.find(&session.agent_definition);
-        let agent = agent.map_err(|message| Stop::failed("agent_not_found", message))?;
+        let agent = find(adapter, attempt, &session.agent_definition).await?;
         let wish = options.model.as_deref();
         let profile = options.model_profile.as_deref().or(session.model_profile.as_deref());
         // A profile that was asked for beats the model that the definition names.
@@ -122,4 +121,12 @@ async fn state(attempt: &AttemptHandle) -> Result<Map<String, Value>, Stop> {
         }
         all.extend(page.into_iter().map(|entry| (entry.key, entry.value)));
     }
+}
+
+/// The agent of this name: the owner's, or one that is everybody's.
+async fn find(adapter: &NativeAdapter, attempt: &AttemptHandle, name: &str) -> Result<Arc<Definition>, Stop> {
+    let missing = |message: String| Stop::failed("agent_not_found", message);
+    let name: AgentName = name.parse().map_err(|_| missing(format!("{name:?} is no agent's name")))?;
+    let own = attempt.agent(&name).await?;
+    adapter.definitions.find_for(&name, own).map_err(missing)
 }

@@ -80,18 +80,27 @@ pub fn install_tls() {
 
 /// What providers share: connections. They cost nothing until the first request.
 #[derive(Debug, Clone, Default)]
-pub struct Connections(Arc<OnceLock<Result<Client, ModelError>>>);
+pub struct Connections {
+    open: Arc<OnceLock<Result<Client, ModelError>>>,
+    direct: bool,
+}
 
 impl Connections {
+    /// Connections that no proxy stands in the way of: to this very machine.
+    pub fn direct() -> Self {
+        Self { direct: true, ..Self::default() }
+    }
+
     fn client(&self) -> Result<Client, ModelError> {
         let wrong = |error: String| ModelError::new(ErrorKind::Invalid, error);
         let make = || {
             install_tls();
             let http = reqwest::Client::builder().tcp_nodelay(true).connect_timeout(Duration::from_secs(20));
+            let http = if self.direct { http.no_proxy() } else { http };
             let http = http.build().map_err(|error| wrong(error.to_string()))?;
             Client::builder().with_reqwest(http).build().map_err(|error| wrong(error.to_string()))
         };
-        self.0.get_or_init(make).clone()
+        self.open.get_or_init(make).clone()
     }
 }
 

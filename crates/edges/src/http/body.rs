@@ -210,7 +210,7 @@ pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Probl
     key.map_err(|_| Problem::invalid("the Idempotency-Key must be plain text"))
 }
 
-async fn path(parts: &mut Parts) -> Result<String, Problem> {
+pub(super) async fn path(parts: &mut Parts) -> Result<String, Problem> {
     let path: Result<Path<String>, PathRejection> = parts.extract().await;
     path.map(|Path(name)| name).map_err(|rejection| Problem::invalid(rejection.body_text()))
 }

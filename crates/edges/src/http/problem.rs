@@ -28,6 +28,7 @@ pub(super) const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::REQUEST_TIMEOUT, "request_timeout"),
     (StatusCode::CONFLICT, "request_conflict"),
     (StatusCode::CONFLICT, "already_exists"),
+    (StatusCode::CONFLICT, "agent_taken"),
     (StatusCode::CONFLICT, "session_busy"),
     (StatusCode::CONFLICT, "not_latest_run"),
     (StatusCode::CONFLICT, "stale_attempt"),

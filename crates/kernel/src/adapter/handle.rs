@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Answer, Artifact, ArtifactId, AttemptId, Expect, GrantId, Message, Point, StateEntry, StateOutcome,
-    StateScope, Step, Time, Usage,
+    AgentDefinition, AgentName, Answer, Artifact, ArtifactId, AttemptId, Expect, GrantId, Message, Point,
+    StateEntry, StateOutcome, StateScope, Step, Time, Usage,
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -149,6 +149,13 @@ impl AttemptHandle {
             None => None,
         };
         Ok(Context { digest, prompt: prompt.map(|(placed, _)| placed.message), messages })
+    }
+
+    /// A version of an agent that the run's owner has made; the latest if none is named.
+    pub async fn agent(&self, name: &AgentName) -> Result<Option<AgentDefinition>, HandleError> {
+        let owner = &self.assignment.run.owner;
+        let found = self.parts.store.agent_find(owner, &name.id, name.version).await.map_err(Error::from)?;
+        Ok(found.map(|row| row.definition))
     }
 
     /// An id for a grant of this attempt.

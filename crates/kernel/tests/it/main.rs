@@ -5,6 +5,7 @@
 
 mod acceptance;
 mod access;
+mod agents;
 mod artifacts;
 mod bindings;
 mod branches;

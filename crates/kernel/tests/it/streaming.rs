@@ -311,6 +311,38 @@ async fn thoughts_are_shown_and_kept_nowhere() {
 }
 
 #[tokio::test]
+async fn a_reader_that_lags_sees_each_thought_where_it_was_thought() {
+    let disk = Disk::memory();
+    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    world.send(pull("a", "go")).await.unwrap();
+    let strings = hands.next().await;
+    let (_, mut events) = world.subscribe("a", None).await;
+    let handle = &strings.handle;
+    handle.thought("first").unwrap();
+    handle.delta(0, "one ").unwrap();
+    handle.delta(0, "two ").unwrap();
+    handle.thought("second").unwrap();
+    handle.delta(0, "three").unwrap();
+    handle.record(vec![Record::Progress { text: "half".into() }]).await.unwrap();
+    handle.thought("third").unwrap();
+    handle.record(vec![Record::Progress { text: "whole".into() }]).await.unwrap();
+    let mut seen = vec![];
+    while seen.last().is_none_or(|last| last != "whole") {
+        seen.push(match soon(events.next()).await.unwrap().unwrap() {
+            Item::Thought(thought) => format!("({})", thought.text),
+            Item::Delta(delta) => delta.text,
+            Item::Event(event) => match &event.body {
+                Body::ProgressUpdated { text } => text.clone(),
+                body => format!("{body:?}"),
+            },
+            other => format!("{other:?}"),
+        });
+    }
+    assert_eq!(seen, ["(first)", "one two ", "(second)", "three", "half", "(third)", "whole"]);
+}
+
+#[tokio::test]
 async fn a_reader_that_stalls_costs_the_writer_nothing_and_misses_nothing() {
     let world = World::on(Disk::memory()).await;
     world.play("a", "say hi").await;

@@ -1,10 +1,13 @@
-//! `mainspring demo`: the main job, shown on a fresh state directory with the built-in script agent.
+//! `mainspring demo`: the main job, shown on a fresh state directory. Agents run on the native loop, which asks a scripted
+//! model over HTTP, in this very process: no key, and nothing is pretended.
 
 use std::path::Path;
 use std::process::Stdio;
 
 use anstyle::{AnsiColor, Style};
 use clap::Args;
+use mainspring_agent::models::{DEFAULT_PROFILE, SCRIPTED};
+use mainspring_agent::{ModelsConfig, Toolbox, native};
 use mainspring_core::{Answer, Body, Cursor, MessageId, Place, Role, Run, RunState, RunStatus, SessionId};
 use mainspring_kernel::feed::{Delta, Item};
 use mainspring_kernel::kernel::{Caller, Kernel, NewSession, RunRequest, SessionQuery};
@@ -17,6 +20,8 @@ use super::output::{self, BOLD, DIM, Output, span};
 use crate::config::Config;
 use crate::node::Node;
 use crate::picture;
+
+mod tool;
 
 /// Show what mainspring does, in a temporary folder, without any configuration
 #[derive(Args)]
@@ -38,7 +43,7 @@ const STORIES: [Story; 6] = [
     Story {
         key: "stream",
         shows: "text arrives as it is made",
-        prompt: "stream 24 every 40ms tick; say and done.",
+        prompt: "think I shall count.; stream 24 every 40ms tick; say and done.",
         colour: AnsiColor::Cyan,
     },
     Story {
@@ -50,7 +55,7 @@ const STORIES: [Story; 6] = [
     Story {
         key: "retry",
         shows: "a failure, tried again as attempt 2",
-        prompt: "say Calling the model.; fail once the model is overloaded; say This time it worked.",
+        prompt: "say Calling the model.; fail once overload; say This time it worked.",
         colour: AnsiColor::Yellow,
     },
     Story {
@@ -68,7 +73,7 @@ const STORIES: [Story; 6] = [
     Story {
         key: "branch",
         shows: "a second answer beside the first",
-        prompt: "say Here is one way to put it.",
+        prompt: "vary Here is one way to put it. | And here is another one.",
         colour: AnsiColor::Red,
     },
 ];
@@ -77,14 +82,14 @@ impl Demo {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
         let temporary = tempfile::tempdir()?;
         let dir = self.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
-        let config = Config {
-            retry: crate::config::Retry { base_ms: 400, ..context.config().retry },
-            state_dir: dir.clone(),
-            ..context.config().clone()
-        };
+        let config = config(context, &dir)?;
         let stage = Stage { output: context.output, caller: Caller::new("demo") };
-        stage.title("Six sessions, side by side")?;
-        let node = Node::open(&config).await?;
+        stage.title("Six agents, side by side")?;
+        stage.text(&format!(
+            "{DIM}The native loop asks a scripted model, over HTTP: no key is needed.{DIM:#}"
+        ))?;
+        let tools = Toolbox::new().with(tool::Add).map_err(|bad| Fail::bad_request(bad.to_string()))?;
+        let node = Node::open_with(&config, tools).await?;
         let kernel = node.kernel();
         let [stream, tool, retry, cancel, ask, branch] = &STORIES;
         let (a, b, c, d, e, f) = tokio::join!(
@@ -98,7 +103,7 @@ impl Demo {
         let runs = [a?, b?, c?, d?, e?, f?];
 
         stage.title("What became of them")?;
-        stage.summary(&runs)?;
+        stage.summary(kernel, &runs).await?;
         stage.title("The tree of \"branch\": the active path is ●, the first answer is still there")?;
         let by = SessionRef::Key("branch".into());
         let nodes = kernel.session_tree(&stage.caller, &by, Default::default()).await?.nodes;
@@ -126,11 +131,34 @@ impl Demo {
         stage.text("")?;
         if self.keep.is_some() {
             let dir = dir.display();
-            stage.text(&format!("Kept in {dir}: mainspring --state-dir {dir} --owner demo session list"))?;
+            stage.text(&format!("Kept in {dir}: mainspring --config {dir}/{FILE} session list"))?;
         }
-        stage.text("Try it yourself: mainspring prompt --session hello 'say hi; ask How are you?'")?;
+        stage.text("Try it yourself: mainspring chat")?;
         Ok(Exit::Done)
     }
+}
+
+/// The configuration within the demo's folder.
+const FILE: &str = "demo.toml";
+
+/// What the demo runs with, whatever is configured otherwise: also written down, for the process that is killed and for
+/// whoever keeps the folder.
+fn config(context: &Context<'_>, dir: &Path) -> Result<Config, Fail> {
+    let models = format!("[models.{DEFAULT_PROFILE}]\nprovider = \"{SCRIPTED}\"\nmodel = \"demo\"\n");
+    std::fs::create_dir_all(dir)?;
+    let file = format!("state_dir = \".\"\nowner = \"demo\"\nadapter = \"{}\"\n\n{models}", native::NAME);
+    std::fs::write(dir.join(FILE), file)?;
+    let models: ModelsConfig =
+        toml::from_str(&models).map_err(|error| Fail::bad_request(error.to_string()))?;
+    Ok(Config {
+        retry: crate::config::Retry { base_ms: 400, ..context.config().retry },
+        state_dir: dir.to_owned(),
+        agents_dir: dir.join("agents"),
+        adapter: native::NAME.into(),
+        adapters: Default::default(),
+        models,
+        ..context.config().clone()
+    })
 }
 
 struct Stage<'a> {
@@ -185,7 +213,16 @@ impl Stage<'_> {
         let mut text = String::new();
         let mut bytes = 0;
         let mut streamed = None;
+        // It comes in pieces.
+        let mut thought = String::new();
         while let Some(item) = events.next().await.transpose()? {
+            if let Item::Thought(more) = &item {
+                thought.push_str(&more.text);
+                continue;
+            }
+            if !thought.is_empty() {
+                self.line(story, &format!("{DIM}thinks: {}{DIM:#}", std::mem::take(&mut thought)))?;
+            }
             match item {
                 Item::Delta(Delta { text: more, message, .. }) => {
                     streamed = Some(message);
@@ -248,7 +285,9 @@ impl Stage<'_> {
             Body::ToolStarted { name, .. } => format!("tool {name} is about to run"),
             Body::ToolCompleted { name, .. } => format!("tool {name} answered"),
             Body::InputRequested { question, .. } => format!("asks: {question}"),
-            Body::InputProvided { input: Some(input), .. } => format!("was answered: {input}"),
+            Body::InputProvided { input: Some(input), .. } => {
+                format!("was answered: {}", input.as_str().unwrap_or_default())
+            }
             Body::RunCancellationRequested { .. } => "cancellation requested".into(),
             Body::AttemptCancelDispatch { .. } => "the agent was told to stop".into(),
             Body::RunSucceeded { .. } => "succeeded".into(),
@@ -265,21 +304,24 @@ impl Stage<'_> {
         self.text(&format!("  {style}{:>7}{style:#} {DIM}│{DIM:#} {text}", story.key))
     }
 
-    fn summary(&self, runs: &[Run]) -> Result<(), Fail> {
+    async fn summary(&self, kernel: &Kernel, runs: &[Run]) -> Result<(), Fail> {
         if self.output.json {
             return Ok(runs.iter().try_for_each(|run| self.output.object(run))?);
         }
-        let rows = STORIES.iter().zip(runs).map(|(story, run)| {
+        let mut rows = vec![];
+        for (story, run) in STORIES.iter().zip(runs) {
             let took = run.completed_at.map(|end| span(end.since(run.created_at))).unwrap_or_default();
-            vec![
+            rows.push(vec![
                 format!(" {}", story.key),
                 output::status(run.state.status()),
                 run.attempts.to_string(),
+                kernel.run_steps(&self.caller, run.id).await?.len().to_string(),
                 took,
                 story.shows.into(),
-            ]
-        });
-        Ok(self.output.table(&[" session", "status", "attempts", "took", "what it shows"], rows.collect())?)
+            ]);
+        }
+        let headings = [" session", "status", "attempts", "model calls", "took", "what it shows"];
+        Ok(self.output.table(&headings, rows)?)
     }
 
     /// How many events there are in all sessions.
@@ -302,12 +344,15 @@ impl Stage<'_> {
     /// Starts this program as a child on the same folder and kills it while it streams.
     async fn crash(&self, dir: &Path) -> Result<(), Fail> {
         let mut child = tokio::process::Command::new(std::env::current_exe()?);
-        child.arg("--state-dir").arg(dir).args([
+        child.arg("--state-dir").arg(dir).arg("--config").arg(dir.join(FILE));
+        child.args([
             "--owner",
             "demo",
             "prompt",
             "--session",
             "crash",
+            "--adapter",
+            native::NAME,
             CRASH.prompt,
         ]);
         let mut child = child

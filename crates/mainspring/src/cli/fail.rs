@@ -64,7 +64,7 @@ impl From<Error> for Fail {
             | Error::NotAssistantMessage(_)
             | Error::Abandoned(_) => Exit::BadRequest,
             Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => Exit::Refused,
-            Error::TooMany { .. } => Exit::Refused,
+            Error::TooMany { .. } | Error::AgentTaken { .. } => Exit::Refused,
             Error::NotLatest(_) | Error::Expired { .. } | Error::Refused(_) => Exit::Refused,
             Error::Forbidden(_) | Error::Changed { .. } => Exit::Refused,
             Error::Overloaded { .. } | Error::ShuttingDown | Error::Unavailable(_) | Error::Corrupt(_) => {

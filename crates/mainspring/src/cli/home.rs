@@ -171,6 +171,15 @@ impl Home<'_> {
         server.stop().await;
         node.close().await;
     }
+
+    /// Leaves at once. What is being executed here is stopped and recorded so; what is queued stays queued.
+    pub(super) async fn abandon(self) -> Result<(), Fail> {
+        if let Some((node, server)) = self.own {
+            server.stop().await;
+            node.close().await;
+        }
+        Ok(())
+    }
 }
 
 /// Why the state directory did not become ours.

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::fail::Fail;
 
 pub(super) const DIM: Style = Style::new().dimmed();
+pub(super) const PLAIN: Style = Style::new();
 pub(super) const BOLD: Style = Style::new().bold();
 pub(super) const RED: Style = AnsiColor::Red.on_default();
 pub(super) const GREEN: Style = AnsiColor::Green.on_default();
@@ -59,6 +60,12 @@ impl Output {
     /// Something for the person, beside the result.
     pub(super) fn note(&self, note: impl Display) -> io::Result<()> {
         tolerate(writeln!(anstream::stderr(), "{note}"))
+    }
+
+    /// Part of a line for the person, shown at once.
+    pub(super) fn aside(&self, text: impl Display) -> io::Result<()> {
+        let mut out = anstream::stderr();
+        tolerate(write!(out, "{text}").and_then(|()| out.flush()))
     }
 
     /// Turns a spinner beside `what` while it lives, for a person who waits.

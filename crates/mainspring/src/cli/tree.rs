@@ -29,7 +29,7 @@ pub(super) async fn show(
 }
 
 /// Every page of a session's tree.
-async fn whole(home: &mut Home<'_>, session: &str) -> Result<Vec<TreeNode>, Fail> {
+pub(super) async fn whole(home: &mut Home<'_>, session: &str) -> Result<Vec<TreeNode>, Fail> {
     let (mut nodes, mut after): (Vec<TreeNode>, Option<String>) = (vec![], None);
     loop {
         let page =

@@ -25,7 +25,15 @@ pub(super) async fn watch(
     from: Position,
 ) -> Result<Exit, Fail> {
     let (run, session, name) = (run.id, run.session, run.session.to_string());
-    let mut screen = Screen { context, session, run, streamed: HashMap::new(), mid_line: false, busy: None };
+    let mut screen = Screen {
+        context,
+        session,
+        run,
+        streamed: HashMap::new(),
+        mid_line: false,
+        thinking: false,
+        busy: None,
+    };
     let snapshot =
         async |home: &mut Home<'_>| home.ask(async |client| client.session_snapshot(&name).await).await;
     if screen.is_blocked(&snapshot(home).await?)? {
@@ -105,6 +113,8 @@ struct Screen<'a, 'b> {
     /// How many bytes of a message were shown as they came.
     streamed: HashMap<MessageId, usize>,
     mid_line: bool,
+    /// In the midst of a thought, which comes in pieces.
+    thinking: bool,
     busy: Option<Busy>,
 }
 
@@ -113,6 +123,9 @@ impl Screen<'_, '_> {
     fn show(&mut self, item: &Item) -> Result<bool, Fail> {
         let output = self.context.output;
         self.busy = None;
+        if !matches!(item, Item::Thought(_)) {
+            self.end_thought()?;
+        }
         match item {
             Item::Event(event) if event.run == Some(self.run) => {
                 if output.json {
@@ -131,8 +144,11 @@ impl Screen<'_, '_> {
                 Ok(false)
             }
             Item::Thought(thought) => {
-                self.end_line()?;
-                output.note(format_args!("{DIM}· ({}){DIM:#}", thought.text))?;
+                if !std::mem::replace(&mut self.thinking, true) {
+                    self.step_aside()?;
+                    output.aside(format_args!("{DIM}· {DIM:#}"))?;
+                }
+                output.aside(format_args!("{DIM}{}{DIM:#}", thought.text.replace('\n', "\n  ")))?;
                 Ok(false)
             }
             // What the run did meanwhile is not kept; where it stands is.
@@ -163,7 +179,7 @@ impl Screen<'_, '_> {
 
     /// Turns a spinner until something is shown, unless a line has begun: that line shows it.
     fn wait_for(&mut self, what: &str) {
-        if !self.mid_line && self.busy.is_none() {
+        if !self.mid_line && !self.thinking && self.busy.is_none() {
             self.busy = self.context.output.busy(what);
         }
     }
@@ -237,8 +253,21 @@ impl Screen<'_, '_> {
         Ok(())
     }
 
+    /// Leaves the line for something beside the result. Where the result goes elsewhere, it is not touched.
+    fn step_aside(&mut self) -> Result<(), Fail> {
+        if std::io::stdout().is_terminal() { self.end_line() } else { Ok(()) }
+    }
+
+    fn end_thought(&mut self) -> Result<(), Fail> {
+        if std::mem::take(&mut self.thinking) {
+            self.context.output.aside("\n")?;
+        }
+        Ok(())
+    }
+
     async fn cancel(&mut self, home: &mut Home<'_>) -> Result<(), Fail> {
         self.busy = None;
+        self.end_thought()?;
         self.end_line()?;
         let grace = output::span(self.context.config().cancel_grace_ms);
         let note = format_args!("{DIM}cancelling; what does not stop within {grace} is killed{DIM:#}");

@@ -31,6 +31,10 @@ use Foreign::{Forbidden, NotFound, NotListed, NotStreamed, Nothing, Own, Refused
 /// for theirs.
 const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("adapter_list", "", "", Nothing),
+    ("agent_create", "", r#"{"id": "mine"}"#, Own),
+    ("agent_delete", "", "", NotFound),
+    ("agent_get", "", "", NotFound),
+    ("agent_list", "", "", NotListed),
     ("artifact_content", "", "", NotFound),
     ("artifact_delete", "", "", NotFound),
     ("artifact_get", "", "", NotFound),
@@ -134,6 +138,7 @@ struct Names<'a> {
     key: &'a str,
     message: &'a str,
     artifact: &'a str,
+    agent: &'a str,
 }
 
 /// The example requests of an operation on what `names` names, without a token.
@@ -146,7 +151,8 @@ fn requests<'a>(
         let text = text.replace("{session}", names.session).replace("{run}", names.run);
         let text = text.replace("{key}", names.key).replace("SESSION", names.session);
         let text = text.replace("{message}", names.message).replace("MESSAGE", names.message);
-        text.replace("{artifact}", names.artifact).replace("{adapter}", "script")
+        let text = text.replace("{artifact}", names.artifact).replace("{adapter}", "script");
+        text.replace("{agent}", names.agent)
     };
     EXAMPLES.iter().filter(|(id, ..)| *id == operation.id).map(move |(_, query, body, foreign)| {
         let url = fill(&format!("{}{}{query}", server.url, operation.path));
@@ -187,7 +193,7 @@ async fn nobody_without_a_token_or_key_gets_anywhere() {
     let before = state().await;
     let (message, artifact) =
         ("msg_00000000000040008000000000000000", "art_00000000000040008000000000000000");
-    let names = Names { session: "a", run, key, message, artifact };
+    let names = Names { session: "a", run, key, message, artifact, agent: "a@1" };
     for operation in operations(&server).await {
         assert_eq!(operation.is_open, OPEN.contains(&operation.id.as_str()), "{}", operation.id);
         let no_key = format!("msk_{}", server.token);
@@ -230,6 +236,9 @@ async fn what_belongs_to_another_is_not_found() {
     let keep = server.client.post(path(&format!("/v1/sessions/{session}/artifacts"))).body("bytes");
     let (_, artifact) = answer(keep.bearer_auth(them)).await;
     let artifact = artifact["artifactId"].as_str().unwrap();
+    let define = server.client.post(path("/v1/agents")).json(&json!({"id": "their.agent"}));
+    assert_eq!(answer(define.bearer_auth(them)).await.0, StatusCode::CREATED);
+    let agent = "their.agent@1";
     // What they see of it themselves, and what must not change.
     let lists = ["/v1/sessions", "/v1/sessions?scope=org", "/v1/runs", "/v1/keys"];
     let mut before = vec![];
@@ -240,13 +249,14 @@ async fn what_belongs_to_another_is_not_found() {
     let feed = server.client.get(path("/v1/feed")).bearer_auth(them).send().await.unwrap();
     assert!(Frames::of(feed).next().await.unwrap().data.to_string().contains(session));
 
-    let shows = |text: String| [session, run, key, message, artifact].iter().any(|id| text.contains(id));
+    let ids = [session, run, key, message, artifact, "their.agent"];
+    let shows = |text: String| ids.iter().any(|id| text.contains(id));
     for operation in operations(&server).await.iter().filter(|operation| !operation.is_open) {
         // The name of a session is its owner's own, so theirs names nothing here.
         let by_name = operation.path.contains("{session}").then_some("theirs");
         for session in [session].into_iter().chain(by_name) {
             for (request, foreign) in
-                requests(&server, operation, &Names { session, run, key, message, artifact })
+                requests(&server, operation, &Names { session, run, key, message, artifact, agent })
             {
                 let shown = format!("{} {request:?}", operation.id);
                 let request = request.bearer_auth(us);
@@ -276,4 +286,6 @@ async fn what_belongs_to_another_is_not_found() {
         let after = answer(server.client.get(path(list)).bearer_auth(them)).await;
         assert_eq!(after, before, "{list}, and nothing was changed");
     }
+    let theirs = answer(server.client.get(path("/v1/agents/their.agent")).bearer_auth(them)).await;
+    assert_eq!(theirs.0, StatusCode::OK, "and their agent is there");
 }

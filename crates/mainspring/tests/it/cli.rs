@@ -246,12 +246,42 @@ fn the_demo_ends_by_itself_without_a_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let said = run(dir.path(), &["demo"]);
     assert_eq!(said.code, 0, "{}", said.err);
-    for expected in
-        ["a tool call, recorded before it runs", "attempt 2", "cancelled", "kill -9", "retried: succeeded"]
-    {
+    for expected in [
+        "tool add answered",
+        "the provider says: Overloaded, will be tried again",
+        "attempt 2",
+        "cancelled: it has stopped",
+        "was answered: tea",
+        "○ agent  Here is one way to put it.",
+        "● agent  And here is another one.",
+        "kill -9",
+        "retried: succeeded",
+    ] {
         assert!(said.out.contains(expected), "{expected}: {}", said.out);
     }
+    // Two answers to what the tool and the person said, one to everything else; the failed one counts.
+    for (story, calls) in [("stream", 1), ("tool", 2), ("retry", 2), ("cancel", 1), ("ask", 2), ("branch", 1)]
+    {
+        let row = said.out.lines().find(|line| line.starts_with(&format!(" {story} "))).unwrap();
+        let column: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(column[3], calls.to_string(), "{row}");
+    }
     assert!(!said.out.contains('\x1b'));
+}
+
+#[test]
+fn what_the_demo_keeps_can_be_looked_at_as_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    // What is configured here has nothing to do with it, not even if it does not work.
+    std::fs::write(dir.path().join("mainspring.toml"), "[mcp.broken]\ncommand = \"/nowhere\"\n").unwrap();
+    let kept = dir.path().join("kept");
+    let said = run(dir.path(), &["demo", "--keep", kept.to_str().unwrap()]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let how =
+        said.out.lines().find_map(|line| line.strip_prefix("Kept in ")?.split_once(": mainspring ")).unwrap();
+    let mut again = command(dir.path());
+    again.env_remove("MAINSPRING_STATE_DIR").args(how.1.split(' ')).arg("--json");
+    assert_eq!(json_lines(&self::said(again.output().unwrap())).len(), 7);
 }
 
 #[test]

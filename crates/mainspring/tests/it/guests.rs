@@ -21,6 +21,11 @@ impl Drop for Owner {
 }
 
 impl Owner {
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     fn start(dir: &Path, arguments: &[&str]) -> Self {
         let mut child =
             command(dir).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
+mod agents;
 mod data;
 mod keys;
 mod tree;

@@ -5,6 +5,7 @@
 
 mod access;
 mod acp;
+mod chat;
 mod cli;
 mod client;
 mod docs;
@@ -14,6 +15,8 @@ mod http;
 mod jsonl;
 mod kill;
 mod limits;
+mod mcp;
 mod metrics;
+mod model_server;
 mod native;
 mod streams;

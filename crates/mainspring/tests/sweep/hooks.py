@@ -62,6 +62,11 @@ def seed():
         answer = requests.post(URL + "/v1/keys", json={"name": f"seed-{number}"}, headers=HEADERS, timeout=30)
         answer.raise_for_status()
         keys.append(answer.json()["keyId"])
+    for number in range(3):
+        agent = {"id": f"seed-{number}", "system": "You are {{ session.owner }}'s."}
+        requests.post(URL + "/v1/agents", json=agent, headers=HEADERS, timeout=30).raise_for_status()
+    # Once for sure: which of them a sweep deletes first is its own affair.
+    requests.delete(URL + "/v1/agents/seed-2@1", headers=HEADERS, timeout=30).raise_for_status()
     artifacts = []
     for number in range(3):
         put = f"{URL}/v1/sessions/seed-{number}/artifacts?name=seed-{number}.txt"
@@ -147,6 +152,8 @@ def before_call(context, case, kwargs):
         parameters["key"] = "other" if operation.endswith("_delete") else "seed"
     if operation.startswith("run_state"):
         parameters["run"] = RUNS[4]
+    if "agent" in parameters:
+        parameters["agent"] = ["mainspring.generalist", "seed-0", "seed-1@1"][choice % 3]
     if "artifact" in parameters:
         parameters["artifact"] = ARTIFACTS[choice % len(ARTIFACTS)]
     if operation.startswith("binding_"):

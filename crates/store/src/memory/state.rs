@@ -7,7 +7,7 @@ use mainspring_core::{
     Grant, GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId,
     StateEntry, StateSlot, Step, StepId,
 };
-use mainspring_kernel::store::{Chunk, Effect, InboxItem, PlacedMessage, Request};
+use mainspring_kernel::store::{AgentRow, Chunk, Effect, InboxItem, PlacedMessage, Request};
 
 use super::data::{Kept, Opened};
 
@@ -50,6 +50,8 @@ pub(super) struct State {
     /// Hashes of artifacts that are gone.
     pub(super) loose: BTreeSet<String>,
     pub(super) keys: BTreeMap<KeyId, ApiKey>,
+    /// By owner, id and version; of those that were deleted only the hash.
+    pub(super) agents: BTreeMap<(String, String, u32), ([u8; 32], Option<AgentRow>)>,
 }
 
 impl State {

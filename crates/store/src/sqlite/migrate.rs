@@ -16,6 +16,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (9, include_str!("../../migrations/0009_steering.sql")),
     (10, include_str!("../../migrations/0010_digests.sql")),
     (11, include_str!("../../migrations/0011_budgets.sql")),
+    (12, include_str!("../../migrations/0012_agents.sql")),
 ];
 
 /// The version this program writes.

@@ -103,7 +103,7 @@ pub(super) fn all<T>(
 }
 
 /// A limit that SQL understands.
-fn limit(limit: usize) -> i64 {
+pub(super) fn limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 

@@ -16,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time, Unexpected};
-use mainspring_kernel::store::{Chunk, Fence, OwnerState, Request, Row, StoreError};
+use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError};
 use parking_lot::Mutex;
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
@@ -28,7 +28,7 @@ use super::queue::Queue;
 use super::search;
 use super::write::request_write;
 use super::write_records::key_write;
-use super::{data, purge};
+use super::{agents, data, purge};
 use crate::Fault;
 
 /// How many bits of an epoch count the leases of one boot.
@@ -54,6 +54,10 @@ pub(super) enum Job {
     /// Takes some messages and titles into the search index; true while there are more.
     Search(Answer<bool>),
     Key(Box<(ApiKey, Option<Request>)>, Answer<()>),
+    /// Keeps a version of an agent; false if it is there.
+    Agent(Box<AgentRow>, Answer<bool>),
+    /// Deletes a version of an owner's agent; false if there is none.
+    AgentDelete((String, String, u32), Answer<bool>),
 }
 
 /// What came of a change of an owner's state.
@@ -161,7 +165,8 @@ impl Writer {
         let mut done = Vec::with_capacity(jobs.len());
         let mut drops = vec![];
         let mut failure = None;
-        let strikes = |job: &Job| matches!(job, Job::Commit(..) | Job::Key(..));
+        let strikes =
+            |job: &Job| matches!(job, Job::Commit(..) | Job::Key(..) | Job::Agent(..) | Job::AgentDelete(..));
         let fault = self.shared.fault.lock().take_if(|_| jobs.iter().any(strikes));
         if fault == Some(Fault::DiskFull) {
             self.pages_limit(false);
@@ -273,6 +278,16 @@ impl Writer {
                     Ok(key_write(connection, &key)?)
                 });
                 Done::Key(answer, result)
+            }
+            Job::Agent(agent, answer) => {
+                let result = self.undoable(alone, |connection| agents::agent_write(connection, &agent));
+                Done::More(answer, result)
+            }
+            Job::AgentDelete(agent, answer) => {
+                let result = self.undoable(alone, |connection| {
+                    agents::agent_delete(connection, &agent).map_err(|error| of_write(&error))
+                });
+                Done::More(answer, result)
             }
             // The group gives leases out itself.
             Job::Lease(session, answer) => Done::Lease(answer, self.lease_take(session)),
@@ -404,6 +419,8 @@ impl Job {
             | Self::Forget(_, answer)
             | Self::Settled(_, answer)
             | Self::Search(answer)
+            | Self::Agent(_, answer)
+            | Self::AgentDelete(_, answer)
             | Self::Claimed(_, answer) => Done::More(answer, Err(failed())),
             Self::State(_, answer) => Done::State(answer, Err(failed())),
             Self::Key(_, answer) => Done::Key(answer, Err(failed())),

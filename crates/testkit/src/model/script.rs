@@ -2,6 +2,8 @@
 //!
 //! A script is answered in parts: each part ends with the tools it calls, and the next one comes after their results.
 
+use std::collections::HashMap;
+
 use mainspring_adapters::script::{Command, parse};
 use serde_json::json;
 
@@ -52,8 +54,42 @@ pub(super) fn asked(turns: impl IntoIterator<Item = Turn>) -> Asked {
     asked
 }
 
-/// The answer to `asked`. `fails_again` says whether what fails once is to fail now.
-pub(super) fn answer(asked: &Asked, fails_again: impl FnOnce() -> bool) -> Reply {
+/// What is remembered from one request to the next, of each part of a script.
+#[derive(Debug, Default)]
+pub(super) struct Memory(HashMap<String, Met>);
+
+/// How many parts of scripts are remembered.
+const REMEMBERED: usize = 4096;
+
+/// What became of a part of a script so far.
+#[derive(Debug, Default)]
+struct Met {
+    /// What was to fail once has failed, and is to go well now.
+    failed: bool,
+    /// How often it said what varies.
+    varied: usize,
+}
+
+impl Memory {
+    fn of(&mut self, asked: &Asked) -> &mut Met {
+        let key = format!("{} {}", asked.rounds, asked.prompt);
+        if self.0.len() >= REMEMBERED && !self.0.contains_key(&key) {
+            self.0.clear();
+        }
+        self.0.entry(key).or_default()
+    }
+}
+
+impl Met {
+    /// True every other time.
+    fn fails(&mut self) -> bool {
+        self.failed = !self.failed;
+        self.failed
+    }
+}
+
+/// The answer to `asked`.
+pub(super) fn answer(asked: &Asked, memory: &mut Memory) -> Reply {
     let commands = match parse(&asked.prompt) {
         Ok(commands) => commands,
         Err(bad) => return Reply::say(&format!("I cannot follow this script: {bad}")),
@@ -65,22 +101,27 @@ pub(super) fn answer(asked: &Asked, fails_again: impl FnOnce() -> bool) -> Reply
         return Reply::say(&format!("The tools answered: {}", asked.results.join(", ")));
     };
     let mut reply = Reply::default();
-    let mut fails_again = Some(fails_again);
     for command in part {
         match command {
             Command::Fail { once: true, message, .. } => {
-                if fails_again.take().is_some_and(|fails| fails()) {
+                if memory.of(asked).fails() {
                     return fail(reply, message);
                 }
             }
             Command::Fail { message, .. } => return fail(reply, message),
             Command::Crash { once: true } => {
-                if fails_again.take().is_some_and(|fails| fails()) {
+                if memory.of(asked).fails() {
                     return reply.and(Act::Break);
                 }
             }
             Command::Crash { once: false } => return reply.and(Act::Break),
             Command::Hang => return reply.and(Act::Hang),
+            Command::Vary(texts) => {
+                let met = memory.of(asked);
+                let text = texts.get(met.varied % texts.len().max(1)).map(String::as_str);
+                met.varied += 1;
+                reply = reply.and_say(text.unwrap_or_default()).and_say("\n");
+            }
             other => reply = act(reply, other),
         }
     }
@@ -111,7 +152,7 @@ fn act(reply: Reply, command: &Command) -> Reply {
         }
         // A model reports no progress and hears of no cancellation.
         Command::Progress(_) | Command::IgnoreCancel => reply,
-        Command::Fail { .. } | Command::Crash { .. } | Command::Hang => reply,
+        Command::Fail { .. } | Command::Crash { .. } | Command::Hang | Command::Vary(_) => reply,
     }
 }
 
@@ -166,7 +207,7 @@ mod tests {
     use super::*;
 
     fn shown(turns: &[Turn]) -> String {
-        let reply = answer(&asked(turns.iter().cloned()), || true);
+        let reply = answer(&asked(turns.iter().cloned()), &mut Memory::default());
         reply.acts.iter().map(|act| format!("{act:?}\n")).collect()
     }
 
@@ -203,6 +244,19 @@ mod tests {
     fn plain_text_gets_a_friendly_answer_and_a_bad_script_is_named() {
         assert!(shown(&[prompt("What is 2+2?")]).contains("scripted"));
         assert!(shown(&[prompt("stream x")]).contains("cannot"));
+    }
+
+    #[test]
+    fn what_varies_is_another_each_time_and_what_fails_once_fails_every_other_time() {
+        let mut memory = Memory::default();
+        let mut first = |script: &str| {
+            let reply = answer(&asked([prompt(script)]), &mut memory);
+            format!("{:?}", reply.acts[0])
+        };
+        let said: Vec<String> = (0..3).map(|_| first("vary one | two")).collect();
+        assert_eq!(said, [r#"Text("one")"#, r#"Text("two")"#, r#"Text("one")"#]);
+        let said: Vec<String> = (0..3).map(|_| first("fail once; say ok")).collect();
+        assert_eq!(said, ["Fail(Internal)", r#"Text("ok")"#, "Fail(Internal)"]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -16,6 +16,9 @@ use serde_json::{Value, json};
 use super::reply::{Act, Fault, Reply};
 use super::wire::{Wire, Writer};
 use super::{Recorded, Shared, script};
+
+/// What a request may hold: a long conversation with files.
+const REQUEST_BYTES: usize = 256 << 20;
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
@@ -32,7 +35,20 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
             post(|state, uri, headers, body| serve(state, Wire::Responses, uri, headers, body)),
         )
         .route("/v1beta/models/{call}", post(gemini))
+        .fallback(nowhere)
+        .layer(DefaultBodyLimit::max(REQUEST_BYTES))
         .with_state(shared)
+}
+
+/// Says what there is, to somebody who was given a wrong address.
+async fn nowhere(uri: Uri) -> Response {
+    let message = format!(
+        "no {}; there is /v1/messages, /v1/chat/completions, /v1/responses and /v1beta/models/MODEL:streamGenerateContent, \
+         each with POST",
+        uri.path()
+    );
+    let body = json!({"error": {"type": "not_found_error", "code": "not_found", "message": message}});
+    (StatusCode::NOT_FOUND, axum::Json(body)).into_response()
 }
 
 async fn gemini(
@@ -65,17 +81,19 @@ async fn serve(
     let queued = shared.queue.lock().pop_front();
     let reply = queued.unwrap_or_else(|| {
         let asked = script::asked(wire.turns(&body));
-        script::answer(&asked, || shared.failed.lock().insert(asked.prompt.clone()))
+        script::answer(&asked, &mut shared.memory.lock())
     });
-    shared.recorded.lock().push(Recorded {
-        wire,
-        path: uri.path().to_owned(),
-        headers: headers
-            .iter()
-            .map(|(name, value)| (name.to_string(), value.to_str().unwrap_or_default().to_owned()))
-            .collect(),
-        body,
-    });
+    if let Some(recorded) = &shared.recorded {
+        recorded.lock().push(Recorded {
+            wire,
+            path: uri.path().to_owned(),
+            headers: headers
+                .iter()
+                .map(|(name, value)| (name.to_string(), value.to_str().unwrap_or_default().to_owned()))
+                .collect(),
+            body,
+        });
+    }
     shared.counts.send_modify(|counts| counts.asked += 1);
     if let Some(Act::Fail(first)) = reply.acts.first() {
         return fault(wire, first, &headers);

@@ -27,6 +27,16 @@ impl Wire {
     /// Every protocol.
     pub const ALL: [Self; 4] = [Self::Anthropic, Self::Chat, Self::Responses, Self::Gemini];
 
+    /// Its name, as a provider's `kind`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::Chat => "openai",
+            Self::Responses => "openai-responses",
+            Self::Gemini => "gemini",
+        }
+    }
+
     /// The first folder of its paths.
     pub(super) const fn version(self) -> &'static str {
         match self {

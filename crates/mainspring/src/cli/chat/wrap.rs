@@ -1,0 +1,216 @@
+//! Wrapping text while it streams: words go out whole, lines end before the terminal's edge, lists hang, code stays as
+//! it is. What could move the cursor or colour the terminal is left out.
+
+use unicode_width::UnicodeWidthChar;
+
+/// Text on its way to a terminal.
+#[derive(Debug)]
+pub(super) struct Wrap {
+    width: usize,
+    /// What every line begins with.
+    margin: usize,
+    /// Where the cursor is.
+    column: usize,
+    /// Where the lines of this paragraph begin.
+    hang: usize,
+    /// Whether anything but spaces stands on this line of the text.
+    begun: bool,
+    spaces: usize,
+    word: String,
+    word_width: usize,
+    code: bool,
+}
+
+impl Wrap {
+    /// For lines of `width` columns, each with `margin` spaces before it.
+    pub(super) fn new(width: usize, margin: usize) -> Self {
+        Self {
+            width: width.max(margin + 8),
+            margin,
+            column: 0,
+            hang: margin,
+            begun: false,
+            spaces: 0,
+            word: String::new(),
+            word_width: 0,
+            code: false,
+        }
+    }
+
+    /// What of `text` can go out now.
+    pub(super) fn push(&mut self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len() + 8);
+        for char in text.chars() {
+            match char {
+                '\n' => {
+                    self.put_word(&mut out);
+                    self.next_line(&mut out);
+                }
+                '\t' => self.space(&mut out, 4),
+                ' ' => self.space(&mut out, 1),
+                char => self.letter(&mut out, char),
+            }
+        }
+        out
+    }
+
+    /// What is left of the word that was begun.
+    pub(super) fn rest(&mut self) -> String {
+        let mut out = String::new();
+        self.put_word(&mut out);
+        out
+    }
+
+    /// True when the cursor does not stand at the beginning of a line.
+    pub(super) fn is_mid_line(&self) -> bool {
+        self.column > 0
+    }
+
+    fn space(&mut self, out: &mut String, count: usize) {
+        self.put_word(out);
+        self.spaces += count;
+    }
+
+    fn letter(&mut self, out: &mut String, char: char) {
+        // A control character has no width, and no business here.
+        let Some(width) = char.width().filter(|_| !is_hidden(char)) else { return };
+        // Scripts without spaces break between any two of their wide characters.
+        if width > 1 || self.word_width + width > self.width - self.margin {
+            self.put_word(out);
+        }
+        self.word.push(char);
+        self.word_width += width;
+        if width > 1 {
+            self.put_word(out);
+        }
+    }
+
+    fn put_word(&mut self, out: &mut String) {
+        if self.word.is_empty() {
+            return;
+        }
+        let first = !std::mem::replace(&mut self.begun, true);
+        if first && self.word.starts_with("```") {
+            self.code = !self.code;
+        }
+        if self.column == 0 {
+            indent(out, self.margin);
+            self.column = self.margin;
+        }
+        let fits = self.column + self.spaces + self.word_width <= self.width;
+        if fits || self.code || first {
+            indent(out, self.spaces);
+            self.column += self.spaces;
+        } else {
+            out.push('\n');
+            indent(out, self.hang);
+            self.column = self.hang;
+        }
+        if first {
+            let item = if is_marker(&self.word) { self.word_width + 1 } else { 0 };
+            // On a narrow terminal there is no room to hang.
+            self.hang = (self.column + item).min(self.width / 2).max(self.margin);
+        }
+        self.spaces = 0;
+        self.column += self.word_width;
+        self.word_width = 0;
+        out.push_str(&std::mem::take(&mut self.word));
+    }
+
+    fn next_line(&mut self, out: &mut String) {
+        out.push('\n');
+        (self.column, self.spaces, self.begun, self.hang) = (0, 0, false, self.margin);
+    }
+}
+
+fn indent(out: &mut String, by: usize) {
+    out.extend(std::iter::repeat_n(' ', by));
+}
+
+/// What an item of a list begins with.
+fn is_marker(word: &str) -> bool {
+    let number = word.strip_suffix(['.', ')']).unwrap_or_default();
+    matches!(word, "-" | "*" | "+" | "•")
+        || (!number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// What would change how other text is shown.
+fn is_hidden(char: char) -> bool {
+    char.is_control() || matches!(char, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
+}
+
+/// `text` on one line, at most `most` columns wide, without what could move the cursor.
+pub(super) fn one_line(text: &str, most: usize) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (mut line, mut width) = (String::new(), 0);
+    for char in words.chars().filter(|char| !is_hidden(*char)) {
+        width += char.width().unwrap_or(0);
+        if width > most {
+            while line.chars().map(|char| char.width().unwrap_or(0)).sum::<usize>() >= most.max(1) {
+                line.pop();
+            }
+            return format!("{}…", line.trim_end());
+        }
+        line.push(char);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrapped(text: &str, width: usize, margin: usize) -> String {
+        let mut wrap = Wrap::new(width, margin);
+        // Whatever the pieces are, the lines are the same.
+        let pieces: String = text.chars().map(|char| wrap.push(&char.to_string())).collect();
+        let streamed = format!("{pieces}{}", wrap.rest());
+        let mut wrap = Wrap::new(width, margin);
+        let whole = wrap.push(text);
+        assert_eq!(streamed, format!("{whole}{}", wrap.rest()));
+        streamed
+    }
+
+    #[test]
+    fn words_stay_whole_lists_hang_and_code_is_left_alone() {
+        let text = "The quick brown fox jumps.\n\n- an item that is too long\n10. another item, longer\n  indented text that goes on\n```\nlet code = stays_as_it_is(even, when, long);\n```\nafter the code it wraps again";
+        insta::assert_snapshot!(wrapped(text, 16, 0), @r"
+        The quick brown
+        fox jumps.
+
+        - an item that
+          is too long
+        10. another
+            item, longer
+          indented text
+          that goes on
+        ```
+        let code = stays_as_it_is(even, when, long);
+        ```
+        after the code
+        it wraps again
+        ");
+        insta::assert_snapshot!(wrapped("a thought that is wrapped\nand another", 14, 2), @r"
+          a thought
+          that is
+          wrapped
+          and another
+        ");
+    }
+
+    #[test]
+    fn long_words_and_scripts_without_spaces_break_at_the_edge() {
+        assert_eq!(wrapped("abcdefghijklmnop", 8, 0), "abcdefgh\nijklmnop");
+        assert_eq!(wrapped("中文没有空格也要换行", 8, 0), "中文没有\n空格也要\n换行");
+        assert!(wrapped("x", 2, 0) == "x", "a terminal of no width");
+    }
+
+    #[test]
+    fn what_could_play_tricks_is_left_out() {
+        assert_eq!(wrapped("a\u{1b}[31mb\u{7}\rc\u{202E}d", 80, 0), "a[31mbcd");
+        assert_eq!(one_line("two\nlines\u{1b}[2J", 80), "two lines[2J");
+        assert_eq!(one_line("abcdef", 4), "abc…");
+        assert_eq!(one_line("abcd", 4), "abcd");
+        assert_eq!(one_line("中文字符", 5), "中文…");
+    }
+}

@@ -1,0 +1,47 @@
+//! The provider `scripted`: models without a key, that follow their prompt as a script.
+//!
+//! Its model server runs inside this process and is asked over real HTTP, as any provider's. It is started with the
+//! first request.
+
+use async_trait::async_trait;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use mainspring_agent::models::SCRIPTED;
+use mainspring_agent::provider::{
+    Connections, ErrorKind, GenaiProvider, KeySource, Kind, ModelError, Piece, Provider, Request,
+};
+use mainspring_testkit::model::{ModelServer, Wire};
+use tokio::sync::OnceCell;
+
+/// Where the script server listens: any free port, for this machine alone.
+const ADDRESS: &str = "127.0.0.1:0";
+
+/// Asks the script server of this process.
+#[derive(Default)]
+pub(crate) struct Scripted(OnceCell<(ModelServer, GenaiProvider)>);
+
+impl Scripted {
+    async fn provider(&self) -> Result<&GenaiProvider, ModelError> {
+        let start = async || {
+            let server = ModelServer::listen(ADDRESS).await?;
+            let (base, connections) = (server.base_url(Wire::Anthropic), Connections::direct());
+            let provider =
+                GenaiProvider::new(SCRIPTED, Kind::Anthropic, &base, KeySource::None, &connections);
+            Ok::<_, std::io::Error>((server, provider))
+        };
+        let started = self.0.get_or_try_init(start).await;
+        let failed = |error| {
+            ModelError::new(ErrorKind::Overloaded, format!("the script server cannot listen: {error}"))
+        };
+        started.map(|(_, provider)| provider).map_err(failed)
+    }
+}
+
+#[async_trait]
+impl Provider for Scripted {
+    async fn ask(&self, request: Request) -> BoxStream<'static, Result<Piece, ModelError>> {
+        match self.provider().await {
+            Ok(provider) => provider.ask(request).await,
+            Err(error) => stream::iter([Err(error)]).boxed(),
+        }
+    }
+}
