@@ -33,6 +33,8 @@ pub(crate) struct PoolOptions {
     pub(crate) idle: u64,
     /// The pause after a start that failed, in milliseconds; twice that after the next.
     pub(crate) backoff: u64,
+    /// A native session keeps its worker while another may be started.
+    pub(crate) pinned: bool,
 }
 
 /// The longest pause between two starts, in milliseconds.
@@ -102,8 +104,8 @@ impl<W: Worker> Pool<W> {
         Self(Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), options, clock, tasks }))
     }
 
-    /// A worker for `place`: the one that is home to `native`, another that is idle there, or a new one; waits while
-    /// there are too many. None once the pool is closed.
+    /// A worker for `place`: the one that is home to `native`, another that is idle there, or a new one, in the other
+    /// order if workers are pinned; waits while there are too many. None once the pool is closed.
     pub(crate) async fn acquire<E>(
         &self,
         place: &Path,
@@ -155,12 +157,19 @@ impl<W: Worker> Pool<W> {
         let at_home = |idle: &Idle<W>| idle.home.as_ref().is_some_and(|home| Some(&*home.native) == native);
         let free = |idle: &Idle<W>| !idle.home.as_ref().is_some_and(|home| home.only);
         let here = |idle: &Idle<W>| idle.place == place;
+        let may_start = state.count < self.0.options.max;
+        let kept = |idle: &Idle<W>| self.0.options.pinned && may_start && idle.home.is_some();
+        let usable = |idle: &Idle<W>| here(idle) && free(idle) && !kept(idle);
         let found = state.idle.iter().position(|idle| here(idle) && at_home(idle));
-        let found = found.or_else(|| state.idle.iter().rposition(|idle| here(idle) && free(idle)));
+        let found = found.or_else(|| match self.0.options.pinned {
+            // The one that has been idle longest loses its place first.
+            true => state.idle.iter().position(usable),
+            false => state.idle.iter().rposition(usable),
+        });
         if let Some(at) = found {
             return Step::Take(state.idle.remove(at));
         }
-        if state.count < self.0.options.max {
+        if may_start {
             state.count += 1;
             return Step::Start(state.not_before);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring_adapters::process;
-use mainspring_adapters::{AcpAdapter, AcpOptions, ScriptAdapter};
+use mainspring_adapters::{AcpOptions, AgentOptions, ProcessAdapter, ScriptAdapter};
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::Permissions;
@@ -16,18 +16,21 @@ use crate::config::{self, AdapterConfig, AdapterKind, Config};
 /// The adapters of one node, and what of them must be closed.
 pub(crate) struct Agents {
     pub(crate) adapters: Vec<Arc<dyn Adapter>>,
-    processes: Vec<Arc<AcpAdapter>>,
+    processes: Vec<Arc<ProcessAdapter>>,
 }
 
 impl Agents {
     /// The built-in adapter, and those of `config`. Nothing is started before it is needed.
     pub(crate) fn new(config: &Config, clock: &Clock) -> Self {
-        let processes: Vec<Arc<AcpAdapter>> = config
+        let processes: Vec<Arc<ProcessAdapter>> = config
             .adapters
             .iter()
-            .filter(|(_, adapter)| adapter.kind == Some(AdapterKind::Acp))
-            .map(|(name, adapter)| acp(name, adapter, config))
-            .map(|options| Arc::new(AcpAdapter::new(options, clock.clone())))
+            .filter_map(|(name, adapter)| {
+                let options = options(name, adapter, config);
+                Some(Arc::new(match adapter.kind? {
+                    AdapterKind::Acp => ProcessAdapter::acp(options, acp(adapter), clock.clone()),
+                }))
+            })
             .collect();
         let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter)];
         adapters.extend(processes.iter().map(|adapter| adapter.clone() as Arc<dyn Adapter>));
@@ -50,9 +53,9 @@ impl Agents {
     }
 }
 
-fn acp(name: &str, adapter: &AdapterConfig, config: &Config) -> AcpOptions {
+fn options(name: &str, adapter: &AdapterConfig, config: &Config) -> AgentOptions {
     let millis = |set: Option<u64>, default: u64| Duration::from_millis(set.unwrap_or(default));
-    AcpOptions {
+    AgentOptions {
         name: name.to_owned(),
         guard: guard(config),
         scope: scope(config),
@@ -73,8 +76,13 @@ fn acp(name: &str, adapter: &AdapterConfig, config: &Config) -> AcpOptions {
             Some(config::Permissions::Legacy) => Permissions::Legacy,
             Some(config::Permissions::Deny) => Permissions::Deny,
         },
-        auth_method: adapter.auth_method.clone(),
         model: adapter.model.clone(),
+    }
+}
+
+fn acp(adapter: &AdapterConfig) -> AcpOptions {
+    AcpOptions {
+        auth_method: adapter.auth_method.clone(),
         act_mode: adapter.act_mode.clone(),
         ask_mode: adapter.ask_mode.clone(),
     }

@@ -35,8 +35,12 @@ struct World {
 
 impl World {
     fn new(max: usize) -> Self {
+        Self::with(max, false)
+    }
+
+    fn with(max: usize, pinned: bool) -> Self {
         let clock = Clock::manual(Time(0));
-        let options = PoolOptions { max, idle: 1_000, backoff: 100 };
+        let options = PoolOptions { max, idle: 1_000, backoff: 100, pinned };
         let pool = Pool::new(options, clock.clone(), Tasks::default());
         Self { pool, clock, started: AtomicUsize::new(0), ended: Arc::default() }
     }
@@ -170,4 +174,27 @@ async fn starts_that_fail_are_tried_ever_more_slowly() {
     assert_eq!(world.ended(), [1], "whoever closes ends all");
     let closed = world.pool.acquire(Path::new("/"), None, fails).await;
     assert!(matches!(closed, Ok(None)));
+}
+
+#[tokio::test]
+async fn a_pinned_worker_serves_another_session_only_where_none_may_be_started() {
+    let world = World::with(2, true);
+    world.lease("/a", None).await.release(home("n1", false));
+    // The native session, whether it is the one that was served last, and who serves.
+    for (native, knows, no) in [
+        ("n2", false, 2),
+        ("n1", true, 1),
+        ("n2", true, 2),
+        // There are as many as there may be: the one that has been idle longest changes hands.
+        ("n3", false, 1),
+        ("n3", true, 1),
+        ("n2", true, 2),
+        ("n1", false, 1),
+    ] {
+        let lease = world.lease("/a", Some(native)).await;
+        let found = (lease.home.as_ref().is_some_and(|home| home.native == native), lease.worker().no);
+        assert_eq!(found, (knows, no), "{native}");
+        lease.release(home(native, false));
+    }
+    assert_eq!(world.ended(), [] as [usize; 0]);
 }

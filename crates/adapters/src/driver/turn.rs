@@ -1,0 +1,79 @@
+//! Turns: what every one of them has, whatever the agent speaks.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::pin::Pin;
+
+use mainspring_kernel::adapter::{AttemptHandle, End, HandleError};
+
+/// How much of what a tool says, or is asked with, is kept in an event.
+const EXCERPT: usize = 16 << 10;
+
+/// How a turn ended.
+pub(crate) enum Turned {
+    /// The agent has ended it and can take another.
+    Ended(End),
+    /// What the agent does now is not known; its process must end.
+    Broken(End),
+    /// The agent does not know the native session, and has done nothing.
+    Unknown(String),
+}
+
+/// The text of an agent, block by block.
+pub(crate) struct Voice<'a> {
+    attempt: &'a AttemptHandle,
+    block: u32,
+    /// True when text goes into the next block.
+    breaks: bool,
+}
+
+impl<'a> Voice<'a> {
+    pub(crate) fn new(attempt: &'a AttemptHandle) -> Self {
+        Self { attempt, block: 0, breaks: false }
+    }
+
+    pub(crate) fn say(&mut self, text: &str) -> Result<(), HandleError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        if std::mem::take(&mut self.breaks) {
+            self.block += 1;
+        }
+        self.attempt.delta(self.block, text)
+    }
+
+    /// Something came between: what is said next is another block.
+    pub(crate) fn pause(&mut self) {
+        self.breaks = true;
+    }
+}
+
+/// A question that is put, decided, and answered to the agent.
+type Question = Pin<Box<dyn Future<Output = Result<(), HandleError>> + Send>>;
+
+/// What an agent asks. A run waits for one answer at a time, so the first goes before the second is put.
+#[derive(Default)]
+pub(crate) struct Questions(VecDeque<Question>);
+
+impl Questions {
+    pub(crate) fn push(&mut self, question: impl Future<Output = Result<(), HandleError>> + Send + 'static) {
+        self.0.push_back(Box::pin(question));
+    }
+
+    /// Resolves once the first question was answered; never while there is none.
+    pub(crate) async fn answered(&mut self) -> Result<(), HandleError> {
+        let Some(first) = self.0.front_mut() else { return pending().await };
+        let answered = first.await;
+        self.0.pop_front();
+        answered
+    }
+}
+
+/// The beginning of a text that may be endless.
+pub(crate) fn excerpt(mut text: String) -> String {
+    if text.len() > EXCERPT {
+        text.truncate(text.floor_char_boundary(EXCERPT));
+        text.push('…');
+    }
+    text
+}
