@@ -249,7 +249,7 @@ impl<'a> Play<'a> {
     ) -> impl Future<Output = Result<(), HandleError>> + Send + use<> {
         let (attempt, standing) = (self.turn.attempt.clone(), self.turn.standing.clone());
         async move {
-            let decided = policy::permit(&attempt, standing.as_ref(), question(&request)).await;
+            let decided = policy::permit(&attempt, standing.as_ref(), question(&request).into()).await;
             let chosen = match &decided {
                 Ok(decision) => choice(&request.options, *decision),
                 Err(_) => None,

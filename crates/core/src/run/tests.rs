@@ -99,6 +99,7 @@ impl World {
             "deny" => {
                 Command::Answer { wait: wait.id, answer: Answer::Approval { decision: Approval::Denied } }
             }
+            "lapse" => Command::Lapse { by },
             "resume" => Command::Resume { by },
             "cancel" => Command::Cancel { reason: CancelReason::Requested },
             "dispatch" => {
@@ -227,6 +228,21 @@ mod arrows {
         run.running
         = running
         ");
+    }
+
+    #[test]
+    fn a_question_that_lapses_lets_the_attempt_go_on_without_an_answer() {
+        assert_snapshot!(play("start; open; ask input held; lapse"), @"
+        input.provided waitId=w1
+        = waiting_input
+        ");
+        assert_snapshot!(play("start; open; ask approval held; lapse; resume"), @"
+        run.running
+        = running
+        ");
+        assert_snapshot!(play("start; open; ask approval held; lapse; allow"), @"refused: w1 has been answered already");
+        assert_snapshot!(play("start; open; ask approval held; allow; lapse"), @"refused: not possible while the run is waiting_approval");
+        assert_snapshot!(play("start; open; lapse"), @"refused: not possible while the run is running");
     }
 
     #[test]
@@ -597,6 +613,8 @@ const COMMANDS: &[&str] = &[
     "ask approval w2",
     "ask approval w2 held",
     "ask a1 input",
+    "lapse",
+    "lapse a1",
     "input",
     "input",
     "input w2",

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
 use super::BindingChange;
-use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
+use crate::adapter::{Ask, Death, Dispatch, Executed, Holder, Record, Recording};
 use crate::error::Error;
 use crate::feed::Subscription;
 use crate::kernel::{Accept, Accepted, Caller, CancelOutcome, Snapshot};
@@ -37,7 +37,7 @@ pub(crate) enum Command {
     /// An adapter records.
     Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
     /// An adapter asks a person and waits.
-    Ask { by: AttemptId, ask: Ask, reply: Recording<Answer> },
+    Ask { by: AttemptId, ask: Ask, holder: Holder },
     /// An adapter reads where its path ends.
     Head { by: AttemptId, reply: Recording<Option<Point>> },
     /// An execution has returned, panicked or been aborted.

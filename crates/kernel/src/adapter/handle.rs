@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Answer, AttemptId, GrantId, Message, Time};
+use mainspring_core::{Answer, Approval, AttemptId, GrantId, Message, Time};
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Answered, Ask, Assignment, HandleError, Record};
@@ -32,6 +33,13 @@ pub(crate) struct HandleParts {
 
 /// What comes back from a recording.
 pub(crate) type Recording<T> = oneshot::Sender<Result<T, HandleError>>;
+
+/// An execution that waits for an answer.
+pub(crate) struct Holder {
+    pub(crate) reply: Recording<Answer>,
+    /// It goes on when the time is up, with or without an answer.
+    pub(crate) lapses: bool,
+}
 
 impl AttemptHandle {
     pub(crate) fn new(assignment: Assignment, parts: HandleParts) -> Self {
@@ -83,7 +91,19 @@ impl AttemptHandle {
     /// be stored returns [`super::Executed::Waiting`] instead.
     pub async fn ask(&self, ask: Ask) -> Result<Answer, HandleError> {
         let by = self.id();
-        self.call(|reply| Command::Ask { by, ask, reply }).await
+        self.call(|reply| Command::Ask { by, ask, holder: Holder { reply, lapses: false } }).await
+    }
+
+    /// Asks a person and waits like [`AttemptHandle::ask`], but no longer than until the question expires: then it is
+    /// withdrawn, and the attempt goes on without an answer.
+    pub async fn ask_until(&self, ask: Ask) -> Result<Option<Answer>, HandleError> {
+        let by = self.id();
+        let answer =
+            self.call(|reply| Command::Ask { by, ask, holder: Holder { reply, lapses: true } }).await?;
+        Ok(match answer {
+            Answer::Approval { decision: Approval::Expired } | Answer::Input { input: Value::Null } => None,
+            answer => Some(answer),
+        })
     }
 
     /// The last `limit` messages that the agent is to see, root first.
