@@ -7,6 +7,7 @@ use mainspring_kernel::clock::Clock;
 
 mod acp;
 mod driver;
+mod pi;
 mod pool;
 pub mod process;
 pub mod script;
@@ -22,6 +23,11 @@ impl ProcessAdapter {
     /// For an agent that speaks the Agent Client Protocol.
     pub fn acp(options: AgentOptions, acp: AcpOptions, clock: Clock) -> Self {
         Self(Box::new(driver::Driver::new(acp::Acp::new(acp), options, clock)))
+    }
+
+    /// For pi, in its RPC mode.
+    pub fn pi(options: AgentOptions, clock: Clock) -> Self {
+        Self(Box::new(driver::Driver::new(pi::Pi, options, clock)))
     }
 
     /// How many processes there are, and how many of them are idle.

@@ -1,0 +1,89 @@
+//! Pi, driven by `pi --mode rpc`: JSON lines over its standard input and output.
+//!
+//! A pi process has one session open at a time and keeps it in a file, so that another process can take it up. A native
+//! session keeps its process while there is room for others; where there is none, the process that has been idle longest
+//! opens another session, and what was said in the one before stays there. One that keeps no sessions (`--no-session`)
+//! is told the text of the path, like every agent that cannot resume.
+
+use std::path::Path;
+
+use mainspring_core::{Block, Failure, Run};
+use mainspring_kernel::adapter::AttemptHandle;
+use serde_json::Value;
+
+use crate::driver::{Dialect, Ground, Lost, Turn, Turned};
+use crate::process::Launch;
+
+mod dialog;
+mod fault;
+mod turn;
+mod wire;
+mod worker;
+use worker::Worker;
+
+/// Pi's RPC mode.
+pub(crate) struct Pi;
+
+/// A prompt as pi gets it.
+pub(crate) struct Prompt {
+    text: String,
+    images: Vec<Value>,
+}
+
+impl Dialect for Pi {
+    type Worker = Worker;
+    type Prompt = Prompt;
+
+    const PINNED: bool = true;
+
+    async fn prompt(&self, attempt: &AttemptHandle) -> Result<Prompt, Failure> {
+        let mut prompt = Prompt { text: String::new(), images: vec![] };
+        for block in &attempt.assignment().prompt.content {
+            match block {
+                Block::Text { text } => prompt.text.push_str(text),
+                Block::Attachment { .. } => {
+                    return Err(Failure::new(
+                        "adapter_incompatible",
+                        "attachments cannot be handed to this agent; put the file's path into the prompt instead",
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(prompt)
+    }
+
+    async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
+        Worker::start(launch, ground).await
+    }
+
+    async fn open(&self, worker: &Worker, _cwd: &Path) -> Result<String, Failure> {
+        worker.open().await
+    }
+
+    async fn resume(&self, worker: &Worker, native: &str, _cwd: &Path) -> Result<(), Lost> {
+        worker.resume(native).await
+    }
+
+    async fn choose(
+        &self,
+        worker: &Worker,
+        _native: &str,
+        _run: &Run,
+        model: Option<&str>,
+    ) -> Result<(), Failure> {
+        match model {
+            Some(model) => worker.choose(model).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn play(&self, turn: Turn<'_, Worker>, prompt: Prompt) -> Turned {
+        turn::Play::play(turn, prompt).await
+    }
+
+    fn cancel(&self, worker: &Worker, _native: &str) -> bool {
+        worker.connection.send(wire::command("abort"));
+        worker.connection.is_open()
+    }
+}
