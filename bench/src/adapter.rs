@@ -1,7 +1,7 @@
 //! Agents that do one thing each: answer, flood, or speak at a steady pace.
 
-use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use mainspring_core::{AttemptId, Fidelity};
@@ -21,18 +21,22 @@ pub(crate) const PACE: &str = "pace";
 /// What the flood is made of: 4 to 8 bytes.
 pub(crate) const DROPS: [&str; 5] = ["the ", "quick ", "brown", "foxes, ", "jumping "];
 
-/// The time that the pace counts from.
-static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// How many digits a stamp has.
+const DIGITS: usize = 19;
 
-/// Sixteen digits: the nanoseconds since the epoch.
+/// The nanoseconds since 1970, so that another process can tell how long ago it was made.
 pub(crate) fn stamp() -> String {
-    format!("{:016}", EPOCH.elapsed().as_nanos())
+    format!("{:0DIGITS$}", now().as_nanos())
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }
 
 /// How long ago each stamp of `text` was made.
 pub(crate) fn ages(text: &str) -> impl Iterator<Item = Duration> {
-    let now = EPOCH.elapsed();
-    let stamps = text.as_bytes().chunks(16).map(|stamp| str::from_utf8(stamp).unwrap());
+    let now = now();
+    let stamps = text.as_bytes().chunks(DIGITS).map(|stamp| str::from_utf8(stamp).unwrap());
     stamps.map(move |stamp| now.saturating_sub(Duration::from_nanos(stamp.parse().unwrap())))
 }
 

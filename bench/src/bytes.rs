@@ -53,7 +53,7 @@ fn turns(runtime: &Runtime, messages: u32) -> BTreeMap<String, f64> {
     runtime.block_on(async {
         let kernel = world::kernel(store.clone()).await;
         let by = SessionRef::Id(session);
-        let (_, mut feed) = kernel.session_subscribe(&world::caller(), &by, None).await.unwrap();
+        let mut feed = kernel.session_subscribe(&world::caller(), &by, None).await.unwrap();
         for _ in 0..TURNS {
             turn::one(&kernel, session, &mut feed).await;
         }

@@ -170,7 +170,7 @@ async fn subscribe(kernel: &Kernel, session: SessionId, readers: usize) -> Vec<S
     let mut feeds = vec![];
     for _ in 0..readers {
         let by = SessionRef::Id(session);
-        let (_, feed) = kernel.session_subscribe(&world::caller(), &by, None).await.unwrap();
+        let feed = kernel.session_subscribe(&world::caller(), &by, None).await.unwrap();
         feeds.push(feed);
     }
     feeds

@@ -56,6 +56,10 @@ impl Maker {
             created_at: self.now,
             updated_at: self.now,
             last_activity_at: self.now,
+            pinned: false,
+            title_source: Some(TitleSource::Manual),
+            forked_from: None,
+            base: None,
         }
     }
 

@@ -11,6 +11,7 @@
     reason = "a benchmark reads the clock, prints, and stops at the first thing that goes wrong"
 )]
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use tokio::runtime::Runtime;
@@ -20,45 +21,61 @@ mod bytes;
 mod commit;
 mod delta;
 mod history;
+mod http;
 mod raw;
 mod replay;
+mod soak;
 mod start;
 mod stats;
 mod table;
+mod tree;
 mod turn;
 mod world;
 
+use http::server::{BARE, OURS};
 use table::Table;
 
 type Measure = fn(&Runtime, &mut Table);
+type Served = fn(&Path);
 
-const MEASURES: [(&str, Measure); 6] = [
+/// What this program is when a measure calls it as a process of its own.
+const CHILDREN: [(&str, Served); 3] =
+    [(start::CHILD, start::child), (OURS, http::server::ours), (BARE, http::server::bare)];
+
+/// What runs only when it is named: it takes its time, and nearly all of the machine.
+const NAMED: [(&str, Measure); 1] = [("soak", soak::measure)];
+
+const MEASURES: [(&str, Measure); 8] = [
     ("commit", commit::measure),
     ("turn", turn::measure),
+    ("tree", tree::measure),
     ("delta", delta::measure),
     ("bytes", bytes::measure),
     ("replay", replay::measure),
     ("start", start::measure),
+    ("http", http::measure),
 ];
 
 fn main() -> ExitCode {
     let mut names: Vec<String> = std::env::args().skip(1).collect();
     if let [child, path] = &names[..]
-        && child == start::CHILD
+        && let Some((_, run)) = CHILDREN.iter().find(|(name, _)| name == child)
     {
-        start::child(path.as_ref());
+        run(path.as_ref());
         return ExitCode::SUCCESS;
     }
     let markdown = names.iter().any(|name| name == "--markdown");
     names.retain(|name| name != "--markdown");
-    if let Some(unknown) = names.iter().find(|name| MEASURES.iter().all(|(known, _)| known != name)) {
-        let known = MEASURES.map(|(known, _)| known).join(", ");
+    let all = || MEASURES.into_iter().chain(NAMED);
+    if let Some(unknown) = names.iter().find(|name| all().all(|(known, _)| known != *name)) {
+        let known = all().map(|(known, _)| known).collect::<Vec<_>>().join(", ");
         eprintln!("no measure {unknown:?}; there is {known}, and the option --markdown");
         return ExitCode::from(2);
     }
     let mut table = Table::default();
-    for (name, measure) in MEASURES {
-        if names.is_empty() || names.iter().any(|wanted| wanted == name) {
+    for (name, measure) in all() {
+        let usual = names.is_empty() && MEASURES.iter().any(|(known, _)| *known == name);
+        if usual || names.iter().any(|wanted| wanted == name) {
             eprintln!("{name} …");
             measure(&world::runtime(), &mut table);
         }

@@ -12,6 +12,11 @@ use crate::world;
 pub(crate) fn open(path: &Path) -> Connection {
     // The store makes the schema.
     drop(world::store(path));
+    connect(path)
+}
+
+/// A connection to a database that exists.
+pub(crate) fn connect(path: &Path) -> Connection {
     let connection = Connection::open(path).unwrap();
     connection.set_prepared_statement_cache_capacity(64);
     connection

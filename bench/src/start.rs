@@ -51,7 +51,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     );
 }
 
-async fn fill(store: &Arc<SqliteStore>) {
+pub(crate) async fn fill(store: &Arc<SqliteStore>) {
     let maker = Maker::new();
     for _ in 0..SESSIONS / 1_000 {
         let tasks: Vec<_> = (0..1_000)

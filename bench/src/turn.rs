@@ -40,7 +40,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         for turn in 0..TURNS {
             for (sessions, times) in talks.iter().zip(&mut times) {
                 let session = sessions[turn % sessions.len()];
-                let (_, mut feed) =
+                let mut feed =
                     kernel.session_subscribe(&world::caller(), &SessionRef::Id(session), None).await.unwrap();
                 times.push(one(&kernel, session, &mut feed).await);
             }
@@ -97,7 +97,7 @@ pub(crate) fn prompt(session: SessionId, text: String) -> RunRequest {
 }
 
 /// Reads until `run` has succeeded.
-async fn succeeded(feed: &mut Subscription, run: RunId) {
+pub(crate) async fn succeeded(feed: &mut Subscription, run: RunId) {
     while let Some(item) = feed.next().await {
         match item.unwrap() {
             Item::Event(event) if event.run == Some(run) => match &event.body {

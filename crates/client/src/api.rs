@@ -1,8 +1,8 @@
 //! What is sent and what comes back, beside the core's own types.
 
 use mainspring_core::{
-    AttemptId, Block, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy, Position, Run,
-    RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus,
+    AccessRole, ApiKey, AttemptId, Block, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy,
+    Position, Role, Run, RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -153,6 +153,113 @@ pub struct Listed {
     pub latest_run: Option<Run>,
 }
 
+/// A key to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NewKey {
+    /// What it is for, for people.
+    pub name: String,
+    /// For whom its holder acts; the caller if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner_id: Option<String>,
+    /// The org its holder belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub org_id: Option<String>,
+    /// What its holder may do.
+    pub role: AccessRole,
+    /// From when on it opens nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at_ms: Option<Time>,
+}
+
+/// A key that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeKey {
+    /// The key.
+    #[serde(flatten)]
+    pub key: ApiKey,
+    /// Shown once; none when the same request made the key before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+}
+
+/// How a session is started: made under a name that is free, or taken up by a name that exists.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Start {
+    /// Make it: true, or the key it is to have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new: Option<Value>,
+    /// Take it up, by id or key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load: Option<String>,
+    /// Its title, if it is new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// Its adapter, if it is new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+    /// What kind of surface opens it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub surface_kind: Option<String>,
+    /// The model of its runs, unless it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The instructions of its runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// The folder of its runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
+/// A session that was started.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Started {
+    /// The session.
+    #[serde(flatten)]
+    pub session: Session,
+    /// What its prompts are to be sent with.
+    #[serde(default)]
+    pub options: RunOptions,
+}
+
+/// From where a session is forked, and what the fork is called.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fork {
+    /// The message that the fork goes on from.
+    pub message_id: MessageId,
+    /// The fork's key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The fork's title.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+}
+
+/// What a search found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hit {
+    /// The session.
+    pub session_id: SessionId,
+    /// Its title.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The message; none if the title was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<MessageId>,
+    /// Who speaks in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
+    /// When it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at_ms: Option<Time>,
+    /// The part of the text where it was found.
+    pub snippet: String,
+}
+
 /// Which sessions to list.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -178,6 +285,9 @@ pub struct SessionChanges {
     /// Open or archived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<SessionStatus>,
+    /// Whether it is pinned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<bool>,
 }
 
 /// A session at one instant.
@@ -185,9 +295,9 @@ pub struct SessionChanges {
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     /// The session.
-    #[serde(flatten)]
     pub session: Session,
     /// The run that is being executed or waits for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_run: Option<Run>,
     /// Runs that wait their turn.
     pub queued_runs: Vec<Run>,
@@ -235,4 +345,7 @@ pub struct TreeNode {
     pub active: bool,
     /// Part of a branch that was rolled back.
     pub abandoned: bool,
+    /// The message beneath that was last visited: where the path goes on from here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<MessageId>,
 }

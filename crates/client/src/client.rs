@@ -4,16 +4,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainspring_core::{Answer, Attempt, Event, Message, Position, Run, RunId, RunStatus, Session, WaitId};
-use reqwest::header::ACCEPT;
+use futures_util::{Stream, StreamExt};
+use mainspring_core::{
+    Answer, ApiKey, Attempt, Event, KeyId, Message, MessageId, Position, Run, RunId, RunStatus, Session,
+    WaitId,
+};
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::{
-    Accepted, Cancellation, Error, Events, Listed, Page, Problem, Prompt, SessionChanges, SessionList,
-    Snapshot, Target, TreeNode,
+    Accepted, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewKey, Page, Problem, Prompt,
+    SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -72,6 +76,11 @@ impl Client {
         Ok((self.read(response).await?, made))
     }
 
+    /// Starts a session: makes one whose name must be free, or loads one that must be there. Loading writes nothing.
+    pub async fn session_start(&self, start: &Start) -> Result<Started, Error> {
+        self.post(&["v1", "sessions"], start).await
+    }
+
     /// One session, by id or key.
     pub async fn session_get(&self, session: &str) -> Result<Session, Error> {
         self.get(&["v1", "sessions", session], &()).await
@@ -118,10 +127,66 @@ impl Client {
         Ok(page.items)
     }
 
-    /// Every message of a session with its place.
-    pub async fn session_tree(&self, session: &str) -> Result<Vec<TreeNode>, Error> {
-        let page: Page<TreeNode> = self.get(&["v1", "sessions", session, "tree"], &()).await?;
-        Ok(page.items)
+    /// A page of a session's tree: messages with their places, parents before children.
+    pub async fn session_tree(
+        &self,
+        session: &str,
+        after: Option<&str>,
+        limit: Option<usize>,
+    ) -> Result<Page<TreeNode>, Error> {
+        let query = [("after", after.map(str::to_owned)), ("limit", text(limit))];
+        self.get(&["v1", "sessions", session, "tree"], &given(query)).await
+    }
+
+    /// One message and its place.
+    pub async fn session_message(&self, session: &str, message: MessageId) -> Result<TreeNode, Error> {
+        self.get(&["v1", "sessions", session, "messages", &message.to_string()], &()).await
+    }
+
+    /// Moves the active path to end at `message`, or to be empty.
+    pub async fn session_navigate(
+        &self,
+        session: &str,
+        message: Option<MessageId>,
+    ) -> Result<Session, Error> {
+        self.post(&["v1", "sessions", session, "navigate"], &json!({"messageId": message})).await
+    }
+
+    /// A new session that goes on from a message of this one. The same `name` again gives the same fork.
+    pub async fn session_fork(&self, session: &str, fork: &Fork, name: &str) -> Result<Session, Error> {
+        let request = self.request(Method::POST, &["v1", "sessions", session, "fork"]).json(fork);
+        self.read(self.send(request.header("idempotency-key", name)).await?).await
+    }
+
+    /// Sessions and messages that hold the words of `query`.
+    pub async fn session_search(
+        &self,
+        query: &str,
+        before: Option<&str>,
+        limit: Option<usize>,
+    ) -> Result<Page<Hit>, Error> {
+        let query =
+            [("q", Some(query.to_owned())), ("before", before.map(str::to_owned)), ("limit", text(limit))];
+        self.get(&["v1", "search"], &given(query)).await
+    }
+
+    /// A session as a file of JSON Lines, piece by piece. A file without its last line is not whole.
+    pub async fn session_export(
+        &self,
+        session: &str,
+    ) -> Result<impl Stream<Item = Result<Vec<u8>, Error>> + Send + use<>, Error> {
+        let response = self.send(self.request(Method::GET, &["v1", "sessions", session, "export"])).await?;
+        let client = self.clone();
+        Ok(response.bytes_stream().map(move |piece| match piece {
+            Ok(piece) => Ok(piece.to_vec()),
+            Err(error) => Err(client.failed(error)),
+        }))
+    }
+
+    /// Makes a session of a file, all of it or nothing.
+    pub async fn session_import(&self, file: Vec<u8>) -> Result<Session, Error> {
+        let request = self.request(Method::POST, &["v1", "import"]).header(CONTENT_TYPE, "application/jsonl");
+        self.read(self.send(request.body(file)).await?).await
     }
 
     /// A page of a session's events.
@@ -202,6 +267,26 @@ impl Client {
     pub async fn run_answer(&self, run: RunId, wait: WaitId, answer: &Answer) -> Result<Run, Error> {
         let body = json!({"waitId": wait, "answer": answer});
         self.post(&["v1", "runs", &run.to_string(), "answer"], &body).await
+    }
+
+    /// Makes a key. Its secret is shown this once.
+    pub async fn key_create(&self, new: &NewKey) -> Result<MadeKey, Error> {
+        self.post(&["v1", "keys"], new).await
+    }
+
+    /// The keys that the caller may manage, the newest first.
+    pub async fn key_list(&self, limit: Option<usize>) -> Result<Page<ApiKey>, Error> {
+        self.get(&["v1", "keys"], &given([("limit", text(limit))])).await
+    }
+
+    /// Revokes a key: it opens nothing any more.
+    pub async fn key_revoke(&self, key: KeyId) -> Result<(), Error> {
+        self.send(self.request(Method::DELETE, &["v1", "keys", &key.to_string()])).await.map(drop)
+    }
+
+    /// What all of the caller's sessions in memory do.
+    pub fn feed(&self) -> Feed {
+        Feed::of(self.clone())
     }
 
     /// A stream of server-sent events.

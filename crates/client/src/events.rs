@@ -3,31 +3,19 @@
 //! A stream remembers the position of what it has given last. When the connection breaks, it comes back with that
 //! position, so the caller gets each event and each streamed byte once, however often that happens.
 
-use std::pin::Pin;
-use std::time::Duration;
-
-use futures_util::{Stream, StreamExt};
 use mainspring_core::{AttemptId, Body, Event, Live, Position, RunId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sse_stream::{Sse, SseByteStream};
+use sse_stream::Sse;
 
+use crate::stream::Frames;
 use crate::{Client, Error, Snapshot};
-
-/// The pauses between tries to come back: the first, and the longest.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
-
-type Frames = Pin<Box<dyn Stream<Item = Result<Sse, sse_stream::Error>> + Send>>;
 
 /// What happens in a session or a run, in order.
 pub struct Events {
-    client: Client,
-    path: Vec<String>,
+    frames: Frames,
     run: Option<RunId>,
     at: Option<Position>,
-    frames: Option<Frames>,
-    failures: u32,
-    tries: u32,
     over: bool,
 }
 
@@ -73,22 +61,19 @@ impl Item {
 
 impl Events {
     pub(crate) fn of_session(client: Client, session: &str, from: Position) -> Self {
-        let path = ["v1", "sessions", session, "events"].map(str::to_owned).to_vec();
-        Self::new(client, path, None, Some(from))
+        let frames = Frames::of(client, &["v1", "sessions", session, "events"]);
+        Self { frames, run: None, at: Some(from), over: false }
     }
 
     pub(crate) fn of_run(client: Client, run: RunId, from: Option<Position>) -> Self {
-        let path = ["v1", "runs", &run.to_string(), "events"].map(str::to_owned).to_vec();
-        Self::new(client, path, Some(run), from)
-    }
-
-    fn new(client: Client, path: Vec<String>, run: Option<RunId>, at: Option<Position>) -> Self {
-        Self { client, path, run, at, frames: None, failures: 0, tries: u32::MAX, over: false }
+        let frames = Frames::of(client, &["v1", "runs", &run.to_string(), "events"]);
+        Self { frames, run: Some(run), at: from, over: false }
     }
 
     /// Gives up after `tries` failed tries in a row to come back; without this, never.
-    pub fn give_up_after(self, tries: u32) -> Self {
-        Self { tries, ..self }
+    pub fn give_up_after(mut self, tries: u32) -> Self {
+        self.frames.tries = tries;
+        self
     }
 
     /// The resume point: everything up to here has been given.
@@ -99,71 +84,25 @@ impl Events {
     /// The next thing; none once the run has ended or the session is gone. May be dropped and called again.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
         while !self.over {
-            let Some(frames) = &mut self.frames else {
-                match self.connect().await {
-                    Ok(()) => continue,
-                    Err(error) => return Some(Err(error)),
-                }
+            let read = match self.frames.next(self.at).await {
+                Ok(frame) => self.read(frame),
+                // Somebody may be there again later.
+                Err(error) if error.is_retryable() => return Some(Err(error)),
+                Err(error) => Err(error),
             };
-            match frames.next().await {
-                Some(Ok(frame)) => {
-                    self.failures = 0;
-                    match self.read(frame) {
-                        Ok(Some(item)) => return Some(Ok(item)),
-                        Ok(None) => {}
-                        Err(error) => {
-                            self.over = true;
-                            return Some(Err(error));
-                        }
-                    }
-                }
-                // It broke, or the server stops: what comes next is known by the position.
-                Some(Err(_)) | None => self.frames = None,
+            self.over |= read.is_err();
+            if let Some(item) = read.transpose() {
+                return Some(item);
             }
         }
         None
-    }
-
-    async fn connect(&mut self) -> Result<(), Error> {
-        loop {
-            self.pause().await;
-            let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
-            match self.client.stream(&path, self.at).await {
-                Ok(response) => {
-                    self.failures += 1;
-                    self.frames = Some(Box::pin(SseByteStream::new(response.bytes_stream())));
-                    return Ok(());
-                }
-                Err(error) if error.is_retryable() => {
-                    self.failures += 1;
-                    if self.failures >= self.tries {
-                        return Err(error);
-                    }
-                }
-                Err(error) => {
-                    self.over = true;
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    /// Doubles with each failure in a row.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a client has no kernel's clock; nothing depends on when it returns"
-    )]
-    async fn pause(&self) {
-        if let Some(doublings) = self.failures.checked_sub(1) {
-            tokio::time::sleep(PAUSE.0.saturating_mul(1 << doublings.min(10)).min(PAUSE.1)).await;
-        }
     }
 
     fn read(&mut self, frame: Sse) -> Result<Option<Item>, Error> {
         let position = match frame.id.as_deref().map(str::parse::<Position>) {
             None => None,
             Some(Ok(position)) => Some(position),
-            Some(Err(bad)) => return Err(self.client.protocol(bad.to_string())),
+            Some(Err(bad)) => return Err(self.frames.client.protocol(bad.to_string())),
         };
         let Some(data) = frame.data else {
             // An id alone says where the stream stands.
@@ -171,7 +110,7 @@ impl Events {
             return Ok(None);
         };
         let item = item(frame.event.as_deref().unwrap_or("message"), &data)
-            .map_err(|error| self.client.protocol(format!("{error} in {data:?}")))?;
+            .map_err(|error| self.frames.client.protocol(format!("{error} in {data:?}")))?;
         self.at = position.or(self.at);
         self.over = match &item {
             Item::Event(event) if self.run.is_some() => event.run == self.run && event.body.ends_run(),

@@ -20,11 +20,14 @@ mod api;
 mod client;
 mod error;
 mod events;
+mod feed;
+mod stream;
 
 pub use api::{
-    Accepted, Cancellation, Listed, OpenBlock, OpenText, Page, Problem, Prompt, SessionChanges, SessionList,
-    Snapshot, Target, TreeNode,
+    Accepted, Cancellation, Fork, Hit, Listed, MadeKey, NewKey, OpenBlock, OpenText, Page, Problem, Prompt,
+    SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
 };
 pub use client::Client;
 pub use error::Error;
 pub use events::{Events, Item, Thought};
+pub use feed::{Feed, FeedItem, LiveSession, LiveStatus};

@@ -7,6 +7,7 @@ use crate::{KeyId, Time};
 
 /// Who may read a session besides its owner. Nobody else may ever change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Visibility {
     /// Nobody.
@@ -19,6 +20,7 @@ names!(Visibility { Private => "private", Org => "org" });
 
 /// What somebody may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AccessRole {
     /// All that a member may, and manage keys: those of its org, or all if it has none.
@@ -32,7 +34,8 @@ pub enum AccessRole {
 names!(AccessRole { Admin => "admin", Member => "member", Viewer => "viewer" });
 
 /// An API key. Its secret is kept nowhere: it is known by its hash.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ApiKey {
     /// Its id.

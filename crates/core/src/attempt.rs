@@ -16,6 +16,7 @@ use crate::{AttemptId, BindingId, Body, Failure, NodeId, Refusal, RunId, RunStat
 
 /// One execution of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {
     /// Its id.
@@ -63,6 +64,7 @@ pub struct Attempt {
 
 /// The stages of a cancellation, each with the moment it was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Cancellation {
     /// Somebody asked.
     #[serde(rename = "cancellationRequestedAtMs", skip_serializing_if = "Option::is_none")]

@@ -15,6 +15,7 @@ use crate::{BindingId, Body, MessageId, NodeId, Refusal, SessionId, Time};
 
 /// A session's tie to a runtime-native session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Binding {
     /// Its id.
@@ -58,6 +59,7 @@ pub struct Binding {
 
 /// What of a runtime-native session survives a restart of the runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Fidelity {
     /// The runtime resumes its own state.
@@ -71,6 +73,7 @@ names!(Fidelity { Native => "native", Reconstructed => "reconstructed", None => 
 
 /// Whether a binding can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BindingStatus {
     /// It can.

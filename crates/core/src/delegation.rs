@@ -42,6 +42,7 @@ pub struct Delegation {
 
 /// How a parent delegates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DelegationMode {
     /// Wait for the result.
@@ -55,6 +56,7 @@ names!(DelegationMode { Call => "call", Spawn => "spawn", Continue => "continue"
 
 /// Where a delegation stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DelegationStatus {
     /// The child is queued.

@@ -15,7 +15,8 @@ use serde_json::{Map, Value};
 use crate::{
     Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, DelegationId, DelegationMode,
     DelegationStatus, EventId, Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId,
-    RunStatus, SessionId, SessionStatus, Time, Usage, Visibility, WaitId,
+    RunStatus, SessionId, SessionStatus, StateAuthor, StateScope, Time, TitleSource, Usage, Visibility,
+    WaitId,
 };
 
 /// The version of the event envelope.
@@ -23,6 +24,7 @@ pub const PROTOCOL_VERSION: u8 = 2;
 
 /// The place of an event in the order of all events. Increases; not dense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(transparent)]
 pub struct Cursor(pub u64);
 
@@ -83,9 +85,12 @@ impl<'de> Deserialize<'de> for Position {
     }
 }
 
+#[cfg(feature = "schema")]
+crate::schema::text!(Position, r"^[0-9]+\.[0-9]+$");
+
 /// One event with its envelope.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(from = "Envelope")]
+#[serde(from = "ReadEnvelope")]
 pub struct Event {
     /// Its id.
     pub id: EventId,
@@ -114,26 +119,52 @@ impl Event {
     }
 }
 
+/// The public form of an event.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+struct Envelope<'a> {
+    /// 2.
+    protocol_version: u8,
+    /// Its id.
+    event_id: EventId,
+    /// Its place among all events.
+    cursor: Cursor,
+    /// The session's count of streamed bytes when it happened.
+    pos: u64,
+    /// The session it belongs to.
+    session_id: SessionId,
+    /// The run it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_id: Option<RunId>,
+    /// The attempt it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt_id: Option<AttemptId>,
+    /// The caller's name for the request that made the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
+    /// When it happened.
+    timestamp_ms: Time,
+    #[serde(flatten)]
+    body: &'a Body,
+}
+
+#[cfg(feature = "schema")]
+impl utoipa::PartialSchema for Event {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        Envelope::schema()
+    }
+}
+
+#[cfg(feature = "schema")]
+impl utoipa::ToSchema for Event {
+    fn schemas(schemas: &mut Vec<(String, utoipa::openapi::RefOr<utoipa::openapi::Schema>)>) {
+        Envelope::schemas(schemas);
+    }
+}
+
 impl Serialize for Event {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Envelope<'a> {
-            protocol_version: u8,
-            event_id: EventId,
-            cursor: Cursor,
-            pos: u64,
-            session_id: SessionId,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            run_id: Option<RunId>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            attempt_id: Option<AttemptId>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            request_id: Option<&'a str>,
-            timestamp_ms: Time,
-            #[serde(flatten)]
-            body: &'a Body,
-        }
         Envelope {
             protocol_version: PROTOCOL_VERSION,
             event_id: self.id,
@@ -153,7 +184,7 @@ impl Serialize for Event {
 /// What an event looks like to those who read it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Envelope {
+struct ReadEnvelope {
     event_id: EventId,
     cursor: Cursor,
     pos: u64,
@@ -166,17 +197,17 @@ struct Envelope {
     body: Body,
 }
 
-impl From<Envelope> for Event {
-    fn from(envelope: Envelope) -> Self {
-        let Envelope { event_id: id, cursor, pos, session_id: session, run_id: run, .. } = envelope;
-        let Envelope { attempt_id: attempt, request_id: request, timestamp_ms: at, body, .. } = envelope;
+impl From<ReadEnvelope> for Event {
+    fn from(envelope: ReadEnvelope) -> Self {
+        let ReadEnvelope { event_id: id, cursor, pos, session_id: session, run_id: run, .. } = envelope;
+        let ReadEnvelope { attempt_id: attempt, request_id: request, timestamp_ms: at, body, .. } = envelope;
         Self { id, cursor, pos, session, run, attempt, request, at, body }
     }
 }
 
 /// What is shown live and never stored: the envelope of an event, without an id and a time, since it is none.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(from = "LiveEnvelope")]
+#[serde(from = "ReadLive")]
 pub struct Live {
     /// The resume point right after it.
     pub position: Position,
@@ -217,7 +248,7 @@ impl Serialize for Live {
 /// What it looks like to those who read it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct LiveEnvelope {
+struct ReadLive {
     cursor: Cursor,
     pos: u64,
     session_id: SessionId,
@@ -226,9 +257,9 @@ struct LiveEnvelope {
     body: Body,
 }
 
-impl From<LiveEnvelope> for Live {
-    fn from(envelope: LiveEnvelope) -> Self {
-        let LiveEnvelope { cursor, pos, session_id: session, run_id: run, body } = envelope;
+impl From<ReadLive> for Live {
+    fn from(envelope: ReadLive) -> Self {
+        let ReadLive { cursor, pos, session_id: session, run_id: run, body } = envelope;
         Self { position: Position { cursor, pos }, session, run, body }
     }
 }
@@ -237,10 +268,16 @@ macro_rules! bodies {
     ($($(#[$doc:meta])* $name:literal => $variant:ident { $($(#[$meta:meta])* $field:ident: $type:ty),* $(,)? })*) => {
         /// What happened: the type of an event and its payload.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-        #[serde(tag = "type", content = "payload", rename_all_fields = "camelCase")]
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = EventBody))]
+        #[serde(tag = "type", content = "payload")]
         #[expect(missing_docs, reason = "the variants say it; docs/events.md lists each field")]
         pub enum Body {
-            $($(#[$doc])* #[serde(rename = $name)] $variant { $($(#[$meta])* $field: $type),* },)*
+            $(
+                $(#[$doc])*
+                #[serde(rename = $name, rename_all = "camelCase")]
+                #[cfg_attr(feature = "schema", schema(rename = $name))]
+                $variant { $($(#[$meta])* $field: $type),* },
+            )*
         }
 
         impl Body {
@@ -353,6 +390,19 @@ bodies! {
         kind: String,
         role: ArtifactRole,
         #[serde(default, skip_serializing_if = "Option::is_none")] name: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] mime_type: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] size_bytes: Option<u64>,
+    }
+    /// A concrete result was deleted.
+    "artifact.deleted" => ArtifactDeleted { artifact_id: ArtifactId }
+    /// State of the session or of a run changed. A value that is large is left out: read it.
+    "state.changed" => StateChanged {
+        scope: StateScope,
+        key: String,
+        version: u64,
+        by: StateAuthor,
+        deleted: bool,
+        #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] value: Option<Value>,
     }
     /// Tokens and cost were spent.
     "usage.updated" => UsageUpdated { #[serde(flatten)] usage: Usage }
@@ -431,12 +481,21 @@ impl Body {
 
 /// What changed about a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "changed", rename_all = "snake_case", rename_all_fields = "camelCase")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(tag = "changed", rename_all = "snake_case")]
 pub enum SessionChange {
     /// It has another title, or none.
     Title {
         /// The title now.
         title: Option<String>,
+        /// Who gave it.
+        #[serde(default)]
+        source: TitleSource,
+    },
+    /// It is kept at hand, or not any more.
+    Pinned {
+        /// Whether it is.
+        pinned: bool,
     },
     /// It is shown to others, or not any more.
     Visibility {
@@ -449,18 +508,22 @@ pub enum SessionChange {
         model: Option<String>,
     },
     /// Its runs use another model profile.
+    #[serde(rename_all = "camelCase")]
     ModelProfile {
         /// The profile now.
         model_profile: Option<String>,
     },
     /// Its runs get other instructions.
+    #[serde(rename_all = "camelCase")]
     SystemPrompt {
         /// The instructions now.
         system_prompt: Option<String>,
     },
     /// Its runs tell the model's provider something else.
+    #[serde(rename_all = "camelCase")]
     ModelOptions {
         /// The options now.
+        #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
         model_options: Option<Map<String, Value>>,
     },
     /// Its runs work in another folder.
@@ -478,6 +541,11 @@ pub enum SessionChange {
         /// Its status now.
         status: SessionStatus,
     },
+    /// Its events up to one were pruned.
+    Compacted {
+        /// The last event that is gone.
+        floor: Cursor,
+    },
     /// Its active path ends elsewhere.
     Tip {
         /// The last message of the path now.
@@ -487,6 +555,7 @@ pub enum SessionChange {
 
 /// What every run's end says.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Close {
     /// The run's last message.
@@ -502,6 +571,7 @@ pub struct Close {
 
 /// Why a run was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CancelReason {
     /// Somebody asked.
@@ -518,6 +588,7 @@ pub enum CancelReason {
 
 /// How it is known that a cancelled attempt has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
     /// The adapter returned.
@@ -530,6 +601,7 @@ pub enum Proof {
 
 /// How a tool call that did not succeed ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ToolOutcome {
     /// It failed.

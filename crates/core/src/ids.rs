@@ -44,6 +44,9 @@ macro_rules! id {
             }
         }
 
+        #[cfg(feature = "schema")]
+        crate::schema::text!($name, concat!("^", $prefix, "_[0-9a-f]{32}$"));
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, concat!($prefix, "_{}"), self.0.as_simple())

@@ -10,6 +10,7 @@ use crate::{ArtifactId, MessageId, RunId, SessionId, Time, Usage};
 
 /// A node of a session's tree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Message {
     /// Its id.
@@ -64,6 +65,7 @@ pub fn text_of(content: &[Block]) -> String {
 
 /// Who speaks in a message. Tool results are the user's side of the conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// The person, or the tools answering for them.
@@ -74,6 +76,7 @@ pub enum Role {
 
 /// Where the making of a message stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MessageStatus {
     /// Accepted with its run; the run has not started, so it has no place in the tree yet.
@@ -90,7 +93,8 @@ pub enum MessageStatus {
 
 /// One piece of a message's content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Block {
     /// Plain text.
     Text {
@@ -100,10 +104,12 @@ pub enum Block {
     /// The model thought here. The thought itself is not kept.
     Thinking {},
     /// A file, by reference.
+    #[serde(rename_all = "camelCase")]
     Attachment {
         /// Where its bytes are.
         artifact: ArtifactId,
-        /// Its media type.
+        /// Its media type. A prompt may leave it out: the artifact knows it.
+        #[serde(default)]
         mime_type: String,
         /// Its name for people.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,12 +125,14 @@ pub enum Block {
         input: Value,
     },
     /// What a tool answered.
+    #[serde(rename_all = "camelCase")]
     ToolResult {
         /// The call it answers.
         tool_use_id: String,
         /// The tool.
         name: String,
         /// The answer.
+        #[cfg_attr(feature = "schema", schema(no_recursion))]
         content: Vec<Block>,
         /// True when the call failed, was refused, or its outcome is not known.
         #[serde(default)]

@@ -60,6 +60,7 @@ names!(GrantSource { LegacyDefault => "legacy_default", Policy => "policy", User
 
 /// A concrete result: a file, a patch, a report, a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {
     /// Its id.
@@ -99,6 +100,7 @@ pub struct Artifact {
 
 /// What an artifact is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum ArtifactRole {

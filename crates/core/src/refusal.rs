@@ -4,6 +4,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AttemptId, RunStatus, WaitId};
 
+/// Gives an error its stable codes: `code`, and `CODES`, which lists them all. Both come from one table, so that a
+/// code that exists cannot be missing in what is said of them. What follows a semicolon has codes of its own.
+#[macro_export]
+macro_rules! codes {
+    ($($variant:pat => $code:literal,)+ $(; $other:pat => $delegated:expr,)*) => {
+        /// Every code of its own, in the order of the variants.
+        pub const CODES: &'static [&'static str] = &[$($code),+];
+
+        /// The stable code.
+        pub const fn code(&self) -> &'static str {
+            match self {
+                $($variant => $code,)+
+                $($other => $delegated,)*
+            }
+        }
+    };
+}
+
 /// Why a command was refused. A refused command changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -69,23 +87,21 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The stable code.
-    pub const fn code(&self) -> &'static str {
-        match self {
-            Self::StaleAttempt { .. } => "stale_attempt",
-            Self::NoAuthority { .. } => "no_authority",
-            Self::Ended { .. } => "run_ended",
-            Self::NotWaiting { .. } => "not_waiting",
-            Self::Answered { .. } => "already_answered",
-            Self::WrongAnswer { .. } => "wrong_answer",
-            Self::NoOrg => "no_org",
-            Self::WrongState { .. } => "wrong_state",
-        }
+    crate::codes! {
+        Self::StaleAttempt { .. } => "stale_attempt",
+        Self::NoAuthority { .. } => "no_authority",
+        Self::Ended { .. } => "run_ended",
+        Self::NotWaiting { .. } => "not_waiting",
+        Self::Answered { .. } => "already_answered",
+        Self::WrongAnswer { .. } => "wrong_answer",
+        Self::NoOrg => "no_org",
+        Self::WrongState { .. } => "wrong_state",
     }
 }
 
 /// What went wrong, for the record: a stable code and a sentence for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Failure {
     /// Stable, snake_case.
     pub code: String,

@@ -28,6 +28,7 @@ pub use state::{RunState, RunStatus};
 
 /// One accepted unit of intent in a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
     /// Its id.

@@ -15,6 +15,7 @@ use crate::{Body, MessageId, Point, Refusal, RunOptions, SessionChange, SessionI
 
 /// A durable conversation or work identity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Session {
     /// Its id.
@@ -62,6 +63,7 @@ pub struct Session {
     pub system_prompt: Option<String>,
     /// What its runs tell the model's provider unless they say otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub model_options: Option<Map<String, Value>>,
     /// The caller's own data.
     pub metadata: Value,
@@ -82,6 +84,58 @@ pub struct Session {
     /// When a run of it last began or ended.
     #[serde(rename = "lastActivityAtMs")]
     pub last_activity_at: Time,
+    /// Kept at hand by its owner.
+    #[serde(default)]
+    pub pinned: bool,
+    /// Who gave it its title; none until somebody has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title_source: Option<TitleSource>,
+    /// What it was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<Origin>,
+    /// The last message that it sees of the lines of others.
+    #[serde(skip)]
+    pub base: Option<Point>,
+}
+
+/// What a session was forked from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Origin {
+    /// The session.
+    #[serde(rename = "sessionId")]
+    pub session: SessionId,
+    /// The last message that the two have in common.
+    #[serde(rename = "messageId")]
+    pub message: MessageId,
+}
+
+/// Who gave a session its title.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum TitleSource {
+    /// A person. Nobody else changes it.
+    #[default]
+    Manual,
+    /// The agent.
+    Agent,
+    /// The kernel, from the first text.
+    Heuristic,
+}
+names!(TitleSource { Manual => "manual", Agent => "agent", Heuristic => "heuristic" });
+
+/// A title made of `text`: at most 50 characters of it, at the end of a word; none if it says nothing.
+pub fn title_of(text: &str) -> Option<String> {
+    const MOST: usize = 50;
+    let text: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let Some((cut, next)) = line.char_indices().nth(MOST) else {
+        return Some(line).filter(|line| !line.is_empty());
+    };
+    let fits = &line[..cut];
+    let end = if next == ' ' { cut } else { fits.rfind(' ').unwrap_or(cut) };
+    Some(fits[..end].to_owned())
 }
 
 impl Session {
@@ -99,6 +153,7 @@ impl Session {
 
 /// What a session stands for in the caller's world, for example a task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ExternalRef {
     /// What kind of thing.
     pub kind: String,
@@ -108,6 +163,7 @@ pub struct ExternalRef {
 
 /// A compatibility alias: a key within a client's scope.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LegacyAlias {
     /// Whose keys.
     pub scope: String,
@@ -117,6 +173,7 @@ pub struct LegacyAlias {
 
 /// Whether a session is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SessionStatus {
     /// In use.
@@ -135,6 +192,18 @@ names!(SessionStatus { Open => "open", Archived => "archived", Closed => "closed
 pub enum Command {
     /// Change one of its settings. Its status and its tip are none: they have commands of their own.
     Set(SessionChange),
+    /// Give it this title, unless a person has given it one.
+    Title {
+        /// The title.
+        title: String,
+        /// Who proposes it.
+        source: TitleSource,
+    },
+    /// Let its active path end with another message, or with none.
+    Navigate {
+        /// The message.
+        tip: Option<MessageId>,
+    },
     /// Put it away.
     Archive,
     /// Take it out again.
@@ -154,6 +223,13 @@ pub fn decide(session: &Session, command: Command) -> Result<Vec<Body>, Refusal>
         (_, Command::Delete { live: true }) => Err(Refusal::WrongState { what: "session", status: "busy" }),
         (_, Command::Delete { live: false }) => Ok(vec![Body::SessionDeleted {}]),
         (_, Command::Set(change)) => set(session, change),
+        (_, Command::Title { title, source }) => match session.title_source {
+            Some(TitleSource::Manual) => Ok(vec![]),
+            Some(_) if source == TitleSource::Heuristic => Ok(vec![]),
+            _ => set(session, SessionChange::Title { title: Some(title), source }),
+        },
+        (_, Command::Navigate { tip }) if tip == session.tip_message => Ok(vec![]),
+        (_, Command::Navigate { tip }) => updated(SessionChange::Tip { tip }),
         (SessionStatus::Archived, Command::Archive) | (SessionStatus::Open, Command::Reopen) => Ok(vec![]),
         (_, Command::Archive) => updated(SessionChange::Status { status: SessionStatus::Archived }),
         (_, Command::Reopen) => updated(SessionChange::Status { status: SessionStatus::Open }),
@@ -165,7 +241,7 @@ fn set(session: &Session, change: SessionChange) -> Result<Vec<Body>, Refusal> {
         SessionChange::Visibility { visibility: Visibility::Org } if session.org.is_none() => {
             return Err(Refusal::NoOrg);
         }
-        SessionChange::Status { .. } | SessionChange::Tip { .. } => {
+        SessionChange::Status { .. } | SessionChange::Tip { .. } | SessionChange::Compacted { .. } => {
             return Err(Refusal::WrongState { what: "session", status: session.status.name() });
         }
         _ => {}
@@ -177,7 +253,11 @@ fn set(session: &Session, change: SessionChange) -> Result<Vec<Body>, Refusal> {
 
 fn change_apply(session: &mut Session, change: &SessionChange) {
     match change {
-        SessionChange::Title { title } => session.title.clone_from(title),
+        SessionChange::Title { title, source } => {
+            session.title.clone_from(title);
+            session.title_source = Some(*source);
+        }
+        SessionChange::Pinned { pinned } => session.pinned = *pinned,
         SessionChange::Visibility { visibility } => session.visibility = *visibility,
         SessionChange::Model { model } => session.model.clone_from(model),
         SessionChange::ModelProfile { model_profile } => session.model_profile.clone_from(model_profile),
@@ -187,12 +267,15 @@ fn change_apply(session: &mut Session, change: &SessionChange) {
         SessionChange::Metadata { metadata } => session.metadata.clone_from(metadata),
         SessionChange::Status { status } => session.status = *status,
         SessionChange::Tip { tip } => session.tip_message = *tip,
+        // What is told of the past changes nothing of the session itself.
+        SessionChange::Compacted { .. } => {}
     }
 }
 
 /// Changes `session` as `body` says. Cannot fail: what was decided happens.
 pub fn apply(session: &mut Session, body: &Body, at: Time) {
     match body {
+        Body::SessionUpdated { change: SessionChange::Compacted { .. } } => return,
         Body::SessionUpdated { change } => change_apply(session, change),
         Body::SessionDeleted {} => session.status = SessionStatus::Deleted,
         Body::RunSucceeded { close }
@@ -247,11 +330,15 @@ mod tests {
             created_at: Time(0),
             updated_at: Time(0),
             last_activity_at: Time(0),
+            pinned: false,
+            title_source: Some(TitleSource::Manual),
+            forked_from: None,
+            base: None,
         }
     }
 
     fn rename(title: Option<&str>) -> Command {
-        Command::Set(SessionChange::Title { title: title.map(str::to_owned) })
+        Command::Set(SessionChange::Title { title: title.map(str::to_owned), source: TitleSource::Manual })
     }
 
     /// Decides and applies, and gives the kinds of the events.
@@ -264,7 +351,13 @@ mod tests {
     #[test]
     fn a_same_value_set_changes_nothing() {
         let mut tea = session(SessionStatus::Open);
-        for command in [rename(Some("tea")), Command::Reopen] {
+        let still = [
+            rename(Some("tea")),
+            Command::Reopen,
+            Command::Set(SessionChange::Pinned { pinned: false }),
+            Command::Navigate { tip: None },
+        ];
+        for command in still {
             assert_eq!(send(&mut tea, command), Ok(vec![]));
         }
         let mut archived = session(SessionStatus::Archived);
@@ -280,11 +373,54 @@ mod tests {
     }
 
     #[test]
+    fn a_title_is_made_of_the_first_words() {
+        let word = "x".repeat(60);
+        for (text, title) in [
+            ("  hello\n\tthere ", Some("hello there")),
+            (" \n\u{7} ", None),
+            ("", None),
+            (
+                "one two three four five six seven eight nine ten eleven",
+                Some("one two three four five six seven eight nine ten"),
+            ),
+            // The fiftieth character ends a word.
+            (
+                "aaaaaaaaa bbbbbbbbb ccccccccc ddddddddd eeeeeeeeee f",
+                Some("aaaaaaaaa bbbbbbbbb ccccccccc ddddddddd eeeeeeeeee"),
+            ),
+            (&word, Some(&word[..50])),
+        ] {
+            assert_eq!(title_of(text).as_deref(), title, "{text:?}");
+            assert!(title.is_none_or(|title| title.chars().count() <= 50));
+        }
+    }
+
+    #[test]
+    fn nobody_changes_the_title_that_a_person_gave() {
+        let propose = |title: &str, source| Command::Title { title: title.into(), source };
+        let mut new = Session { title: None, title_source: None, ..session(SessionStatus::Open) };
+        for (command, title) in [
+            (propose("first words", TitleSource::Heuristic), "first words"),
+            (propose("other words", TitleSource::Heuristic), "first words"),
+            (propose("what it is about", TitleSource::Agent), "what it is about"),
+            (rename(Some("mine")), "mine"),
+            (propose("better", TitleSource::Agent), "mine"),
+        ] {
+            send(&mut new, command).unwrap();
+            assert_eq!(new.title.as_deref(), Some(title));
+        }
+        send(&mut new, rename(None)).unwrap();
+        send(&mut new, propose("better", TitleSource::Agent)).unwrap();
+        assert_eq!(new.title, None, "no title is a person's choice too");
+    }
+
+    #[test]
     fn every_setting_is_set_once_and_for_the_runs_to_come() {
         let mut session = Session { org: Some("acme".into()), ..session(SessionStatus::Open) };
         let some = |text: &str| Some(text.to_owned());
         let model_options = Some(Map::from_iter([("seed".to_owned(), Value::from(7))]));
         let changes = [
+            SessionChange::Pinned { pinned: true },
             SessionChange::Visibility { visibility: Visibility::Org },
             SessionChange::Model { model: some("m1") },
             SessionChange::ModelProfile { model_profile: some("fast") },

@@ -10,10 +10,11 @@
 //! line c               └──5
 //! ```
 //!
-//! A *cursor* at a point names the line to follow from there when it is not the point's own line. No operation
-//! costs more than the lines and cursors on the path it concerns.
+//! A *cursor* at a point names the line to follow from there when it is not the point's own line. A *fork* sees, of
+//! the lines of others, the path to its base and nothing else. Rules ask a store only for what they need: none costs
+//! more than the lines and cursors it passes, whatever else the tree holds.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use crate::LineId;
 
@@ -71,6 +72,23 @@ pub struct Range {
     pub to: u32,
 }
 
+impl Range {
+    /// Its first message.
+    pub fn first(&self) -> Point {
+        Point { line: self.line, pos: self.from }
+    }
+
+    /// Its last message.
+    pub fn last(&self) -> Point {
+        Point { line: self.line, pos: self.to }
+    }
+
+    /// True when the message at `point` is part of it.
+    pub fn contains(&self, point: Point) -> bool {
+        self.line == point.line && (self.from..=self.to).contains(&point.pos)
+    }
+}
+
 /// The ranges of the path that ends at `tip`, root first. `parent_of` says where a line hangs.
 pub fn ranges<E>(
     tip: Option<Point>,
@@ -115,147 +133,128 @@ pub struct Placed {
     pub opened: Option<Line>,
 }
 
-/// The shape of a tree in memory: its lines and cursors, not its messages.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tree {
-    lines: HashMap<LineId, Line>,
-    /// Lines that hang beneath a point, oldest first. Roots hang beneath none.
-    beneath: BTreeMap<Option<Point>, Vec<LineId>>,
-    cursors: BTreeMap<Point, LineId>,
-    tip: Option<Point>,
+/// What a store tells the rules of one session's tree.
+pub trait View {
+    /// Why it could not be told.
+    type Error;
+
+    /// The stretches that lead on from `at` without a turn, `at` included; none if nothing is there.
+    fn ahead(&mut self, at: Point) -> Result<Vec<Range>, Self::Error>;
+
+    /// Where the first cursor within `range` leads: to the first message of a line that hangs at the cursor and is
+    /// neither empty nor abandoned.
+    fn turn(&mut self, range: Range) -> Result<Option<Point>, Self::Error>;
+
+    /// The first message of the newest line beneath `at` that is neither empty nor abandoned.
+    fn newest(&mut self, at: Point) -> Result<Option<Point>, Self::Error>;
 }
 
-impl Tree {
-    /// A tree, or the part of one that is needed, from its stored shape.
-    pub fn from_parts(
-        lines: impl IntoIterator<Item = Line>,
-        cursors: impl IntoIterator<Item = (Point, LineId)>,
-    ) -> Self {
-        let mut tree = Self { cursors: cursors.into_iter().collect(), ..Self::default() };
-        lines.into_iter().for_each(|line| tree.put(line));
-        tree
-    }
-
-    /// Adds a line, or replaces it.
-    pub fn put(&mut self, line: Line) {
-        if self.lines.insert(line.id, line).is_none() {
-            self.beneath.entry(line.parent).or_default().push(line.id);
-        }
-    }
-
-    /// The line to follow from a point, where it is not the point's own.
-    pub fn cursors(&self) -> impl Iterator<Item = (Point, LineId)> {
-        self.cursors.iter().map(|(point, line)| (*point, *line))
-    }
-
-    /// Where the active path ends.
-    pub fn tip(&self) -> Option<Point> {
-        self.tip
-    }
-
-    /// The line of this id.
-    pub fn line(&self, id: LineId) -> Option<&Line> {
-        self.lines.get(&id)
-    }
-
-    /// True when there is a message at `point`.
-    pub fn contains(&self, point: Point) -> bool {
-        self.lines.get(&point.line).is_some_and(|line| (line.start()..line.end).contains(&point.pos))
-    }
-
-    /// Appends a message beneath `at` and says where it stands; `fresh` names the line if one is opened.
-    ///
-    /// Moves neither tip nor cursors: [`Tree::visit`] does.
-    pub fn append(&mut self, at: Option<Point>, branch: bool, fresh: LineId) -> Point {
-        let placed = place(at, at.and_then(|at| self.lines.get(&at.line)), branch, fresh);
-        if let Some(line) = placed.opened {
-            self.put(line);
-        }
-        if let Some(line) = self.lines.get_mut(&placed.point.line) {
-            line.end = placed.point.pos + 1;
-        }
-        placed.point
-    }
-
-    /// Marks `line` as rolled back.
-    pub fn abandon(&mut self, line: LineId) {
-        if let Some(line) = self.lines.get_mut(&line) {
-            line.abandoned = true;
-        }
-    }
-
-    /// The message above `point`.
-    pub fn parent(&self, point: Point) -> Option<Point> {
-        let line = self.lines.get(&point.line)?;
-        if point.pos > line.start() { Some(Point { pos: point.pos - 1, ..point }) } else { line.parent }
-    }
-
-    /// The messages beneath `point`, or the roots; abandoned ones are left out.
-    pub fn children(&self, point: Option<Point>) -> Vec<Point> {
-        let own =
-            point.map(|point| Point { pos: point.pos + 1, ..point }).filter(|next| self.contains(*next));
-        let opened = self.beneath.get(&point).into_iter().flatten().filter_map(|id| self.first(*id));
-        own.into_iter().chain(opened).collect()
-    }
-
-    /// The messages that stand beside `point`, itself included.
-    pub fn siblings(&self, point: Point) -> Vec<Point> {
-        self.children(self.parent(point))
-    }
-
-    /// The ranges of the path that ends at `tip`, root first.
-    pub fn path(&self, tip: Option<Point>) -> Vec<Range> {
-        let parent_of =
-            |id: LineId| Ok::<_, std::convert::Infallible>(self.lines.get(&id).and_then(|line| line.parent));
-        ranges(tip, parent_of).unwrap_or_default()
-    }
-
-    /// Follows the cursors from `point` down to a leaf; where there is none, the point's own line, and at its end the
-    /// newest line beneath.
-    ///
-    /// The own line is right where no cursor is: what a run wrote is visited or abandoned when the run ends, and a
-    /// visit takes away the cursors that lead off its path.
-    pub fn extend(&self, point: Point) -> Point {
-        let mut at = point;
-        while self.contains(at) {
-            let Some(last) = self.lines.get(&at.line).and_then(Line::last) else {
+/// Follows the cursors from `at` down to a leaf; where there is none, straight on, and at the end the newest line
+/// beneath.
+///
+/// Straight on is right where no cursor is: what a run wrote is visited or abandoned when the run ends, and a visit
+/// takes away the cursors that lead off its path.
+pub fn leaf<V: View>(view: &mut V, at: Point) -> Result<Point, V::Error> {
+    let mut at = at;
+    // A turn leads deeper, so this ends whatever was stored.
+    loop {
+        let ahead = view.ahead(at)?;
+        let mut next = None;
+        for range in &ahead {
+            next = view.turn(*range)?;
+            if next.is_some() {
                 break;
-            };
-            // Each turn leads deeper, so this ends whatever was stored.
-            let turn =
-                |(from, id): (&Point, &LineId)| self.first(*id).filter(|to| self.parent(*to) == Some(*from));
-            let turn = self.cursors.range(at..=last).find_map(turn);
-            let newest = || self.beneath.get(&Some(last))?.iter().rev().find_map(|id| self.first(*id));
-            match turn.or_else(newest) {
-                Some(first) => at = first,
-                None => return last,
             }
         }
-        at
+        let last = ahead.last().map_or(at, Range::last);
+        match next.map_or_else(|| view.newest(last), |next| Ok(Some(next)))? {
+            Some(first) => at = first,
+            None => return Ok(last),
+        }
     }
+}
 
-    /// The first message of a line that is neither empty nor abandoned.
-    fn first(&self, id: LineId) -> Option<Point> {
-        let line = self.lines.get(&id).filter(|line| !line.abandoned && line.end > line.start())?;
-        Some(Point { line: id, pos: line.start() })
-    }
-
-    /// Makes the path to `point` the active one and lets every cursor on it point along it.
-    pub fn visit(&mut self, point: Option<Point>) {
-        let path = self.path(point);
-        for (range, next) in path.iter().zip(path.iter().skip(1).map(Some).chain([None])) {
-            let (from, to) =
-                (Point { line: range.line, pos: range.from }, Point { line: range.line, pos: range.to });
-            // The last message of the path keeps its cursor: it says where the path went on before.
-            let turns: Vec<Point> = self.cursors.range(from..to).map(|(at, _)| *at).collect();
-            for turn in turns {
-                self.cursors.remove(&turn);
-            }
-            if let Some(next) = next {
-                self.cursors.insert(to, next.line);
+/// What of the path to `to` is not on the path to `from`, root first. The first stretch begins where the two part.
+///
+/// Costs the lines between the two and where they part, not the lines above. `parent_of` says where a line hangs.
+pub fn parting<E>(
+    from: Option<Point>,
+    to: Point,
+    mut parent_of: impl FnMut(LineId) -> Result<Option<Point>, E>,
+) -> Result<Vec<Range>, E> {
+    let (mut old, mut new) = (from, Some(to));
+    let mut ranges = vec![];
+    while let Some(point) = new {
+        if let Some(met) = old.filter(|old| old.line == point.line) {
+            ranges.push(Range { line: point.line, from: met.pos.min(point.pos), to: point.pos });
+            break;
+        }
+        let hangs = parent_of(point.line)?;
+        // The line that begins deeper cannot be above the other: going up from it misses nothing.
+        if let Some(other) = old {
+            let above = parent_of(other.line)?;
+            if start(above) > start(hangs) {
+                old = above;
+                continue;
             }
         }
-        self.tip = point;
+        if point.pos >= start(hangs) {
+            ranges.push(Range { line: point.line, from: start(hangs), to: point.pos });
+        }
+        new = hangs;
+    }
+    ranges.reverse();
+    Ok(ranges)
+}
+
+/// How the cursors change when the path turns along `ranges` (see [`parting`]): each names the line to follow from a
+/// point, none for straight on. `cursors` are those within the ranges.
+///
+/// The last message keeps its cursor: it says where the path went on before.
+pub fn visit(ranges: &[Range], cursors: &[(Point, LineId)]) -> Vec<(Point, Option<LineId>)> {
+    let cursors: BTreeMap<Point, LineId> = cursors.iter().copied().collect();
+    let mut changes = vec![];
+    for (at, range) in ranges.iter().enumerate() {
+        changes.extend(cursors.range(range.first()..range.last()).map(|(passed, _)| (*passed, None)));
+        let next = ranges.get(at + 1).map(|next| next.line);
+        let turned = next.is_some() && cursors.get(&range.last()) != next.as_ref();
+        changes.extend(turned.then_some((range.last(), next)));
+    }
+    changes
+}
+
+/// What a fork sees of the lines of others: the path to its base.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inherited(Vec<Range>);
+
+impl Inherited {
+    /// The path to `base`, as [`ranges`] gives it.
+    pub fn new(path: Vec<Range>) -> Self {
+        Self(path)
+    }
+
+    /// Its stretches, root first.
+    pub fn ranges(&self) -> &[Range] {
+        &self.0
+    }
+
+    /// The stretches that lead on from `at` to the base, `at` included; none if `at` is not on the way.
+    pub fn ahead(&self, at: Point) -> Vec<Range> {
+        let Some(found) = self.0.iter().position(|range| range.contains(at)) else {
+            return vec![];
+        };
+        let first = Range { from: at.pos, ..self.0[found] };
+        [first].into_iter().chain(self.0[found + 1..].iter().copied()).collect()
+    }
+
+    /// The message beneath `at` on the way to the base; the root beneath none.
+    pub fn next(&self, at: Option<Point>) -> Option<Point> {
+        let Some(at) = at else { return self.0.first().map(Range::first) };
+        let ahead = self.ahead(at);
+        match ahead.first()? {
+            range if range.to > at.pos => Some(Point { pos: at.pos + 1, ..at }),
+            _ => ahead.get(1).map(Range::first),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Tokens and cost of a step, an attempt, a run or a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Usage {
     /// Tokens read by the model.
@@ -18,6 +19,7 @@ pub struct Usage {
     pub cache_write_tokens: u64,
     /// Cost, exact.
     #[serde(rename = "costUsd")]
+    #[cfg_attr(feature = "schema", schema(value_type = f64, minimum = 0.0))]
     pub cost: Cost,
 }
 

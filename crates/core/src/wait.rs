@@ -15,6 +15,7 @@ use crate::{Body, Refusal, Time, WaitId};
 
 /// An open question of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Wait {
     /// Its id.
@@ -41,6 +42,7 @@ pub struct Wait {
 
 /// What kind of answer a wait takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WaitRequest {
     /// Any input.
@@ -52,6 +54,7 @@ names!(WaitRequest { Input => "input", Approval => "approval" });
 
 /// An answer to a wait.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Answer {
     /// An input.
@@ -78,6 +81,7 @@ impl Answer {
 
 /// How an approval was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Approval {
     /// Yes.

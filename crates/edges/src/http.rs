@@ -3,25 +3,44 @@
 //! Handlers translate: a request into a kernel verb, its answer into JSON, its error into a problem (RFC 9457). A
 //! connection that ends cancels nothing. Streams end when the server stops.
 
+#![expect(unused_qualifications, reason = "utoipa's attributes write them")]
+
 use std::sync::Arc;
 
-use axum::routing::{delete, get, post};
 use axum::{Router, middleware};
 use mainspring_kernel::Kernel;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 mod access;
+mod artifacts;
 mod bindings;
 mod body;
+mod document;
 mod events;
+mod feed;
 mod guard;
 mod health;
 mod keys;
+mod limits;
+mod listen;
+mod metrics;
+mod portable;
 mod problem;
 mod runs;
+mod search;
 mod sessions;
+mod state;
+mod streams;
+mod tree;
+mod watch;
 
 pub use access::Access;
+pub use document::document;
+pub use limits::HttpLimits;
+pub use listen::serve;
 pub use problem::Problem;
 
 /// What every handler reaches.
@@ -32,17 +51,85 @@ pub struct Http {
     /// Host names besides those of this machine.
     hosts: Arc<[String]>,
     stop: CancellationToken,
+    limits: HttpLimits,
     body_bytes: usize,
+    /// One for each request that may be worked on at once.
+    requests: Arc<Semaphore>,
+    streams: Arc<streams::Streams>,
+    document: Arc<document::Document>,
+    metrics: Arc<metrics::Metrics>,
+}
+
+/// Every endpoint, by what a request passes on its way there, and the problems it may meet on it.
+fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
+    // Those that tell how the server is, which they also do while it is overloaded.
+    let open = OpenApiRouter::new()
+        .routes(routes!(health::health))
+        .routes(routes!(health::ready))
+        .routes(routes!(document::openapi))
+        .routes(routes!(metrics::metrics));
+    let resources = OpenApiRouter::new()
+        .routes(routes!(health::adapter_list))
+        .routes(routes!(feed::feed))
+        .routes(routes!(sessions::session_list, sessions::session_resolve))
+        .routes(routes!(sessions::session_get, sessions::session_patch, sessions::session_delete))
+        .routes(routes!(sessions::session_messages))
+        .routes(routes!(tree::session_message))
+        .routes(routes!(tree::session_tree))
+        .routes(routes!(tree::session_navigate))
+        .routes(routes!(tree::session_fork))
+        .routes(routes!(portable::session_export))
+        .routes(routes!(sessions::session_snapshot))
+        .routes(routes!(sessions::session_close))
+        .routes(routes!(sessions::session_compact))
+        .routes(routes!(events::session_events))
+        .routes(routes!(runs::run_create_in))
+        .routes(routes!(runs::run_list, runs::run_create))
+        .routes(routes!(runs::run_get))
+        .routes(routes!(runs::run_attempts))
+        .routes(routes!(events::run_events))
+        .routes(routes!(runs::run_cancel))
+        .routes(routes!(runs::run_retry))
+        .routes(routes!(runs::run_answer))
+        .routes(routes!(state::session_state_list))
+        .routes(routes!(state::session_state_get, state::session_state_set, state::session_state_delete))
+        .routes(routes!(state::run_state_list))
+        .routes(routes!(state::run_state_get, state::run_state_set, state::run_state_delete))
+        .routes(routes!(state::owner_state_list))
+        .routes(routes!(state::owner_state_get, state::owner_state_set, state::owner_state_delete))
+        .routes(routes!(artifacts::session_artifacts, artifacts::artifact_put))
+        .routes(routes!(artifacts::run_artifacts))
+        .routes(routes!(artifacts::artifact_get, artifacts::artifact_delete))
+        .routes(routes!(artifacts::artifact_content))
+        .routes(routes!(bindings::binding_list))
+        .routes(routes!(bindings::binding_invalidate))
+        .routes(routes!(search::session_search))
+        .routes(routes!(portable::session_import))
+        .routes(routes!(keys::key_list, keys::key_create))
+        .routes(routes!(keys::key_revoke));
+    [(open, document::OPEN), (resources, document::RESOURCE)]
 }
 
 impl Http {
     /// An edge on `kernel` for those whom `access` lets in, until `stop`.
-    pub fn new(kernel: Kernel, access: Access, stop: CancellationToken) -> Self {
+    pub fn new(kernel: Kernel, access: Access, limits: HttpLimits, stop: CancellationToken) -> Self {
         // A body holds a prompt and a system prompt, metadata and model options, each escaped at worst sixfold.
-        let limits = kernel.limits();
-        let texts = limits.prompt_bytes.saturating_add(limits.metadata_bytes);
+        let texts = kernel.limits().prompt_bytes.saturating_add(kernel.limits().metadata_bytes);
         let body_bytes = texts.saturating_mul(12).saturating_add(64 << 10);
-        Self { kernel, access: Arc::new(access), hosts: Arc::default(), stop, body_bytes }
+        let parts = endpoints().map(|(router, common)| (router.into_openapi(), common));
+        let streams = Arc::<streams::Streams>::default();
+        Self {
+            document: Arc::new(document::Document::new(kernel.limits(), parts)),
+            metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone())),
+            kernel,
+            access: Arc::new(access),
+            hosts: Arc::default(),
+            stop,
+            limits,
+            body_bytes,
+            requests: Arc::new(Semaphore::new(limits.requests)),
+            streams,
+        }
     }
 
     /// The same edge, which others may reach by these host names.
@@ -52,34 +139,13 @@ impl Http {
 
     /// Every endpoint.
     pub fn router(self) -> Router {
-        let open = Router::new().route("/health", get(health::health)).route("/ready", get(health::ready));
-        let resources = Router::new()
-            .route("/v1/adapters", get(health::adapters))
-            .route("/v1/sessions", get(sessions::session_list).post(sessions::session_resolve))
-            .route(
-                "/v1/sessions/{session}",
-                get(sessions::session_get).patch(sessions::session_patch).delete(sessions::session_delete),
-            )
-            .route("/v1/sessions/{session}/snapshot", get(sessions::session_snapshot))
-            .route("/v1/sessions/{session}/messages", get(sessions::session_messages))
-            .route("/v1/sessions/{session}/tree", get(sessions::session_tree))
-            .route("/v1/sessions/{session}/events", get(events::session_events))
-            .route("/v1/sessions/{session}/bindings", get(bindings::binding_list))
-            .route("/v1/sessions/{session}/bindings/{adapter}", delete(bindings::binding_invalidate))
-            .route("/v1/sessions/{session}/runs", post(runs::run_create_in))
-            .route("/v1/runs", get(runs::run_list).post(runs::run_create))
-            .route("/v1/runs/{run}", get(runs::run_get))
-            .route("/v1/runs/{run}/attempts", get(runs::run_attempts))
-            .route("/v1/runs/{run}/events", get(events::run_events))
-            .route("/v1/runs/{run}/cancel", post(runs::run_cancel))
-            .route("/v1/runs/{run}/retry", post(runs::run_retry))
-            .route("/v1/runs/{run}/answer", post(runs::run_answer))
-            .route("/v1/keys", get(keys::key_list).post(keys::key_create))
-            .route("/v1/keys/{key}", delete(keys::key_revoke));
-        open.merge(resources)
+        let [open, resources] = endpoints().map(|(router, _)| Router::from(router));
+        let bounded = resources.layer(middleware::from_fn_with_state(self.clone(), watch::bound));
+        open.merge(bounded)
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)
             .layer(middleware::from_fn_with_state(self.clone(), guard::check_origin))
+            .layer(middleware::from_fn_with_state(self.clone(), watch::observe))
             .with_state(self)
     }
 }

@@ -6,18 +6,19 @@
 //! ```
 //!
 //! Invariants: deltas apart, nothing is published or acted upon before its commit returned; one commit is in flight
-//! per session; an idle session leaves memory.
+//! per session; an idle session that no controller reads leaves memory.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Attempt, Message, Position, Proof, Run, Time};
+use mainspring_core::{Attempt, Message, Proof, Run, Time};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapter::Holder;
+use crate::board::LiveStatus;
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::kernel::{CancelOutcome, Shared, Work};
@@ -30,17 +31,23 @@ mod binding;
 mod cancel;
 mod command;
 mod commit;
+mod compact;
+mod data;
 mod draft;
 mod execute;
+mod lifetime;
 mod recover;
 mod session;
 mod snapshot;
+mod tree;
 pub(crate) use binding::BindingChange;
 pub(crate) use command::{AcceptOutcome, Command, Reply};
+pub(crate) use data::{Data, StateWrite};
 use draft::Draft;
 pub(crate) use draft::{Hot, before};
 use session::created;
 pub(crate) use session::unborn;
+pub(crate) use snapshot::Instant;
 
 pub(crate) struct Actor {
     shared: Arc<Shared>,
@@ -55,12 +62,16 @@ pub(crate) struct Actor {
     /// Runs that wait their turn, the next first.
     queue: VecDeque<Run>,
     next_no: u32,
+    /// The last tip that is known to owe no tool a result.
+    answered: Option<mainspring_core::Point>,
     /// True while a permit is on order.
     ordered: bool,
     /// Until when no permit is ordered, because what it was for could not be started; and the pause after that.
     stalled: Option<(Time, u64)>,
-    idle_since: Time,
+    stay: lifetime::Stay,
     counted: Work,
+    /// What the board was told last: status and title.
+    shown: Option<(LiveStatus, Option<String>)>,
     /// Set when another writer has taken over or the session is deleted: the actor ends.
     over: bool,
     shutdown: Option<oneshot::Sender<()>>,
@@ -91,24 +102,22 @@ impl Actor {
     pub(crate) fn new(
         shared: Arc<Shared>,
         fence: Fence,
+        feed: Arc<Feed>,
         loaded: Loaded,
         stored: bool,
         channel: (mpsc::UnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
     ) -> Self {
-        let at = Position { cursor: loaded.cursor, pos: loaded.pos };
-        let feed = Feed::new(fence, at, shared.dirty.clone(), shared.options.limits.message_bytes);
+        let open = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());
+        feed.take_up(fence, &loaded, open.map(|run| run.id));
         let hot = Hot {
             lines: loaded.lines.iter().map(|line| (line.id, *line)).collect(),
             effects: loaded.effects,
             unanswered: vec![],
             last_role: None,
             binding: None,
+            state_at_pen: vec![],
             session: loaded.session,
         };
-        let open = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());
-        feed.show_guests(hot.session.visibility);
-        feed.restore(loaded.chunks, open.map(|run| run.id));
-        let idle_since = shared.clock.now();
         let latest = loaded.latest.as_ref();
         Self {
             feed,
@@ -126,10 +135,12 @@ impl Actor {
                 .cloned()
                 .collect(),
             next_no: latest.map_or(0, |run| run.no) + 1,
+            answered: None,
             ordered: false,
             stalled: None,
-            idle_since,
+            stay: lifetime::Stay::default(),
             counted: Work::default(),
+            shown: None,
             over: false,
             shutdown: None,
             shared,
@@ -142,10 +153,11 @@ impl Actor {
         self.count();
         loop {
             let deadline = self.deadline();
-            let clock = self.shared.clock.clone();
+            let (clock, feed) = (self.shared.clock.clone(), self.feed.clone());
             let command = tokio::select! {
                 biased;
                 command = self.rx.recv() => command,
+                () = feed.left() => Some(Command::Release),
                 () = clock.sleep_until(deadline) => None,
             };
             match command {
@@ -158,7 +170,7 @@ impl Actor {
             if self.shutdown.is_some() && !self.active.as_ref().is_some_and(acts) {
                 self.over = true;
             }
-            if self.over || (self.is_idle() && self.leave()) {
+            if self.over || self.leave() {
                 break;
             }
         }
@@ -166,7 +178,17 @@ impl Actor {
     }
 
     async fn handle(&mut self, command: Command) {
-        self.idle_since = self.shared.clock.now();
+        let changes = command.is_change();
+        self.handle_only(command).await;
+        self.pump();
+        if changes {
+            self.arm();
+        } else {
+            self.arm_loaded();
+        }
+    }
+
+    async fn handle_only(&mut self, command: Command) {
         match command {
             Command::Accept(accept, reply) => {
                 let outcome = Box::pin(self.accept(*accept)).await;
@@ -179,6 +201,7 @@ impl Actor {
             Command::Create(request, reply) => {
                 let outcome = self.create(request).await;
                 self.over |= !self.stored;
+                self.opened(true);
                 let _ = reply.send(outcome);
             }
             Command::Cancel(run, reply) => self.cancel(run, reply).await,
@@ -200,10 +223,28 @@ impl Actor {
                 let outcome = self.change_binding(change).await;
                 let _ = reply.send(outcome);
             }
-            Command::Subscribe(caller, reply) => {
-                let outcome = self.snapshot(&caller).await;
+            Command::Snapshot(reply) => {
+                let _ = reply.send(Ok(self.instant()));
+            }
+            Command::Open { started, reply } => {
+                self.opened(started);
+                let _ = reply.send(Ok(self.hot.session.clone()));
+            }
+            Command::Close(reply) => self.stay.closing.push(reply),
+            Command::Release => {}
+            Command::Compact(before, reply) => {
+                let outcome = self.compact(before).await;
                 let _ = reply.send(outcome);
             }
+            Command::Navigate(to, version, reply) => {
+                let outcome = self.navigate(to, version).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Fork(fork, reply) => {
+                let outcome = self.fork(*fork).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Data(data) => self.data(*data).await,
             Command::Record { by, records, reply } => {
                 let outcome = self.record(by, records).await;
                 let _ = reply.send(outcome);
@@ -218,7 +259,6 @@ impl Actor {
             Command::Granted(permit) => self.granted(permit).await,
             Command::Shutdown(done) => self.shut_down(done).await,
         }
-        self.pump();
     }
 
     /// Does what is due: kills, expires, tries again.
@@ -235,9 +275,6 @@ impl Actor {
 
     /// When something is due; far away if nothing is.
     fn deadline(&self) -> Time {
-        // With a permit on order it cannot leave, so it waits for the permit, not for the time.
-        let idle =
-            (self.is_idle() && !self.ordered).then(|| self.idle_since.plus(self.shared.options.idle_unload));
         let retry = self.queue.front().filter(|_| self.active.is_none()).and_then(|run| match run.state {
             mainspring_core::RunState::Queued { retry_at } => {
                 retry_at.filter(|at| *at > self.shared.clock.now())
@@ -249,7 +286,11 @@ impl Actor {
             .stalled
             .map(|(until, _)| until)
             .filter(|until| !self.ordered && *until > self.shared.clock.now());
-        [idle, retry, kill, stalled, self.expiry()].into_iter().flatten().min().unwrap_or(Time(i64::MAX))
+        [self.unload_at(), retry, kill, stalled, self.expiry()]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(Time(i64::MAX))
     }
 
     /// When the open question of the active run expires.
@@ -306,28 +347,17 @@ impl Actor {
             active => Work { queued: self.queue.len(), active: active.is_some().into(), blocked: 0 },
         };
         self.shared.work_changed(std::mem::replace(&mut self.counted, now), now);
+        self.show();
     }
 
     fn is_idle(&self) -> bool {
         self.active.is_none() && self.queue.is_empty()
     }
 
-    /// Leaves memory if nobody needs the session; false if it stays.
-    fn leave(&mut self) -> bool {
-        let due = self.idle_since.plus(self.shared.options.idle_unload) <= self.shared.clock.now();
-        if !due || self.ordered {
-            return false;
-        }
-        if self.feed.readers() > 0 {
-            self.idle_since = self.shared.clock.now();
-            return false;
-        }
-        self.shared.forget(self.fence.session, &self.tx, || self.rx.is_empty())
-    }
-
     /// Ends before it has begun: whoever called is told why.
     pub(crate) async fn abandon(mut self, error: &Error) {
-        self.shared.forget(self.fence.session, &self.tx, || true);
+        self.shared.forget(self.fence.session, &self.tx);
+        self.feed.fail(error);
         self.rx.close();
         while let Some(command) = self.rx.recv().await {
             command.refuse(error);
@@ -336,11 +366,15 @@ impl Actor {
 
     /// Hands on what arrived after the actor had decided to end.
     async fn farewell(mut self) {
+        if self.over {
+            // Before anybody can take its place.
+            self.unshow();
+        }
         self.rx.close();
         self.shared.work_changed(self.counted, Work::default());
-        self.shared.forget(self.fence.session, &self.tx, || true);
-        self.feed.authorize(None);
         if self.over {
+            self.shared.forget(self.fence.session, &self.tx);
+            self.feed.authorize(None);
             self.feed.close();
             if let Some(active) = self.active.as_ref().filter(|active| active.task.is_some()) {
                 // Nobody records what comes of it any more, but nothing goes on acting either.
@@ -349,10 +383,15 @@ impl Actor {
             }
         }
         while let Some(command) = self.rx.recv().await {
-            // A deleted session stays gone; an idle one is loaded again. What came from an attempt was for this actor.
-            if command.is_call() {
-                self.shared.dispatch(self.fence.session, command);
+            match command {
+                Command::Close(reply) => self.stay.closing.push(reply),
+                // A deleted session stays gone; an idle one is loaded again. What came from an attempt was for this actor.
+                command if command.is_call() => self.shared.dispatch(self.fence.session, command),
+                _ => {}
             }
+        }
+        for reply in self.stay.closing {
+            let _ = reply.send(Ok(()));
         }
         if let Some(done) = self.shutdown {
             let _ = done.send(());

@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::feed::DeltaError;
 
 mod handle;
+pub use crate::kernel::NewArtifact;
 pub use handle::AttemptHandle;
 pub(crate) use handle::{HandleParts, Holder, Recording};
 
@@ -42,6 +43,7 @@ pub trait Adapter: Send + Sync + 'static {
 
 /// What an adapter can do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Capabilities {
     /// Its name.
@@ -72,6 +74,7 @@ pub struct Capabilities {
 
 /// What a restart of the process means for an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RestartBehavior {
     /// Its native sessions go on.
@@ -249,6 +252,11 @@ pub enum Record {
     Progress {
         /// For people.
         text: String,
+    },
+    /// What the session is about, in a few words: its title, unless a person has given it one.
+    Title {
+        /// At most 50 characters of it are taken.
+        title: String,
     },
     /// Tokens and cost were spent.
     Usage(Usage),

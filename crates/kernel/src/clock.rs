@@ -1,7 +1,7 @@
 //! The clock: the one home of wall-clock time, and of waiting for it.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mainspring_core::Time;
 use tokio::sync::watch;
@@ -12,14 +12,16 @@ pub struct Clock(Arc<Source>);
 
 #[derive(Debug)]
 enum Source {
-    System,
+    /// And when it was made.
+    System(Instant),
     Manual(watch::Sender<Time>),
 }
 
 impl Clock {
     /// The system's clock.
+    #[expect(clippy::disallowed_methods, reason = "this is the home of the clock")]
     pub fn system() -> Self {
-        Self(Arc::new(Source::System))
+        Self(Arc::new(Source::System(Instant::now())))
     }
 
     /// A clock that stands at `start` until [`Clock::advance`] turns it.
@@ -30,15 +32,23 @@ impl Clock {
     /// The time now.
     pub fn now(&self) -> Time {
         match &*self.0 {
-            Source::System => system_now(),
+            Source::System(_) => system_now(),
             Source::Manual(now) => *now.borrow(),
+        }
+    }
+
+    /// A moment of a time that never jumps, to tell how long something took.
+    pub fn elapsed(&self) -> Duration {
+        match &*self.0 {
+            Source::System(made) => made.elapsed(),
+            Source::Manual(now) => Duration::from_millis(now.borrow().since(Time(0))),
         }
     }
 
     /// Returns once it is `time` or later.
     pub async fn sleep_until(&self, time: Time) {
         match &*self.0 {
-            Source::System => system_sleep(time.since(system_now())).await,
+            Source::System(_) => system_sleep(time.since(system_now())).await,
             Source::Manual(now) => {
                 // The sender lives as long as this clock, so waiting cannot end early.
                 let _ = now.subscribe().wait_for(|now| *now >= time).await;

@@ -1,6 +1,6 @@
 //! What the kernel says when it will not do as asked: a stable code, the thing, the remedy.
 
-use mainspring_core::{BadName, MessageId, Refusal, RunId, RunStatus};
+use mainspring_core::{BadName, MessageId, Position, Refusal, RunId, RunStatus, Unexpected};
 
 use crate::store::StoreError;
 
@@ -31,6 +31,14 @@ pub enum Error {
         /// How large it may be.
         limit: usize,
     },
+    /// There are as many as there may be.
+    #[error("there are {limit} {what} already, and no more are allowed; remove some first")]
+    TooMany {
+        /// What.
+        what: &'static str,
+        /// How many there may be.
+        limit: usize,
+    },
     /// The adapter is not one of ours.
     #[error("no adapter {name:?}; there is {known}")]
     UnknownAdapter {
@@ -59,6 +67,23 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// A session cannot be both made and loaded.
+    #[error("start a session as new or load one, not both")]
+    AmbiguousMode,
+    /// Neither the session nor whoever starts it names a model.
+    #[error("no model: the session has none, and none was given; give a model or a model profile")]
+    NoModel,
+    /// A session begins without messages.
+    #[error("a session begins without messages: send prompts, or import a file")]
+    InitialMessages,
+    /// A file that was to be imported makes no sense. Nothing of it is there.
+    #[error("line {line}: {reason}")]
+    BadImport {
+        /// Which line of the file, from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Somebody else has changed it meanwhile. Look again, then try again.
     #[error("it was changed meanwhile: version {expected} was expected, it stands at {now}")]
     Changed {
@@ -85,6 +110,14 @@ pub enum Error {
     /// Only the session's last run can be tried again.
     #[error("{0} is not the last run of its session; only the last one can be tried again")]
     NotLatest(RunId),
+    /// The events that were asked for are gone: they were pruned.
+    #[error(
+        "the events up to {floor} were pruned; take a snapshot and go on after its position, or read after {floor}"
+    )]
+    Expired {
+        /// Up to where events are gone.
+        floor: Position,
+    },
     /// A rule said no.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -108,29 +141,32 @@ pub enum Error {
 }
 
 impl Error {
-    /// The stable code.
-    pub const fn code(&self) -> &'static str {
-        match self {
-            Self::NotFound { .. } => "not_found",
-            Self::Forbidden(_) => "forbidden",
-            Self::Invalid(_) => "invalid_request",
-            Self::TooLarge { .. } => "too_large",
-            Self::UnknownAdapter { .. } => "adapter_not_registered",
-            Self::Unsupported { .. } => "adapter_incompatible",
-            Self::RequestConflict { .. } => "request_conflict",
-            Self::AlreadyExists { .. } => "already_exists",
-            Self::Changed { .. } => "version_conflict",
-            Self::Busy { .. } => "session_busy",
-            Self::NotUserMessage(_) => "not_user_message",
-            Self::NotAssistantMessage(_) => "not_assistant_message",
-            Self::Abandoned(_) => "abandoned_message",
-            Self::NotLatest(_) => "not_latest_run",
-            Self::Refused(refusal) => refusal.code(),
-            Self::Overloaded { .. } => "overloaded",
-            Self::ShuttingDown => "shutting_down",
-            Self::Unavailable(_) => "unavailable",
-            Self::Corrupt(_) => "corrupt",
-        }
+    mainspring_core::codes! {
+        Self::NotFound { .. } => "not_found",
+        Self::Forbidden(_) => "forbidden",
+        Self::Invalid(_) => "invalid_request",
+        Self::TooLarge { .. } => "too_large",
+        Self::TooMany { .. } => "too_many",
+        Self::UnknownAdapter { .. } => "adapter_not_registered",
+        Self::Unsupported { .. } => "adapter_incompatible",
+        Self::RequestConflict { .. } => "request_conflict",
+        Self::AlreadyExists { .. } => "already_exists",
+        Self::AmbiguousMode => "ambiguous_mode",
+        Self::NoModel => "no_model",
+        Self::InitialMessages => "initial_messages_not_supported",
+        Self::BadImport { .. } => "invalid_import",
+        Self::Changed { .. } => "version_conflict",
+        Self::Busy { .. } => "session_busy",
+        Self::NotUserMessage(_) => "not_user_message",
+        Self::NotAssistantMessage(_) => "not_assistant_message",
+        Self::Abandoned(_) => "abandoned_message",
+        Self::NotLatest(_) => "not_latest_run",
+        Self::Expired { .. } => "cursor_expired",
+        Self::Overloaded { .. } => "overloaded",
+        Self::ShuttingDown => "shutting_down",
+        Self::Unavailable(_) => "unavailable",
+        Self::Corrupt(_) => "corrupt",
+        ; Self::Refused(refusal) => refusal.code(),
     }
 
     /// True when the same request may succeed later.
@@ -151,9 +187,16 @@ impl From<BadName> for Error {
     }
 }
 
+impl From<Unexpected> for Error {
+    fn from(unexpected: Unexpected) -> Self {
+        Self::Changed { expected: unexpected.expected, now: unexpected.now }
+    }
+}
+
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
+            StoreError::Pruned(floor) => Self::Expired { floor },
             StoreError::Corrupt(what) => Self::Corrupt(what),
             StoreError::Unavailable(what) => Self::Unavailable(what),
             StoreError::Fenced | StoreError::Conflict(_) => Self::Unavailable(error.to_string()),

@@ -7,19 +7,33 @@
 //! Events and streamed bytes have one order. Deltas are published before they are durable; an event only after its
 //! commit. While a commit is under way a *barrier* holds back the bytes that come after its events, so every reader
 //! sees the same order, and so a reader that has seen more bytes than an event's `pos` knows that a crash lost them.
+//!
+//! ```text
+//! loading ──found──▶ away ◀──────▶ live ──▶ closed        loading | away | live ──▶ failed
+//!                 (readers alone)  (with an actor)
+//! ```
+//!
+//! A feed belongs to its session, not to its actor: readers keep theirs while the session is not in memory, and it goes
+//! on when the session comes back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position, RunId, SessionId, Visibility};
 use parking_lot::Mutex;
+use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::error::Error;
+use crate::meters::Meters;
 use crate::store::{Chunk, Fence};
 
+mod life;
 mod subscription;
+pub(crate) use life::Standing;
+pub use life::SubscriptionMode;
 pub use subscription::{Delta, Item, Subscription, Thought};
 
 /// How many events a feed keeps in memory for its readers; older ones are read from the store.
@@ -33,15 +47,19 @@ pub struct Feed {
     session: SessionId,
     state: Mutex<State>,
     wake: Notify,
-    readers: AtomicUsize,
+    readers: life::Readers,
     /// Whether others than the owner may read.
     shown: AtomicBool,
     dirty: UnboundedSender<Arc<Feed>>,
     message_bytes: usize,
+    meters: Arc<Meters>,
 }
 
 #[derive(Debug)]
 struct State {
+    phase: Phase,
+    /// How often an actor has taken the feed up.
+    tenures: u64,
     fence: Fence,
     cursor: Cursor,
     pos: u64,
@@ -54,9 +72,26 @@ struct State {
     is_dirty: bool,
     writer: Option<Writer>,
     late: u64,
+    /// Deltas that are not counted yet, and their bytes.
+    deltas: u64,
+    delta_bytes: u64,
     thoughts: VecDeque<Thought>,
     thought_no: u64,
-    closed: bool,
+}
+
+/// Whether anybody writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Phase {
+    /// Where the stream stands is not known yet.
+    Loading,
+    /// The session is in memory.
+    Live,
+    /// The session is not in memory; nothing happens in it until it is.
+    Away,
+    /// The session is gone, or the process stops.
+    Closed,
+    /// The session could not be loaded.
+    Failed(Error),
 }
 
 /// The attempt that may write, and the message it is streaming.
@@ -82,7 +117,7 @@ impl Segment {
         self.start + self.text.len() as u64
     }
 
-    /// Its text from byte `from` of the stream to byte `to`. Both lie between two deltas, so on a character's edge.
+    /// Its text from byte `from` of the stream to byte `to`. Both lie on a character's edge.
     fn slice(&self, from: u64, to: u64) -> &str {
         let offset = |pos: u64| {
             usize::try_from(pos.saturating_sub(self.start)).unwrap_or(usize::MAX).min(self.text.len())
@@ -92,12 +127,39 @@ impl Segment {
 }
 
 /// Streamed text of one message, block by block.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct OpenText {
     /// The message.
+    #[serde(rename = "messageId")]
     pub message: MessageId,
     /// Its blocks: number and text.
+    #[serde(serialize_with = "blocks_write")]
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<OpenBlock>))]
     pub blocks: Vec<(u32, String)>,
+}
+
+/// Streamed text of one block.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+struct OpenBlock<'a> {
+    /// Its number.
+    block: u32,
+    /// Its text so far.
+    text: &'a str,
+}
+
+/// How much a feed holds in memory. It does not grow with its readers, nor with how slow they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    /// Events.
+    pub events: usize,
+    /// Bytes of text that is not in a message yet.
+    pub bytes: usize,
+    /// Thoughts.
+    pub thoughts: usize,
+    /// Who reads.
+    pub readers: usize,
 }
 
 /// Why a delta was not taken.
@@ -112,36 +174,40 @@ pub enum DeltaError {
 }
 
 impl Feed {
-    /// The feed of a session whose stream stands at `at`.
+    /// The feed of a session of which nothing is known yet.
     pub(crate) fn new(
-        fence: Fence,
-        at: Position,
+        session: SessionId,
         dirty: UnboundedSender<Arc<Feed>>,
         message_bytes: usize,
+        meters: Arc<Meters>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            session: fence.session,
+            session,
             state: Mutex::new(State {
-                fence,
-                cursor: at.cursor,
-                pos: at.pos,
+                phase: Phase::Loading,
+                tenures: 0,
+                fence: Fence { session, epoch: 0 },
+                cursor: Cursor::START,
+                pos: 0,
                 barrier: None,
                 recent: VecDeque::new(),
-                floor: at.cursor,
+                floor: Cursor::START,
                 text: VecDeque::new(),
-                flushed: at.pos,
+                flushed: 0,
                 is_dirty: false,
                 writer: None,
                 late: 0,
+                deltas: 0,
+                delta_bytes: 0,
                 thoughts: VecDeque::new(),
                 thought_no: 0,
-                closed: false,
             }),
             wake: Notify::new(),
-            readers: AtomicUsize::new(0),
+            readers: life::Readers::default(),
             shown: AtomicBool::new(false),
             dirty,
             message_bytes,
+            meters,
         })
     }
 
@@ -156,10 +222,10 @@ impl Feed {
         if text.is_empty() {
             return Ok(());
         }
-        let mut state = self.state.lock();
-        let state = &mut *state;
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         let Some(writer) = state.writer.as_mut().filter(|writer| writer.attempt == by) else {
-            state.late += 1;
+            self.late_call(&mut state.late);
             return Err(DeltaError::Revoked);
         };
         if writer.bytes + text.len() > self.message_bytes {
@@ -178,10 +244,14 @@ impl Feed {
             }),
         }
         state.pos += text.len() as u64;
+        state.deltas += 1;
+        state.delta_bytes += text.len() as u64;
         if !std::mem::replace(&mut state.is_dirty, true) {
             // The flusher is gone only when the kernel is.
             let _ = self.dirty.send(self.clone());
         }
+        // Whoever wakes wants the lock, and there may be thousands of them.
+        drop(guard);
         self.wake.notify_waiters();
         Ok(())
     }
@@ -193,7 +263,7 @@ impl Feed {
         }
         let mut state = self.state.lock();
         if state.writer.as_ref().is_none_or(|writer| writer.attempt != by) {
-            state.late += 1;
+            self.late_call(&mut state.late);
             return Err(DeltaError::Revoked);
         }
         state.thought_no += 1;
@@ -213,7 +283,12 @@ impl Feed {
 
     /// Counts a late call of an attempt without authority.
     pub(crate) fn count_late(&self) {
-        self.state.lock().late += 1;
+        self.late_call(&mut self.state.lock().late);
+    }
+
+    fn late_call(&self, late: &mut u64) {
+        *late += 1;
+        self.meters.late_calls.add(1);
     }
 
     /// How many late calls were refused.
@@ -236,7 +311,7 @@ impl Feed {
             writer.open = None;
             writer.bytes = 0;
         }
-        (state.pos, open_texts(&state.text, u64::MAX))
+        (state.pos, state.open_texts(u64::MAX))
     }
 
     /// Begins again after a commit that failed: the sealed message is open again.
@@ -270,27 +345,18 @@ impl Feed {
             }
             state.flushed = state.flushed.max(completed);
         }
+        drop(state);
         self.wake.notify_waiters();
     }
 
-    /// Ends the feed: readers get what is left and then the end.
-    pub(crate) fn close(&self) {
-        self.state.lock().closed = true;
-        self.wake.notify_waiters();
-    }
-
-    /// Takes over the durable text of a message that was being streamed when the process ended.
-    pub(crate) fn restore(&self, chunks: Vec<Chunk>, run: Option<RunId>) {
+    /// The events up to `floor` are gone for good: who has not seen them learns it from the store.
+    pub(crate) fn prune(&self, floor: Cursor) {
         let mut state = self.state.lock();
-        for chunk in chunks {
-            state.text.push_back(Segment {
-                start: chunk.pos,
-                run,
-                message: chunk.message,
-                block: chunk.block,
-                text: chunk.text,
-            });
+        state.floor = state.floor.max(floor);
+        while state.recent.front().is_some_and(|event| event.cursor <= floor) {
+            state.recent.pop_front();
         }
+        self.wake.notify_waiters();
     }
 
     /// The text that is not durable yet, for the flusher. It counts as durable from now on.
@@ -299,6 +365,7 @@ impl Feed {
         let (from, to, fence) = (state.flushed, state.pos, state.fence);
         state.flushed = to;
         state.is_dirty = false;
+        self.meters.streamed(std::mem::take(&mut state.deltas), std::mem::take(&mut state.delta_bytes));
         let newer = state.text.iter().rev().take_while(|segment| segment.end() > from).count();
         let segments = state.text.iter().skip(state.text.len() - newer);
         let chunk = |segment: &Segment| Chunk {
@@ -323,8 +390,8 @@ impl Feed {
     /// Where the stream stands and the text that is being streamed, at one instant.
     pub(crate) fn now(&self) -> (Position, Vec<OpenText>) {
         let state = self.state.lock();
-        let pos = state.barrier.unwrap_or(state.pos);
-        (Position { cursor: state.cursor, pos }, open_texts(&state.text, pos))
+        let at = state.at();
+        (at, state.open_texts(at.pos))
     }
 
     /// Lets others than the owner read, or no more: they get nothing of what is published from now on.
@@ -332,28 +399,53 @@ impl Feed {
         self.shown.store(visibility == Visibility::Org, Ordering::Release);
     }
 
-    /// How many readers there are.
-    pub fn readers(&self) -> usize {
-        self.readers.load(Ordering::Relaxed)
+    /// Where the stream stands.
+    pub(crate) fn at(&self) -> Position {
+        self.state.lock().at()
+    }
+
+    /// How much it holds.
+    pub(crate) fn held(&self) -> Held {
+        let state = self.state.lock();
+        Held {
+            events: state.recent.len(),
+            bytes: state.text.iter().map(|segment| segment.text.len()).sum(),
+            thoughts: state.thoughts.len(),
+            readers: self.readers.all(),
+        }
     }
 }
 
-fn open_texts(text: &VecDeque<Segment>, until: u64) -> Vec<OpenText> {
+impl State {
+    fn at(&self) -> Position {
+        Position { cursor: self.cursor, pos: self.barrier.unwrap_or(self.pos) }
+    }
+
+    fn open_texts(&self, until: u64) -> Vec<OpenText> {
+        let segments = self.text.iter().filter(|segment| segment.start < until);
+        open_texts(
+            segments.map(|segment| (segment.message, segment.block, segment.slice(segment.start, until))),
+        )
+    }
+}
+
+/// Puts stretches of text together, message by message: its id, the block's number, the text.
+pub(crate) fn open_texts<'a>(stretches: impl Iterator<Item = (MessageId, u32, &'a str)>) -> Vec<OpenText> {
     let mut open: Vec<OpenText> = vec![];
-    for segment in text.iter().filter(|segment| segment.start < until) {
-        let slice = segment.slice(segment.start, until);
-        if open.last().is_none_or(|last| last.message != segment.message) {
-            open.push(OpenText { message: segment.message, blocks: vec![] });
+    for (message, block, text) in stretches {
+        if open.last().is_none_or(|last| last.message != message) {
+            open.push(OpenText { message, blocks: vec![] });
         }
         let Some(last) = open.last_mut() else { continue };
         // In the order of their numbers, whichever began first.
-        match last.blocks.binary_search_by_key(&segment.block, |(block, _)| *block) {
-            Ok(at) => last.blocks[at].1.push_str(slice),
-            Err(at) => last.blocks.insert(at, (segment.block, slice.to_owned())),
+        match last.blocks.binary_search_by_key(&block, |(block, _)| *block) {
+            Ok(at) => last.blocks[at].1.push_str(text),
+            Err(at) => last.blocks.insert(at, (block, text.to_owned())),
         }
     }
     open
 }
 
-#[cfg(test)]
-mod tests;
+fn blocks_write<S: serde::Serializer>(blocks: &[(u32, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(blocks.iter().map(|(block, text)| OpenBlock { block: *block, text }))
+}

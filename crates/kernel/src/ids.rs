@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AttemptId, BindingId, EventId, GrantId, KeyId, LineId, MessageId, NodeId, RunId, SessionId, WaitId,
+    ArtifactId, AttemptId, BindingId, EventId, GrantId, KeyId, LineId, MessageId, NodeId, RunId, SessionId,
+    WaitId,
 };
 use parking_lot::Mutex;
 
@@ -74,7 +75,7 @@ macro_rules! draws {
 }
 draws! {
     session: SessionId, run: RunId, attempt: AttemptId, event: EventId, message: MessageId, node: NodeId, wait: WaitId,
-    line: LineId, key: KeyId, binding: BindingId, grant: GrantId,
+    line: LineId, key: KeyId, binding: BindingId, grant: GrantId, artifact: ArtifactId,
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the home of random numbers")]

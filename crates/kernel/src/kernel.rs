@@ -3,38 +3,57 @@
 //! It holds the store, the adapters and the live sessions' actors, resolves names to sessions, keeps owners apart, and
 //! passes commands on. Each verb is one method; they live in `kernel/` by noun.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainspring_core::{Limits, NodeId, SessionId};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::actor::{Actor, Command};
+use crate::actor::Command;
 use crate::adapter::{Adapter, Capabilities};
+use crate::blobs::Blobs;
+use crate::board::Board;
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::feed::Feed;
+use crate::feed::{Feed, Held};
 use crate::ids::Ids;
+use crate::meters::{Counts, Meters};
 use crate::scheduler::Scheduler;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::tasks::Tasks;
 
 mod access;
+mod artifacts;
 mod bindings;
 mod idempotency;
 mod keys;
+mod portable;
 mod requests;
 mod runs;
+mod search;
+mod seats;
 mod sessions;
+mod start;
+mod state;
+mod streams;
+mod tree;
 pub use access::Caller;
+pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
 pub use keys::{KeyQuery, NewKey, Secret};
+pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
 pub use requests::{
-    Accepted, CancelOutcome, MessageTree, NewSession, RunQuery, RunRequest, Scope, SessionPatch,
-    SessionQuery, SessionTarget, Snapshot, TreeNode,
+    Accepted, CancelOutcome, Deleted, NewSession, Opening, RunQuery, RunRequest, Scope, SessionPatch,
+    SessionQuery, SessionTarget, Snapshot,
 };
-pub use sessions::{ends_run, session_ref};
+pub use search::{MessageHit, SearchHit, SearchQuery, SearchResult};
+pub use sessions::session_ref;
+pub use start::{SessionStart, Started};
+pub use state::StateOf;
+pub(crate) use tree::Forking;
+pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 
 /// How a kernel behaves.
 #[derive(Debug, Clone)]
@@ -61,6 +80,10 @@ pub struct Options {
     pub on_orphan: OnOrphan,
     /// The name of this process; a fresh one if not given.
     pub node: Option<NodeId>,
+    /// The folder of artifacts' bytes, this kernel's alone; without one none are taken.
+    pub artifacts: Option<PathBuf>,
+    /// True to name sessions that nobody has named, after their first completed turn.
+    pub auto_title: bool,
     /// False for a kernel that only reads and changes records: queued runs stay queued.
     pub execute: bool,
 }
@@ -79,6 +102,8 @@ impl Default for Options {
             retry: Retry { base: 500, max: 30_000 },
             on_orphan: OnOrphan::Leave,
             node: None,
+            artifacts: None,
+            auto_title: true,
             execute: true,
         }
     }
@@ -138,7 +163,16 @@ pub(crate) struct Shared {
     pub(crate) tasks: Tasks,
     pub(crate) scheduler: Scheduler,
     pub(crate) dirty: mpsc::UnboundedSender<Arc<Feed>>,
-    actors: Mutex<HashMap<SessionId, mpsc::UnboundedSender<Command>>>,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) board: Board,
+    seats: Mutex<HashMap<SessionId, seats::Seat>>,
+    /// Sessions that are in memory because somebody opened them, the oldest first.
+    opened: Mutex<VecDeque<SessionId>>,
+    blobs: Option<Blobs>,
+    /// Told whenever something was written that search shall find.
+    pub(crate) written: Arc<Notify>,
+    /// Sessions that are being imported.
+    importing: Mutex<HashSet<SessionId>>,
     work: watch::Sender<Work>,
     /// Told whenever a key is revoked.
     keys_revoked: watch::Sender<()>,
@@ -162,6 +196,9 @@ impl Kernel {
         // Nobody works before everything that was left is taken up, so that a start that fails has done nothing.
         let scheduler = Scheduler::new(0, options.adapter_workers.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
+        let blobs = options.artifacts.as_deref().map(Blobs::new);
+        let written = Arc::<Notify>::default();
+        let meters = Arc::new(Meters::new(clock.now()));
         let shared = Arc::new_cyclic(|me| Shared {
             store,
             adapters,
@@ -172,7 +209,13 @@ impl Kernel {
             tasks,
             scheduler,
             dirty,
-            actors: Mutex::new(HashMap::new()),
+            meters,
+            board: Board::default(),
+            seats: Mutex::new(HashMap::new()),
+            opened: Mutex::new(VecDeque::new()),
+            blobs,
+            written: written.clone(),
+            importing: Mutex::default(),
             work: watch::Sender::new(Work::default()),
             keys_revoked: watch::Sender::new(()),
             me: me.clone(),
@@ -182,6 +225,8 @@ impl Kernel {
             kernel.shutdown().await;
             return Err(error);
         }
+        let Shared { store, clock, tasks, .. } = &*kernel.shared;
+        tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), written, tasks.clone()));
         kernel.shared.scheduler.add(kernel.shared.options.max_workers);
         Ok(kernel)
     }
@@ -189,8 +234,12 @@ impl Kernel {
     /// Takes up every unfinished session. The cost is that of what is unfinished, not of what is stored.
     async fn reconcile(&self) -> Result<(), Error> {
         let unfinished = self.shared.store.unfinished().await?;
+        self.shared.blobs_recover().await?;
         for session in unfinished.deleted {
             self.shared.purge(session);
+        }
+        for session in unfinished.compacted {
+            self.shared.prune(session);
         }
         let forget = self.shared.clock.now().0 - idempotency::REMEMBERED;
         self.shared.store.requests_forget(mainspring_core::Time(forget)).await?;
@@ -229,6 +278,11 @@ impl Kernel {
         clock.sleep_until(clock.now().plus(millis)).await;
     }
 
+    /// A moment of a time that never jumps, to tell how long something took.
+    pub fn elapsed(&self) -> std::time::Duration {
+        self.shared.clock.elapsed()
+    }
+
     /// What the adapters can do.
     pub fn adapters(&self) -> Vec<Capabilities> {
         self.shared.adapters.values().map(|adapter| adapter.capabilities()).collect()
@@ -239,9 +293,19 @@ impl Kernel {
         self.shared.work.subscribe()
     }
 
+    /// What this process has done since it started.
+    pub fn counts(&self) -> Counts {
+        self.shared.meters.counts(self.shared.clock.now())
+    }
+
     /// How many sessions are in memory.
     pub fn sessions_in_memory(&self) -> usize {
-        self.shared.actors.lock().len()
+        self.shared.actors().len()
+    }
+
+    /// How much the feeds of all sessions hold in memory.
+    pub fn held(&self) -> Held {
+        self.shared.held()
     }
 
     /// Returns once nothing executes or could; what waits for a person, or behind that, keeps waiting.
@@ -254,9 +318,8 @@ impl Kernel {
     /// runs stay as they are for the next start.
     pub async fn shutdown(&self) {
         self.shared.tasks.stop();
-        let actors: Vec<_> = self.shared.actors.lock().values().cloned().collect();
         let mut stopping = vec![];
-        for actor in actors {
+        for actor in self.shared.actors() {
             let (done, stopped) = oneshot::channel();
             if actor.send(Command::Shutdown(done)).is_ok() {
                 stopping.push(stopped);
@@ -265,16 +328,13 @@ impl Kernel {
         for stopped in stopping {
             let _ = stopped.await;
         }
+        self.shared.seats_clear();
+        self.shared.board.close();
         self.shared.tasks.wait().await;
     }
 }
 
 impl Shared {
-    /// True while the session is in memory.
-    pub(crate) fn is_live(&self, session: SessionId) -> bool {
-        self.actors.lock().contains_key(&session)
-    }
-
     /// Refuses an adapter that is not one of ours.
     pub(crate) fn check_adapter(&self, name: &str) -> Result<(), Error> {
         if self.adapters.contains_key(name) {
@@ -284,159 +344,59 @@ impl Shared {
         Err(Error::UnknownAdapter { name: name.chars().take(64).collect(), known: known.join(", ") })
     }
 
-    /// Passes `command` to the session's actor, loading it if it is not in memory.
-    pub(crate) fn dispatch(&self, session: SessionId, command: Command) {
-        let mut command = command;
-        loop {
-            let Some(actor) = self.load(session, None) else {
-                command.refuse(&Error::ShuttingDown);
-                return;
-            };
-            match actor.send(command) {
-                Ok(()) => return,
-                Err(refused) => {
-                    // It was about to leave; it hands on what it had, and a new one takes its place.
-                    command = refused.0;
-                    self.forget(session, &actor, || true);
-                }
-            }
-        }
-    }
-
-    /// Calls the session's actor and waits for its answer.
-    pub(crate) async fn call<T>(
-        &self,
-        session: SessionId,
-        command: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Command,
-    ) -> Result<T, Error> {
-        let (reply, answer) = oneshot::channel();
-        self.dispatch(session, command(reply));
-        // Whoever drops a command unanswered is a session that is gone.
-        answer.await.unwrap_or_else(|_| Err(Error::not_found("session", session)))
-    }
-
-    /// An actor for a new session, which its first commit creates.
-    pub(crate) async fn birth(&self, session: mainspring_core::Session) -> Result<(), Error> {
-        let Some(me) = self.me.upgrade() else {
-            return Err(Error::ShuttingDown);
-        };
-        let id = session.id;
-        let fence = self.store.lease_take(id, self.node).await?;
-        let (tx, rx) = mpsc::unbounded_channel();
-        let actor = Actor::new(me, fence, crate::actor::unborn(session), false, (tx.clone(), rx));
-        let mut actors = self.actors.lock();
-        if self.tasks.is_stopping() {
-            return Err(Error::ShuttingDown);
-        }
-        actors.insert(id, tx);
-        drop(actors);
-        self.tasks.spawn(actor.serve());
-        Ok(())
-    }
-
-    /// The session's actor. One that is not in memory starts to load, and commands wait in its channel; `ready` learns
-    /// when it has taken up what was left. None once the process stops: whoever came now would not be told to stop.
-    fn load(
-        &self,
-        session: SessionId,
-        ready: Option<oneshot::Sender<Result<(), Error>>>,
-    ) -> Option<mpsc::UnboundedSender<Command>> {
-        let mut actors = self.actors.lock();
-        if let Some(actor) = actors.get(&session) {
-            if let Some(ready) = ready {
-                let _ = ready.send(Ok(()));
-            }
-            return Some(actor.clone());
-        }
-        if self.tasks.is_stopping() {
-            return None;
-        }
-        let (tx, rx) = mpsc::unbounded_channel();
-        actors.insert(session, tx.clone());
-        drop(actors);
-        if let Some(me) = self.me.upgrade() {
-            let tx = tx.clone();
-            self.tasks.spawn(Box::pin(async move { me.wake(session, (tx, rx), ready).await }));
-        }
-        Some(tx)
-    }
-
-    async fn wake(
-        self: Arc<Self>,
-        session: SessionId,
-        mut channel: (mpsc::UnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
-        ready: Option<oneshot::Sender<Result<(), Error>>>,
-    ) {
-        let woken = async {
-            let fence = self.store.lease_take(session, self.node).await?;
-            let loaded = self.store.session_load(session).await?;
-            Ok::<_, Error>((fence, loaded.ok_or_else(|| Error::not_found("session", session))?))
-        };
-        let (fence, loaded) = match woken.await {
-            Ok(woken) => woken,
-            Err(error) => {
-                self.forget(session, &channel.0, || true);
-                channel.1.close();
-                while let Some(command) = channel.1.recv().await {
-                    command.refuse(&error);
-                }
-                ready.map(|ready| ready.send(Err(error)));
-                return;
-            }
-        };
-        let lost = loaded.runs.iter().find(|(run, _)| run.state.holder().is_some()).cloned();
-        let mut actor = Actor::new(self, fence, loaded, true, channel);
-        let recovered = match lost {
-            Some((run, Some(attempt))) => Box::pin(actor.recover(run, attempt)).await,
-            _ => Ok(()),
-        };
-        match recovered {
-            Ok(()) => {
-                // Counted before anybody is told that the kernel has started.
-                actor.count();
-                ready.map(|ready| ready.send(Ok(())));
-                actor.serve().await;
-            }
-            Err(error) => {
-                // Nothing may start in a session whose last run is not known to be over. The next call tries again.
-                tracing::error!(%error, %session, "what an earlier process left could not be taken up");
-                actor.abandon(&error).await;
-                ready.map(|ready| ready.send(Err(error)));
-            }
-        }
-    }
-
-    /// Takes an actor out of the registry if it is still the one there and `leaves` says so.
-    pub(crate) fn forget(
-        &self,
-        session: SessionId,
-        actor: &mpsc::UnboundedSender<Command>,
-        leaves: impl FnOnce() -> bool,
-    ) -> bool {
-        let mut actors = self.actors.lock();
-        let same = actors.get(&session).is_some_and(|known| known.same_channel(actor));
-        let gone = same && leaves();
-        if gone {
-            actors.remove(&session);
-        }
-        gone
-    }
-
     /// Removes what is left of a deleted session, a little at a time.
     pub(crate) fn purge(&self, session: SessionId) {
-        let (store, tasks) = (self.store.clone(), self.tasks.clone());
+        let store = self.store.clone();
+        self.in_steps(session, move || {
+            let store = store.clone();
+            async move { store.session_purge(session).await }
+        });
+    }
+
+    /// Removes the events that a session has pruned, a little at a time.
+    pub(crate) fn prune(&self, session: SessionId) {
+        let store = self.store.clone();
+        self.in_steps(session, move || {
+            let store = store.clone();
+            async move { store.events_prune(session).await }
+        });
+    }
+
+    fn in_steps<F>(&self, session: SessionId, step: impl Fn() -> F + Send + 'static)
+    where
+        F: Future<Output = Result<bool, StoreError>> + Send,
+    {
+        let (tasks, me) = (self.tasks.clone(), self.me.clone());
         self.tasks.spawn(async move {
             while !tasks.is_stopping() {
-                match store.session_purge(session).await {
+                match step().await {
                     Ok(true) => {}
-                    Ok(false) => return,
+                    Ok(false) => {
+                        if let Some(me) = me.upgrade() {
+                            me.blobs_settle().await;
+                        }
+                        return;
+                    }
                     Err(error) => {
                         // The next start goes on with it.
-                        tracing::warn!(%error, %session, "a deleted session could not be removed entirely");
+                        tracing::warn!(%error, %session, "what is to go could not be removed entirely");
                         return;
                     }
                 }
             }
+        });
+    }
+
+    /// Removes an import that came to nothing. Commits of it that are still under way are refused first.
+    fn discard(&self, session: SessionId) {
+        let Some(me) = self.me.upgrade() else { return };
+        self.tasks.spawn(async move {
+            match me.store.lease_take(session, me.node).await {
+                Ok(_) => me.purge(session),
+                // The next start goes on with it.
+                Err(error) => tracing::warn!(%error, %session, "an import could not be removed"),
+            }
+            me.importing.lock().remove(&session);
         });
     }
 

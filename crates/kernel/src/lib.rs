@@ -5,16 +5,22 @@
 
 mod actor;
 pub mod adapter;
+mod blobs;
+pub mod board;
 pub mod clock;
 pub mod error;
 pub mod feed;
 mod flusher;
 pub mod ids;
+mod indexer;
 pub mod kernel;
+pub mod meters;
 pub mod policy;
 mod scheduler;
+pub mod search;
 pub mod store;
 pub mod tasks;
 
+pub use blobs::BlobReader;
 pub use error::Error;
 pub use kernel::{Kernel, Options};

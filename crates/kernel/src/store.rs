@@ -9,11 +9,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId, ExternalRef,
-    Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Range, Run, RunId, RunStatus,
-    Session, SessionId, SessionStatus, Time,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId,
+    ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Position, Range,
+    Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Time,
+    Unexpected,
 };
 use serde_json::Value;
+
+mod data;
+use crate::search::Query;
+pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
 
 /// Durable storage of one mainspring, or of a cluster of them.
 ///
@@ -86,7 +91,12 @@ pub trait Store: Send + Sync + 'static {
         key: &str,
     ) -> Result<Option<Request>, StoreError>;
 
+    /// Removes some of the events that a session has pruned; true while there is more.
+    async fn events_prune(&self, session: SessionId) -> Result<bool, StoreError>;
+
     /// Events of a session after `after`, in order; those of `run` alone if it is given.
+    ///
+    /// Refused with [`StoreError::Pruned`] if one of them may have been pruned.
     async fn events_after(
         &self,
         session: SessionId,
@@ -94,6 +104,9 @@ pub trait Store: Send + Sync + 'static {
         after: Cursor,
         limit: usize,
     ) -> Result<Vec<Event>, StoreError>;
+
+    /// Where the last event of a session before `before` stands.
+    async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError>;
 
     /// The last `limit` messages of the path to `tip` that lie above depth `before`, root first.
     async fn path(
@@ -103,22 +116,104 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<PlacedMessage>, StoreError>;
 
-    /// One message that `session` made, with its line.
+    /// One message that `session` sees, with its line.
     async fn message_get(
         &self,
         session: SessionId,
         message: MessageId,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
 
-    /// The shape of `session`'s path to `tip`: its lines, root first, and the cursors on them.
-    async fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError>;
+    /// How `session`'s path turns if it is to end at `to` and not at `from`.
+    async fn turn(&self, session: SessionId, from: Option<Point>, to: Point) -> Result<Turn, StoreError>;
 
-    /// The shape of a session's tree: its lines and cursors.
-    async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError>;
+    /// The leaf that `session`'s cursors lead to from `at`, and its line if that is the session's own.
+    async fn leaf(
+        &self,
+        session: SessionId,
+        at: Point,
+    ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
 
-    /// The messages of one stretch of a line.
-    async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError>;
+    /// The first `limit` messages that `session` sees beneath `at`, or its roots: the one that goes straight on, then
+    /// those of other lines in the order of their opening. Abandoned ones are left out.
+    async fn children(
+        &self,
+        session: SessionId,
+        at: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError>;
 
+    /// One message that `session` sees in its tree, and what stands around it.
+    async fn tree_row(&self, session: SessionId, message: MessageId) -> Result<Option<TreeRow>, StoreError>;
+
+    /// What `session` sees of its tree after `after`: line by line in the order of opening, parents before children.
+    async fn tree_page(
+        &self,
+        session: SessionId,
+        after: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<TreeRow>, StoreError>;
+
+    /// Prepares some of what was written since for search; true while there is more. What is not prepared yet is found
+    /// as well, only more slowly.
+    async fn search_index(&self) -> Result<bool, StoreError>;
+
+    /// Sessions of `owner` whose title holds what `query` looks for, the latest activity first.
+    async fn search_titles(
+        &self,
+        owner: &str,
+        query: &Query,
+        limit: usize,
+    ) -> Result<Vec<Session>, StoreError>;
+
+    /// Messages of `owner`'s sessions that hold what `query` looks for, the latest first, before `before`.
+    async fn search_messages(
+        &self,
+        owner: &str,
+        query: &Query,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Found>, StoreError>;
+
+    /// True when there is a session of this id, also a deleted one of which something is left.
+    async fn session_known(&self, session: SessionId) -> Result<bool, StoreError>;
+
+    /// The sessions of the same owner that were forked from this one.
+    async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError>;
+
+    /// What there is under a key of state.
+    async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError>;
+
+    /// Entries of state in the order of their keys, those after `after`.
+    async fn state_page(
+        &self,
+        at: &StateAt,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateEntry>, StoreError>;
+
+    /// How many keys of state hold something.
+    async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError>;
+
+    /// Changes state of an owner if what is expected is there; by [`mainspring_core::state::decide`], in one step.
+    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError>;
+
+    /// One artifact. Those of deleted sessions are not found.
+    async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError>;
+
+    /// Artifacts of one session, the newest first.
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError>;
+
+    /// The hashes that artifacts name, and how many bytes each is to have, in order, those after `after`.
+    async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError>;
+
+    /// True if an artifact names this hash, which then is not loose any more; in one step.
+    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError>;
+
+    /// Some of the hashes that an artifact named which is gone. Others may name them still.
+    async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError>;
+
+    /// The bytes of a hash that nothing names are gone: it is not loose any more.
+    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError>;
     /// Makes an API key durable, inserted or replaced where it exists, together with the request that asked for it.
     async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError>;
 
@@ -141,6 +236,9 @@ pub enum StoreError {
     /// Somebody else has taken the right to write this session. Nothing changed.
     #[error("another writer has taken over this session")]
     Fenced,
+    /// The session's events up to here are gone. Nothing changed.
+    #[error("the events up to {0} are gone")]
+    Pruned(Position),
     /// What is stored does not make sense. Nothing changed.
     #[error("{0}")]
     Corrupt(String),
@@ -154,6 +252,8 @@ pub enum StoreError {
 pub enum Unique {
     /// `(owner, client, request)` of runs.
     RunRequest,
+    /// An id that was said to be new.
+    Id,
     /// `(owner, operation, key)` of requests.
     RequestKey,
     /// A name a session is found by: key, external reference or legacy alias.
@@ -202,6 +302,8 @@ pub struct NewEvent {
 /// One changed row. What has an id is inserted, or replaced where it exists.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Row {
+    /// Nothing has this id yet: if something has, the commit is a conflict.
+    Fresh(Fresh),
     /// A session.
     Session(Box<Session>),
     /// A run. Its owner, names, fingerprint and place never change.
@@ -218,6 +320,8 @@ pub enum Row {
     Cursor(Point, Option<LineId>),
     /// The session's streamed text before this position is in messages now.
     ChunksDrop(u64),
+    /// The session's events up to here are gone for every reader from now on. It only ever rises.
+    Floor(Position),
     /// A tool call that has begun.
     Effect(Effect),
     /// The tool call of this id has an outcome.
@@ -232,10 +336,25 @@ pub enum Row {
     Binding(Box<Binding>),
     /// A grant.
     Grant(Box<Grant>),
-    /// An artifact.
+    /// An artifact. Its bytes are durable.
     Artifact(Box<Artifact>),
+    /// An artifact of this session is no more; its hash becomes loose.
+    ArtifactGone(ArtifactId),
+    /// A piece of state.
+    State(Box<StateRow>),
+    /// What was written under this key where no message came belongs to the message before.
+    StateBack(Point, String),
     /// A delegation.
     Delegation(Box<Delegation>),
+}
+
+/// An id that is said to be new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Fresh {
+    Session(SessionId),
+    Run(RunId),
+    Message(MessageId),
 }
 
 /// A tool call that has begun and has no outcome yet.
@@ -313,6 +432,8 @@ pub struct Loaded {
     pub cursor: Cursor,
     /// The session's count of streamed bytes, as far as it is durable.
     pub pos: u64,
+    /// Up to where its events are gone.
+    pub floor: Option<Position>,
 }
 
 /// What a start has to look at.
@@ -322,6 +443,8 @@ pub struct Unfinished {
     pub live: Vec<SessionId>,
     /// Deleted sessions of which something is left.
     pub deleted: Vec<SessionId>,
+    /// Sessions with events that are gone for every reader and not removed yet.
+    pub compacted: Vec<SessionId>,
 }
 
 /// How a session is named.
@@ -342,6 +465,8 @@ pub enum SessionRef {
 pub struct SessionPage {
     /// Whose.
     pub whose: Whose,
+    /// Only those that are kept at hand, or only the others.
+    pub pinned: Option<bool>,
     /// Only these.
     pub status: Option<SessionStatus>,
     /// Only these.
@@ -405,11 +530,45 @@ pub struct PlacedMessage {
     pub point: Option<Point>,
 }
 
-/// The shape of a session's tree.
+/// A message that was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// Its place in the order of arrival.
+    pub place: u64,
+    /// The session whose tree it stands in.
+    pub session: SessionId,
+    /// The message.
+    pub message: Arc<Message>,
+    /// The title of its session.
+    pub title: Option<String>,
+}
+
+/// How a path turns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TreeShape {
-    /// Its lines, oldest first.
+pub struct Turn {
+    /// What of the new path is not on the old one, root first.
+    pub ranges: Vec<Range>,
+    /// The lines of these.
     pub lines: Vec<Line>,
-    /// The line to follow from a point, where it is not the point's own.
+    /// The session's cursors within the ranges: the line to follow from a point, where it is not the point's own.
     pub cursors: Vec<(Point, LineId)>,
+}
+
+/// A message of a session's tree, and what stands around it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TreeRow {
+    /// The message.
+    pub message: Arc<Message>,
+    /// Its place.
+    pub point: Point,
+    /// True when its line was rolled back.
+    pub abandoned: bool,
+    /// The message above.
+    pub parent: Option<MessageId>,
+    /// The place of that.
+    pub above: Option<Point>,
+    /// True when a cursor of the session leads from there to here.
+    pub followed: bool,
+    /// The message beneath that the session's cursor leads to, or that goes straight on.
+    pub cursor: Option<MessageId>,
 }

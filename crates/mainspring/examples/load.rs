@@ -7,7 +7,6 @@ use std::io::Write;
 
 use mainspring::core::RunId;
 use mainspring::{Caller, Config, Item, Node, RunRequest, SessionTarget};
-use mainspring_kernel::kernel::ends_run;
 use mainspring_kernel::store::SessionRef;
 use tokio::task::JoinSet;
 
@@ -61,7 +60,7 @@ async fn keep_busy(kernel: mainspring::Kernel, session: usize, round: &str) -> a
             let _ = kernel.run_cancel(&me, run).await;
         }
         let by = SessionRef::Id(accepted.session.id);
-        let (_, mut items) = kernel.session_subscribe(&me, &by, Some(accepted.position)).await?;
+        let mut items = kernel.session_subscribe(&me, &by, Some(accepted.position)).await?;
         while let Some(item) = items.next().await.transpose()? {
             if ended(&item, run) {
                 let status = kernel.run_get(&me, run).await?.state.status();
@@ -74,7 +73,7 @@ async fn keep_busy(kernel: mainspring::Kernel, session: usize, round: &str) -> a
 }
 
 fn ended(item: &Item, run: RunId) -> bool {
-    matches!(item, Item::Event(event) if event.run == Some(run) && ends_run(&event.body))
+    matches!(item, Item::Event(event) if event.run == Some(run) && event.body.ends_run())
 }
 
 /// One whole line at a time: whoever reads it may rely on it.

@@ -16,8 +16,11 @@ mod config;
 mod demo;
 mod doctor;
 mod fail;
+mod feed;
+mod file;
 mod guard;
 mod home;
+mod key;
 mod output;
 mod prompt;
 mod run;
@@ -67,8 +70,8 @@ struct Global {
     #[arg(long, global = true, value_name = "URL", help_heading = "Settings")]
     url: Option<String>,
     /// The key to show to the server; better given as MAINSPRING_KEY, which other users cannot see
-    #[arg(long, global = true, value_name = "KEY", help_heading = "Settings")]
-    key: Option<String>,
+    #[arg(long = "key", global = true, value_name = "KEY", help_heading = "Settings")]
+    secret: Option<String>,
     /// Machine-readable output: JSON, one object per line where there are many
     #[arg(long, global = true)]
     json: bool,
@@ -86,8 +89,13 @@ enum Command {
     /// List, show, cancel, retry and answer runs
     #[command(subcommand)]
     Run(run::Run),
+    /// Follow what all sessions do, until Ctrl-C
+    Feed(feed::Feed),
     /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
     Serve(serve::Serve),
+    /// Make, list and revoke API keys
+    #[command(subcommand)]
+    Key(key::Key),
     /// Show the configuration
     #[command(subcommand)]
     Config(config::Config),
@@ -146,7 +154,7 @@ fn start(cli: Cli, output: &Output) -> Result<Exit, Fail> {
     let resolved = load(&cli.global)?;
     log(&resolved.config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let key = cli.global.key.clone().or_else(|| std::env::var("MAINSPRING_KEY").ok());
+    let key = cli.global.secret.clone().or_else(|| std::env::var("MAINSPRING_KEY").ok());
     let context = Context { resolved, output, key };
     let exit = runtime.block_on(context.execute(cli.command));
     // What still reads from a terminal must not keep the process.
@@ -197,7 +205,9 @@ impl Context<'_> {
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
+            Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,
             Command::Guard(_) | Command::Completions { .. } => Ok(Exit::Done),

@@ -27,7 +27,7 @@ use serde::Serialize;
 pub use adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterKind, AdapterSetting, Permissions};
 pub use error::{ConfigError, Problem};
 pub use rule::Value;
-pub use settings::{Config, Durability, OnOrphan, Retry, SETTINGS, Setting};
+pub use settings::{Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Titles};
 pub use source::{Origin, Sources, VARIABLES, Variable};
 
 use rule::{Given, Raw};

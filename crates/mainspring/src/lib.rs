@@ -10,7 +10,7 @@
 //! let node = Node::open(&Config::with_state_dir(folder.path())).await?;
 //! let me = Caller::new("me");
 //! let accepted = node.kernel().run_create(&me, RunRequest::text("greeting", "say hello")).await?;
-//! let (_, mut events) = node.kernel().session_subscribe(&me, &session_ref("greeting")?, Some(accepted.position)).await?;
+//! let mut events = node.kernel().session_subscribe(&me, &session_ref("greeting")?, Some(accepted.position)).await?;
 //! while let Some(Item::Event(_) | Item::Delta(_)) = events.next().await.transpose()? {
 //!     if node.kernel().run_get(&me, accepted.run.id).await?.state.status().is_ended() { break }
 //! }
@@ -24,6 +24,7 @@ mod agents;
 pub mod cli;
 pub mod config;
 mod node;
+pub mod picture;
 mod server;
 mod token;
 

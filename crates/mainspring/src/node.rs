@@ -64,7 +64,8 @@ impl Node {
         };
         let options = SqliteOptions { durability, readers: config.readers };
         let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
-        let options = Options { node: Some(node), execute, ..options_of(config) };
+        let artifacts = Some(config.state_dir.join("artifacts"));
+        let options = Options { node: Some(node), artifacts, execute, ..options_of(config) };
         let agents = Agents::new(config, &clock);
         agents.wait_for_earlier(config, &clock).await;
         let kernel = Kernel::start(store.clone(), agents.adapters.clone(), options, clock, ids).await;
@@ -118,6 +119,8 @@ fn options_of(config: &Config) -> Options {
             config::OnOrphan::Retry => OnOrphan::Retry,
         },
         node: None,
+        artifacts: None,
+        auto_title: config.titles == config::Titles::Heuristic,
         execute: true,
     }
 }

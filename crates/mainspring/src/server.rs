@@ -4,13 +4,13 @@
 //! of the first.
 
 use std::fs::File;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mainspring_edges::http::{Access, Http};
+use axum::serve::ListenerExt;
+use mainspring_edges::http::{self, Access, Http};
 use mainspring_kernel::Kernel;
 use mainspring_kernel::tasks::Tasks;
 use tokio::net::{TcpListener, UnixListener};
@@ -65,15 +65,15 @@ impl Server {
         let socket = Socket::of(&config.state_dir);
         let unix = socket.listen()?;
         let (closing, stop, tasks) = (CancellationToken::new(), CancellationToken::new(), Tasks::default());
-        let edge = Http::new(kernel.clone(), Access::new(&token, &config.owner), stop.clone());
+        let access = Access::new(&token, &config.owner);
+        let edge = Http::new(kernel.clone(), access, config.http, stop.clone());
         let router = edge.known_as(&config.allowed_hosts).router();
-        let closes = |closing: CancellationToken| async move { closing.cancelled().await };
         if let Some(tcp) = tcp {
-            let served = axum::serve(tcp, router.clone()).with_graceful_shutdown(closes(closing.clone()));
-            tasks.spawn(logged(served.into_future()));
+            // What is streamed goes out at once. A connection that refuses this is slower, and works.
+            let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
+            tasks.spawn(http::serve(tcp, router.clone(), config.http, closing.clone()));
         }
-        let served = axum::serve(unix, router).with_graceful_shutdown(closes(closing.clone()));
-        tasks.spawn(logged(served.into_future()));
+        tasks.spawn(http::serve(unix, router, config.http, closing.clone()));
         Ok(Self { kernel, socket, address, closing, stop, tasks })
     }
 
@@ -103,12 +103,6 @@ impl Server {
             () = self.tasks.wait() => {}
             () = self.kernel.pause(LAST_WORDS) => {}
         }
-    }
-}
-
-async fn logged(served: impl Future<Output = io::Result<()>>) {
-    if let Err(error) = served.await {
-        tracing::error!(%error, "the server stopped listening");
     }
 }
 

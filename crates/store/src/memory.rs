@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Attempt, Binding, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session,
-    SessionId, Time,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Event, Line, MessageId, NodeId, Point, Position,
+    Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
 };
+use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, PlacedMessage, Request, Row, RunPage, SessionPage,
-    SessionRef, Store, StoreError, TreeShape, Unfinished,
+    ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request,
+    Row, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Turn, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -22,10 +23,13 @@ use crate::Fault;
 
 mod apply;
 mod check;
+mod data;
 mod keys;
 mod purge;
 mod read;
+mod search;
 mod state;
+mod tree;
 
 /// A store that forgets everything when it is dropped.
 #[derive(Debug, Default)]
@@ -129,6 +133,11 @@ impl Store for MemoryStore {
         Ok(false)
     }
 
+    async fn events_prune(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.inner.lock().state.prune(session);
+        Ok(false)
+    }
+
     async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
         self.inner.lock().state.requests.retain(|_, request| request.at >= before);
         Ok(())
@@ -210,6 +219,10 @@ impl Store for MemoryStore {
         self.read(|state| state.events_after(session, run, after, limit))?
     }
 
+    async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError> {
+        self.read(|state| state.event_before(session, before))
+    }
+
     async fn path(
         &self,
         tip: Point,
@@ -224,19 +237,132 @@ impl Store for MemoryStore {
         session: SessionId,
         message: MessageId,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
-        self.read(|state| state.message_get(session, message))
+        self.read(|state| state.message_get(session, message))?
     }
 
-    async fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError> {
-        self.read(|state| state.path_shape(session, tip))?
+    async fn turn(&self, session: SessionId, from: Option<Point>, to: Point) -> Result<Turn, StoreError> {
+        self.read(|state| state.turn(session, from, to))?
     }
 
-    async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError> {
-        self.read(|state| state.tree(session))
+    async fn leaf(
+        &self,
+        session: SessionId,
+        at: Point,
+    ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
+        self.read(|state| state.leaf(session, at))?
     }
 
-    async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError> {
-        self.read(|state| state.line_messages(range))
+    async fn children(
+        &self,
+        session: SessionId,
+        at: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError> {
+        self.read(|state| state.children(session, at, limit))?
+    }
+
+    async fn search_index(&self) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    async fn search_titles(
+        &self,
+        owner: &str,
+        query: &Query,
+        limit: usize,
+    ) -> Result<Vec<Session>, StoreError> {
+        self.read(|state| state.search_titles(owner, query, limit))
+    }
+
+    async fn search_messages(
+        &self,
+        owner: &str,
+        query: &Query,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Found>, StoreError> {
+        self.read(|state| state.search_messages(owner, query, before, limit))
+    }
+
+    async fn session_known(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.read(|state| state.sessions.contains_key(&session))
+    }
+
+    async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError> {
+        self.read(|state| {
+            let forked = |fork: &&Session| fork.forked_from.is_some_and(|origin| origin.session == session);
+            let owner = state.sessions.get(&session).map(|session| &session.owner);
+            let forks = state.sessions.values().filter(|fork| fork.status != SessionStatus::Deleted);
+            let forks = forks.filter(|fork| owner == Some(&fork.owner));
+            forks.filter(forked).map(|fork| fork.id).collect()
+        })
+    }
+
+    async fn tree_row(&self, session: SessionId, message: MessageId) -> Result<Option<TreeRow>, StoreError> {
+        self.read(|state| state.tree_row(session, message))?
+    }
+
+    async fn tree_page(
+        &self,
+        session: SessionId,
+        after: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<TreeRow>, StoreError> {
+        self.read(|state| state.tree_page(session, after, limit))?
+    }
+
+    async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {
+        self.read(|state| state.state_get(at, key))?
+    }
+
+    async fn state_page(
+        &self,
+        at: &StateAt,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateEntry>, StoreError> {
+        let mut entries = self.read(|state| state.state_all(at))??;
+        entries.retain(|entry| after.is_none_or(|after| entry.key.as_str() > after));
+        entries.truncate(limit);
+        Ok(entries)
+    }
+
+    async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError> {
+        Ok(self.read(|state| state.state_all(at))??.len())
+    }
+
+    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
+        Ok(self.inner.lock().state.state_put(put))
+    }
+
+    async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
+        self.read(|state| state.artifact_get(artifact))
+    }
+
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError> {
+        self.read(|state| state.artifact_page(page))
+    }
+
+    async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {
+        self.read(|state| state.blob_page(after, limit))
+    }
+
+    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError> {
+        let mut inner = self.inner.lock();
+        let claimed = inner.state.blob_used(hash);
+        if claimed {
+            inner.state.loose.remove(hash);
+        }
+        Ok(claimed)
+    }
+
+    async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError> {
+        self.read(|state| state.loose.iter().take(limit).cloned().collect())
+    }
+
+    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
+        self.inner.lock().state.loose.remove(hash);
+        Ok(())
     }
 
     async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError> {

@@ -13,12 +13,13 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Attempt, Binding, Cursor, Event, Line, MessageId, NodeId, Point, Range, Run, RunId, Session,
-    SessionId, Time,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Event, Line, MessageId, NodeId, Point, Position,
+    Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
 };
+use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    Chunk, Commit, Fence, KeyPage, KeyRef, Loaded, PlacedMessage, Request, RunPage, SessionPage, SessionRef,
-    Store, StoreError, TreeShape, Unfinished,
+    ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage, Request,
+    RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Turn, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -32,6 +33,7 @@ use crate::Fault;
 mod apply;
 mod check;
 mod columns;
+mod data;
 mod error;
 mod migrate;
 mod open;
@@ -39,6 +41,7 @@ mod purge;
 mod queue;
 mod read;
 mod readers;
+mod search;
 mod state;
 mod write;
 mod write_records;
@@ -219,6 +222,10 @@ impl Store for SqliteStore {
         self.ask(|answer| Job::Purge(session, answer)).await
     }
 
+    async fn events_prune(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.ask(|answer| Job::Prune(session, answer)).await
+    }
+
     async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
         while self.ask(|answer| Job::Forget(before, answer)).await? {}
         Ok(())
@@ -297,6 +304,10 @@ impl Store for SqliteStore {
         self.read(move |connection| read::events::events_after(connection, session, run, after, limit)).await
     }
 
+    async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError> {
+        self.read(move |connection| read::events::event_before(connection, session, before)).await
+    }
+
     async fn path(
         &self,
         tip: Point,
@@ -314,16 +325,124 @@ impl Store for SqliteStore {
         self.read(move |connection| read::tree::message_get(connection, session, message)).await
     }
 
-    async fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError> {
-        self.read(move |connection| read::tree::path_shape(connection, session, tip)).await
+    async fn turn(&self, session: SessionId, from: Option<Point>, to: Point) -> Result<Turn, StoreError> {
+        self.read(move |connection| read::tree::turn(connection, session, from, to)).await
     }
 
-    async fn tree(&self, session: SessionId) -> Result<TreeShape, StoreError> {
-        self.read(move |connection| read::tree::tree(connection, session)).await
+    async fn leaf(
+        &self,
+        session: SessionId,
+        at: Point,
+    ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
+        self.read(move |connection| read::tree::leaf(connection, session, at)).await
     }
 
-    async fn line_messages(&self, range: Range) -> Result<Vec<PlacedMessage>, StoreError> {
-        self.read(move |connection| read::tree::line_messages(connection, range)).await
+    async fn children(
+        &self,
+        session: SessionId,
+        at: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError> {
+        self.read(move |connection| read::tree::children(connection, session, at, limit)).await
+    }
+
+    async fn search_index(&self) -> Result<bool, StoreError> {
+        self.ask(Job::Search).await
+    }
+
+    async fn search_titles(
+        &self,
+        owner: &str,
+        query: &Query,
+        limit: usize,
+    ) -> Result<Vec<Session>, StoreError> {
+        let (owner, query) = (owner.to_owned(), query.clone());
+        self.read(move |connection| read::search::search_titles(connection, &owner, &query, limit)).await
+    }
+
+    async fn search_messages(
+        &self,
+        owner: &str,
+        query: &Query,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Found>, StoreError> {
+        let (owner, query) = (owner.to_owned(), query.clone());
+        let read = move |connection: &Connection| {
+            read::search::search_messages(connection, &owner, &query, before, limit)
+        };
+        self.read(read).await
+    }
+
+    async fn session_known(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.read(move |connection| read::sessions::session_known(connection, session)).await
+    }
+
+    async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError> {
+        self.read(move |connection| read::sessions::session_forks(connection, session)).await
+    }
+
+    async fn tree_row(&self, session: SessionId, message: MessageId) -> Result<Option<TreeRow>, StoreError> {
+        self.read(move |connection| read::tree::tree_row(connection, session, message)).await
+    }
+
+    async fn tree_page(
+        &self,
+        session: SessionId,
+        after: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<TreeRow>, StoreError> {
+        self.read(move |connection| read::tree::tree_page(connection, session, after, limit)).await
+    }
+
+    async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {
+        let (at, key) = (at.clone(), key.to_owned());
+        self.read(move |connection| read::data::state_get(connection, &at, &key)).await
+    }
+
+    async fn state_page(
+        &self,
+        at: &StateAt,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateEntry>, StoreError> {
+        let (at, after) = (at.clone(), after.unwrap_or_default().to_owned());
+        self.read(move |connection| read::data::state_page(connection, &at, &after, limit)).await
+    }
+
+    async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError> {
+        let at = at.clone();
+        self.read(move |connection| read::data::state_count(connection, &at)).await
+    }
+
+    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
+        self.ask(|answer| Job::State(put, answer)).await
+    }
+
+    async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
+        self.read(move |connection| read::artifacts::artifact_get(connection, artifact)).await
+    }
+
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError> {
+        let page = page.clone();
+        self.read(move |connection| read::artifacts::artifact_page(connection, &page)).await
+    }
+
+    async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {
+        let after = after.unwrap_or_default().to_owned();
+        self.read(move |connection| read::artifacts::blob_page(connection, &after, limit)).await
+    }
+
+    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError> {
+        self.ask(|answer| Job::Claimed(hash.to_owned(), answer)).await
+    }
+
+    async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError> {
+        self.read(move |connection| read::artifacts::blob_loose(connection, limit)).await
+    }
+
+    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
+        self.ask(|answer| Job::Settled(hash.to_owned(), answer)).await.map(drop)
     }
 
     async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError> {

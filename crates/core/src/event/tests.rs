@@ -63,10 +63,11 @@ fn a_position_reads_back_and_nothing_else_does() {
 #[test]
 fn a_payload_reads_back() {
     let bodies = [
-        Body::SessionUpdated { change: SessionChange::Title { title: None } },
+        Body::SessionUpdated { change: SessionChange::Title { title: None, source: TitleSource::Agent } },
         Body::SessionUpdated { change: SessionChange::Visibility { visibility: Visibility::Org } },
         Body::SessionUpdated { change: SessionChange::ModelOptions { model_options: Some(Map::new()) } },
         Body::SessionUpdated { change: SessionChange::Metadata { metadata: Value::Null } },
+        Body::SessionUpdated { change: SessionChange::Pinned { pinned: true } },
         Body::UsageUpdated { usage: Usage { input_tokens: 3, ..Usage::default() } },
         Body::RunSucceeded {
             close: Close { usage: Usage { output_tokens: 1, ..Usage::default() }, ..Close::default() },

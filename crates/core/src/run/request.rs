@@ -8,6 +8,7 @@ use crate::message::names;
 
 /// The caller's own names for a request; together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RequestName {
     /// Who asked.
@@ -23,6 +24,7 @@ pub struct RequestName {
 
 /// What a run needs beside its prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunOptions {
     /// Instructions for the agent.
@@ -39,6 +41,7 @@ pub struct RunOptions {
     pub cwd: Option<String>,
     /// What the model's provider is told besides, such as a temperature.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub model_options: Option<Map<String, Value>>,
 }
 
@@ -65,21 +68,42 @@ impl RunOptions {
             model_profile,
         }
     }
+
+    /// True when a model is chosen, by its name or by a profile.
+    pub fn has_model(&self) -> bool {
+        self.model.is_some() || self.model_profile.is_some()
+    }
+
+    /// What the runs of a session use that is taken up again: `self` is what is said now, `kept` what the session
+    /// says. Its model stays; for all else the word of now counts.
+    pub fn resumed(&self, kept: &Self) -> Self {
+        let Self { model, model_profile, .. } = if kept.has_model() { kept } else { self }.clone();
+        Self {
+            system_prompt: self.system_prompt.as_ref().or(kept.system_prompt.as_ref()).cloned(),
+            cwd: self.cwd.as_ref().or(kept.cwd.as_ref()).cloned(),
+            model_options: self.model_options.as_ref().or(kept.model_options.as_ref()).cloned(),
+            model,
+            model_profile,
+        }
+    }
 }
 
 /// Where in the session's tree a run writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Place {
     /// At the end of the active path.
     #[default]
     Tip,
     /// Beneath this user message: another answer to it.
+    #[serde(rename_all = "camelCase")]
     Regenerate {
         /// The user message.
         message_id: MessageId,
     },
     /// Beneath this assistant message: another prompt after it.
+    #[serde(rename_all = "camelCase")]
     Edit {
         /// The assistant message.
         message_id: MessageId,
@@ -97,6 +121,7 @@ impl Place {
 
 /// Whether the agent may act or only answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Answer only.
@@ -109,6 +134,7 @@ names!(Mode { Ask => "ask", Act => "act" });
 
 /// What a new prompt does to a busy session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// Wait its turn.
@@ -133,6 +159,25 @@ mod tests {
 
     fn options(json: Value) -> RunOptions {
         serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn who_takes_a_session_up_again_keeps_its_model_and_has_the_last_word_otherwise() {
+        use serde_json::json;
+        let kept =
+            json!({"systemPrompt": "be kind", "model": "m1", "cwd": "/home", "modelOptions": {"seed": 7}});
+        for (now, kept, resumed) in [
+            (json!({}), kept.clone(), kept.clone()),
+            (
+                json!({"systemPrompt": "be brief", "model": "m2", "cwd": "/tmp", "modelOptions": {"temperature": 0}}),
+                kept,
+                json!({"systemPrompt": "be brief", "model": "m1", "cwd": "/tmp", "modelOptions": {"temperature": 0}}),
+            ),
+            (json!({"model": "m2"}), json!({"cwd": "/home"}), json!({"model": "m2", "cwd": "/home"})),
+            (json!({"model": "m2"}), json!({"modelProfile": "fast"}), json!({"modelProfile": "fast"})),
+        ] {
+            assert_eq!(options(now).resumed(&options(kept)), options(resumed));
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::{AttemptId, CancelReason, Failure, Time};
 
 /// Where a run or an attempt stands, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
     /// Waits for a worker, or for its next attempt.
@@ -58,6 +59,7 @@ impl RunStatus {
 
 /// Where a run stands, with what is true there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "status", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum RunState {
     /// Waits for a worker; after a failure not before `retry_at`.

@@ -5,6 +5,10 @@ use std::path::Path;
 
 const ALLOWED: &[&str] = &["serde", "serde_json", "thiserror", "uuid"];
 
+/// What a feature brings, which nobody has who does not ask for it: the schemas of the public JSON form are derived
+/// where the form is, so that they cannot part from it.
+const OPTIONAL: &[&str] = &["utoipa"];
+
 /// Modules of the standard library that reach outside.
 const OUTSIDE: &[&str] = &["env", "fs", "io", "net", "os", "process", "thread", "time"];
 
@@ -39,13 +43,15 @@ fn name(entry: &str) -> &str {
 fn the_dependencies_are_few() {
     let manifest = read("Cargo.toml");
     for entry in entries(&manifest, |table| table == "dependencies") {
-        assert!(ALLOWED.contains(&name(entry)), "core must not depend on {}", name(entry));
-        assert_eq!(
-            entry,
-            format!("{}.workspace = true", name(entry)),
-            "features are chosen in the workspace's table"
-        );
+        let expected = match name(entry) {
+            name if ALLOWED.contains(&name) => format!("{name}.workspace = true"),
+            name if OPTIONAL.contains(&name) => format!("{name} = {{ workspace = true, optional = true }}"),
+            name => panic!("core must not depend on {name}"),
+        };
+        assert_eq!(entry, expected, "features are chosen in the workspace's table");
     }
+    let defaults = entries(&manifest, |table| table == "features");
+    assert!(!defaults.iter().any(|entry| name(entry) == "default"), "{defaults:?}");
     let elsewhere = |table: &str| {
         table.contains("dependencies") && !["dependencies", "dev-dependencies"].contains(&table)
     };

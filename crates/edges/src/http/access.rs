@@ -1,5 +1,7 @@
 //! Access: who a request comes from.
 
+use std::pin::Pin;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -73,6 +75,14 @@ impl FromRequestParts<Http> for Known {
         let detail = "send a valid key, or the token of the state directory: Authorization: Bearer KEY";
         caller.map(Self).ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail))
     }
+}
+
+/// Resolves once the key that a stream was opened with opens nothing any more; never for the token.
+pub(super) type KeyOver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+pub(super) fn key_over(http: &Http, caller: &Caller) -> KeyOver {
+    let (kernel, caller) = (http.kernel.clone(), caller.clone());
+    Box::pin(async move { kernel.key_over(&caller).await })
 }
 
 /// The owner that the request names.

@@ -1,16 +1,49 @@
-//! `/v1/sessions/{session}/bindings`
+//! Bindings: the agents' own sessions that a session is or was tied to.
 
-use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
+use axum::{Json, RequestPartsExt};
 use mainspring_core::Binding;
-use serde::Deserialize;
+use mainspring_kernel::kernel::session_ref;
+use mainspring_kernel::store::SessionRef;
+use utoipa::IntoParams;
+use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use super::access::Known;
-use super::body::Named;
+use super::body::{Named, in_path};
 use super::sessions::Page;
 use super::{Http, Problem};
 
-/// `GET /v1/sessions/{session}/bindings`
+/// The session and the adapter that the path names.
+pub(super) struct NamedBinding {
+    session: SessionRef,
+    adapter: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for NamedBinding {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        let path: Result<Path<(String, String)>, PathRejection> = parts.extract().await;
+        let Path((session, adapter)) = path.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+        Ok(Self { session: session_ref(&session)?, adapter })
+    }
+}
+
+impl IntoParams for NamedBinding {
+    fn into_params(within: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let mut params = Named::into_params(within);
+        params.push(in_path("adapter", "The adapter, by its name.", "^[a-z][a-z0-9]*(-[a-z0-9]+)*$"));
+        params
+    }
+}
+
+/// Bindings of a session, by adapter and the newest generation first
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}/bindings", params(Named),
+    responses((status = 200, description = "As many as a page holds", body = Page<Binding>)),
+)]
 pub(super) async fn binding_list(
     State(http): State<Http>,
     Known(caller): Known,
@@ -20,18 +53,18 @@ pub(super) async fn binding_list(
     Ok(Json(Page { items, next: None }))
 }
 
-/// The part of the address that names an adapter.
-#[derive(Debug, Deserialize)]
-pub(super) struct Of {
-    adapter: String,
-}
-
-/// `DELETE /v1/sessions/{session}/bindings/{adapter}`: it is not used again; the session stays.
+/// Makes sure that the agent's own session is not used again
+#[utoipa::path(
+    delete, path = "/v1/sessions/{session}/bindings/{adapter}", params(NamedBinding),
+    responses((status = 200, description = "The binding, which is invalid now; the session stays", body = Binding)),
+    extensions(("x-problems" = json!([
+        "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy", "wrong_state"
+    ]))),
+)]
 pub(super) async fn binding_invalidate(
     State(http): State<Http>,
     Known(caller): Known,
-    Named(by): Named,
-    Path(of): Path<Of>,
+    NamedBinding { session, adapter }: NamedBinding,
 ) -> Result<Json<Binding>, Problem> {
-    Ok(Json(http.kernel.binding_invalidate(&caller, &by, &of.adapter).await?))
+    Ok(Json(http.kernel.binding_invalidate(&caller, &session, &adapter).await?))
 }

@@ -4,7 +4,6 @@
 //! `Last-Event-ID` or `after=` misses nothing and sees nothing twice.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::time::Duration;
 
 use axum::Json;
@@ -14,29 +13,53 @@ use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use mainspring_core::{Event, Position, RunId, SessionId};
-use mainspring_kernel::feed::{Item, Subscription};
-use mainspring_kernel::kernel::{Accepted, Caller, ends_run};
-use mainspring_kernel::store::SessionRef;
+use mainspring_kernel::Kernel;
+use mainspring_kernel::feed::{Item, Subscription, SubscriptionMode};
+use mainspring_kernel::kernel::{Accepted, Caller};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
+use utoipa::IntoParams;
 
-use super::access::Known;
+use super::access::{KeyOver, Known, key_over};
 use super::body::{Asked, Named, NamedRun};
 use super::sessions::Page;
+use super::streams::Place;
 use super::{Http, Problem};
 
 /// How often a silent stream shows that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct EventsQuery {
-    /// Only what comes after this position.
+    /// Only what comes after this position: the id of a server-sent event, or the `next` of the page before.
+    #[param(pattern = r"^[0-9]{1,19}\.[0-9]{1,19}$")]
     after: Option<String>,
+    /// How many of a page; 50 if not given.
     limit: Option<usize>,
+    /// Whether a session's stream keeps it in memory; a run's never does.
+    #[param(inline)]
+    mode: Option<SubscriptionMode>,
 }
 
-/// `GET /v1/sessions/{session}/events`: a page, or a stream if the caller accepts `text/event-stream`.
+/// Where a stream goes on.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "it documents a header; `after` reads it")]
+pub(super) struct Resume {
+    /// Like `after`; browsers send it by themselves.
+    #[param(rename = "Last-Event-ID", pattern = r"^[0-9]{1,19}\.[0-9]{1,19}$")]
+    last_event_id: Option<String>,
+}
+
+/// Events of a session: a page, or a stream if the caller accepts `text/event-stream`
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}/events", params(Named, EventsQuery, Resume),
+    responses((status = 200, description = "Events, in order",
+        content((Page<Event> = "application/json"), (String = "text/event-stream")))),
+    extensions(("x-problems" = json!(["cursor_expired", "too_many_streams"]))),
+)]
 pub(super) async fn session_events(
     State(http): State<Http>,
     Known(caller): Known,
@@ -46,14 +69,23 @@ pub(super) async fn session_events(
 ) -> Result<Response, Problem> {
     let after = after(&headers, &query)?;
     if wants_stream(&headers) {
-        let (_, items) = http.kernel.session_subscribe(&caller, &by, after).await?;
-        return Ok(stream_of(&http, caller, items, None));
+        let items = match query.mode.unwrap_or_default() {
+            SubscriptionMode::Controller => http.kernel.session_subscribe(&caller, &by, after).await?,
+            SubscriptionMode::Observer => http.kernel.session_observe(&caller, &by, after).await?,
+        };
+        return stream_of(&http, caller, items, None);
     }
     let cursor = after.unwrap_or(Position::START).cursor;
-    Ok(page(http.kernel.session_events(&caller, &by, cursor, query.limit).await?, query.limit))
+    Ok(page(&http, http.kernel.session_events(&caller, &by, cursor, query.limit).await?, query.limit))
 }
 
-/// `GET /v1/runs/{run}/events`: a page, or a stream that ends with the run.
+/// Events of a run: a page, or a stream that ends with it
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/events", params(NamedRun, EventsQuery, Resume),
+    responses((status = 200, description = "Events, in order",
+        content((Page<Event> = "application/json"), (String = "text/event-stream")))),
+    extensions(("x-problems" = json!(["cursor_expired", "too_many_streams"]))),
+)]
 pub(super) async fn run_events(
     State(http): State<Http>,
     Known(caller): Known,
@@ -64,12 +96,11 @@ pub(super) async fn run_events(
     let after = after(&headers, &query)?;
     let cursor = after.unwrap_or(Position::START).cursor;
     if !wants_stream(&headers) {
-        return Ok(page(http.kernel.run_events(&caller, run, cursor, query.limit).await?, query.limit));
+        let events = http.kernel.run_events(&caller, run, cursor, query.limit).await?;
+        return Ok(page(&http, events, query.limit));
     }
-    let session = SessionRef::Id(http.kernel.run_get(&caller, run).await?.session);
-    let (_, items) =
-        http.kernel.session_subscribe(&caller, &session, Some(after.unwrap_or(Position::START))).await?;
-    Ok(stream_of(&http, caller, items, Some(run)))
+    let items = http.kernel.run_observe(&caller, run, after).await?;
+    stream_of(&http, caller, items, Some(run))
 }
 
 /// A run that was just accepted, as a stream that ends with it.
@@ -78,9 +109,13 @@ pub(super) async fn run_stream(
     caller: &Caller,
     accepted: &Accepted,
 ) -> Result<Response, Problem> {
-    let by = SessionRef::Id(accepted.session.id);
-    let (_, items) = http.kernel.session_subscribe(caller, &by, Some(accepted.position)).await?;
-    Ok(stream_of(http, caller.clone(), items, Some(accepted.run.id)))
+    let items = http.kernel.run_observe(caller, accepted.run.id, begin(accepted)).await?;
+    stream_of(http, caller.clone(), items, Some(accepted.run.id))
+}
+
+/// Where the stream of an accepted run begins: of one that was accepted before, everything is told.
+pub(super) fn begin(accepted: &Accepted) -> Option<Position> {
+    (!accepted.replayed).then_some(accepted.position)
 }
 
 /// True when the caller asks for server-sent events.
@@ -98,24 +133,52 @@ fn after(headers: &HeaderMap, query: &EventsQuery) -> Result<Option<Position>, P
     text.parse().map(Some).map_err(|bad: mainspring_core::BadPosition| Problem::invalid(bad.to_string()))
 }
 
-fn page(events: Vec<Event>, limit: Option<usize>) -> Response {
-    Json(Page::of(events, limit, |event| event.position().to_string())).into_response()
+fn page(http: &Http, events: Vec<Event>, limit: Option<usize>) -> Response {
+    Json(Page::of(http, events, limit, |event| event.position().to_string())).into_response()
 }
 
-fn stream_of(http: &Http, caller: Caller, items: Subscription, run: Option<RunId>) -> Response {
-    let kernel = http.kernel.clone();
-    let over = Box::pin(async move { kernel.key_over(&caller).await });
-    let stream = frames(Reader { items, run, over, stop: http.stop.clone(), done: false });
-    Sse::new(stream).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
+fn stream_of(
+    http: &Http,
+    caller: Caller,
+    items: Subscription,
+    run: Option<RunId>,
+) -> Result<Response, Problem> {
+    let place = http.streams.place(&http.limits, Some(items.session()))?;
+    let (kernel, over, stop) = (http.kernel.clone(), key_over(http, &caller), http.stop.clone());
+    Ok(sse_of(frames(Reader { _place: place, kernel, caller, items, run, over, stop, done: false })))
+}
+
+/// Server-sent events, with a sign of life where they are silent.
+pub(super) fn sse_of(
+    frames: impl Stream<Item = Result<sse::Event, Infallible>> + Send + 'static,
+) -> Response {
+    Sse::new(frames).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
 }
 
 struct Reader {
+    _place: Place,
+    kernel: Kernel,
+    caller: Caller,
     items: Subscription,
     run: Option<RunId>,
-    /// Resolves once the reader's key opens nothing any more.
-    over: Pin<Box<dyn Future<Output = ()> + Send>>,
+    over: KeyOver,
     stop: CancellationToken,
     done: bool,
+}
+
+impl Reader {
+    /// True after the item that is the last one of a run's stream.
+    async fn is_last(&mut self, item: &Item) -> bool {
+        match (item, self.run) {
+            (Item::Event(event), Some(run)) => event.run == Some(run) && event.body.ends_run(),
+            // Its end may be among what was pruned.
+            (Item::Reset(_), Some(run)) => {
+                let run = self.kernel.run_get(&self.caller, run).await;
+                run.is_ok_and(|run| run.state.status().is_ended())
+            }
+            _ => false,
+        }
+    }
 }
 
 /// One frame per item, until the run ends (if it is one run's), the session is gone, the reader's key is over or the
@@ -142,7 +205,7 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
                     return None;
                 }
             };
-            reader.done = matches!((&item, reader.run), (Item::Event(event), Some(run)) if event.run == Some(run) && ends_run(&event.body));
+            reader.done = reader.is_last(&item).await;
             if let Some(frame) = frame(&item, reader.items.session(), reader.run) {
                 return Some((Ok(frame), reader));
             }
@@ -159,6 +222,8 @@ fn frame(item: &Item, session: SessionId, run: Option<RunId>) -> Option<sse::Eve
         Item::Event(event) if run.is_none() || event.run == run => {
             Some(data(&**event).id(event.position().to_string()).event(event.body.kind()))
         }
+        // Its id is where the snapshot stands: whoever comes back with it goes on from there.
+        Item::Reset(snapshot) => Some(data(&**snapshot).id(snapshot.position.to_string()).event("reset")),
         // A thought has no place in the order, so it carries no id.
         Item::Thought(thought) => Some(
             data(&serde_json::json!({"attemptId": thought.attempt, "text": &*thought.text})).event("thought"),
@@ -167,6 +232,6 @@ fn frame(item: &Item, session: SessionId, run: Option<RunId>) -> Option<sse::Eve
     }
 }
 
-fn data(value: &impl Serialize) -> sse::Event {
+pub(super) fn data(value: &impl Serialize) -> sse::Event {
     sse::Event::default().data(serde_json::to_string(value).unwrap_or_default())
 }

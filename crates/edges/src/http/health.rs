@@ -4,22 +4,32 @@ use axum::Json;
 use axum::extract::State;
 use mainspring_kernel::adapter::Capabilities;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::access::Known;
 use super::{Http, Problem};
 
-#[derive(Serialize)]
+/// That the server answers.
+#[derive(Serialize, ToSchema)]
 pub(super) struct Health {
+    /// `ok`.
     status: &'static str,
+    /// The server's version.
     version: &'static str,
 }
 
-/// `GET /health`: the process answers.
+/// The process answers
+#[utoipa::path(get, path = "/health", security(()), responses((status = 200, description = "It does", body = Health)))]
 pub(super) async fn health() -> Json<Health> {
     Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
-/// `GET /ready`: the store answers too, and the server is not stopping.
+/// The store answers too, and the server is not stopping
+#[utoipa::path(
+    get, path = "/ready", security(()),
+    responses((status = 200, description = "It takes work", body = Health)),
+    extensions(("x-problems" = json!(["unavailable", "shutting_down", "corrupt"]))),
+)]
 pub(super) async fn ready(State(http): State<Http>) -> Result<Json<Health>, Problem> {
     http.kernel.check().await?;
     if http.stop.is_cancelled() {
@@ -28,7 +38,11 @@ pub(super) async fn ready(State(http): State<Http>) -> Result<Json<Health>, Prob
     Ok(health().await)
 }
 
-/// `GET /v1/adapters`
-pub(super) async fn adapters(State(http): State<Http>, Known(_): Known) -> Json<Vec<Capabilities>> {
+/// The adapters and what they can do
+#[utoipa::path(
+    get, path = "/v1/adapters",
+    responses((status = 200, description = "All of them", body = Vec<Capabilities>)),
+)]
+pub(super) async fn adapter_list(State(http): State<Http>, Known(_): Known) -> Json<Vec<Capabilities>> {
     Json(http.kernel.adapters())
 }

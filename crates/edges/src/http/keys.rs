@@ -6,30 +6,41 @@ use axum::http::{HeaderMap, StatusCode};
 use mainspring_core::{AccessRole, ApiKey, Time};
 use mainspring_kernel::kernel::{KeyQuery, NewKey};
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use super::access::Known;
-use super::body::{Asked, Input, NamedKey, idempotency_key};
+use super::body::{Asked, Input, NamedKey, Once, idempotency_key};
 use super::sessions::{Page, place};
 use super::{Http, Problem};
 
 /// A key to be made.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = NewKey)]
 pub(super) struct Wanted {
+    /// What it is for, for people.
+    #[schema(min_length = 1, max_length = 512)]
     name: String,
+    /// For whom its holder acts; the caller's owner if not given.
     #[serde(default)]
+    #[schema(min_length = 1, max_length = 512)]
     owner_id: Option<String>,
+    /// The org its holder belongs to; the caller's if not given.
     #[serde(default)]
+    #[schema(min_length = 1, max_length = 512)]
     org_id: Option<String>,
+    /// What its holder may do; a member if not given.
     #[serde(default)]
     role: AccessRole,
+    /// From when on it opens nothing; never if not given.
     #[serde(default)]
     expires_at_ms: Option<Time>,
 }
 
 /// A key that was made.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = MadeKey)]
 pub(super) struct Made {
     #[serde(flatten)]
     key: ApiKey,
@@ -40,7 +51,15 @@ pub(super) struct Made {
     replayed: bool,
 }
 
-/// `POST /v1/keys`: a key, and its secret, which is shown this once.
+/// A key, and its secret, which is shown this once
+#[utoipa::path(
+    post, path = "/v1/keys", request_body = Wanted, params(Once),
+    responses(
+        (status = 200, description = "The same request made it before", body = Made),
+        (status = 201, description = "It was made", body = Made),
+    ),
+    extensions(("x-problems" = json!(["forbidden", "request_conflict"]))),
+)]
 pub(super) async fn key_create(
     State(http): State<Http>,
     Known(caller): Known,
@@ -56,14 +75,23 @@ pub(super) async fn key_create(
     Ok((status, Json(Made { key, secret, replayed })))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
+    /// How many; 50 if not given.
     limit: Option<usize>,
+    /// The `next` of the page before.
+    #[param(pattern = r"^[0-9]{1,18}\.key_[0-9a-f]{32}$")]
     before: Option<String>,
 }
 
-/// `GET /v1/keys`: without their secrets, which nobody has.
+/// Keys, the newest first, without their secrets, which nobody has
+#[utoipa::path(
+    get, path = "/v1/keys", params(ListQuery),
+    responses((status = 200, description = "A page", body = Page<ApiKey>)),
+    extensions(("x-problems" = json!(["forbidden"]))),
+)]
 pub(super) async fn key_list(
     State(http): State<Http>,
     Known(caller): Known,
@@ -71,10 +99,15 @@ pub(super) async fn key_list(
 ) -> Result<Json<Page<ApiKey>>, Problem> {
     let (limit, before) = (query.limit, place(query.before)?);
     let items = http.kernel.key_list(&caller, KeyQuery { before, limit }).await?;
-    Ok(Json(Page::of(items, limit, |key| format!("{}.{}", key.created_at.0, key.id))))
+    Ok(Json(Page::of(&http, items, limit, |key| format!("{}.{}", key.created_at.0, key.id))))
 }
 
-/// `DELETE /v1/keys/{key}`: revokes it. One that is revoked stays so.
+/// Revokes a key; one that is revoked stays so
+#[utoipa::path(
+    delete, path = "/v1/keys/{key}", params(NamedKey),
+    responses((status = 204, description = "It opens nothing any more")),
+    extensions(("x-problems" = json!(["forbidden"]))),
+)]
 pub(super) async fn key_revoke(
     State(http): State<Http>,
     Known(caller): Known,

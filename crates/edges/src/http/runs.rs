@@ -10,46 +10,83 @@ use mainspring_core::{
     Answer, Attempt, Block, Mode, Place, Policy, Position, RequestName, Run, RunOptions, RunStatus, WaitId,
 };
 use mainspring_kernel::kernel::{Accepted, Caller, CancelOutcome, RunQuery, RunRequest};
-use mainspring_kernel::store::SessionRef;
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use super::access::Known;
-use super::body::{Asked, Input, Named, NamedRun, idempotency_key};
+use super::body::{Asked, Input, Named, NamedRun, Once, idempotency_key};
 use super::sessions::{Page, Target, place};
 use super::{Http, Problem, events};
 
 /// A prompt.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Prompt {
+    /// What is said; absent only to answer an earlier message again.
     #[serde(default)]
     prompt: Option<Said>,
+    /// For which session; a new one if it names none.
     #[serde(default)]
     session: Target,
+    /// The adapter; the session's if not given.
     #[serde(default)]
     adapter: Option<String>,
+    /// Whether the agent may act.
     #[serde(default)]
     mode: Mode,
+    /// All else it needs.
     #[serde(default)]
     options: RunOptions,
+    /// Where in the session's tree.
     #[serde(default)]
     place: Place,
+    /// What it does to a busy session.
     #[serde(default)]
     policy: Policy,
+    /// Who asks; needed with a `requestId`.
     #[serde(default)]
+    #[schema(min_length = 1, max_length = 512)]
     client_id: Option<String>,
+    /// The client's own name for this request: the same name again gives the same run.
     #[serde(default)]
+    #[schema(min_length = 1, max_length = 512)]
     request_id: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+/// What a prompt says: a text, or blocks of text and attachments.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
 enum Said {
     Text(String),
     Blocks(Vec<Block>),
 }
 
-/// `POST /v1/runs`: a prompt for the session that the body names.
+/// Why a prompt is not accepted, or accepted and not streamed.
+const UNACCEPTED: &[&str] = &[
+    "adapter_not_registered",
+    "adapter_incompatible",
+    "not_user_message",
+    "not_assistant_message",
+    "abandoned_message",
+    "forbidden",
+    "request_conflict",
+    "session_busy",
+    "no_org",
+    "wrong_state",
+    "overloaded",
+    "too_many_streams",
+];
+
+/// A prompt for the session that the body names, made if there is none
+#[utoipa::path(
+    post, path = "/v1/runs", request_body = Prompt, params(Once, HowToAnswer),
+    responses(
+        (status = 200, description = "The run, which has ended or was made before; or its events, as a stream",
+            headers(("Location" = String)), content((Created = "application/json"), (String = "text/event-stream"))),
+        (status = 202, description = "The run, which goes on", body = Created, headers(("Location" = String))),
+    ),
+    extensions(("x-problems" = json!(UNACCEPTED))),
+)]
 pub(super) async fn run_create(
     State(http): State<Http>,
     Known(caller): Known,
@@ -59,7 +96,16 @@ pub(super) async fn run_create(
     create(&http, &caller, &headers, prompt).await
 }
 
-/// `POST /v1/sessions/{session}/runs`: a prompt for a session that exists.
+/// A prompt for a session that exists
+#[utoipa::path(
+    post, path = "/v1/sessions/{session}/runs", request_body = Prompt, params(Named, Once, HowToAnswer),
+    responses(
+        (status = 200, description = "The run, which has ended or was made before; or its events, as a stream",
+            headers(("Location" = String)), content((Created = "application/json"), (String = "text/event-stream"))),
+        (status = 202, description = "The run, which goes on", body = Created, headers(("Location" = String))),
+    ),
+    extensions(("x-problems" = json!(UNACCEPTED))),
+)]
 pub(super) async fn run_create_in(
     State(http): State<Http>,
     Known(caller): Known,
@@ -74,6 +120,16 @@ pub(super) async fn run_create_in(
     create(&http, &caller, &headers, prompt).await
 }
 
+/// How a prompt is answered.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "it documents a header; `create` reads it")]
+pub(super) struct HowToAnswer {
+    /// `wait=N`: answer once the run has ended or asks something, at most N seconds (60) later.
+    #[param(rename = "Prefer", pattern = "^wait=[0-9]+$")]
+    prefer: Option<String>,
+}
+
 async fn create(
     http: &Http,
     caller: &Caller,
@@ -85,6 +141,9 @@ async fn create(
         return Err(Problem::invalid(
             "a requestId is the client's own: send a clientId too, or an Idempotency-Key",
         ));
+    }
+    if prompt.session.starts() {
+        return Err(Problem::invalid("a prompt does not start a session: `POST /v1/sessions` does"));
     }
     let request = RunRequest {
         session: prompt.session.into(),
@@ -124,8 +183,7 @@ fn preferred_wait(prefer: &str) -> Option<Duration> {
 
 /// The run once it has ended or waits for a person, or as it is when the time is up.
 async fn settled(http: &Http, caller: &Caller, accepted: &Accepted, wait: Duration) -> Result<Run, Problem> {
-    let by = SessionRef::Id(accepted.session.id);
-    let (_, mut items) = http.kernel.session_subscribe(caller, &by, Some(accepted.position)).await?;
+    let mut items = http.kernel.run_observe(caller, accepted.run.id, events::begin(accepted)).await?;
     let rest = |status: RunStatus| {
         status.is_ended() || matches!(status, RunStatus::WaitingInput | RunStatus::WaitingApproval)
     };
@@ -146,8 +204,10 @@ async fn settled(http: &Http, caller: &Caller, accepted: &Accepted, wait: Durati
     }
 }
 
-#[derive(Serialize)]
+/// A run that was accepted.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = AcceptedRun)]
 struct Created {
     #[serde(flatten)]
     run: Run,
@@ -171,16 +231,27 @@ fn answer(accepted: &Accepted, run: Run) -> Response {
     response
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
+    /// Only this session's, by id or key.
+    #[param(pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$")]
     session: Option<String>,
+    /// Only these.
     status: Option<RunStatus>,
+    /// How many; 50 if not given.
     limit: Option<usize>,
+    /// The `next` of the page before.
+    #[param(pattern = r"^[0-9]{1,18}\.run_[0-9a-f]{32}$")]
     before: Option<String>,
 }
 
-/// `GET /v1/runs`
+/// Runs, the newest first
+#[utoipa::path(
+    get, path = "/v1/runs", params(ListQuery),
+    responses((status = 200, description = "A page", body = Page<Run>)),
+)]
 pub(super) async fn run_list(
     State(http): State<Http>,
     Known(caller): Known,
@@ -196,10 +267,14 @@ pub(super) async fn run_list(
     let (limit, before) = (query.limit, place(query.before)?);
     let query = RunQuery { session, status: query.status, before, limit };
     let items = http.kernel.run_list(&caller, query).await?;
-    Ok(Json(Page::of(items, limit, |run| format!("{}.{}", run.created_at.0, run.id))))
+    Ok(Json(Page::of(&http, items, limit, |run| format!("{}.{}", run.created_at.0, run.id))))
 }
 
-/// `GET /v1/runs/{run}`
+/// One run
+#[utoipa::path(
+    get, path = "/v1/runs/{run}", params(NamedRun),
+    responses((status = 200, description = "It", body = Run)),
+)]
 pub(super) async fn run_get(
     State(http): State<Http>,
     Known(caller): Known,
@@ -208,7 +283,11 @@ pub(super) async fn run_get(
     Ok(Json(http.kernel.run_get(&caller, run).await?))
 }
 
-/// `GET /v1/runs/{run}/attempts`
+/// The executions of a run, the first first
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/attempts", params(NamedRun),
+    responses((status = 200, description = "All of them", body = Page<Attempt>)),
+)]
 pub(super) async fn run_attempts(
     State(http): State<Http>,
     Known(caller): Known,
@@ -218,7 +297,12 @@ pub(super) async fn run_attempts(
     Ok(Json(Page { items, next: None }))
 }
 
-/// `POST /v1/runs/{run}/cancel`
+/// Stops a run; answers what was done, not what is hoped
+#[utoipa::path(
+    post, path = "/v1/runs/{run}/cancel", params(NamedRun),
+    responses((status = 200, description = "What was done", body = CancelOutcome)),
+    extensions(("x-problems" = json!(["forbidden", "run_ended"]))),
+)]
 pub(super) async fn run_cancel(
     State(http): State<Http>,
     Known(caller): Known,
@@ -227,7 +311,12 @@ pub(super) async fn run_cancel(
     Ok(Json(http.kernel.run_cancel(&caller, run).await?))
 }
 
-/// `POST /v1/runs/{run}/retry`
+/// Tries a failed, timed-out or orphaned run again
+#[utoipa::path(
+    post, path = "/v1/runs/{run}/retry", params(NamedRun),
+    responses((status = 202, description = "The run, which is queued again", body = Run)),
+    extensions(("x-problems" = json!(["forbidden", "session_busy", "not_latest_run", "wrong_state"]))),
+)]
 pub(super) async fn run_retry(
     State(http): State<Http>,
     Known(caller): Known,
@@ -236,14 +325,23 @@ pub(super) async fn run_retry(
     Ok((StatusCode::ACCEPTED, Json(http.kernel.run_retry(&caller, run).await?)))
 }
 
-#[derive(Debug, Deserialize)]
+/// An answer to what a run waits for.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = WaitAnswer)]
 pub(super) struct Answering {
+    /// What is answered.
     wait_id: WaitId,
+    /// The answer.
     answer: Answer,
 }
 
-/// `POST /v1/runs/{run}/answer`
+/// Answers a waiting run
+#[utoipa::path(
+    post, path = "/v1/runs/{run}/answer", params(NamedRun), request_body = Answering,
+    responses((status = 200, description = "The run as it stands now", body = Run)),
+    extensions(("x-problems" = json!(["forbidden", "not_waiting", "already_answered", "wrong_answer"]))),
+)]
 pub(super) async fn run_answer(
     State(http): State<Http>,
     Known(caller): Known,

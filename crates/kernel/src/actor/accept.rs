@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, Message, MessageStatus, Place, Point, Policy, Role, Run, RunState, SessionStatus, Usage, session,
+    Body, Message, MessageStatus, Policy, Role, Run, RunState, SessionStatus, Usage, session,
 };
 
 use super::{AcceptOutcome, Actor, created};
@@ -19,7 +19,7 @@ impl Actor {
         accept.caller.check_changes(&self.hot.session)?;
         let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
         self.shared.check_adapter(&adapter)?;
-        let (base, again) = self.base(accept.place).await?;
+        let base = self.base(accept.place).await?;
         let policy = self.stage(&accept, &adapter)?;
         // To replace leaves alone what has begun, to interrupt does not, even if it pauses before it is tried again.
         let superseded: Vec<Run> = self
@@ -37,9 +37,9 @@ impl Actor {
         if permit.is_none() {
             self.check_room()?;
         }
-        let (run, prompt) = self.run_of(&accept, &adapter, again, permit.is_some());
+        let (run, prompt) = self.run_of(&accept, &adapter, base.again.clone(), permit.is_some());
         let bound = match permit {
-            Some(_) => self.bound(&run, base, &prompt).await?,
+            Some(_) => self.bound(&run, base.at, &prompt).await?,
             None => None,
         };
 
@@ -74,7 +74,7 @@ impl Actor {
         if permit.is_some() {
             let own = run_prompts(&accept, &prompt).then(|| (prompt.clone(), false));
             let started =
-                draft.start(self.shared.node, base, own).and_then(|()| self.open(&mut draft, bound));
+                draft.start(self.shared.node, &base, own).and_then(|()| self.open(&mut draft, bound));
             if let Err(refusal) = started {
                 self.give_up();
                 return Err(refusal.into());
@@ -136,30 +136,6 @@ impl Actor {
             return Ok(());
         }
         Err(Error::Overloaded { what: "the queue", limit })
-    }
-
-    /// The point beneath which the run writes.
-    ///
-    /// For another answer also the user message to answer.
-    pub(super) async fn base(&self, place: Place) -> Result<(Option<Point>, Option<Arc<Message>>), Error> {
-        let (message_id, role) = match place {
-            Place::Tip => return Ok((self.hot.session.tip, None)),
-            Place::Root => return Ok((None, None)),
-            Place::Regenerate { message_id } => (message_id, Role::User),
-            Place::Edit { message_id } => (message_id, Role::Assistant),
-        };
-        let found = self.shared.store.message_get(self.fence.session, message_id).await?;
-        let not_found = || Error::not_found("message", message_id);
-        let (placed, line) = found.ok_or_else(not_found)?;
-        if line.is_some_and(|line| line.abandoned) {
-            return Err(Error::Abandoned(message_id));
-        }
-        match (placed.message.role, role) {
-            (Role::Assistant, Role::User) => Err(Error::NotUserMessage(message_id)),
-            (Role::User, Role::Assistant) => Err(Error::NotAssistantMessage(message_id)),
-            (Role::User, Role::User) => Ok((Some(placed.point.ok_or_else(not_found)?), Some(placed.message))),
-            (Role::Assistant, Role::Assistant) => Ok((Some(placed.point.ok_or_else(not_found)?), None)),
-        }
     }
 
     /// The run, and the message it answers: its own prompt, or an earlier one.

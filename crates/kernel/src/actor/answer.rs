@@ -36,6 +36,7 @@ impl Actor {
         let Some(mut draft) = self.active_draft() else {
             return;
         };
+        draft.state_settle();
         let (size, limit) = (wait.question.len(), self.shared.options.limits.prompt_bytes);
         // What was streamed before the question stays open: it is completed with the attempt's next message.
         let asked = match draft.command(RunCommand::Wait { by, wait }) {

@@ -6,7 +6,7 @@ use mainspring_core::{
 };
 use tokio::sync::oneshot;
 
-use super::{Actor, Command, Reply, before};
+use super::{Actor, Command, Reply};
 use crate::adapter::{Death, Dispatch, HandleError};
 use crate::error::Error;
 use crate::kernel::CancelOutcome;
@@ -35,12 +35,9 @@ impl Actor {
             return Err(Refusal::Ended { status }.into());
         };
         let queued = self.queue[at].clone();
-        let shape = match (queued.place.is_branch(), queued.pen.and_then(before)) {
-            (true, Some(tip)) => Some(self.shared.store.path_shape(self.fence.session, tip).await?),
-            _ => None,
-        };
+        let turn = self.turn_to(&queued).await?;
         let (draft, _) = self.draft(false);
-        let mut draft = draft.with_run(queued, None).with_shape(shape);
+        let mut draft = draft.with_run(queued, None).with_turn(turn);
         if let Err(refusal) = draft.command(RunCommand::Cancel { reason }) {
             self.give_up();
             return Err(refusal.into());
@@ -55,8 +52,16 @@ impl Actor {
         let Some(active) = &self.active else { return };
         // Nothing executes while the store alone holds a wait: then the run ends here.
         let (by, adapter) = (active.attempt.id, active.run.adapter.clone());
+        let turn = match self.turn_to(&active.run).await {
+            Ok(turn) => turn,
+            Err(error) => {
+                let _ = reply.map(|reply| reply.send(Err(error.into())));
+                return;
+            }
+        };
         let (draft, text) = self.draft(active.task.is_none());
-        let mut draft = draft.with_run(active.run.clone(), Some(active.attempt.clone())).with_text(text);
+        let draft = draft.with_run(active.run.clone(), Some(active.attempt.clone()));
+        let mut draft = draft.with_text(text).with_turn(turn);
         if let Err(refusal) = draft.command(RunCommand::Cancel { reason }) {
             self.give_up();
             let _ = reply.map(|reply| reply.send(Err(refusal.into())));

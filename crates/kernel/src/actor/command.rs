@@ -1,15 +1,16 @@
 //! What an actor is told, by callers, by adapters and by the kernel itself.
 
 use mainspring_core::session::Command as SessionCommand;
-use mainspring_core::{Answer, AttemptId, Binding, Point, Run, RunId, Session, WaitId};
+use mainspring_core::{
+    Answer, AttemptId, Binding, Cursor, MessageId, Point, Position, Run, RunId, Session, WaitId,
+};
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
-use super::BindingChange;
+use super::{BindingChange, Data, Instant};
 use crate::adapter::{Ask, Death, Dispatch, Executed, Holder, Record, Recording};
 use crate::error::Error;
-use crate::feed::Subscription;
-use crate::kernel::{Accept, Accepted, Caller, CancelOutcome, Snapshot};
+use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
 use crate::scheduler::Permit;
 use crate::store::{Request, StoreError};
 
@@ -32,8 +33,22 @@ pub(crate) enum Command {
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
     /// Change what the session is bound to.
     Binding(BindingChange, Reply<Binding>),
-    /// Begin to read, from a snapshot.
-    Subscribe(Caller, Reply<(Snapshot, Subscription)>),
+    /// Say how things stand.
+    Snapshot(Reply<Instant>),
+    /// Be in memory for whoever opened the session; `started` if it was not before.
+    Open { started: bool, reply: Reply<Session> },
+    /// Leave memory now.
+    Close(Reply<()>),
+    /// Whoever kept the session in memory does so no more.
+    Release,
+    /// Prune events before this one.
+    Compact(Cursor, Reply<Position>),
+    /// Change state or artifacts.
+    Data(Box<Data>),
+    /// Move the active path.
+    Navigate(Option<MessageId>, Option<u64>, Reply<Session>),
+    /// Make a session that goes on from a message of this one.
+    Fork(Box<Forking>, Reply<Result<Session, StoreError>>),
     /// An adapter records.
     Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
     /// An adapter asks a person and waits.
@@ -57,10 +72,22 @@ impl Command {
     pub(super) fn is_call(&self) -> bool {
         match self {
             Self::Accept(..) | Self::Create(..) | Self::Cancel(..) | Self::Retry(..) => true,
-            Self::Answer(..) | Self::Session(..) | Self::Binding(..) | Self::Subscribe(..) => true,
-            Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => false,
+            Self::Answer(..) | Self::Session(..) | Self::Snapshot(_) | Self::Compact(..) => true,
+            Self::Open { .. } | Self::Close(_) => true,
+            Self::Release | Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } => false,
+            Self::Executed(..) => false,
+            Self::Data(data) => data.is_call(),
+            Self::Navigate(..) | Self::Fork(..) | Self::Binding(..) => true,
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
         }
+    }
+
+    /// False for what only looks, and so does not prolong the session's stay in memory.
+    pub(super) fn is_change(&self) -> bool {
+        !matches!(
+            self,
+            Self::Snapshot(_) | Self::Head { .. } | Self::Create(..) | Self::Open { .. } | Self::Close(_)
+        )
     }
 
     /// Answers a command that nobody will carry out.
@@ -74,9 +101,19 @@ impl Command {
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
             Self::Binding(_, reply) => drop(reply.send(Err(error))),
-            Self::Subscribe(_, reply) => drop(reply.send(Err(error))),
+            Self::Snapshot(reply) => drop(reply.send(Err(error))),
+            Self::Open { reply, .. } => drop(reply.send(Err(error))),
+            Self::Close(reply) => drop(reply.send(Err(error))),
+            Self::Compact(_, reply) => drop(reply.send(Err(error))),
+            Self::Data(data) => data.refuse(error),
+            Self::Navigate(_, _, reply) => drop(reply.send(Err(error))),
+            Self::Fork(_, reply) => drop(reply.send(Err(error))),
             // Whoever executes has lost its authority and learns it by the closed channel.
-            Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } | Self::Executed(..) => {}
+            Self::Release
+            | Self::Record { .. }
+            | Self::Ask { .. }
+            | Self::Head { .. }
+            | Self::Executed(..) => {}
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => {}
         }
     }

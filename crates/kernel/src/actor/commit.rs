@@ -32,12 +32,19 @@ impl Actor {
         }
         let (commit, completed) = draft.commit(self.fence);
         let commit = Arc::new(commit);
+        let (clock, meters) = (&self.shared.clock, &self.shared.meters);
+        let begun = clock.elapsed();
         let cursors = match self.shared.store.commit(commit.clone()).await {
             Err(StoreError::Unavailable(why)) => self.look_up(&commit, why).await,
             outcome => outcome,
         };
         match cursors {
             Ok(cursors) => {
+                meters.committed(cursors.len(), clock.elapsed().saturating_sub(begun));
+                // An ended run is only ever changed by the commit that ended it.
+                if let Some(run) = draft.run.as_ref().filter(|run| run.state.status().is_ended()) {
+                    meters.ended(&run.adapter, run.state.status());
+                }
                 let request = draft.run.as_ref().and_then(|run| run.request.request_id.clone());
                 let events = commit.events.iter().zip(cursors).map(|(event, cursor)| {
                     Arc::new(Event {
@@ -54,11 +61,15 @@ impl Actor {
                 });
                 self.feed.show_guests(draft.hot.session.visibility);
                 self.feed.publish(events.collect(), completed);
+                if draft.is_searched() {
+                    self.shared.written.notify_one();
+                }
                 self.hot = draft.hot;
                 self.stored = true;
                 Ok((draft.run, draft.attempt))
             }
             Err(error) => {
+                meters.commit_failures.add(1);
                 self.give_up();
                 if error == StoreError::Fenced {
                     tracing::error!(session = %self.fence.session, "another writer has taken over this session");

@@ -7,15 +7,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use mainspring_core::run::{self, Command};
-use mainspring_core::tree::place;
+use mainspring_core::state::EVENT_VALUE_BYTES;
+use mainspring_core::tree::{place, visit};
 use mainspring_core::{
     Attempt, Binding, Block, Body, Close, Failure, Line, LineId, Message, MessageId, MessageStatus, NodeId,
-    Place, Point, Refusal, Role, Run, Session, Time, ToolOutcome, Tree, Usage, Wait, attempt, session,
+    Place, Point, Refusal, Role, Run, Session, SessionChange, StateAuthor, StateScope, Time, TitleSource,
+    ToolOutcome, Usage, Wait, attempt, session,
 };
 
+use super::tree::Base;
 use crate::feed::OpenText;
 use crate::ids::Ids;
-use crate::store::{Commit, Effect, Fence, NewEvent, Row, TreeShape};
+use crate::store::{Commit, Effect, Fence, NewEvent, Row, StatePlace, StateRow, Turn};
 
 /// The part of a session's state that drafts work on copies of.
 #[derive(Debug, Clone)]
@@ -31,6 +34,8 @@ pub(crate) struct Hot {
     pub(crate) last_role: Option<Role>,
     /// The latest binding of the active run's adapter.
     pub(crate) binding: Option<Box<Binding>>,
+    /// Keys of state that the active run has written since its last message.
+    pub(crate) state_at_pen: Vec<String>,
 }
 
 pub(crate) struct Draft {
@@ -44,8 +49,10 @@ pub(crate) struct Draft {
     /// Streamed text that this draft completes.
     text: Vec<OpenText>,
     completes: bool,
-    /// The path beneath a branch, for its cursors.
-    shape: Option<TreeShape>,
+    /// How the path turns to where the run writes, if that is not the line of the tip.
+    turn: Option<Turn>,
+    /// What the session is called once this run has succeeded, if nobody has named it.
+    title: Option<String>,
     session_changed: bool,
     lines_changed: BTreeMap<LineId, Line>,
     events: Vec<NewEvent>,
@@ -64,7 +71,8 @@ impl Draft {
             wait: None,
             text: vec![],
             completes: false,
-            shape: None,
+            turn: None,
+            title: None,
             session_changed: false,
             lines_changed: BTreeMap::new(),
             events: vec![],
@@ -85,13 +93,31 @@ impl Draft {
         self
     }
 
-    pub(crate) fn with_shape(mut self, shape: Option<TreeShape>) -> Self {
-        self.shape = shape;
+    pub(crate) fn with_turn(mut self, turn: Option<Turn>) -> Self {
+        self.turn = turn;
+        self
+    }
+
+    pub(crate) fn with_title(mut self, title: Option<String>) -> Self {
+        self.title = title;
         self
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.events.is_empty()
+    }
+
+    /// True when it says something that search shall find.
+    pub(crate) fn is_searched(&self) -> bool {
+        let says = |body: &Body| {
+            matches!(
+                body,
+                Body::MessageCompleted { .. }
+                    | Body::SessionCreated { .. }
+                    | Body::SessionUpdated { change: SessionChange::Title { .. } }
+            )
+        };
+        self.events.iter().any(|event| says(&event.body))
     }
 
     pub(crate) fn row(&mut self, row: Row) {
@@ -111,7 +137,10 @@ impl Draft {
         session::apply(&mut self.hot.session, &body, self.at);
         self.session_changed |= matches!(body, Body::SessionCreated { .. })
             || before != (self.hot.session.version, self.hot.session.last_activity_at);
-        let run = self.run.as_ref().map(|run| run.id);
+        // A change of the session is no part of a run, even if it comes with one.
+        let of_run = !matches!(body, Body::SessionUpdated { .. });
+        let run = self.run.as_ref().map(|run| run.id).filter(|_| of_run);
+        let attempt = attempt.filter(|_| of_run);
         self.events.push(NewEvent { id: self.ids.event(), pos: self.pos, run, attempt, at: self.at, body });
     }
 
@@ -137,6 +166,10 @@ impl Draft {
             } else if matches!(body, Body::RunQueued { .. }) {
                 self.set_aside();
             }
+            // Before the end, so that whoever has seen that has seen it all.
+            if let (Body::RunSucceeded { .. }, Some(title)) = (&body, self.title.take()) {
+                self.session_command(session::Command::Title { title, source: TitleSource::Heuristic })?;
+            }
             self.emit(body);
         }
         Ok(())
@@ -146,15 +179,15 @@ impl Draft {
     pub(crate) fn start(
         &mut self,
         node: NodeId,
-        base: Option<Point>,
+        base: &Base,
         prompt: Option<(Arc<Message>, bool)>,
     ) -> Result<(), Refusal> {
         let Some(run) = &mut self.run else { return Ok(()) };
         let attempt = run::attempt_of(run, self.ids.attempt(), node, self.at);
         let first = run.pen.is_none();
         if first {
-            let line = base.and_then(|base| self.hot.lines.get(&base.line));
-            let placed = place(base, line, run.place.is_branch(), self.ids.line());
+            let line = base.at.and_then(|base| self.hot.lines.get(&base.line));
+            let placed = place(base.at, line, run.place.is_branch(), self.ids.line());
             run.pen = Some(placed.point);
             if let Some(line) = placed.opened {
                 self.line_put(line);
@@ -162,6 +195,12 @@ impl Draft {
         }
         self.attempt = Some(attempt);
         self.command(Command::Start)?;
+        if first && !base.owed.is_empty() {
+            self.write_results(unanswered(
+                base.owed.clone(),
+                "no result: the conversation went on without it",
+            ));
+        }
         match prompt {
             Some((message, stored)) if first => self.write(message, stored),
             // An earlier prompt is answered again: who spoke last elsewhere does not matter.
@@ -214,6 +253,27 @@ impl Draft {
         Some(effect.name)
     }
 
+    /// Changes state, and says so.
+    pub(crate) fn state_set(&mut self, row: StateRow, by: StateAuthor) {
+        let scope = match row.place {
+            StatePlace::Session { .. } => StateScope::Session,
+            StatePlace::Run(_) => StateScope::Run,
+        };
+        let value = row.value.clone().filter(|value| value.to_string().len() <= EVENT_VALUE_BYTES);
+        let (key, version, deleted) = (row.key.clone(), row.version, row.value.is_none());
+        self.rows.push(Row::State(Box::new(row)));
+        self.emit(Body::StateChanged { scope, key, version, by, deleted, value });
+    }
+
+    /// What a run wrote after its last message belongs to that message once the run waits or ends.
+    pub(crate) fn state_settle(&mut self) {
+        let Some(pen) = self.run.as_ref().and_then(|run| run.pen) else {
+            return;
+        };
+        let keys = std::mem::take(&mut self.hot.state_at_pen);
+        self.rows.extend(keys.into_iter().map(|key| Row::StateBack(pen, key)));
+    }
+
     /// The commit of all this, and the bytes of the stream that it completes.
     pub(crate) fn commit(&self, fence: Fence) -> (Commit, Option<u64>) {
         let mut rows = vec![];
@@ -251,6 +311,7 @@ impl Draft {
                 error.map(|error| Block::Error { code: error.code.clone(), message: error.message.clone() });
             self.write_text(text, blocks.into_iter().collect(), status, None);
         }
+        self.state_settle();
         let Some(run) = &self.run else {
             return Close::default();
         };
@@ -300,48 +361,43 @@ impl Draft {
                 error: Failure::new("outcome_unknown", "the run ended before the tool answered"),
             });
         }
-        let unanswered = std::mem::take(&mut self.hot.unanswered);
-        if unanswered.is_empty() {
-            return;
+        let calls = std::mem::take(&mut self.hot.unanswered);
+        if !calls.is_empty() {
+            let why = "outcome unknown: the run ended before the tool answered";
+            self.write_results(unanswered(calls, why));
         }
-        let result = |(tool_use_id, name)| Block::ToolResult {
-            tool_use_id,
-            name,
-            content: vec![Block::text("outcome unknown: the run ended before the tool answered")],
-            is_error: true,
-        };
-        self.write_results(unanswered.into_iter().map(result).collect());
     }
 
     fn move_tip(&mut self) {
         let Some(tip) = self.run.as_ref().and_then(|run| run.pen).and_then(before) else {
             return;
         };
-        if self.hot.session.tip.map(|tip| tip.line) != Some(tip.line) {
-            self.move_cursors(tip);
-        }
+        self.turn_path();
         self.hot.session.tip = Some(tip);
         self.hot.lines.retain(|id, _| *id == tip.line);
     }
 
-    /// The path turns onto another line: its cursors follow.
-    fn move_cursors(&mut self, tip: Point) {
-        let Some(shape) = &self.shape else {
-            let parent = self.hot.lines.get(&tip.line).and_then(|line| line.parent);
-            self.rows.extend(parent.map(|parent| Row::Cursor(parent, Some(tip.line))));
-            return;
-        };
-        let mut tree = Tree::from_parts(shape.lines.iter().copied(), shape.cursors.iter().copied());
-        self.lines_changed.values().chain(self.hot.lines.values()).for_each(|line| tree.put(*line));
-        tree.visit(Some(tip));
-        let old: BTreeMap<Point, LineId> = shape.cursors.iter().copied().collect();
-        let new: BTreeMap<Point, LineId> = tree.cursors().collect();
-        let gone = old.keys().filter(|at| !new.contains_key(at)).map(|at| Row::Cursor(*at, None));
-        let set = new
-            .iter()
-            .filter(|(at, line)| old.get(at) != Some(line))
-            .map(|(at, line)| Row::Cursor(*at, Some(*line)));
-        self.rows.extend(gone.chain(set));
+    /// The path turns: its cursors follow, and what it takes up again is no longer abandoned.
+    fn turn_path(&mut self) {
+        let Some(turn) = self.turn.take() else { return };
+        let changes = visit(&turn.ranges, &turn.cursors);
+        self.rows.extend(changes.into_iter().map(|(at, to)| Row::Cursor(at, to)));
+        for line in turn.lines.into_iter().filter(|line| line.abandoned) {
+            self.lines_changed.insert(line.id, Line { abandoned: false, ..line });
+        }
+    }
+
+    /// Moves the path to another leaf, or to none.
+    pub(crate) fn navigate(
+        &mut self,
+        leaf: Option<(Point, MessageId)>,
+        line: Option<Line>,
+    ) -> Result<(), Refusal> {
+        self.session_command(session::Command::Navigate { tip: leaf.map(|(_, message)| message) })?;
+        self.turn_path();
+        self.hot.session.tip = leaf.map(|(point, _)| point);
+        self.hot.lines = line.into_iter().map(|line| (line.id, line)).collect();
+        Ok(())
     }
 
     fn write_text(
@@ -394,6 +450,7 @@ impl Draft {
         }
         self.hot.last_role = Some(message.role);
         self.hot.unanswered = message.unanswered();
+        self.hot.state_at_pen.clear();
         self.rows.push(match stored {
             true => Row::MessagePlace(message.id, pen),
             false => Row::Message(message.clone(), Some(pen)),
@@ -425,6 +482,17 @@ impl Draft {
         self.hot.lines.insert(line.id, line);
         self.lines_changed.insert(line.id, line);
     }
+}
+
+/// Results for tool calls that nobody answers any more.
+fn unanswered(calls: Vec<(String, String)>, why: &str) -> Vec<Block> {
+    let result = |(tool_use_id, name)| Block::ToolResult {
+        tool_use_id,
+        name,
+        content: vec![Block::text(why)],
+        is_error: true,
+    };
+    calls.into_iter().map(result).collect()
 }
 
 /// The point just before `point` on its path; none before a root. It may lie on the parent line (see

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{
     Attempt, AttemptId, BindingStatus, Block, Body, Failure, Message, MessageStatus, NodeId, Place, Point,
-    Proof, Refusal, Run, RunStatus, Usage,
+    Proof, Refusal, Run, RunStatus, TitleSource, Usage, session,
 };
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 use super::binding::Bound;
+use super::tree::Base;
 use super::{Active, Actor, Command, Draft, before};
 use crate::adapter::{Answered, Assignment, AttemptHandle, End, Executed, HandleError, HandleParts, Record};
 use crate::error::Error;
@@ -47,19 +48,19 @@ impl Actor {
 
     /// Starts the next attempt of the first run of the queue.
     async fn begin(&mut self, run: Run, permit: Permit) -> Result<(), Error> {
-        let (base, again) = match run.pen {
+        let base = match run.pen {
             None => self.base(run.place).await?,
-            Some(_) => (None, None),
+            Some(_) => Base::default(),
         };
-        let prompt = match again {
-            Some(earlier) => earlier,
+        let prompt = match &base.again {
+            Some(earlier) => earlier.clone(),
             None => self.prompt_of(&run).await?,
         };
         let own = run.prompt.is_some().then(|| (prompt.clone(), true));
-        let bound = self.bound(&run, base, &prompt).await?;
+        let bound = self.bound(&run, base.at, &prompt).await?;
         let (draft, _) = self.draft(false);
         let mut draft = draft.with_run(run, None);
-        let started = draft.start(self.shared.node, base, own).and_then(|()| self.open(&mut draft, bound));
+        let started = draft.start(self.shared.node, &base, own).and_then(|()| self.open(&mut draft, bound));
         if let Err(refusal) = started {
             self.give_up();
             return Err(refusal.into());
@@ -127,6 +128,7 @@ impl Actor {
             feed: self.feed.clone(),
             actor: self.tx.clone(),
             store: self.shared.store.clone(),
+            shared: self.shared.clone(),
             ids: self.shared.ids.clone(),
             clock: self.shared.clock.clone(),
         };
@@ -284,12 +286,11 @@ impl Actor {
     ) -> Result<(), Error> {
         let Some(active) = &self.active else { return Ok(()) };
         let (run, attempt, telling) = (active.run.clone(), active.attempt.clone(), active.telling);
-        let shape = match (run.place.is_branch(), run.pen.and_then(before)) {
-            (true, Some(tip)) => Some(self.shared.store.path_shape(self.fence.session, tip).await?),
-            _ => None,
-        };
+        let turn = self.turn_to(&run).await?;
         let (draft, text) = self.draft(true);
-        let mut draft = draft.with_run(run, Some(attempt)).with_text(text).with_shape(shape);
+        let title = self.title_of(&outcome);
+        let draft = draft.with_run(run, Some(attempt)).with_text(text);
+        let mut draft = draft.with_turn(turn).with_title(title);
         if !usage.is_zero() {
             draft.emit(Body::UsageUpdated { usage });
         }
@@ -315,12 +316,22 @@ impl Actor {
         self.conclude(draft).await
     }
 
+    /// What a session is called that nobody has named when its first turn is completed.
+    fn title_of(&self, outcome: &Outcome) -> Option<String> {
+        let active = self.active.as_ref().filter(|_| *outcome == Outcome::Succeeded)?;
+        let named = self.hot.session.title_source.is_some() || !self.shared.options.auto_title;
+        if named { None } else { session::title_of(&active.prompt.text()) }
+    }
+
     /// Commits a draft in which the active run ends or goes back to the queue, and lets go of what it held.
     pub(super) async fn conclude(&mut self, draft: Draft) -> Result<(), Error> {
         let (run, attempt) = self.commit(draft).await?;
         self.feed.authorize(None);
         let active = self.active.take();
         if let Some(run) = run {
+            // What a run writes is settled when it ends.
+            let ended = run.state.status().is_ended() && run.final_message == self.hot.session.tip_message;
+            self.answered = self.hot.session.tip.filter(|_| ended).or(self.answered);
             if run.state.status() == RunStatus::Queued {
                 self.queue.push_front(run.clone());
             }
@@ -366,6 +377,11 @@ fn apply(draft: &mut Draft, node: NodeId, by: AttemptId, record: Record) -> Resu
             draft.emit(Body::ToolFailed { tool_use_id, name, outcome, error });
         }
         Record::Progress { text } => draft.emit(Body::ProgressUpdated { text }),
+        Record::Title { title } => {
+            if let Some(title) = session::title_of(&title) {
+                draft.session_command(session::Command::Title { title, source: TitleSource::Agent })?;
+            }
+        }
         Record::Usage(usage) => draft.emit(Body::UsageUpdated { usage }),
     }
     Ok(())
@@ -381,7 +397,7 @@ fn check_size(records: &[Record], limit: usize) -> Result<(), Error> {
             Record::ToolUpdated { text, .. } | Record::Progress { text } => ("report", text.len()),
             Record::Decided { question, .. } => ("question", question.len()),
             Record::Opened { .. } | Record::Resumed | Record::Granted(_) | Record::Usage(_) => continue,
-            Record::ToolCompleted { .. } | Record::ToolFailed { .. } => continue,
+            Record::ToolCompleted { .. } | Record::ToolFailed { .. } | Record::Title { .. } => continue,
         };
         if size > limit {
             return Err(Error::TooLarge { what, size, limit });

@@ -52,6 +52,8 @@ impl Actor {
             retryable: true,
             retry_at: retry.then(|| self.shared.clock.now()),
         };
+        // Its turn is over, so the session need not stay.
+        self.arm();
         // Not tried for ever as at a run's own end: a start that cannot record what was left says so and ends.
         self.try_finish(by, outcome, Usage::default()).await
     }

@@ -31,10 +31,7 @@ impl Actor {
         commands: Vec<SessionCommand>,
         version: Option<u64>,
     ) -> Result<Session, Error> {
-        let now = self.hot.session.version;
-        if let Some(expected) = version.filter(|version| *version != now) {
-            return Err(Error::Changed { expected, now });
-        }
+        self.check_version(version)?;
         let (mut draft, _) = self.draft(false);
         for command in commands {
             let command = match command {
@@ -55,6 +52,15 @@ impl Actor {
             self.shared.purge(self.fence.session);
         }
         Ok(self.hot.session.clone())
+    }
+
+    /// Refuses a change of a version that is not the present one.
+    pub(super) fn check_version(&self, expected: Option<u64>) -> Result<(), Error> {
+        let now = self.hot.session.version;
+        match expected.filter(|expected| *expected != now) {
+            Some(expected) => Err(Error::Changed { expected, now }),
+            None => Ok(()),
+        }
     }
 
     /// Where the run stands that keeps the session busy.
@@ -86,5 +92,6 @@ pub(crate) fn unborn(session: Session) -> Loaded {
         inbox: vec![],
         cursor: Cursor::START,
         pos: 0,
+        floor: None,
     }
 }

@@ -1,47 +1,71 @@
-//! Snapshots: what a new subscriber starts from, at one instant between two commits.
+//! Snapshots: the session at one instant between two commits. The actor hands out what it has in memory; what the
+//! snapshot shows of the history is read outside of it, since a path to a point never changes.
 
 use std::sync::Arc;
 
-use mainspring_core::{Message, Point};
+use mainspring_core::{Message, Point, Position, Run, Session};
 
 use super::{Actor, before};
 use crate::error::Error;
-use crate::feed::Subscription;
-use crate::kernel::{Caller, Snapshot};
+use crate::feed::{OpenText, open_texts};
+use crate::kernel::Snapshot;
+use crate::store::{Loaded, Store};
 
 /// How many messages of the path a snapshot shows; the rest is read by page.
 const TAIL: usize = 50;
 
+/// A snapshot without its messages.
+pub(crate) struct Instant {
+    pub(crate) session: Session,
+    active: Option<Run>,
+    queued: Vec<Run>,
+    partial: Vec<OpenText>,
+    position: Position,
+}
+
 impl Actor {
-    pub(super) async fn snapshot(&self, caller: &Caller) -> Result<(Snapshot, Subscription), Error> {
-        if !caller.reads(&self.hot.session) {
-            return Err(Error::not_found("session", self.fence.session));
-        }
-        let guest = caller.owner != self.hot.session.owner;
+    pub(super) fn instant(&self) -> Instant {
         let (position, partial) = self.feed.now();
-        let active = self.active.as_ref().map(|active| active.run.clone());
-        let messages = self.tail(self.hot.session.tip).await?;
-        let head = active.as_ref().and_then(|run| run.pen).and_then(before);
-        let mut pending = self.tail(head).await?;
-        pending.retain(|message| message.run == active.as_ref().map(|run| run.id));
-        let snapshot = Snapshot {
+        Instant {
             session: self.hot.session.clone(),
-            active,
+            active: self.active.as_ref().map(|active| active.run.clone()),
             queued: self.queue.iter().cloned().collect(),
-            messages,
-            pending,
             partial,
             position,
-        };
-        // Made here, so that the session has its reader before it could leave memory.
-        let subscription =
-            Subscription::new(self.feed.clone(), self.shared.store.clone(), position).guest(guest);
-        Ok((snapshot, subscription))
+        }
+    }
+}
+
+impl Instant {
+    /// That of a session which nobody writes, as it is stored.
+    pub(crate) fn of(loaded: Loaded) -> Self {
+        let (active, queued) = loaded
+            .runs
+            .into_iter()
+            .map(|(run, _)| run)
+            .partition::<Vec<_>, _>(|run| run.state.holder().is_some());
+        Self {
+            session: loaded.session,
+            active: active.into_iter().next(),
+            queued,
+            partial: open_texts(loaded.chunks.iter().map(|chunk| (chunk.message, chunk.block, &*chunk.text))),
+            position: Position { cursor: loaded.cursor, pos: loaded.pos },
+        }
     }
 
-    async fn tail(&self, tip: Option<Point>) -> Result<Vec<Arc<Message>>, Error> {
-        let Some(tip) = tip else { return Ok(vec![]) };
-        let path = self.shared.store.path(tip, None, TAIL).await?;
-        Ok(path.into_iter().map(|placed| placed.message).collect())
+    /// The snapshot, with what the store holds of it.
+    pub(crate) async fn complete(self, store: &dyn Store) -> Result<Snapshot, Error> {
+        let Self { session, active, queued, partial, position } = self;
+        let messages = tail(store, session.tip).await?;
+        let head = active.as_ref().and_then(|run| run.pen).and_then(before);
+        let mut pending = tail(store, head).await?;
+        pending.retain(|message| message.run == active.as_ref().map(|run| run.id));
+        Ok(Snapshot { session, active, queued, messages, pending, partial, position })
     }
+}
+
+async fn tail(store: &dyn Store, tip: Option<Point>) -> Result<Vec<Arc<Message>>, Error> {
+    let Some(tip) = tip else { return Ok(vec![]) };
+    let path = store.path(tip, None, TAIL).await?;
+    Ok(path.into_iter().map(|placed| placed.message).collect())
 }

@@ -2,17 +2,22 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Answer, Approval, AttemptId, GrantId, Message, Time};
+use mainspring_core::{
+    Answer, Approval, Artifact, AttemptId, Expect, GrantId, Message, Point, StateEntry, StateOutcome,
+    StateScope, Time,
+};
 use serde_json::Value;
+use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Answered, Ask, Assignment, HandleError, Record};
-use crate::actor::Command;
+use crate::actor::{Command, Data, StateWrite};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::ids::Ids;
-use crate::store::Store;
+use crate::kernel::{NewArtifact, Shared};
+use crate::store::{StateAt, Store};
 
 /// Authority over one attempt: streams, records and reads.
 #[derive(Clone)]
@@ -27,6 +32,7 @@ pub(crate) struct HandleParts {
     pub(crate) feed: Arc<Feed>,
     pub(crate) actor: mpsc::UnboundedSender<Command>,
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) ids: Ids,
     pub(crate) clock: Clock,
 }
@@ -108,8 +114,7 @@ impl AttemptHandle {
 
     /// The last `limit` messages that the agent is to see, root first.
     pub async fn path(&self, limit: usize) -> Result<Vec<Arc<Message>>, HandleError> {
-        let by = self.id();
-        let tip = self.call(|reply| Command::Head { by, reply }).await?;
+        let tip = self.head().await?;
         let Some(tip) = tip else { return Ok(vec![]) };
         let path = self.parts.store.path(tip, None, limit).await.map_err(Error::from)?;
         Ok(path.into_iter().map(|placed| placed.message).collect())
@@ -118,6 +123,85 @@ impl AttemptHandle {
     /// An id for a grant of this attempt.
     pub(crate) fn new_grant(&self) -> GrantId {
         self.parts.ids.grant()
+    }
+
+    /// What a key of state holds, as the run sees it now.
+    pub async fn state_get(&self, scope: StateScope, key: &str) -> Result<Option<StateEntry>, HandleError> {
+        let at = self.state_at(scope).await?;
+        Ok(self.parts.store.state_get(&at, key).await.map_err(Error::from)?.entry)
+    }
+
+    /// Entries of state in the order of their keys, those after `after`, as the run sees them now.
+    pub async fn state_list(
+        &self,
+        scope: StateScope,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateEntry>, HandleError> {
+        let at = self.state_at(scope).await?;
+        Ok(self.parts.store.state_page(&at, after, limit).await.map_err(Error::from)?)
+    }
+
+    /// Sets a key of state, or removes it, if what is expected is there. Durable before it returns.
+    ///
+    /// State of the session is written where the run writes its next message: what a branch that fails has written
+    /// goes with it.
+    pub async fn state_set(
+        &self,
+        scope: StateScope,
+        key: &str,
+        value: Option<Value>,
+        expect: Expect,
+    ) -> Result<StateOutcome, HandleError> {
+        self.parts.shared.state_check(key, value.as_ref())?;
+        let run = match scope {
+            StateScope::Owner => {
+                // Nothing else would see that the attempt is over.
+                self.head().await?;
+                let owner = &self.assignment.session.owner;
+                return Ok(self.parts.shared.owner_state_put(owner, key, value, expect).await?);
+            }
+            StateScope::Session => None,
+            StateScope::Run => Some(self.assignment.run.id),
+        };
+        let write = StateWrite { run, key: key.to_owned(), value, expect };
+        let by = self.id();
+        self.call(|reply| Command::Data(Box::new(Data::StateBy(by, write, reply)))).await
+    }
+
+    /// Keeps all of `content` as an artifact of the run. Durable before it returns.
+    pub async fn artifact(
+        &self,
+        new: NewArtifact,
+        content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
+    ) -> Result<Artifact, HandleError> {
+        let (by, run) = (self.id(), self.assignment.run.id);
+        let (staged, artifact) =
+            self.parts.shared.artifact_stage(self.assignment.session.id, new, content).await?;
+        let artifact = Artifact { run: Some(run), attempt: Some(by), ..artifact };
+        let (handle, made) = (self.clone(), artifact.clone());
+        let commit = async move {
+            handle.call(|reply| Command::Data(Box::new(Data::ArtifactBy(by, made, reply)))).await
+        };
+        self.parts.shared.artifact_keep(staged, commit).await?;
+        Ok(artifact)
+    }
+
+    /// Where state is as the run sees it now: that of the session up to where it writes its next message.
+    async fn state_at(&self, scope: StateScope) -> Result<StateAt, HandleError> {
+        Ok(match scope {
+            StateScope::Run => StateAt::Run(self.assignment.run.id),
+            StateScope::Owner => StateAt::Owner(self.assignment.session.owner.clone()),
+            StateScope::Session => {
+                let at = self.head().await?.map(|head| Point { pos: head.pos + 1, ..head });
+                StateAt::Session { session: self.assignment.session.id, at }
+            }
+        })
+    }
+
+    async fn head(&self) -> Result<Option<Point>, HandleError> {
+        let by = self.id();
+        self.call(|reply| Command::Head { by, reply }).await
     }
 
     /// The time now.

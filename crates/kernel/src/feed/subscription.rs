@@ -9,17 +9,22 @@ use std::sync::atomic::Ordering;
 
 use mainspring_core::{AttemptId, Body, Cursor, Event, Live, MessageId, Position, RunId, SessionId};
 
-use super::{Feed, State};
+use super::{Feed, Phase, State, SubscriptionMode};
 use crate::error::Error;
-use crate::store::Store;
+use crate::kernel::{Shared, Snapshot};
+use crate::store::StoreError;
 
 /// How many events are read from the store at a time.
 const PAGE: usize = 256;
 
-/// A reader's place in a session's stream.
+/// How much text a reader is given at a time, so that one who does not take it holds little.
+const STRETCH: usize = 64 << 10;
+
+/// A reader's place in a session's stream. Dropping it is leaving.
 pub struct Subscription {
     feed: Arc<Feed>,
-    store: Arc<dyn Store>,
+    shared: Arc<Shared>,
+    mode: SubscriptionMode,
     at: Position,
     backlog: VecDeque<Arc<Event>>,
     thought: u64,
@@ -38,6 +43,8 @@ pub enum Item {
     Thought(Thought),
     /// A crash lost text after this position that this reader had been shown.
     Truncated(Position),
+    /// What this reader had not seen yet was pruned: it starts again from here, and gets everything after.
+    Reset(Box<Snapshot>),
 }
 
 /// Streamed text of a message that is not complete.
@@ -78,7 +85,7 @@ impl Item {
                 let body = Body::MessageTruncated { pos: position.pos };
                 Some(Live { position: *position, session, run: None, body })
             }
-            Self::Event(_) | Self::Thought(_) => None,
+            Self::Event(_) | Self::Thought(_) | Self::Reset(_) => None,
         }
     }
 }
@@ -88,14 +95,14 @@ enum Step {
     Load,
     Wait,
     End,
+    Fail(Error),
 }
 
 impl Subscription {
-    /// A reader that has seen everything up to `at`.
-    pub(crate) fn new(feed: Arc<Feed>, store: Arc<dyn Store>, at: Position) -> Self {
-        feed.readers.fetch_add(1, Ordering::Relaxed);
+    /// A reader that is counted already, at a place that is still to be given.
+    pub(crate) fn new(feed: Arc<Feed>, shared: Arc<Shared>, mode: SubscriptionMode) -> Self {
         let thought = feed.state.lock().thought_no;
-        Self { feed, store, at, backlog: VecDeque::new(), thought, guest: false }
+        Self { feed, shared, mode, at: Position::START, backlog: VecDeque::new(), thought, guest: false }
     }
 
     /// The same reader, which has seen everything up to `at`.
@@ -108,6 +115,23 @@ impl Subscription {
     pub(crate) fn guest(mut self, guest: bool) -> Self {
         self.guest = guest;
         self
+    }
+
+    pub(crate) fn feed(&self) -> &Arc<Feed> {
+        &self.feed
+    }
+
+    /// Whether it keeps the session in memory.
+    pub fn mode(&self) -> SubscriptionMode {
+        self.mode
+    }
+
+    /// Changes that in place. A session that is away is loaded for its new controller.
+    pub fn set_mode(&mut self, mode: SubscriptionMode) {
+        let before = std::mem::replace(&mut self.mode, mode);
+        if before != mode {
+            self.shared.mode_change(&self.feed, before, mode);
+        }
     }
 
     /// How many calls of attempts without authority were refused since the session is in memory.
@@ -134,14 +158,16 @@ impl Subscription {
                 Step::Ready(item) => return Some(Ok(item)),
                 Step::Wait => notified.await,
                 Step::End => return None,
+                Step::Fail(error) => return Some(Err(error)),
                 Step::Load => {
-                    let page = self.store.events_after(self.feed.session, None, self.at.cursor, PAGE).await;
-                    match page {
+                    let store = &self.shared.store;
+                    match store.events_after(self.feed.session, None, self.at.cursor, PAGE).await {
                         Ok(events) if events.is_empty() => {
                             // Everything up to the floor was deleted with its session: nothing more will come.
                             return None;
                         }
                         Ok(events) => self.backlog.extend(events.into_iter().map(Arc::new)),
+                        Err(StoreError::Pruned(_)) => return Some(self.reset().await),
                         Err(error) => return Some(Err(error.into())),
                     }
                 }
@@ -149,9 +175,20 @@ impl Subscription {
         }
     }
 
+    async fn reset(&mut self) -> Result<Item, Error> {
+        let snapshot = self.shared.snapshot(&self.feed).await?;
+        self.at = snapshot.position;
+        Ok(Item::Reset(Box::new(snapshot)))
+    }
+
     fn step(&mut self) -> Step {
         let feed = self.feed.clone();
         let state = feed.state.lock();
+        match &state.phase {
+            Phase::Loading => return Step::Wait,
+            Phase::Failed(error) => return Step::Fail(error.clone()),
+            Phase::Live | Phase::Away | Phase::Closed => {}
+        }
         if self.guest && !feed.shown.load(Ordering::Acquire) {
             return Step::End;
         }
@@ -182,7 +219,7 @@ impl Subscription {
             self.thought = thought.no;
             return Step::Ready(Item::Thought(thought.clone()));
         }
-        if state.closed { Step::End } else { Step::Wait }
+        if state.phase == Phase::Closed { Step::End } else { Step::Wait }
     }
 
     /// The next stretch of streamed text before `limit`. Text that is gone from memory is in a completed message,
@@ -191,8 +228,9 @@ impl Subscription {
         let first = state.text.partition_point(|segment| segment.end() <= self.at.pos);
         let segment = state.text.get(first).filter(|segment| segment.start < limit)?;
         let from = segment.start.max(self.at.pos);
-        self.at.pos = segment.end().min(limit);
-        let text = segment.slice(from, self.at.pos).to_owned();
+        let text = segment.slice(from, segment.end().min(limit));
+        let text = text[..text.floor_char_boundary(STRETCH)].to_owned();
+        self.at.pos = from + text.len() as u64;
         (!text.is_empty()).then_some(Delta {
             run: segment.run,
             message: segment.message,
@@ -205,7 +243,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.feed.readers.fetch_sub(1, Ordering::Relaxed);
+        self.shared.detach(&self.feed, self.mode);
     }
 }
 

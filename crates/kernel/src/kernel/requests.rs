@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Block, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy, Position, RequestName, Run,
-    RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
+    Block, ExternalRef, LegacyAlias, Message, Mode, Place, Policy, Position, RequestName, Run, RunId,
+    RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -159,6 +159,7 @@ pub(crate) struct Accept {
 
 /// What a cancellation answers: what was done, not what is hoped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CancelOutcome {
     /// The wish to stop is recorded.
@@ -176,14 +177,32 @@ pub struct CancelOutcome {
     pub status: RunStatus,
 }
 
-/// What a new subscriber starts from: the session at one instant. Everything later comes through the subscription.
-#[derive(Debug, Clone, PartialEq)]
+/// How a session came to be in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Opening {
+    /// It was made.
+    Created,
+    /// It was stored, and is in memory now.
+    Started,
+    /// It was in memory.
+    Existing,
+}
+
+/// What a new subscriber starts from: the session at one instant. Everything later comes through a subscription from
+/// its position.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     /// The session.
     pub session: Session,
     /// The run that is being executed or waits for a person.
+    #[serde(rename = "activeRun", skip_serializing_if = "Option::is_none")]
     pub active: Option<Run>,
     /// Runs that wait their turn.
+    #[serde(rename = "queuedRuns")]
     pub queued: Vec<Run>,
     /// The end of the active path.
     pub messages: Vec<Arc<Message>>,
@@ -202,6 +221,8 @@ pub struct SessionPatch {
     pub title: Option<Option<String>>,
     /// Open or archived.
     pub status: Option<SessionStatus>,
+    /// Whether it is kept at hand.
+    pub pinned: Option<bool>,
     /// Who may read it.
     pub visibility: Option<Visibility>,
     /// Its model; none for none.
@@ -220,11 +241,22 @@ pub struct SessionPatch {
     pub version: Option<u64>,
 }
 
+/// A session that was deleted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Deleted {
+    /// As it was last.
+    pub session: Session,
+    /// The sessions that were forked from it: what they see of it stays until they are deleted too.
+    pub forks: Vec<SessionId>,
+}
+
 /// Which sessions to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionQuery {
     /// Whose.
     pub scope: Scope,
+    /// Only those that are kept at hand, or only the others.
+    pub pinned: Option<bool>,
     /// Only these.
     pub status: Option<SessionStatus>,
     /// Only these.
@@ -237,6 +269,7 @@ pub struct SessionQuery {
 
 /// Whose sessions to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// The caller's own.
@@ -257,28 +290,4 @@ pub struct RunQuery {
     pub before: Option<(Time, RunId)>,
     /// How many; 50 if not given.
     pub limit: Option<usize>,
-}
-
-/// A session's tree with its messages.
-#[derive(Debug, Clone, PartialEq)]
-pub struct MessageTree {
-    /// Its nodes, parents before children.
-    pub nodes: Vec<TreeNode>,
-}
-
-/// One message of a tree.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct TreeNode {
-    /// The message.
-    #[serde(flatten)]
-    pub message: Arc<Message>,
-    /// The message above.
-    pub parent_id: Option<MessageId>,
-    /// How many messages stand above.
-    pub depth: u32,
-    /// On the active path.
-    pub active: bool,
-    /// Part of a branch that was rolled back.
-    pub abandoned: bool,
 }

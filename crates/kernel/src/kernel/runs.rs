@@ -20,7 +20,13 @@ impl Kernel {
     pub async fn run_create(&self, caller: &Caller, request: RunRequest) -> Result<Accepted, Error> {
         self.check_request(caller, &request)?;
         let fingerprint = fingerprint(&request);
-        match self.run_accept(caller, &request, fingerprint).await {
+        let outcome = self.run_accept(caller, &request, fingerprint).await;
+        match &outcome {
+            Ok(accepted) if !accepted.replayed => self.shared.meters.runs_accepted.add(1),
+            Err(Error::Overloaded { .. }) => self.shared.meters.queue_refusals.add(1),
+            _ => {}
+        }
+        match outcome {
             Ok(accepted) => Ok(accepted),
             // A request that was accepted before is answered as before, whatever would be said to it now.
             Err(error) => match self.run_replayed(caller, &request, fingerprint).await? {
@@ -45,7 +51,7 @@ impl Kernel {
             let accept = Accept {
                 run: self.shared.ids.run(),
                 caller: caller.clone(),
-                prompt: request.prompt.clone(),
+                prompt: self.attached(caller, request.prompt.clone()).await?,
                 adapter: request.adapter.clone(),
                 mode: request.mode,
                 options: request.options.clone(),
@@ -99,11 +105,17 @@ impl Kernel {
         if let (None, Some(key)) = (&found, idempotency_key)
             && let Some(earlier) = store.request_get(&caller.owner, "run_create", key).await?
         {
+            let (same, name) = (earlier.fingerprint == fingerprint, idempotency::named(key));
             let run = match earlier.answer.parse() {
                 Ok(run) => store.run_get(run).await?,
                 Err(_) => None,
             };
-            found = run.map(|run| (earlier.fingerprint == fingerprint, run, idempotency::named(key)));
+            found = match run {
+                Some(run) => Some((same, run, name)),
+                // Its session was deleted. That does not make the request a new one.
+                None if same => return Err(Error::not_found("run", earlier.answer)),
+                None => return Err(Error::RequestConflict { name }),
+            };
         }
         match found {
             None => Ok(None),
@@ -129,7 +141,7 @@ impl Kernel {
     }
 
     /// The session of a run that `caller` may change.
-    async fn run_changed(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
+    pub(super) async fn run_changed(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
         let run = self.run_get(caller, run).await?;
         caller.check_changes_run(&run)?;
         Ok(run.session)

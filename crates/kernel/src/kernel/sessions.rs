@@ -1,52 +1,81 @@
 //! Verbs on sessions.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainspring_core::limits::{check_key, check_text};
 use mainspring_core::{
-    Body, Event, LineId, Message, MessageId, Position, Range, Refusal, Run, RunOptions, Session,
-    SessionChange, SessionId, SessionStatus, Visibility, session,
+    Cursor, Event, Message, Position, Refusal, Run, RunOptions, Session, SessionChange, SessionId,
+    SessionStatus, TitleSource, Visibility, session,
 };
 use serde_json::{Map, Value};
+use tokio::sync::oneshot;
 
-use super::requests::{MessageTree, TreeNode};
 use super::runs::{check_size, json_size};
-use super::{Caller, Kernel, NewSession, Scope, SessionPatch, SessionQuery, SessionTarget, Snapshot};
+use super::{Caller, Deleted, Kernel, NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget};
 use crate::actor::Command;
 use crate::error::Error;
-use crate::feed::Subscription;
-use crate::store::{PlacedMessage, Request, SessionPage, SessionRef, StoreError, Unique, Whose};
+use crate::store::{Request, SessionPage, SessionRef, StoreError, Unique, Whose};
+
+/// What becomes of a request for a new session whose name is taken.
+#[derive(Clone, Copy)]
+pub(super) enum Taken {
+    /// It opens the session that has the name.
+    Opens,
+    /// It is refused.
+    Refused,
+}
 
 impl Kernel {
-    /// The session that `target` names; a new one if there is none. Says whether it was made.
+    /// The session that `target` names, in memory; a new one if there is none. The same request under the same
+    /// idempotency key gives the session it made.
     ///
-    /// The same request under the same idempotency key gives the session it made.
+    /// It stays in memory until something happens in it, or until very many others were opened after it.
     pub async fn session_open(
         &self,
         caller: &Caller,
         target: &SessionTarget,
         idempotency_key: Option<&str>,
-    ) -> Result<(Session, bool), Error> {
+    ) -> Result<(Session, Opening), Error> {
+        self.session_made(caller, target, "session_open", idempotency_key, Taken::Opens).await
+    }
+
+    /// Makes the session that `target` names, once, however often `operation` is sent under the same idempotency key.
+    pub(super) async fn session_made(
+        &self,
+        caller: &Caller,
+        target: &SessionTarget,
+        operation: &'static str,
+        idempotency_key: Option<&str>,
+        taken: Taken,
+    ) -> Result<(Session, Opening), Error> {
         check_target(self, caller, target)?;
-        let asked = |key| self.request_of(caller, "session_open", key, &target.in_order());
+        let asked = |key| self.request_of(caller, operation, key, &target.in_order());
         let request = idempotency_key.map(asked).transpose()?;
         loop {
             if let Some(request) = &request
                 && let Some(answer) = self.request_known(request).await?
             {
-                return Ok((self.session_get(caller, &session_ref(&answer)?).await?, false));
+                let made = self.session_get(caller, &session_ref(&answer)?).await?;
+                return self.shared.open(made.id).await;
             }
-            if let Some(found) = self.session_named(caller, target).await? {
-                return Ok((found, false));
+            let found = self.session_named(caller, target).await?;
+            if let (Some(found), Taken::Opens) = (&found, taken) {
+                return self.shared.open(found.id).await;
             }
             caller.check_makes()?;
+            if found.is_some() {
+                let name = format!("{:?}", target.key.as_deref().unwrap_or_default());
+                return Err(Error::AlreadyExists { name });
+            }
             let session = self.session_new(caller, target);
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
             self.shared.birth(session).await?;
             match self.shared.call(id, |reply| Command::Create(request.map(Box::new), reply)).await? {
-                Ok(session) => return Ok((session, true)),
+                Ok(session) => {
+                    self.shared.note_opened(id);
+                    return Ok((session, Opening::Created));
+                }
                 // Somebody was faster: theirs is found now.
                 Err(StoreError::Conflict(Unique::SessionName | Unique::RequestKey)) => {}
                 Err(error) => return Err(error.into()),
@@ -83,6 +112,7 @@ impl Kernel {
         };
         let page = SessionPage {
             whose,
+            pinned: query.pinned,
             status: query.status,
             surface_kind: query.surface_kind,
             before: query.before,
@@ -125,7 +155,8 @@ impl Kernel {
         })?;
         check_metadata(self, patch.metadata.as_ref())?;
         let changes = [
-            title.map(|title| SessionChange::Title { title }),
+            title.map(|title| SessionChange::Title { title, source: TitleSource::Manual }),
+            patch.pinned.map(|pinned| SessionChange::Pinned { pinned }),
             patch.visibility.map(|visibility| SessionChange::Visibility { visibility }),
             model.map(|model| SessionChange::Model { model }),
             model_profile.map(|model_profile| SessionChange::ModelProfile { model_profile }),
@@ -137,9 +168,42 @@ impl Kernel {
         Ok(changes.into_iter().flatten().collect())
     }
 
-    /// Deletes a session and everything of it.
-    pub async fn session_delete(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
-        self.session_change(caller, by, vec![session::Command::Delete { live: false }], None).await
+    /// Deletes a session and everything of it, but what its forks see. They are named.
+    pub async fn session_delete(&self, caller: &Caller, by: &SessionRef) -> Result<Deleted, Error> {
+        let id = self.session_changed(caller, by).await?.id;
+        let forks = self.shared.store.session_forks(id).await?;
+        let delete = vec![session::Command::Delete { live: false }];
+        let session = self.session_change(caller, &SessionRef::Id(id), delete, None).await?;
+        Ok(Deleted { session, forks })
+    }
+
+    /// Lets an idle session leave memory now; true if it was there. A busy one is refused.
+    ///
+    /// Its readers keep their streams, which go on when the session is back.
+    pub async fn session_close(&self, caller: &Caller, by: &SessionRef) -> Result<bool, Error> {
+        let session = self.session_changed(caller, by).await?;
+        let (reply, closed) = oneshot::channel();
+        let Some(actor) = self.shared.actor(session.id) else { return Ok(false) };
+        if actor.send(Command::Close(reply)).is_err() {
+            return Ok(false);
+        }
+        match closed.await {
+            Ok(outcome) => outcome.map(|()| true),
+            // It left before it read this.
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Prunes a session's events before `before`: those of runs that have ended, and no messages. Says up to where
+    /// events are gone; whoever had not read them starts again from a snapshot.
+    pub async fn session_compact(
+        &self,
+        caller: &Caller,
+        by: &SessionRef,
+        before: Cursor,
+    ) -> Result<Position, Error> {
+        let session = self.session_changed(caller, by).await?;
+        self.shared.call(session.id, |reply| Command::Compact(before, reply)).await
     }
 
     async fn session_change(
@@ -151,28 +215,6 @@ impl Kernel {
     ) -> Result<Session, Error> {
         let session = self.session_changed(caller, by).await?;
         self.shared.call(session.id, |reply| Command::Session(commands, version, reply)).await
-    }
-
-    /// The session at one instant, and every later event and byte of it exactly once.
-    ///
-    /// With `from` the subscription goes on where an earlier one was; the snapshot is that of now all the same.
-    pub async fn session_subscribe(
-        &self,
-        caller: &Caller,
-        by: &SessionRef,
-        from: Option<Position>,
-    ) -> Result<(Snapshot, Subscription), Error> {
-        let session = self.session_get(caller, by).await?;
-        let subscribe = |reply| Command::Subscribe(caller.clone(), reply);
-        let (snapshot, subscription) = self.shared.call(session.id, subscribe).await?;
-        let now = subscription.position();
-        let from = from.unwrap_or(now);
-        if from.cursor > now.cursor {
-            return Err(Error::Invalid(format!(
-                "the cursor {from} lies ahead of the session, which stands at {now}"
-            )));
-        }
-        Ok((snapshot, subscription.resume(from)))
     }
 
     /// The last messages of the active path above depth `before`, root first.
@@ -194,47 +236,11 @@ impl Kernel {
         &self,
         caller: &Caller,
         by: &SessionRef,
-        after: mainspring_core::Cursor,
+        after: Cursor,
         limit: Option<usize>,
     ) -> Result<Vec<Event>, Error> {
         let session = self.session_get(caller, by).await?;
         Ok(self.shared.store.events_after(session.id, None, after, self.page(limit)?).await?)
-    }
-
-    /// The whole tree of a session.
-    pub async fn session_tree(&self, caller: &Caller, by: &SessionRef) -> Result<MessageTree, Error> {
-        let session = self.session_get(caller, by).await?;
-        let shape = self.shared.store.tree(session.id).await?;
-        let mut messages: HashMap<LineId, Vec<PlacedMessage>> = HashMap::new();
-        for line in &shape.lines {
-            if line.end > line.start() {
-                let range = Range { line: line.id, from: line.start(), to: line.end - 1 };
-                messages.insert(line.id, self.shared.store.line_messages(range).await?);
-            }
-        }
-        let tree =
-            mainspring_core::Tree::from_parts(shape.lines.iter().copied(), shape.cursors.iter().copied());
-        let on_path: HashMap<LineId, (u32, u32)> =
-            tree.path(session.tip).into_iter().map(|range| (range.line, (range.from, range.to))).collect();
-        let mut ids: HashMap<mainspring_core::Point, MessageId> = HashMap::new();
-        let mut nodes = vec![];
-        for line in &shape.lines {
-            for placed in messages.remove(&line.id).unwrap_or_default() {
-                let Some(point) = placed.point else { continue };
-                ids.insert(point, placed.message.id);
-                let active =
-                    on_path.get(&line.id).is_some_and(|(from, to)| (from..=to).contains(&&point.pos));
-                let parent_id = tree.parent(point).and_then(|parent| ids.get(&parent).copied());
-                nodes.push(TreeNode {
-                    message: placed.message,
-                    parent_id,
-                    depth: point.pos,
-                    active,
-                    abandoned: line.abandoned,
-                });
-            }
-        }
-        Ok(MessageTree { nodes })
     }
 
     /// Resolution order: id, key, external reference, legacy alias.
@@ -262,6 +268,7 @@ impl Kernel {
     pub(super) fn session_new(&self, caller: &Caller, target: &SessionTarget) -> Session {
         let now = self.shared.clock.now();
         let new = target.new.clone();
+        let titled = new.title.is_some().then_some(TitleSource::Manual);
         let NewSession {
             title, surface_kind, adapter, cwd, model_profile, agent_definition, metadata, ..
         } = new;
@@ -290,6 +297,10 @@ impl Kernel {
             created_at: now,
             updated_at: now,
             last_activity_at: now,
+            pinned: false,
+            title_source: titled,
+            forked_from: None,
+            base: None,
         }
     }
 
@@ -332,14 +343,14 @@ pub(super) fn check_target(kernel: &Kernel, caller: &Caller, target: &SessionTar
     check_metadata(kernel, new.metadata.as_ref())
 }
 
-fn check_metadata(kernel: &Kernel, metadata: Option<&Value>) -> Result<(), Error> {
+pub(super) fn check_metadata(kernel: &Kernel, metadata: Option<&Value>) -> Result<(), Error> {
     if metadata.is_some_and(|metadata| !metadata.is_object()) {
         return Err(Error::Invalid("metadata must be an object".into()));
     }
     check_size("metadata", json_size(metadata), kernel.shared.options.limits.metadata_bytes)
 }
 
-fn check_title(kernel: &Kernel, title: Option<&str>) -> Result<(), Error> {
+pub(super) fn check_title(kernel: &Kernel, title: Option<&str>) -> Result<(), Error> {
     let most = kernel.shared.options.limits.title_chars;
     match title {
         Some(title) if title.chars().count() > most => {
@@ -368,9 +379,4 @@ pub fn session_ref(text: &str) -> Result<SessionRef, Error> {
     }
     check_key(text)?;
     Ok(SessionRef::Key(text.into()))
-}
-
-/// True for the event that ends a run.
-pub fn ends_run(body: &Body) -> bool {
-    body.ends_run()
 }

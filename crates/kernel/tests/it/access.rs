@@ -1,10 +1,13 @@
 //! Access: who may read and change what, verb by verb.
 
-use mainspring_core::{AccessRole, Answer, Cursor, Position, Run, SessionId, Visibility, WaitId};
+use mainspring_core::{
+    AccessRole, Answer, Cursor, Expect, Position, Run, RunId, SessionId, Visibility, WaitId,
+};
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
-    Caller, NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget,
+    ArtifactQuery, Caller, ForkRequest, NewArtifact, NewSession, RunQuery, RunRequest, Scope, SessionPatch,
+    SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
@@ -23,19 +26,36 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
     let (kernel, by) = (&world.kernel, SessionRef::Id(run.session));
     let of_session = RunQuery { session: Some(run.session), ..RunQuery::default() };
     let target = SessionTarget { id: Some(run.session), ..SessionTarget::default() };
+    let message = run.final_message.unwrap();
     vec![
         ("session_get", outcome(kernel.session_get(caller, &by).await)),
         ("session_open", outcome(kernel.session_open(caller, &target, None).await)),
         ("session_subscribe", outcome(kernel.session_subscribe(caller, &by, None).await)),
+        ("session_observe", outcome(kernel.session_observe(caller, &by, None).await)),
+        ("session_snapshot", outcome(kernel.session_snapshot(caller, &by).await)),
+        ("run_observe", outcome(kernel.run_observe(caller, run.id, None).await)),
         ("session_path", outcome(kernel.session_path(caller, &by, None, None).await)),
         ("session_events", outcome(kernel.session_events(caller, &by, Cursor::START, None).await)),
-        ("session_tree", outcome(kernel.session_tree(caller, &by).await)),
+        ("session_tree", outcome(kernel.session_tree(caller, &by, TreeQuery::default()).await)),
+        ("session_message", outcome(kernel.session_message(caller, &by, message).await)),
+        ("session_export", outcome(kernel.session_export(caller, &by).await)),
         ("run_get", outcome(kernel.run_get(caller, run.id).await)),
         ("run_attempts", outcome(kernel.run_attempts(caller, run.id).await)),
         ("run_events", outcome(kernel.run_events(caller, run.id, Cursor::START, None).await)),
         ("binding_list", outcome(kernel.binding_list(caller, &by).await)),
         ("run_list", outcome(kernel.run_list(caller, of_session).await)),
+        (
+            "state_list",
+            outcome(kernel.state_list(caller, &StateOf::Session(by.clone(), None), None, None).await),
+        ),
+        ("state_list of run", outcome(kernel.state_list(caller, &StateOf::Run(run.id), None, None).await)),
+        ("artifact_list", outcome(kernel.artifact_list(caller, artifacts(Ok(by))).await)),
+        ("artifact_list of run", outcome(kernel.artifact_list(caller, artifacts(Err(run.id))).await)),
     ]
+}
+
+fn artifacts(of: Result<SessionRef, RunId>) -> ArtifactQuery {
+    ArtifactQuery { of, before: None, limit: None }
 }
 
 async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, &'static str)> {
@@ -45,15 +65,29 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         session: SessionTarget { id: Some(run.session), ..SessionTarget::default() },
         ..RunRequest::text("unused", "say more")
     };
+    let message = run.final_message.unwrap();
+    let fork = ForkRequest { message, key: None, title: None };
     let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
+    let of = StateOf::Session(by.clone(), None);
+    let put = kernel.artifact_put(caller, &by, NewArtifact::default(), None, &mut &b"x"[..]).await;
     vec![
         ("binding_adopt", outcome(kernel.binding_adopt(caller, &by, "script", "n1").await)),
         ("binding_invalidate", outcome(kernel.binding_invalidate(caller, &by, "script").await)),
+        ("state_set", outcome(kernel.state_set(caller, &of, "k", Some(json!(1)), Expect::Any).await)),
+        (
+            "state_set of run",
+            outcome(kernel.state_set(caller, &StateOf::Run(run.id), "k", None, Expect::Any).await),
+        ),
+        ("artifact_put", outcome(put)),
         ("run_create", outcome(kernel.run_create(caller, prompt).await)),
         ("run_cancel", outcome(kernel.run_cancel(caller, run.id).await)),
         ("run_retry", outcome(kernel.run_retry(caller, run.id).await)),
         ("run_answer", outcome(kernel.run_answer(caller, run.id, wait, answer).await)),
+        ("session_navigate", outcome(kernel.session_navigate(caller, &by, Some(message), None).await)),
+        ("session_fork", outcome(kernel.session_fork(caller, &by, fork, None).await)),
         ("session_patch", outcome(kernel.session_patch(caller, &by, patch).await)),
+        ("session_compact", outcome(kernel.session_compact(caller, &by, Cursor::START).await)),
+        ("session_close", outcome(kernel.session_close(caller, &by).await)),
         ("session_delete", outcome(kernel.session_delete(caller, &by).await)),
     ]
 }
@@ -119,7 +153,10 @@ async fn a_viewer_makes_nothing() {
     let viewer = Caller::new("ada").with_role(AccessRole::Viewer);
     let prompt = world.kernel.run_create(&viewer, RunRequest::text("new", "say hi")).await.unwrap_err();
     let open = world.kernel.session_open(&viewer, &SessionTarget::default(), None).await.unwrap_err();
-    assert_eq!((prompt.code(), open.code()), ("forbidden", "forbidden"));
+    let state = world.kernel.state_set(&viewer, &StateOf::Owner, "k", None, Expect::Any).await.unwrap_err();
+    assert_eq!((prompt.code(), open.code(), state.code()), ("forbidden", "forbidden", "forbidden"));
+    let import = world.kernel.session_import(&viewer).err().unwrap();
+    assert_eq!((prompt.code(), open.code(), import.code()), ("forbidden", "forbidden", "forbidden"));
     assert!(world.kernel.session_list(&viewer, SessionQuery::default()).await.unwrap().is_empty());
 }
 
@@ -171,11 +208,11 @@ async fn a_guest_reads_until_it_is_no_longer_shown() {
         world.kernel.session_patch(&world.me, &session, patch).await.unwrap();
     };
     let from = Some(Position::START);
-    let (_, mut theirs) = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
+    let mut theirs = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
     // One that has read nothing yet, and one that waits for more.
-    let (_, mut late) = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
+    let mut late = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
     read_until(&mut theirs, "run.succeeded").await;
-    let (_, mut own) = world.kernel.session_subscribe(&world.me, &session, None).await.unwrap();
+    let mut own = world.kernel.session_subscribe(&world.me, &session, None).await.unwrap();
     show(Visibility::Private).await;
     assert!(soon(theirs.next()).await.is_none() && soon(late.next()).await.is_none());
     let again = world.kernel.session_subscribe(&guest, &session, None).await.err().unwrap();
@@ -185,9 +222,10 @@ async fn a_guest_reads_until_it_is_no_longer_shown() {
     assert!(!read_until(&mut own, "run.succeeded").await.is_empty(), "the owner reads on");
     // Shown again, it is shown as a whole: that it was private once does not end the reading.
     show(Visibility::Org).await;
-    let (_, mut theirs) = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
+    let mut theirs = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
     let mut read = vec![];
-    while read.iter().filter(|kind| **kind == "session.updated").count() < 2 {
+    // Named, hidden and shown again.
+    while read.iter().filter(|kind| **kind == "session.updated").count() < 3 {
         if let Some(Ok(Item::Event(event))) = soon(theirs.next()).await {
             read.push(event.body.kind());
         }

@@ -3,11 +3,12 @@
 use mainspring_core::{Binding, BindingStatus, Failure, Fidelity, MessageId, Place, Role, RunStatus};
 use mainspring_kernel::adapter::{End, Executed, Record};
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::kernel::RunRequest;
+use mainspring_kernel::kernel::{ForkRequest, RunRequest};
 use mainspring_kernel::{Error, Options};
 
+use crate::portable::{export, import};
 use crate::puppet::{Hands, Manners, Strings, pull, puppet};
-use crate::world::{Disk, NOW, World, by, every_store, live, story};
+use crate::world::{Disk, NOW, World, by, every_store, live, soon, story};
 
 fn binds() -> Manners {
     Manners { uses_bindings: true, ..Manners::default() }
@@ -142,6 +143,83 @@ async fn an_agent_that_stands_elsewhere_is_not_taken_up() {
         };
         let found = play(&world, &mut hands, request, &format!("n{no}")).await;
         assert_eq!(found.as_deref(), expected, "{place:?}");
+    }
+}
+
+#[tokio::test]
+async fn where_the_path_turns_another_native_session_goes_on_until_it_turns_back() {
+    for disk in every_store() {
+        let name = disk.name;
+        let (world, mut hands) = world(disk, 1).await;
+        let navigate = async |to| {
+            world.kernel.session_navigate(&world.me, &by("a"), Some(to), None).await.unwrap();
+        };
+        play(&world, &mut hands, pull("a", "one"), "n1").await;
+        play(&world, &mut hands, pull("a", "two"), "n1").await;
+        let first = tip(&world, "a").await;
+        // The script agent answers on another branch: the native session of the first one has not heard of it.
+        let other = RunRequest {
+            adapter: Some("script".into()),
+            place: Place::Root,
+            ..RunRequest::text("a", "say hi")
+        };
+        let run = world.send(other).await.unwrap().run;
+        world.ended(run.id).await;
+        let second = tip(&world, "a").await;
+        navigate(first).await;
+        assert_eq!(play(&world, &mut hands, pull("a", "on"), "").await.as_deref(), Some("n1"), "{name}");
+        navigate(second).await;
+        assert_eq!(play(&world, &mut hands, pull("a", "on"), "n2").await, None, "{name}");
+        assert_eq!(play(&world, &mut hands, pull("a", "on"), "").await.as_deref(), Some("n2"), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_fork_and_an_import_have_native_sessions_of_their_own() {
+    for disk in every_store() {
+        let name = disk.name;
+        let (source, mut hands) = world(disk, 1).await;
+        play(&source, &mut hands, pull("a", "one"), "n1").await;
+        let message = tip(&source, "a").await;
+        let fork = ForkRequest { message, key: Some("f".into()), title: None };
+        source.kernel.session_fork(&source.me, &by("a"), fork, None).await.unwrap();
+        assert_eq!(bindings(&source, "f").await, [], "{name}");
+        assert_eq!(play(&source, &mut hands, pull("f", "two"), "n2").await, None, "{name}");
+        assert_eq!(play(&source, &mut hands, pull("a", "two"), "").await.as_deref(), Some("n1"), "{name}");
+        assert_eq!(play(&source, &mut hands, pull("f", "on"), "").await.as_deref(), Some("n2"), "{name}");
+
+        let file = export(&source, "a").await;
+        assert!(file.contains("binding.created"), "what happened is told");
+        let (there, mut hands) = world(Disk::sqlite(), 2).await;
+        import(&there, &file).await.unwrap();
+        assert_eq!(bindings(&there, "a").await, [], "{name}");
+        assert_eq!(play(&there, &mut hands, pull("a", "three"), "n3").await, None, "{name}");
+        assert_eq!(bindings(&there, "a").await[0].generation, 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_bindings_of_a_deleted_session_go_with_it_and_those_of_a_compacted_one_stay() {
+    for disk in every_store() {
+        let name = disk.name;
+        let (world, mut hands) = world(disk, 1).await;
+        play(&world, &mut hands, pull("a", "one"), "n1").await;
+        play(&world, &mut hands, pull("b", "one"), "n2").await;
+        let last = world.events("b").await.last().unwrap().cursor;
+        world.kernel.session_compact(&world.me, &by("b"), last).await.unwrap();
+        assert_eq!(play(&world, &mut hands, pull("b", "two"), "").await.as_deref(), Some("n2"), "{name}");
+
+        let session = world.kernel.session_get(&world.me, &by("a")).await.unwrap().id;
+        world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
+        soon(async {
+            while world.disk.store.session_known(session).await.unwrap() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        assert_eq!(world.disk.store.bindings(session, None, 9).await.unwrap(), [], "{name}");
+        // What it was tied to may be tied to another one.
+        assert_eq!(play(&world, &mut hands, pull("a", "one"), "n1").await, None, "{name}");
     }
 }
 

@@ -24,7 +24,7 @@ async fn branch(world: &World, place: Place, script: &str) -> mainspring_core::R
 
 /// The whole tree: indented by depth, the active path marked, abandoned branches in brackets.
 async fn tree(world: &World) -> String {
-    let tree = world.kernel.session_tree(&world.me, &by("a")).await.unwrap();
+    let tree = world.tree("a").await;
     let mut lines = vec![];
     for node in &tree.nodes {
         let mark = match (node.active, node.abandoned) {
@@ -109,7 +109,7 @@ async fn a_branch_that_does_not_succeed_leaves_path_and_tip_as_they_were() {
         world.play("a", "say two").await;
         let before = (world.path("a").await, world.kernel.session_get(&world.me, &by("a")).await.unwrap());
         assert_eq!(before.0.len(), 4);
-        let shape = world.disk.store.tree(before.1.id).await.unwrap();
+        let cursors = world.cursors("a").await;
         let first = Place::Edit { message_id: before.0[1].id };
         // One that fails, one that is cancelled while it runs.
         let failed = branch(&world, first, "say lost; fail for good").await;
@@ -120,8 +120,8 @@ async fn a_branch_that_does_not_succeed_leaves_path_and_tip_as_they_were() {
         let after = (world.path("a").await, world.kernel.session_get(&world.me, &by("a")).await.unwrap());
         assert_eq!(after.0, before.0, "{}", world.disk.name);
         assert_eq!((after.1.tip, after.1.tip_message), (before.1.tip, before.1.tip_message));
-        assert_eq!(world.disk.store.tree(before.1.id).await.unwrap().cursors, shape.cursors);
-        let tree = world.kernel.session_tree(&world.me, &by("a")).await.unwrap();
+        assert_eq!(world.cursors("a").await, cursors);
+        let tree = world.tree("a").await;
         let abandoned: Vec<String> =
             tree.nodes.iter().filter(|node| node.abandoned).map(|node| shown(&node.message)).collect();
         assert!(abandoned.iter().any(|shown| shown.contains("error script_failed")), "{abandoned:?}");
@@ -209,7 +209,7 @@ async fn what_another_answer_leaves_when_it_is_tried_again_hangs_from_its_prompt
         let again = Place::Regenerate { message_id: prompt };
         let run = world.send(at(again, "")).await.unwrap().run;
         world.turning(100, world.ended(run.id)).await;
-        let tree = world.kernel.session_tree(&world.me, &by("a")).await.unwrap();
+        let tree = world.tree("a").await;
         assert_eq!(tree.nodes.len(), 5);
         for node in &tree.nodes[1..] {
             assert_eq!(node.parent_id, Some(prompt), "{}", world.disk.name);
@@ -224,7 +224,7 @@ async fn nothing_goes_on_from_what_was_rolled_back() {
         world.play("a", "say one").await;
         let after = Place::Edit { message_id: message(&world, 1).await };
         assert_eq!(branch(&world, after, "say lost; fail").await.state.status(), RunStatus::Failed);
-        let tree = world.kernel.session_tree(&world.me, &by("a")).await.unwrap();
+        let tree = world.tree("a").await;
         let lost = tree.nodes.iter().rfind(|node| node.abandoned).unwrap().message.id;
         let refused = world.send(at(Place::Edit { message_id: lost }, "say on")).await.unwrap_err();
         assert_eq!(refused.code(), "abandoned_message");

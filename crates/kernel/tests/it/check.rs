@@ -97,7 +97,7 @@ async fn session_holds(world: &World, key: &str, id: mainspring_core::SessionId,
     let session = world.kernel.session_get(&world.me, &SessionRef::Id(id)).await.unwrap();
     let path = world.path(key).await;
     assert_eq!(session.tip_message, path.last().map(|message| message.id), "the tip of {key}");
-    let tree = world.kernel.session_tree(&world.me, &by(key)).await.unwrap();
+    let tree = world.tree(key).await;
     let places: HashMap<_, _> = tree.nodes.iter().map(|node| (node.message.id, node.depth)).collect();
     assert_eq!(places.len(), tree.nodes.len(), "every message stands once");
     for node in &tree.nodes {

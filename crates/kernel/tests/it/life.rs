@@ -187,7 +187,7 @@ async fn an_archived_session_is_opened_by_the_next_prompt_and_a_deleted_one_is_g
         while soon(events.next()).await.is_some() {}
         let error = world.kernel.run_get(&world.me, run.id).await.unwrap_err();
         assert_eq!(error.code(), "not_found");
-        let error = world.kernel.session_tree(&world.me, &by("a")).await.unwrap_err();
+        let error = world.kernel.session_tree(&world.me, &by("a"), Default::default()).await.unwrap_err();
         assert_eq!(error.code(), "not_found");
     }
 }

@@ -38,6 +38,7 @@ async fn the_story_of_a_text_turn() {
     run.running
     usage.updated 3 in, 4 out
     message.completed assistant completed "hello there\n"
+    session.updated
     run.succeeded
     "#);
     assert_snapshot!(path, @r#"
@@ -72,6 +73,7 @@ async fn the_story_of_a_tool_turn() {
     tool.failed Failed
     message.completed user completed result "no tool \"nope\"; there is add, echo, upper" error=true
     message.completed assistant completed "done\n"
+    session.updated
     run.succeeded
     "#);
     assert_snapshot!(path, @r#"
@@ -107,6 +109,7 @@ async fn the_story_of_a_retried_turn() {
     run.running
     usage.updated 1 in, 2 out
     message.completed assistant completed "partial\nwhole\n"
+    session.updated
     run.succeeded
     "#);
     assert_snapshot!(world.path_shown("a").await, @r#"
@@ -184,6 +187,7 @@ async fn the_story_of_a_waiting_turn() {
     approval.resolved Allowed
     run.running
     message.completed assistant completed "Approved.\npainted\n"
+    session.updated
     run.succeeded
     "#);
     assert_snapshot!(path, @r#"

@@ -277,7 +277,7 @@ fn a_retried_run_that_was_orphaned_goes_on_from_its_last_message() {
             assert_eq!(retried.state.status(), RunStatus::Running);
             world.kernel.run_cancel(&world.me, run).await.unwrap();
             world.ended(run).await;
-            let tree = world.kernel.session_tree(&world.me, &by("a")).await.unwrap();
+            let tree = world.tree("a").await;
             let lost: Vec<_> = tree.nodes.iter().filter(|node| !node.active).collect();
             assert_eq!(lost.len(), 1, "what the lost attempt left is off the path: {}", disk.name);
             assert!(shown(&lost[0].message).contains("executor_lost"));

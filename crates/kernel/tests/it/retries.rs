@@ -5,7 +5,7 @@ use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Executed, Record};
 
 use crate::puppet::{Manners, pull, puppet, question};
-use crate::world::{Disk, World, by, count, every_store, input, settle};
+use crate::world::{Disk, World, count, every_store, input, settle};
 
 #[tokio::test]
 async fn a_run_that_fails_once_succeeds_in_its_second_attempt() {
@@ -20,7 +20,7 @@ async fn a_run_that_fails_once_succeeds_in_its_second_attempt() {
         assert_eq!(attempts[1].resume_from, Some(attempts[0].id));
         let sum = attempts.iter().fold(Usage::default(), |sum, attempt| sum + attempt.usage);
         assert_eq!((run.usage, run.usage.input_tokens), (sum, 20), "usage is that of all attempts");
-        let tree = world.kernel.session_tree(&world.me, &by("a")).await.unwrap();
+        let tree = world.tree("a").await;
         let aside: Vec<_> = tree.nodes.iter().filter(|node| node.abandoned).collect();
         assert_eq!(aside.len(), 1);
         assert_eq!((aside[0].message.status, aside[0].active), (MessageStatus::Failed, false));

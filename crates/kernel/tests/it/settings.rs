@@ -1,7 +1,9 @@
 //! A session's settings: changed together or not at all, used by the runs to come; and sessions made exactly once.
 
 use mainspring_core::{Body, RunOptions, SessionChange, SessionStatus, Visibility};
-use mainspring_kernel::kernel::{Caller, NewSession, RunRequest, SessionPatch, SessionQuery, SessionTarget};
+use mainspring_kernel::kernel::{
+    Caller, NewSession, Opening, RunRequest, SessionPatch, SessionQuery, SessionTarget,
+};
 use mainspring_kernel::store::SessionRef;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
@@ -158,7 +160,7 @@ async fn a_session_asked_for_fifty_times_under_one_key_is_made_once() {
         }
         let answers = soon(asked.join_all()).await;
         assert!(answers.iter().all(|(session, _)| session.id == answers[0].0.id), "{}", world.disk.name);
-        assert_eq!(answers.iter().filter(|(_, made)| *made).count(), 1);
+        assert_eq!(answers.iter().filter(|(_, opening)| *opening == Opening::Created).count(), 1);
         let listed = world.kernel.session_list(&world.me, SessionQuery::default()).await.unwrap();
         assert_eq!(listed.len(), 1);
     }
@@ -178,12 +180,12 @@ async fn a_key_stands_for_one_request_for_a_day() {
         let (first, _) = open(&world.me, "one").await.unwrap();
         assert_eq!(open(&world.me, "two").await.unwrap_err().code(), "request_conflict");
         let (theirs, made) = open(&Caller::new("eve"), "two").await.unwrap();
-        assert!(made && theirs.id != first.id, "a key is its owner's");
+        assert!(made == Opening::Created && theirs.id != first.id, "a key is its owner's");
         world.clock.advance(24 * 60 * 60 * 1_000);
         assert_eq!(open(&world.me, "one").await.unwrap().0.id, first.id);
         world.clock.advance(1);
         let (second, made) = open(&world.me, "two").await.unwrap();
-        assert!(made && second.id != first.id);
+        assert!(made == Opening::Created && second.id != first.id);
         world.kernel.session_delete(&world.me, &SessionRef::Id(second.id)).await.unwrap();
         assert_eq!(open(&world.me, "two").await.unwrap_err().code(), "not_found");
         let bad = world.kernel.session_open(&world.me, &titled("x"), Some("")).await.unwrap_err();

@@ -169,7 +169,7 @@ impl Player<'_> {
         if self.world.kernel.session_get(&self.world.me, &by(key)).await.is_err() {
             return;
         }
-        let tree = self.world.kernel.session_tree(&self.world.me, &by(key)).await.unwrap();
+        let tree = self.world.tree(key).await;
         let Some(node) = self.dice.pick(&tree.nodes) else {
             return;
         };

@@ -55,6 +55,7 @@ impl Shown {
             }
             Item::Thought(_) => {}
             Item::Truncated(_) => self.truncated += 1,
+            Item::Reset(_) => panic!("nothing was pruned"),
         }
     }
 
@@ -123,7 +124,9 @@ async fn read(
     let mut shown: Option<Shown> = None;
     let last = loop {
         let was_done = done.load(Ordering::Acquire);
-        let (snapshot, mut events) = kernel.session_subscribe(&world_me, &by("a"), at).await.unwrap();
+        let snapshot = kernel.session_snapshot(&world_me, &by("a")).await.unwrap();
+        let from = at.unwrap_or(snapshot.position);
+        let mut events = kernel.session_subscribe(&world_me, &by("a"), Some(from)).await.unwrap();
         let now = snapshot.position;
         let shown =
             shown.get_or_insert_with(|| if fresh { Shown::from(&snapshot) } else { Shown::default() });
@@ -293,4 +296,28 @@ async fn a_reader_that_stalls_costs_the_writer_nothing_and_misses_nothing() {
     assert_eq!(shown.events.len(), stored.len() - from);
     assert_eq!(shown.messages.len(), 180);
     settle().await;
+}
+
+#[tokio::test]
+async fn a_large_text_comes_in_stretches_that_end_between_characters() {
+    let disk = Disk::memory();
+    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    world.send(pull("a", "go")).await.unwrap();
+    let strings = hands.next().await;
+    let (snapshot, mut events) = world.subscribe("a", None).await;
+    let whole = "中🦀éa".repeat(30_000);
+    strings.handle.delta(0, &whole).unwrap();
+    let (mut text, mut at) = (String::new(), snapshot.position);
+    while text.len() < whole.len() {
+        let Item::Delta(delta) = soon(events.next()).await.unwrap().unwrap() else { panic!("a delta") };
+        assert!(delta.text.len() <= 64 << 10, "{}", delta.text.len());
+        // Whoever comes back between two stretches is shown the same.
+        let again = world.kernel.session_observe(&world.me, &by("a"), Some(at)).await.unwrap().next().await;
+        assert_eq!(again.unwrap().unwrap(), Item::Delta(delta.clone()));
+        text += &delta.text;
+        at = delta.position;
+    }
+    assert_eq!(text, whole);
+    assert_eq!(at.pos, whole.len() as u64);
 }

@@ -99,8 +99,9 @@ async fn a_held_question_nobody_answers_stops_the_agent_before_the_run_ends() {
     let run = world.send(pull("a", "go")).await.unwrap().run;
     let strings = hands.next().await;
     let ask = question(WaitRequest::Approval, Some(NOW.plus(1_000)));
-    let (refused, ended) =
-        world.turning(100, async { tokio::join!(strings.handle.ask(ask), world.ended(run.id)) }).await;
+    let (refused, ended) = world
+        .turning(100, Box::pin(async { tokio::join!(strings.handle.ask(ask), world.ended(run.id)) }))
+        .await;
     assert_eq!(refused.unwrap_err(), HandleError::Revoked);
     assert_eq!(ended.state.status(), RunStatus::TimedOut);
     assert_eq!(hands.log(), ["execute while running", "kill while waiting_approval"]);

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use mainspring_adapters::ScriptAdapter;
 use mainspring_core::{
-    Answer, Approval, Body, Cursor, Event, Message, Position, RequestName, Run, RunId, Time, WaitId,
+    Answer, Approval, Body, Cursor, Event, Message, MessageId, NodeId, Position, RequestName, Run, RunId,
+    SessionId, Time, WaitId,
 };
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::feed::{Item, Subscription};
 use mainspring_kernel::ids::Ids;
-use mainspring_kernel::kernel::{Accepted, Caller, RunRequest, Snapshot};
+use mainspring_kernel::kernel::{Accepted, Caller, MessageTree, RunRequest, Snapshot, TreeQuery};
 use mainspring_kernel::store::{SessionRef, Store};
 use mainspring_kernel::{Error, Kernel, Options};
 use mainspring_store::{Durability, Fault, MemoryStore, SqliteOptions, SqliteStore};
@@ -138,6 +139,9 @@ impl World {
     ) -> Self {
         let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter)];
         adapters.extend(others);
+        // The store outlives the process: what that had sent is written, or is not, before the next one looks.
+        let nobody = SessionId::from_random([0; 16]);
+        disk.store.lease_take(nobody, NodeId::from_random([0; 16])).await.unwrap();
         // A start may have to wait for the store to come back, or be refused by it.
         let start = async {
             loop {
@@ -184,7 +188,7 @@ impl World {
     pub(crate) async fn reaches(&self, run: RunId, is: impl Fn(&Run) -> bool) -> Run {
         let session = SessionRef::Id(self.get(run).await.session);
         let reach = async {
-            let (_, mut events) = self.kernel.session_subscribe(&self.me, &session, None).await.unwrap();
+            let mut events = self.kernel.session_subscribe(&self.me, &session, None).await.unwrap();
             loop {
                 let now = self.get(run).await;
                 if is(&now) {
@@ -202,7 +206,10 @@ impl World {
     }
 
     pub(crate) async fn subscribe(&self, key: &str, from: Option<Position>) -> (Snapshot, Subscription) {
-        soon(self.kernel.session_subscribe(&self.me, &by(key), from)).await.unwrap()
+        let snapshot = soon(self.kernel.session_snapshot(&self.me, &by(key))).await.unwrap();
+        let from = from.unwrap_or(snapshot.position);
+        let subscription = soon(self.kernel.session_subscribe(&self.me, &by(key), Some(from))).await.unwrap();
+        (snapshot, subscription)
     }
 
     /// Waits for a run of the session's that asks, and says what it asked.
@@ -226,6 +233,27 @@ impl World {
 
     pub(crate) async fn path(&self, key: &str) -> Vec<Arc<Message>> {
         self.kernel.session_path(&self.me, &by(key), None, Some(500)).await.unwrap()
+    }
+
+    /// The whole tree, page by page.
+    pub(crate) async fn tree(&self, key: &str) -> MessageTree {
+        let mut tree = MessageTree::default();
+        loop {
+            let query = TreeQuery { after: tree.next, limit: Some(200) };
+            let page = self.kernel.session_tree(&self.me, &by(key), query).await.unwrap();
+            tree.nodes.extend(page.nodes);
+            tree.next = page.next;
+            if tree.next.is_none() {
+                return tree;
+            }
+        }
+    }
+
+    /// Where each message leads, of those that were not rolled back.
+    pub(crate) async fn cursors(&self, key: &str) -> Vec<(MessageId, MessageId)> {
+        let nodes = self.tree(key).await.nodes;
+        let kept = nodes.iter().filter(|node| !node.abandoned);
+        kept.filter_map(|node| Some((node.message.id, node.cursor?))).collect()
     }
 
     /// The path as text, a line per message.

@@ -7,15 +7,16 @@ use anstyle::{AnsiColor, Style};
 use clap::Args;
 use mainspring_core::{Answer, Body, Cursor, MessageId, Place, Role, Run, RunState, RunStatus, SessionId};
 use mainspring_kernel::feed::{Delta, Item};
-use mainspring_kernel::kernel::{Caller, Kernel, NewSession, RunRequest, SessionQuery, ends_run};
+use mainspring_kernel::kernel::{Caller, Kernel, NewSession, RunRequest, SessionQuery};
 use mainspring_kernel::store::SessionRef;
 use tokio::io::AsyncReadExt;
 
+use super::Context;
 use super::fail::{Exit, Fail};
 use super::output::{self, BOLD, DIM, Output, span};
-use super::{Context, tree};
 use crate::config::Config;
 use crate::node::Node;
+use crate::picture;
 
 /// Show what mainspring does, in a temporary folder, without any configuration
 #[derive(Args)]
@@ -100,15 +101,16 @@ impl Demo {
         stage.summary(&runs)?;
         stage.title("The tree of \"branch\": the active path is ●, the first answer is still there")?;
         let by = SessionRef::Key("branch".into());
-        let nodes = kernel.session_tree(&stage.caller, &by).await?.nodes;
+        let nodes = kernel.session_tree(&stage.caller, &by, Default::default()).await?.nodes;
         let drawn = |node: mainspring_kernel::kernel::TreeNode| mainspring_client::TreeNode {
             message: (*node.message).clone(),
             parent_id: node.parent_id,
             depth: node.depth,
             active: node.active,
             abandoned: node.abandoned,
+            cursor: node.cursor,
         };
-        for line in tree::draw(&nodes.into_iter().map(drawn).collect::<Vec<_>>()) {
+        for line in picture::text(&nodes.into_iter().map(drawn).collect::<Vec<_>>()).lines() {
             stage.text(&format!("  {line}"))?;
         }
         let before = stage.count(kernel).await?;
@@ -179,8 +181,7 @@ impl Stage<'_> {
         run: &Run,
         from: mainspring_core::Position,
     ) -> Result<Run, Fail> {
-        let (_, mut events) =
-            kernel.session_subscribe(&self.caller, &SessionRef::Id(session), Some(from)).await?;
+        let mut events = kernel.session_subscribe(&self.caller, &SessionRef::Id(session), Some(from)).await?;
         let mut text = String::new();
         let mut bytes = 0;
         let mut streamed = None;
@@ -209,7 +210,7 @@ impl Stage<'_> {
                         let answer = Answer::Input { input: "tea".into() };
                         kernel.run_answer(&self.caller, run.id, wait_id, answer).await?;
                     }
-                    if ends_run(&event.body) {
+                    if event.body.ends_run() {
                         break;
                     }
                 }
@@ -362,7 +363,7 @@ impl Stage<'_> {
         if now < before {
             return Err(Fail::bad_request(format!("{} events are gone", before - now)));
         }
-        let (snapshot, _) = kernel.session_subscribe(&self.caller, &by, None).await?;
+        let snapshot = kernel.session_snapshot(&self.caller, &by).await?;
         kernel.run_retry(&self.caller, run.id).await?;
         let run = self.follow(kernel, &CRASH, run.session, run, snapshot.position).await?;
         self.line(

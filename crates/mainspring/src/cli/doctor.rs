@@ -12,7 +12,7 @@ use crate::node::{Node, database};
 /// Check the state directory, the database, versions and limits
 #[derive(Args)]
 pub(super) struct Doctor {
-    /// Compare every index with its table: reads the whole database
+    /// Compare every index with its table and every artifact with its hash: reads everything
     #[arg(long)]
     thorough: bool,
 }
@@ -145,6 +145,18 @@ impl Doctor {
                     "stored",
                     format!("{} sessions, {} runs, {} events", check.sessions, check.runs, check.events),
                 );
+            }
+        }
+        match node.kernel().blobs_check(self.thorough).await {
+            Err(error) => add(Health::Bad, "artifacts", error.to_string()),
+            Ok(check) => {
+                let found = format!("{} contents, {} bytes", check.blobs, check.bytes);
+                add(Health::Ok, "artifacts", found);
+                check
+                    .problems
+                    .into_iter()
+                    .take(10)
+                    .for_each(|problem| add(Health::Bad, "artifacts", problem));
             }
         }
         let work = *node.kernel().work().borrow();

@@ -56,13 +56,17 @@ impl From<Error> for Fail {
             | Error::TooLarge { .. }
             | Error::UnknownAdapter { .. }
             | Error::Unsupported { .. } => Exit::BadRequest,
-            Error::NotUserMessage(_) | Error::NotAssistantMessage(_) | Error::Abandoned(_) => {
-                Exit::BadRequest
-            }
+            Error::BadImport { .. }
+            | Error::AmbiguousMode
+            | Error::NoModel
+            | Error::InitialMessages
+            | Error::NotUserMessage(_)
+            | Error::NotAssistantMessage(_)
+            | Error::Abandoned(_) => Exit::BadRequest,
             Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => Exit::Refused,
-            Error::NotLatest(_) | Error::Refused(_) | Error::Forbidden(_) | Error::Changed { .. } => {
-                Exit::Refused
-            }
+            Error::TooMany { .. } => Exit::Refused,
+            Error::NotLatest(_) | Error::Expired { .. } | Error::Refused(_) => Exit::Refused,
+            Error::Forbidden(_) | Error::Changed { .. } => Exit::Refused,
             Error::Overloaded { .. } | Error::ShuttingDown | Error::Unavailable(_) | Error::Corrupt(_) => {
                 Exit::NotNow
             }

@@ -3,7 +3,7 @@
 //!
 //! All three are one thing to a command: a client. A guest whose host leaves takes the directory over and goes on.
 
-use mainspring_client::{Client, Error, Events};
+use mainspring_client::{Client, Error, Events, Feed};
 use mainspring_core::Position;
 use mainspring_kernel::clock::Clock;
 use mainspring_store::StateDirError;
@@ -117,6 +117,12 @@ impl<'a> Home<'a> {
     pub(super) fn events(&self, session: &str, from: Position) -> Events {
         let events = self.client.session_events(session, from);
         if self.is_guest() { events.give_up_after(1) } else { events }
+    }
+
+    /// What all sessions do, for somebody who handles the host's leaving.
+    pub(super) fn feed(&self) -> Feed {
+        let feed = self.client.feed();
+        if self.is_guest() { feed.give_up_after(1) } else { feed }
     }
 
     /// Finds the sessions again after their host has left.

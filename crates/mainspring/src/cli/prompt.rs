@@ -83,22 +83,7 @@ enum CliPolicy {
 
 impl Prompt {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
-        let prompt = self.prompt()?;
-        let mut home = context.home(Purpose::Execute).await?;
-        let exit = async {
-            let accepted = home.ask(async |client| client.run_create(&prompt).await).await?;
-            announce(context, &mut home, &accepted).await?;
-            let Accepted { run, position, replayed, .. } = accepted;
-            match run.state.status() {
-                // Nothing more will come of a run that has ended: show what it said.
-                status if replayed && status.is_ended() => {
-                    replay(context, &mut home, &run).await.map(|()| exit_of(status))
-                }
-                _ => watch(context, &mut home, &run, if replayed { Position::START } else { position }).await,
-            }
-        };
-        let exit = exit.await;
-        home.leave().await.and(exit)
+        deliver(context, &self.prompt()?).await
     }
 
     fn prompt(self) -> Result<mainspring_client::Prompt, Fail> {
@@ -158,6 +143,25 @@ impl Prompt {
             idempotency_key,
         })
     }
+}
+
+/// Sends a prompt and follows its run to the end.
+pub(super) async fn deliver(context: &Context<'_>, prompt: &mainspring_client::Prompt) -> Result<Exit, Fail> {
+    let mut home = context.home(Purpose::Execute).await?;
+    let exit = async {
+        let accepted = home.ask(async |client| client.run_create(prompt).await).await?;
+        announce(context, &mut home, &accepted).await?;
+        let Accepted { run, position, replayed, .. } = accepted;
+        match run.state.status() {
+            // Nothing more will come of a run that has ended: show what it said.
+            status if replayed && status.is_ended() => {
+                replay(context, &mut home, &run).await.map(|()| exit_of(status))
+            }
+            _ => watch(context, &mut home, &run, if replayed { Position::START } else { position }).await,
+        }
+    };
+    let exit = exit.await;
+    home.leave().await.and(exit)
 }
 
 /// Says which session and which run it is.

@@ -1,14 +1,19 @@
 //! `mainspring session`
 
-use clap::Subcommand;
-use mainspring_client::{Item, SessionChanges, SessionList, Snapshot};
-use mainspring_core::{Body, Position, RunStatus, SessionStatus};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use mainspring_client::{Fork, Item, SessionChanges, SessionList, Snapshot, Start};
+use mainspring_core::{BadId, Body, MessageId, Position, RunStatus, SessionStatus};
+use mainspring_kernel::ids::Ids;
+use serde_json::Value;
 
 use super::fail::{Exit, Fail};
 use super::home::{Home, Purpose};
 use super::output::{self, BOLD, DIM, moment};
+use super::prompt::deliver;
 use super::watch::interrupted;
-use super::{Context, run, tree};
+use super::{Context, file, run, tree};
 
 /// List, show and change sessions
 #[derive(Subcommand)]
@@ -21,6 +26,20 @@ pub(super) enum Session {
         /// Archived ones instead of open ones
         #[arg(long)]
         archived: bool,
+    },
+    /// Make a session; its key must be free
+    New {
+        /// Its key [default: none; it is found by its id]
+        key: Option<String>,
+        #[command(flatten)]
+        like: Like,
+    },
+    /// Take a session up again: what its prompts are to be sent with, once these options count. Writes nothing
+    Load {
+        /// A key or a ses_… id
+        session: String,
+        #[command(flatten)]
+        like: Like,
     },
     /// Show a session and its conversation
     Show {
@@ -38,8 +57,76 @@ pub(super) enum Session {
         #[arg(long, value_name = "POSITION")]
         after: Option<String>,
     },
-    /// Draw a session's tree of messages
+    /// Draw a session's tree of messages: its branches, the active path, where each message's cursor leads
     Tree {
+        /// A key or a ses_… id
+        session: String,
+        /// Write a picture to this file instead
+        #[arg(long, value_name = "FILE", conflicts_with = "json")]
+        svg: Option<PathBuf>,
+    },
+    /// Branch: answer a user message again, or say something else after an assistant message
+    Branch {
+        /// A key or a ses_… id
+        session: String,
+        /// The message to branch from; none with --root
+        #[arg(required_unless_present = "root", conflicts_with = "root")]
+        message: Option<MessageId>,
+        /// What to say: after an assistant message, and as a new root
+        text: Vec<String>,
+        /// Begin a new conversation within the session
+        #[arg(long, value_name = "TEXT")]
+        root: Option<String>,
+    },
+    /// Move the active path to a message, or to none: the next prompt goes on from there
+    Navigate {
+        /// A key or a ses_… id
+        session: String,
+        /// The message; `none` for an empty path
+        message: String,
+    },
+    /// Make a new session that goes on from a message of this one; nothing is copied
+    Fork {
+        /// A key or a ses_… id
+        session: String,
+        /// The message
+        message: MessageId,
+        /// The fork's key
+        #[arg(long = "as", value_name = "KEY")]
+        key: Option<String>,
+        /// The fork's title
+        #[arg(long)]
+        title: Option<String>,
+    },
+    /// Find sessions by their titles and by what was said in them
+    Search {
+        /// The words
+        #[arg(required = true)]
+        words: Vec<String>,
+        /// How many
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        limit: usize,
+    },
+    /// Write a session to a file of JSON Lines, with everything that was said in it
+    Export {
+        /// A key or a ses_… id
+        session: String,
+        /// The file [default: standard output]
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Make a session of such a file, all of it or nothing
+    Import {
+        /// The file; `-` for standard input
+        file: PathBuf,
+    },
+    /// Keep a session at hand
+    Pin {
+        /// A key or a ses_… id
+        session: String,
+    },
+    /// Not any more
+    Unpin {
         /// A key or a ses_… id
         session: String,
     },
@@ -67,8 +154,49 @@ pub(super) enum Session {
     },
 }
 
+/// What a session is like.
+#[derive(Args)]
+pub(super) struct Like {
+    /// A title, if it is new
+    #[arg(long)]
+    title: Option<String>,
+    /// The agent runtime, if it is new
+    #[arg(long, value_name = "NAME")]
+    adapter: Option<String>,
+    /// The model, unless it has one
+    #[arg(long)]
+    model: Option<String>,
+    /// Instructions for the agent
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// The folder the agent works in
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<String>,
+}
+
+async fn start(
+    context: &Context<'_>,
+    home: &mut Home<'_>,
+    new: Option<Value>,
+    load: Option<String>,
+    like: Like,
+) -> Result<(), Fail> {
+    let Like { title, adapter, model, system, cwd } = like;
+    let (what, surface_kind) = (if new.is_some() { "made" } else { "loaded" }, Some("cli".to_owned()));
+    let start = Start { new, load, title, adapter, surface_kind, model, system_prompt: system, cwd };
+    let started = home.ask(async |client| client.session_start(&start).await).await?;
+    match context.output.json {
+        true => Ok(context.output.object(&started)?),
+        false => changed(context, &started.session, what),
+    }
+}
+
 impl Session {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
+        if let Self::Branch { session, message, text, root } = self {
+            let prompt = tree::branch(context, session, message, text.join(" "), root).await?;
+            return deliver(context, &prompt).await;
+        }
         // Who follows a session for long serves it meanwhile, and so does its work.
         let purpose = if let Self::Tail { .. } = self { Purpose::Execute } else { Purpose::Records };
         let mut home = context.home(purpose).await?;
@@ -79,16 +207,38 @@ impl Session {
     async fn carry_out(self, context: &Context<'_>, home: &mut Home<'_>) -> Result<(), Fail> {
         match self {
             Self::List { limit, archived } => list(context, home, limit, archived).await,
+            Self::New { key, like } => {
+                start(context, home, Some(key.map_or(Value::Bool(true), Value::String)), None, like).await
+            }
+            Self::Load { session, like } => start(context, home, None, Some(session), like).await,
             Self::Show { session, limit } => show(context, home, &session, limit).await,
             Self::Tail { session, after } => tail(context, home, &session, after.as_deref()).await,
-            Self::Tree { session } => {
-                let nodes = home.ask(async |client| client.session_tree(&session).await).await?;
-                match context.output.json {
-                    true => nodes.iter().try_for_each(|node| context.output.object(node))?,
-                    false => tree::draw(&nodes).iter().try_for_each(|line| context.output.line(line))?,
-                }
-                Ok(())
+            // Branches are prompts.
+            Self::Branch { .. } => Ok(()),
+            Self::Tree { session, svg } => tree::show(context, home, &session, svg.as_deref()).await,
+            Self::Navigate { session, message } => {
+                let message = match message.as_str() {
+                    "none" => None,
+                    id => Some(id.parse().map_err(|bad: BadId| Fail::bad_request(bad.to_string()))?),
+                };
+                let session =
+                    home.ask(async |client| client.session_navigate(&session, message).await).await?;
+                changed(context, &session, "navigated")
             }
+            Self::Fork { session, message, key, title } => {
+                let (fork, name) = (Fork { message_id: message, key, title }, Ids::system().secret());
+                let made = home.ask(async |client| client.session_fork(&session, &fork, &name).await).await?;
+                changed(context, &made, "forked")
+            }
+            Self::Search { words, limit } => search(context, home, &words.join(" "), limit).await,
+            Self::Export { session, output } => file::export(home, &session, output.as_deref()).await,
+            Self::Import { file } => {
+                let bytes = file::read(&file)?;
+                let made = home.ask(async |client| client.session_import(bytes.clone()).await).await?;
+                changed(context, &made, "imported")
+            }
+            Self::Pin { session } => change(context, home, &session, &pin(true), "pinned").await,
+            Self::Unpin { session } => change(context, home, &session, &pin(false), "unpinned").await,
             Self::Rename { session, title } => {
                 let changes = SessionChanges { title: Some(Some(title)), ..SessionChanges::default() };
                 change(context, home, &session, &changes, "renamed").await
@@ -107,6 +257,31 @@ impl Session {
             }
         }
     }
+}
+
+fn pin(pinned: bool) -> SessionChanges {
+    SessionChanges { pinned: Some(pinned), ..SessionChanges::default() }
+}
+
+async fn search(context: &Context<'_>, home: &mut Home<'_>, words: &str, limit: usize) -> Result<(), Fail> {
+    let output = context.output;
+    let found = home.ask(async |client| client.session_search(words, None, Some(limit)).await).await?.items;
+    if output.json {
+        return Ok(found.iter().try_for_each(|hit| output.object(hit))?);
+    }
+    if found.is_empty() {
+        return Ok(output.note("nothing found")?);
+    }
+    for hit in &found {
+        let id = hit.session_id.to_string();
+        let title = hit.title.as_deref().unwrap_or("untitled");
+        output.line(format_args!("{BOLD}{title}{BOLD:#} {DIM}{id}{DIM:#}"))?;
+        if let (Some(message), Some(role)) = (hit.message_id, hit.role) {
+            output.line(format_args!("  {role} {DIM}{message}{DIM:#}"))?;
+            output.line(format_args!("  {}", hit.snippet))?;
+        }
+    }
+    Ok(output.maybe_more(found.len(), limit)?)
 }
 
 fn to(status: SessionStatus) -> SessionChanges {

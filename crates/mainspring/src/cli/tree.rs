@@ -1,66 +1,86 @@
-//! Drawing a session's tree.
+//! A session's tree on the command line: shown, drawn, branched from.
 
-use std::collections::HashMap;
+use std::path::Path;
 
-use mainspring_client::TreeNode;
-use mainspring_core::{Block, MessageId, MessageStatus, Role};
+use mainspring_client::{Prompt, Target, TreeNode};
+use mainspring_core::{Block, MessageId, Place, Role, SessionId};
+use mainspring_kernel::ids::Ids;
 
-use super::output::{BOLD, DIM, RED, excerpt};
+use super::Context;
+use super::fail::Fail;
+use super::file::unusable;
+use super::home::{Home, Purpose};
+use crate::picture;
 
-/// The tree, a line per message: a straight conversation runs straight down, branches are indented.
-pub(super) fn draw(nodes: &[TreeNode]) -> Vec<String> {
-    let mut children: HashMap<Option<MessageId>, Vec<&TreeNode>> = HashMap::new();
-    for node in nodes {
-        children.entry(node.parent_id).or_default().push(node);
+/// Shows the tree: as text, as JSON, or as a picture in a file.
+pub(super) async fn show(
+    context: &Context<'_>,
+    home: &mut Home<'_>,
+    session: &str,
+    svg: Option<&Path>,
+) -> Result<(), Fail> {
+    let (output, nodes) = (context.output, whole(home, session).await?);
+    match svg {
+        Some(file) => std::fs::write(file, picture::svg(&nodes)).map_err(|error| unusable(file, &error))?,
+        None if output.json => nodes.iter().try_for_each(|node| output.object(node))?,
+        None => output.part(&picture::text(&nodes))?,
     }
-    let mut lines = vec![];
-    // Depth first without recursion: a conversation may be long.
-    let mut stack: Vec<(&TreeNode, String, &str)> = vec![];
-    let push = |stack: &mut Vec<_>, parent: Option<MessageId>, indent: &str| {
-        let beneath = children.get(&parent).map(Vec::as_slice).unwrap_or_default();
-        for (at, child) in beneath.iter().enumerate().rev() {
-            let (lead, deeper) = match (beneath.len(), at + 1 == beneath.len()) {
-                (1, _) => ("", ""),
-                (_, true) => ("└─ ", "   "),
-                (_, false) => ("├─ ", "│  "),
-            };
-            stack.push((*child, format!("{indent}{lead}"), deeper));
-        }
-    };
-    push(&mut stack, None, "");
-    while let Some((node, lead, deeper)) = stack.pop() {
-        lines.push(format!("{lead}{}", line(node)));
-        let indent = match deeper {
-            "" => lead.clone(),
-            deeper => {
-                format!("{}{deeper}", lead.strip_suffix("└─ ").or(lead.strip_suffix("├─ ")).unwrap_or(&lead))
-            }
-        };
-        push(&mut stack, Some(node.message.id), &indent);
-    }
-    if lines.is_empty() {
-        lines.push(format!("{DIM}no messages yet{DIM:#}"));
-    }
-    lines
+    Ok(())
 }
 
-fn line(node: &TreeNode) -> String {
-    let mark = if node.active { "●" } else { "○" };
-    let who = match node.message.role {
-        Role::User => "user",
-        Role::Assistant => "agent",
+/// Every page of a session's tree.
+async fn whole(home: &mut Home<'_>, session: &str) -> Result<Vec<TreeNode>, Fail> {
+    let (mut nodes, mut after): (Vec<TreeNode>, Option<String>) = (vec![], None);
+    loop {
+        let page =
+            home.ask(async |client| client.session_tree(session, after.as_deref(), None).await).await?;
+        nodes.extend(page.items);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(nodes),
+        }
+    }
+}
+
+/// The prompt that branches from `message`: another answer to a user message, another prompt after an assistant
+/// message, or a new root.
+pub(super) async fn branch(
+    context: &Context<'_>,
+    session: String,
+    message: Option<MessageId>,
+    text: String,
+    root: Option<String>,
+) -> Result<Prompt, Fail> {
+    let (place, text) = match (message, root) {
+        (Some(message), _) => {
+            let mut home = context.home(Purpose::Records).await?;
+            let found = home.ask(async |client| client.session_message(&session, message).await).await;
+            home.leave().await?;
+            match found?.message.role {
+                Role::User if !text.is_empty() => {
+                    let said = format!("{message} is a user message: it is answered again, with no text");
+                    return Err(Fail::bad_request(said));
+                }
+                Role::User => (Place::Regenerate { message_id: message }, text),
+                Role::Assistant => (Place::Edit { message_id: message }, text),
+            }
+        }
+        (None, root) => (Place::Root, root.unwrap_or_default()),
     };
-    let text = match node.message.content.is_empty() {
-        true => "(nothing)".to_owned(),
-        false => blocks(&node.message.content).join(" "),
+    let (session_id, key) = match session.starts_with("ses_") {
+        true => {
+            let id = session.parse::<SessionId>().map_err(|bad| Fail::bad_request(bad.to_string()))?;
+            (Some(id), None)
+        }
+        false => (None, Some(session)),
     };
-    let status = match (node.message.status, node.abandoned) {
-        (_, true) => format!(" {RED}abandoned{RED:#}"),
-        (MessageStatus::Completed, false) => String::new(),
-        (status, false) => format!(" {RED}{status}{RED:#}"),
-    };
-    let style = if node.active { BOLD } else { DIM };
-    format!("{style}{mark} {who}{style:#} {} {DIM}{}{DIM:#}{status}", excerpt(&text, 60), node.message.id)
+    Ok(Prompt {
+        session: Target { session_id, key, surface_kind: Some("cli".into()), ..Target::default() },
+        prompt: if text.is_empty() { vec![] } else { vec![Block::text(text)] },
+        place,
+        idempotency_key: Some(Ids::system().secret()),
+        ..Prompt::default()
+    })
 }
 
 /// The blocks of a message, a line or more each.
@@ -78,51 +98,4 @@ pub(super) fn blocks(content: &[Block]) -> Vec<String> {
         Block::Error { message, .. } => format!("({message})"),
     };
     content.iter().map(shown).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use mainspring_core::{Message, SessionId, Time};
-
-    use super::*;
-
-    fn node(id: u8, parent: Option<u8>, text: &str, active: bool) -> TreeNode {
-        let of = |id: u8| MessageId::from_random([id; 16]);
-        let message = Message {
-            id: of(id),
-            session: SessionId::from_random([0; 16]),
-            run: None,
-            role: if id % 2 == 1 { Role::User } else { Role::Assistant },
-            status: MessageStatus::Completed,
-            content: vec![Block::text(text)],
-            usage: None,
-            created_at: Time(0),
-        };
-        TreeNode { message, parent_id: parent.map(of), depth: 0, active, abandoned: false }
-    }
-
-    #[test]
-    fn branches_are_indented_and_the_rest_runs_straight_down() {
-        let tree = vec![
-            node(1, None, "hello", true),
-            node(2, Some(1), "hi", false),
-            node(4, Some(1), "hey", true),
-            node(3, Some(2), "more", false),
-            node(5, Some(4), "and now?", true),
-            node(6, Some(5), "this", true),
-        ];
-        let plain: Vec<String> = draw(&tree)
-            .iter()
-            .map(|line| anstream::adapter::strip_str(line).to_string())
-            .map(|line| line.split(" msg_").next().unwrap_or_default().to_owned())
-            .collect();
-        insta::assert_snapshot!(plain.join("\n"), @r"
-        ● user hello
-        ├─ ○ agent hi
-        │  ○ user more
-        └─ ● agent hey
-           ● user and now?
-           ● agent this
-        ");
-    }
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mainspring_core::Limits;
+use mainspring_edges::http::HttpLimits;
 
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKERS};
 use super::rule::{
@@ -101,6 +102,8 @@ settings! {
         readers: usize, number(1, 64), 4;
         /// What happens to a run that a crash interrupted: leave it to somebody, or retry it.
         on_orphan: OnOrphan, word(), OnOrphan::Leave;
+        /// Who names a session that nobody has named: the first words of its first completed turn, or nobody (off).
+        titles: Titles, word(), Titles::Heuristic;
         /// Address that `serve` listens on; on any but a loopback address, TLS belongs in front of it.
         listen: String, address(), "127.0.0.1:7433".into();
         /// Server that the command line talks to instead of the state directory's, such as `http://127.0.0.1:7433`.
@@ -124,6 +127,14 @@ settings! {
         title_chars, number(1, 10_000), Limits::default().title_chars;
         /// Bytes of a session's metadata, and of its model options, as JSON.
         metadata_bytes, number(2, 16 << 20), Limits::default().metadata_bytes;
+        /// Bytes of one value of state, as JSON.
+        state_value_bytes, number(1, 16 << 20), Limits::default().state_value_bytes;
+        /// Keys of state of one run, session or owner.
+        state_keys, number(1, 1_000_000), Limits::default().state_keys;
+        /// Bytes of one artifact.
+        artifact_bytes, number(1, 1 << 40), Limits::default().artifact_bytes;
+        /// Bytes of a file that is imported.
+        import_bytes, number(1, 1 << 40), Limits::default().import_bytes;
         /// Items of one page.
         page, number(1, 10_000), Limits::default().page;
         /// Prompts that wait in one session.
@@ -132,6 +143,23 @@ settings! {
         queue_total, number(1, 10_000_000), Limits::default().queue_total;
         /// Attempts of one run without somebody asking for another.
         attempts, number(1, 100), Limits::default().attempts;
+    }
+    /// What is too much for the HTTP API.
+    http: HttpLimits {
+        /// Requests that `serve` works on at once; streams are not among them.
+        requests, number(1, 1_000_000), HttpLimits::default().requests;
+        /// Streams that are open at once.
+        streams, number(1, 1_000_000), HttpLimits::default().streams;
+        /// Streams of one session that are open at once.
+        session_streams, number(1, 1_000_000), HttpLimits::default().session_streams;
+        /// Bytes of a request's line and headers.
+        header_bytes, number(1 << 10, 16 << 20), HttpLimits::default().header_bytes;
+        /// Headers of a request.
+        headers, number(1, 10_000), HttpLimits::default().headers;
+        /// Milliseconds in which the headers of a connection's next request must have come.
+        header_ms, number(1, HOUR), HttpLimits::default().header_ms;
+        /// Milliseconds in which a request's body must have come.
+        body_ms, number(1, HOUR), HttpLimits::default().body_ms;
     }
     /// How long to wait before a failed attempt is repeated.
     retry: Retry {
@@ -175,6 +203,19 @@ pub enum OnOrphan {
 
 impl Word for OnOrphan {
     const ALL: &'static [(&'static str, Self)] = &[("leave", Self::Leave), ("retry", Self::Retry)];
+}
+
+/// Who names a session that nobody has named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Titles {
+    /// The first words of its first completed turn.
+    Heuristic,
+    /// Nobody.
+    Off,
+}
+
+impl Word for Titles {
+    const ALL: &'static [(&'static str, Self)] = &[("heuristic", Self::Heuristic), ("off", Self::Off)];
 }
 
 /// One line of the table.

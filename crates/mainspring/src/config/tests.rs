@@ -80,6 +80,7 @@ fn the_defaults() {
             idle_unload_ms: 30_000,
             readers: 4,
             on_orphan: OnOrphan::Leave,
+            titles: Titles::Heuristic,
             listen: "127.0.0.1:7433".into(),
             url: None,
             allowed_hosts: vec![],
@@ -87,6 +88,7 @@ fn the_defaults() {
             log: "warn".into(),
             guard: vec![],
             limits: Limits::default(),
+            http: mainspring_edges::http::HttpLimits::default(),
             retry: Retry { base_ms: 500, max_ms: 30_000 },
             adapters: BTreeMap::new(),
         }
@@ -179,6 +181,7 @@ fn all_of_the_file() {
             idle_unload_ms = 0
             readers = 0x2
             on_orphan = "retry"
+            titles = "off"
             log = "info,mainspring=debug"
             retry = { base_ms = 1, max_ms = 2 }
             limits.page = 7
@@ -197,6 +200,7 @@ fn all_of_the_file() {
     assert_eq!((config.max_workers, config.readers), (16, 2));
     assert_eq!((config.cancel_grace_ms, config.wait_expiry_hours, config.idle_unload_ms), (1000, 1, 0));
     assert_eq!((config.durability, config.on_orphan), (Durability::Normal, OnOrphan::Retry));
+    assert_eq!(config.titles, Titles::Off);
     assert_eq!(config.retry, Retry { base_ms: 1, max_ms: 2 });
     assert_eq!(config.limits.page, 7);
     assert_eq!(config.adapters["pi"].max_workers, Some(2));

@@ -121,7 +121,7 @@ impl World {
         let now = kernel.run_get(&self.me, run).await.unwrap();
         let session = session_ref(&now.session.to_string()).unwrap();
         let reach = async {
-            let (_, mut events) = kernel.session_subscribe(&self.me, &session, None).await.unwrap();
+            let mut events = kernel.session_subscribe(&self.me, &session, None).await.unwrap();
             loop {
                 let now = kernel.run_get(&self.me, run).await.unwrap();
                 if is(&now) {
@@ -137,8 +137,10 @@ impl World {
     async fn streams(&self, key: &str, text: &str) {
         let kernel = self.node().kernel();
         let streamed = async {
-            let (snapshot, mut events) =
-                kernel.session_subscribe(&self.me, &session_ref(key).unwrap(), None).await.unwrap();
+            let session = session_ref(key).unwrap();
+            let snapshot = kernel.session_snapshot(&self.me, &session).await.unwrap();
+            let mut events =
+                kernel.session_subscribe(&self.me, &session, Some(snapshot.position)).await.unwrap();
             let partial =
                 snapshot.partial.iter().flat_map(|open| &open.blocks).map(|(_, text)| text.as_str());
             let mut so_far: String = partial.collect();

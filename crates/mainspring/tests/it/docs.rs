@@ -1,12 +1,13 @@
 //! The documents say what the code does.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use mainspring::Config;
 use mainspring::config::{ADAPTER_SETTINGS, AdapterKind, SETTINGS, Sources, VARIABLES};
-use mainspring::core::Body;
+use mainspring::core::{Body, Limits};
 
-fn document(name: &str) -> String {
+pub(crate) fn document(name: &str) -> String {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -103,6 +104,7 @@ fn the_documents_link_to_what_exists() {
         "docs/script.md",
         "docs/configuration.md",
         "docs/http.md",
+        "docs/metrics.md",
     ] {
         let text = document(name);
         let folder = std::path::Path::new(name).parent().unwrap();
@@ -117,15 +119,49 @@ fn the_documents_link_to_what_exists() {
 }
 
 #[test]
-fn every_endpoint_is_documented() {
-    let text = document("docs/http.md");
-    let routes = document("crates/edges/src/http.rs");
-    let paths: Vec<&str> = routes
-        .split('"')
-        .filter(|text| text.starts_with('/') && !text.contains(char::is_whitespace))
-        .collect();
-    assert!(paths.len() > 15);
-    for path in paths {
-        assert!(text.contains(&format!(" {path}`")), "{path} is not in docs/http.md");
+fn every_endpoint_is_documented_and_none_that_does_not_exist() {
+    let openapi = mainspring_edges::http::document(&Limits::default());
+    let mut endpoints = vec![];
+    for (path, methods) in openapi["paths"].as_object().unwrap() {
+        endpoints.extend(
+            methods.as_object().unwrap().keys().map(|method| format!("{} {path}", method.to_uppercase())),
+        );
     }
+    let text = document("docs/http.md");
+    let mut rows: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    rows.retain(|row| row.contains(" /"));
+    rows.sort_unstable();
+    endpoints.sort();
+    assert_eq!(rows, endpoints, "docs/http.md against the OpenAPI document");
+}
+
+#[test]
+fn every_problem_is_documented_and_none_that_does_not_exist() {
+    let openapi = mainspring_edges::http::document(&Limits::default());
+    let mut told = BTreeMap::<String, BTreeSet<String>>::new();
+    for operation in openapi["paths"]
+        .as_object()
+        .unwrap()
+        .values()
+        .flat_map(|methods| methods.as_object().unwrap().values())
+    {
+        for (status, response) in operation["responses"].as_object().unwrap() {
+            let code =
+                &response["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]["code"];
+            let codes =
+                code["enum"].as_array().into_iter().flatten().map(|code| code.as_str().unwrap().to_owned());
+            told.entry(status.clone()).or_default().extend(codes);
+        }
+    }
+    told.retain(|_, codes| !codes.is_empty());
+    let text = document("docs/http.md");
+    let mut rows = BTreeMap::new();
+    for (status, codes) in text.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | ")) {
+        if status.parse::<u16>().is_ok() {
+            let codes = codes.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+            rows.insert(status.to_owned(), codes);
+        }
+    }
+    assert_eq!(rows, told, "docs/http.md against the OpenAPI document");
 }

@@ -79,10 +79,16 @@ fn alike(said: &Said) -> (i32, String, String) {
     (said.code, plain(&said.out), plain(&said.err))
 }
 
-/// One of everything that the command line can do, in an order that makes sense. `RUN` is the latest run.
+/// One of everything that the command line can do, in an order that makes sense. `RUN` is the latest run, `USER` and
+/// `AGENT` are the first messages of session t.
 const SCRIPT: &[&[&str]] = &[
     &["session", "list"],
     &["session", "show", "nobody"],
+    &["session", "new", "n", "--title", "New", "--model", "m1", "--system", "Be brief."],
+    &["session", "new", "n"],
+    &["session", "load", "n", "--model", "m2", "--system", "Be kind.", "--json"],
+    &["session", "load", "nobody"],
+    &["session", "show", "n"],
     &["prompt", "--session", "a", "say hi; tool add {\"a\":1,\"b\":2}; say done"],
     &["prompt", "--session", "a", "--json", "say as json; stream 3 every 5ms x"],
     &["prompt", "--session", "a", "fail no luck"],
@@ -107,7 +113,36 @@ const SCRIPT: &[&[&str]] = &[
     &["session", "tree", "a"],
     &["session", "tree", "a", "--json"],
     &["session", "show", "a"],
+    &["prompt", "--session", "t", "say one"],
+    &["session", "branch", "t", "USER"],
+    &["session", "branch", "t", "USER", "no text here"],
+    &["session", "branch", "t", "AGENT", "say something else"],
+    &["session", "branch", "t", "--root", "say from the start"],
+    &["session", "navigate", "t", "AGENT"],
+    &["session", "navigate", "t", "none"],
+    &["session", "navigate", "t", "msg_00000000000040008000000000000000"],
+    &["session", "fork", "t", "AGENT", "--as", "f", "--title", "A fork"],
+    &["session", "fork", "t", "AGENT", "--as", "f"],
+    &["session", "show", "f", "--json"],
+    &["session", "pin", "t"],
+    &["session", "unpin", "t", "--json"],
+    &["session", "search", "something", "else"],
+    &["session", "search", "nothing-of-this"],
+    &["session", "search", "from", "--json"],
+    &["session", "export", "t", "--output", "t.jsonl"],
+    &["session", "import", "t.jsonl"],
+    &["session", "delete", "f"],
+    &["session", "delete", "t"],
+    &["session", "import", "t.jsonl"],
+    &["session", "import", "nowhere.jsonl"],
+    &["session", "tree", "t", "--svg", "t.svg"],
+    &["session", "tree", "t"],
     &["session", "list", "--limit", "0"],
+    &["key", "create", "ci", "--for", "ann", "--org", "acme", "--role", "viewer"],
+    &["key", "create", "mine", "--days", "3", "--json"],
+    &["key", "list"],
+    &["key", "list", "--json"],
+    &["key", "revoke", "key_00000000000040008000000000000000"],
     &["session", "delete", "a"],
     &["session", "show", "a"],
 ];
@@ -119,9 +154,19 @@ fn play(dir: &Path, more: &[&str]) -> Vec<(i32, String, String)> {
             let listed = run(dir, &[&["run", "list", "--json", "--limit", "1"], more].concat());
             json_lines(&listed)[0]["runId"].as_str().unwrap().to_owned()
         };
+        // The first message of session t, and its answer.
+        let message = |at: usize| {
+            let tree = json_lines(&run(dir, &[&["session", "tree", "t", "--json"], more].concat()));
+            tree[at]["messageId"].as_str().unwrap().to_owned()
+        };
         let arguments: Vec<String> = arguments
             .iter()
-            .map(|argument| if *argument == "RUN" { latest() } else { (*argument).to_owned() })
+            .map(|argument| match *argument {
+                "RUN" => latest(),
+                "USER" => message(0),
+                "AGENT" => message(1),
+                argument => argument.to_owned(),
+            })
             .collect();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
         said.push(alike(&run(dir, &arguments)));
@@ -221,6 +266,21 @@ fn a_tail_shows_what_happened_and_what_happens() {
     )
     .unwrap();
     assert_eq!(tail.end().code, 0);
+}
+
+#[test]
+fn the_feed_shows_what_every_session_does_whoever_does_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut feed = Owner::start(dir.path(), &["feed", "--json"]);
+    assert_eq!(feed.line(), "{\"type\":\"snapshot\",\"sessions\":[]}\n");
+    assert_eq!(run(dir.path(), &["prompt", "--session", "a", "say hi; ask Who?"]).code, 7);
+    let mut seen = vec![];
+    while seen.last().is_none_or(|last| last != "paused") {
+        let line: serde_json::Value = serde_json::from_str(&feed.line()).unwrap();
+        seen.push(line["status"].as_str().unwrap_or_default().to_owned());
+    }
+    assert_eq!(run(dir.path(), &["session", "rename", "a", "Tea"]).code, 0);
+    assert!(feed.line().contains("\"title\":\"Tea\""));
 }
 
 #[test]

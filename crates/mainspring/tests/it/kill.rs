@@ -12,10 +12,10 @@ use mainspring_kernel::store::SessionRef;
 const KILLS: u64 = 60;
 
 /// A small generator, so that a failure can be played again from its seed.
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
+    pub(crate) fn below(&mut self, most: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

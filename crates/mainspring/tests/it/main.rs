@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::print_stderr, reason = "a seed must be seen to be played again")]
 
+mod access;
 mod acp;
 mod cli;
 mod client;
@@ -11,3 +12,6 @@ mod guard;
 mod guests;
 mod http;
 mod kill;
+mod limits;
+mod metrics;
+mod streams;

@@ -7,7 +7,7 @@ use mainspring_core::{
     Point, Run, Session, SessionId,
 };
 use mainspring_kernel::store::{
-    Commit, Effect, InboxItem, NewEvent, PlacedMessage, Request, Row, StoreError, Unique,
+    Commit, Effect, Fresh, InboxItem, NewEvent, PlacedMessage, Request, Row, StoreError, Unique,
 };
 
 use super::state::State;
@@ -19,6 +19,15 @@ impl State {
     /// Applies all of `commit`; on an error this state is worthless.
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
         let session = commit.fence.session;
+        let known = |row: &Row| match row {
+            Row::Fresh(Fresh::Session(id)) => self.sessions.contains_key(id),
+            Row::Fresh(Fresh::Run(id)) => self.runs.contains_key(id),
+            Row::Fresh(Fresh::Message(id)) => self.messages.contains_key(id),
+            _ => false,
+        };
+        if commit.rows.iter().any(known) {
+            return Err(StoreError::Conflict(Unique::Id));
+        }
         for row in commit.rows.iter().filter(|row| !is_late(row)) {
             self.row_apply(session, row)?;
         }
@@ -31,6 +40,7 @@ impl State {
 
     fn row_apply(&mut self, session: SessionId, row: &Row) -> Result<(), StoreError> {
         match row {
+            Row::Fresh(_) => {}
             Row::Session(image) => drop(self.sessions.insert(image.id, Session::clone(image))),
             Row::Run(image) => self.run_apply(image),
             Row::Attempt(image) => {
@@ -42,6 +52,8 @@ impl State {
             }
             Row::Message(message, point) => {
                 let message = PlacedMessage { message: Arc::clone(message), point: *point };
+                let next = self.arrivals.values().max().map_or(1, |last| last + 1);
+                self.arrivals.entry(message.message.id).or_insert(next);
                 self.messages.insert(message.message.id, message);
             }
             Row::MessagePlace(message, point) => self.message_place(session, *message, *point)?,
@@ -49,6 +61,11 @@ impl State {
             Row::Cursor(at, Some(to)) => drop(self.cursors.insert((session, *at), *to)),
             Row::Cursor(at, None) => drop(self.cursors.remove(&(session, *at))),
             Row::ChunksDrop(before) => self.chunks.retain(|(of, pos), _| *of != session || pos >= before),
+            Row::Floor(floor) => {
+                if self.floor(session).is_none_or(|known| known.cursor < floor.cursor) {
+                    self.floors.insert(session, (*floor, false));
+                }
+            }
             Row::Effect(effect) => self.effect_apply(session, effect),
             Row::EffectEnd(run, id) => {
                 self.effects
@@ -60,6 +77,13 @@ impl State {
             Row::Binding(image) => drop(self.bindings.insert(image.id, Binding::clone(image))),
             Row::Grant(image) => drop(self.grants.insert(image.id, Grant::clone(image))),
             Row::Artifact(image) => drop(self.artifacts.insert(image.id, Artifact::clone(image))),
+            Row::ArtifactGone(id) => {
+                if self.artifacts.get(id).is_some_and(|artifact| artifact.session == session) {
+                    self.artifact_remove(*id);
+                }
+            }
+            Row::State(row) => self.state_apply(session, row),
+            Row::StateBack(from, key) => self.state_back(*from, key),
             Row::Delegation(image) => drop(self.delegations.insert(image.id, Delegation::clone(image))),
         }
         Ok(())
@@ -84,6 +108,7 @@ impl State {
                 ..run
             };
         }
+        self.created.entry(run.id).or_insert(self.seq);
         self.runs.insert(run.id, run);
     }
 
@@ -99,7 +124,10 @@ impl State {
     fn line_apply(&mut self, session: SessionId, line: Line) {
         match self.lines.iter_mut().find(|(_, known)| known.id == line.id) {
             Some((_, known)) => *known = line,
-            None => self.lines.push((session, line)),
+            None => {
+                self.line_opened(session, &line);
+                self.lines.push((session, line));
+            }
         }
     }
 

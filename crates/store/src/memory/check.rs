@@ -69,10 +69,16 @@ impl State {
             .chain(self.grants.values().map(|grant| grant.session))
             .chain(self.artifacts.values().map(|artifact| artifact.session))
             .chain(self.delegations.values().map(|delegation| delegation.parent_session))
+            .chain(self.floors.keys().copied())
             .chain(self.events.values().map(|event| event.session));
-        distinct(
-            self.bindings.values().map(|binding| (binding.session, &binding.adapter, binding.generation)),
-        ) && distinct(active.map(|binding| (binding.session, &binding.adapter)))
+        let states = || self.session_states.iter();
+        distinct(states().map(|kept| (kept.session, &kept.key, kept.version)))
+            && states().all(|kept| kept.version > 0 && kept.at.is_none_or(|at| self.line(at.line).is_some()))
+            && self.run_states.keys().all(|(run, _)| self.runs.contains_key(run))
+            && distinct(
+                self.bindings.values().map(|binding| (binding.session, &binding.adapter, binding.generation)),
+            )
+            && distinct(active.map(|binding| (binding.session, &binding.adapter)))
             && distinct(native.filter_map(|binding| Some((&binding.adapter, binding.native.as_ref()?))))
             && self.bindings.values().all(|binding| binding.generation > 0)
             && distinct(self.delegations.values().map(|delegation| delegation.child_run))

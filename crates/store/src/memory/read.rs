@@ -4,12 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use mainspring_core::{
-    Attempt, Body, Cursor, Event, Line, LineId, MessageId, Point, Range, Run, RunId, Session, SessionId,
-    SessionStatus, Visibility,
+    Attempt, Body, Cursor, Event, Position, Run, RunId, Session, SessionId, SessionStatus, Visibility,
 };
 use mainspring_kernel::store::{
-    Chunk, Fence, Loaded, PlacedMessage, RunPage, SessionPage, SessionRef, StoreError, TreeShape, Unfinished,
-    Whose,
+    Chunk, Fence, Loaded, RunPage, SessionPage, SessionRef, StoreError, Unfinished, Whose,
 };
 
 use super::state::State;
@@ -20,7 +18,9 @@ impl State {
         let deleted = self.sessions.values().filter(|session| session.status == SessionStatus::Deleted);
         let mut live: Vec<SessionId> = live.collect::<HashSet<_>>().into_iter().collect();
         live.sort();
-        Unfinished { live, deleted: deleted.map(|session| session.id).collect() }
+        let unpruned = self.floors.iter().filter(|(_, (_, pruned))| !pruned);
+        let compacted = unpruned.map(|(id, _)| *id).collect();
+        Unfinished { live, deleted: deleted.map(|session| session.id).collect(), compacted }
     }
 
     pub(super) fn session_load(&self, fence: Fence) -> Option<Loaded> {
@@ -34,7 +34,9 @@ impl State {
         runs.sort_by_key(|(run, _)| run.no);
         let mine = self.chunks.values().filter(|chunk| chunk.fence.session == session.id);
         let chunks: Vec<Chunk> = mine.map(|chunk| Chunk { fence, ..chunk.clone() }).collect();
+        let floor = self.floor(session.id);
         let last = self.events.values().rfind(|event| event.session == session.id);
+        let last = last.map_or(Position::START, Event::position).max(floor.unwrap_or_default());
         let chunk_end = chunks.last().map_or(0, |chunk| chunk.pos + chunk.text.len() as u64);
         let points = session.tip.into_iter().chain(runs.iter().filter_map(|(run, _)| run.pen));
         let mut seen = HashSet::new();
@@ -42,7 +44,7 @@ impl State {
             latest: self.run_latest(session.id),
             lines: points
                 .filter(|point| seen.insert(point.line))
-                .filter_map(|point| self.line(point.line).copied())
+                .filter_map(|point| self.line_own(session.id, point.line))
                 .collect(),
             effects: self
                 .effects
@@ -56,8 +58,9 @@ impl State {
                 .filter(|(of, _)| *of == session.id)
                 .map(|(_, item)| item.clone())
                 .collect(),
-            cursor: last.map_or(Cursor::START, |event| event.cursor),
-            pos: last.map_or(0, |event| event.pos).max(chunk_end),
+            cursor: last.cursor,
+            pos: last.pos.max(chunk_end),
+            floor,
             session,
             runs,
             chunks,
@@ -92,6 +95,7 @@ impl State {
                 Whose::Org(org) => session.visibility == Visibility::Org && session.org.as_ref() == Some(org),
             };
             whose
+                && page.pinned.is_none_or(|pinned| session.pinned == pinned)
                 && session.status != SessionStatus::Deleted
                 && page.status.is_none_or(|status| session.status == status)
                 && page.surface_kind.as_ref().is_none_or(|kind| session.surface_kind == *kind)
@@ -141,10 +145,20 @@ impl State {
         after: Cursor,
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
+        let created = run.and_then(|run| self.created.get(&run).copied()).unwrap_or(0);
+        if let Some(floor) = self.floor(session).filter(|floor| after.0.max(created) < floor.cursor.0) {
+            return Err(StoreError::Pruned(floor));
+        }
         let wanted = |event: &&Event| {
             event.session == session && event.cursor > after && (run.is_none() || event.run == run)
         };
         self.events.values().filter(wanted).take(limit).map(|event| self.hydrate(event)).collect()
+    }
+
+    pub(super) fn event_before(&self, session: SessionId, before: Cursor) -> Option<Position> {
+        let floor = self.floor(session).unwrap_or_default().cursor;
+        let earlier = self.events.values().rfind(|event| event.session == session && event.cursor < before);
+        earlier.map(Event::position).filter(|found| found.cursor > floor)
     }
 
     /// The text of a message has one home: an event shows what is there.
@@ -159,71 +173,5 @@ impl State {
             *message = Arc::clone(&known.ok_or_else(missing)?.message);
         }
         Ok(event)
-    }
-
-    pub(super) fn path(
-        &self,
-        tip: Point,
-        before: Option<u32>,
-        limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError> {
-        let parent_of = |id: LineId| match self.line(id) {
-            Some(line) => Ok(line.parent),
-            None => Err(StoreError::Corrupt(format!("line {} is not there", id.0))),
-        };
-        let ranges = mainspring_core::tree::ranges(Some(tip), parent_of)?;
-        let mut path: Vec<PlacedMessage> =
-            ranges.into_iter().flat_map(|range| self.line_messages(range)).collect();
-        path.retain(|message| message.point.zip(before).is_none_or(|(point, before)| point.pos < before));
-        Ok(path.split_off(path.len().saturating_sub(limit)))
-    }
-
-    pub(super) fn message_get(
-        &self,
-        session: SessionId,
-        id: MessageId,
-    ) -> Option<(PlacedMessage, Option<Line>)> {
-        let found = self.messages.get(&id).filter(|found| found.message.session == session)?;
-        Some((found.clone(), found.point.and_then(|point| self.line(point.line).copied())))
-    }
-
-    pub(super) fn tree(&self, session: SessionId) -> TreeShape {
-        let own = self.lines.iter().filter(|(of, _)| *of == session).map(|(_, line)| line.id);
-        let tip = self.sessions.get(&session).and_then(|session| session.tip).map(|tip| tip.line);
-        let mut ids = HashSet::new();
-        for mut id in own.chain(tip).map(Some) {
-            while let Some(line) = id.filter(|id| ids.insert(*id)).and_then(|id| self.line(id)) {
-                id = line.parent.map(|parent| parent.line);
-            }
-        }
-        let cursors = self.cursors.iter().filter(|((of, _), _)| *of == session);
-        TreeShape {
-            lines: self.lines.iter().map(|(_, line)| *line).filter(|line| ids.contains(&line.id)).collect(),
-            cursors: cursors.map(|((_, at), to)| (*at, *to)).collect(),
-        }
-    }
-
-    pub(super) fn path_shape(&self, session: SessionId, tip: Point) -> Result<TreeShape, StoreError> {
-        let mut shape = TreeShape::default();
-        let mut next = Some(tip.line);
-        while let Some(id) = next {
-            let line = self.line(id).copied();
-            let line = line.ok_or_else(|| StoreError::Corrupt(format!("line {} is not there", id.0)))?;
-            let cursors = self.cursors.iter().filter(|((of, at), _)| *of == session && at.line == id);
-            shape.cursors.extend(cursors.map(|((_, at), to)| (*at, *to)));
-            shape.lines.push(line);
-            next = line.parent.map(|parent| parent.line);
-        }
-        shape.lines.reverse();
-        shape.cursors.sort();
-        Ok(shape)
-    }
-
-    pub(super) fn line_messages(&self, range: Range) -> Vec<PlacedMessage> {
-        let wanted = |point: Point| point.line == range.line && (range.from..=range.to).contains(&point.pos);
-        let mut found: Vec<PlacedMessage> =
-            self.messages.values().filter(|message| message.point.is_some_and(wanted)).cloned().collect();
-        found.sort_by_key(|message| message.point);
-        found
     }
 }

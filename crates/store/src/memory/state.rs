@@ -1,12 +1,15 @@
 //! All that the reference store knows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant,
-    GrantId, KeyId, Line, LineId, MessageId, Point, Run, RunId, Session, SessionId,
+    GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
+    StateSlot,
 };
 use mainspring_kernel::store::{Chunk, Effect, InboxItem, PlacedMessage, Request};
+
+use super::data::{Kept, Opened};
 
 /// Maps by key, and lists where the order of arrival matters.
 #[derive(Debug, Clone, Default)]
@@ -15,9 +18,15 @@ pub(super) struct State {
     pub(super) seq: u64,
     pub(super) sessions: BTreeMap<SessionId, Session>,
     pub(super) runs: BTreeMap<RunId, Run>,
+    /// The last cursor that was given out before each run.
+    pub(super) created: BTreeMap<RunId, u64>,
+    /// Up to where the events of sessions are gone, and whether they are removed.
+    pub(super) floors: BTreeMap<SessionId, (Position, bool)>,
     pub(super) attempts: BTreeMap<(RunId, u32), Attempt>,
     pub(super) events: BTreeMap<u64, Event>,
     pub(super) messages: BTreeMap<MessageId, PlacedMessage>,
+    /// When each message came, as a number that grows.
+    pub(super) arrivals: BTreeMap<MessageId, u64>,
     /// Each with the session that opened it, oldest first.
     pub(super) lines: Vec<(SessionId, Line)>,
     pub(super) cursors: BTreeMap<(SessionId, Point), LineId>,
@@ -29,12 +38,31 @@ pub(super) struct State {
     pub(super) grants: BTreeMap<GrantId, Grant>,
     pub(super) artifacts: BTreeMap<ArtifactId, Artifact>,
     pub(super) delegations: BTreeMap<DelegationId, Delegation>,
+    /// Who opened a line, and when.
+    pub(super) opened: BTreeMap<LineId, Opened>,
+    pub(super) session_states: Vec<Kept>,
+    pub(super) run_states: BTreeMap<(RunId, String), StateSlot>,
+    pub(super) owner_states: BTreeMap<(String, String), StateEntry>,
+    /// The last version that was given to state of an owner.
+    pub(super) owner_version: u64,
+    /// Hashes of artifacts that are gone.
+    pub(super) loose: BTreeSet<String>,
     pub(super) keys: BTreeMap<KeyId, ApiKey>,
 }
 
 impl State {
     pub(super) fn line(&self, id: LineId) -> Option<&Line> {
         self.lines.iter().map(|(_, line)| line).find(|line| line.id == id)
+    }
+
+    /// Up to where the events of a session are gone.
+    pub(super) fn floor(&self, id: SessionId) -> Option<Position> {
+        self.floors.get(&id).map(|(floor, _)| *floor)
+    }
+
+    /// The line, if this session opened it.
+    pub(super) fn line_own(&self, session: SessionId, id: LineId) -> Option<Line> {
+        self.lines.iter().find(|(of, line)| *of == session && line.id == id).map(|(_, line)| *line)
     }
 
     /// The session, unless it is deleted.

@@ -10,9 +10,10 @@ use mainspring_kernel::store::{Commit, NewEvent, Row, StoreError};
 use rusqlite::{Connection, params};
 
 use super::columns::{Id, blob, int};
+use super::data::{state_back, state_write};
 use super::write::{
-    Written, attempt_write, cursor_write, effect_write, inbox_write, line_write, message_place,
-    message_write, request_write, run_write,
+    Written, attempt_write, cursor_write, effect_write, floor_write, fresh_check, inbox_write, line_write,
+    message_place, message_write, request_write, run_write,
 };
 use super::write_records::{artifact_write, binding_write, delegation_write, grant_write, session_write};
 
@@ -63,12 +64,13 @@ impl Prepared {
     fn row_write(&self, connection: &Connection, row: &Row, content: &str, seq: u64) -> Written {
         let session = self.commit.fence.session;
         match row {
+            Row::Fresh(fresh) => fresh_check(connection, *fresh),
             Row::Session(session) => session_write(connection, session),
             Row::Run(run) => run_write(connection, run, seq),
             Row::Attempt(attempt) => attempt_write(connection, attempt),
             Row::Message(message, at) => message_write(connection, message, *at, content),
             Row::MessagePlace(message, at) => message_place(connection, session, *message, *at),
-            Row::Line(line) => line_write(connection, session, line),
+            Row::Line(line) => line_write(connection, session, line, seq),
             Row::Cursor(at, to) => cursor_write(connection, session, *at, *to),
             Row::ChunksDrop(before) => {
                 connection
@@ -76,6 +78,7 @@ impl Prepared {
                     .execute(params![session.bytes(), int(*before)])?;
                 Ok(())
             }
+            Row::Floor(floor) => floor_write(connection, session, *floor),
             Row::Effect(effect) => effect_write(connection, session, effect),
             Row::EffectEnd(run, tool_use_id) => {
                 connection
@@ -96,6 +99,14 @@ impl Prepared {
             Row::Binding(binding) => binding_write(connection, binding),
             Row::Grant(grant) => grant_write(connection, grant),
             Row::Artifact(artifact) => artifact_write(connection, artifact),
+            Row::ArtifactGone(artifact) => {
+                connection
+                    .prepare_cached("DELETE FROM artifacts WHERE artifact_id = ?1 AND session_id = ?2")?
+                    .execute(params![artifact.bytes(), session.bytes()])?;
+                Ok(())
+            }
+            Row::State(row) => state_write(connection, session, row, seq),
+            Row::StateBack(from, key) => state_back(connection, *from, key),
             Row::Delegation(delegation) => delegation_write(connection, delegation),
         }
     }
@@ -160,7 +171,7 @@ fn replaces(later: &Row, row: &Row) -> bool {
 fn rank(row: &Row) -> u8 {
     match row {
         // First, so that a request made again is known as that, whatever else it would collide with.
-        Row::Request(_) => 0,
+        Row::Fresh(_) | Row::Request(_) => 0,
         Row::Session(session) => 1 + u8::from(session.status != SessionStatus::Deleted),
         // Among themselves in the order given, which is the order of opening.
         Row::Line(_) => 3,

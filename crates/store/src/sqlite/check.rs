@@ -35,6 +35,11 @@ pub struct SqliteCheck {
 pub(super) fn check(connection: &Connection, thorough: bool, file_bytes: u64) -> Result<SqliteCheck> {
     let number =
         |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);
+    // A connection that searched before may remember an index as it was: a search makes it look again.
+    for table in ["search_messages", "search_titles"] {
+        let search = format!("SELECT count(*) FROM {table} WHERE {table} MATCH 'x'");
+        connection.query_row(&search, [], |_| Ok(()))?;
+    }
     let integrity = if thorough { "PRAGMA integrity_check(20)" } else { "PRAGMA quick_check(20)" };
     let mut problems = connection
         .prepare(integrity)?

@@ -124,6 +124,11 @@ impl<'row> Columns<'row> {
         from_name(name).ok_or_else(|| self.nonsense(format!("{name:?} is not a known name")))
     }
 
+    pub(super) fn maybe_name<T>(&mut self, from_name: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
+        let Some(name) = self.maybe_text()? else { return Ok(None) };
+        from_name(name).map(Some).ok_or_else(|| self.nonsense(format!("{name:?} is not a known name")))
+    }
+
     pub(super) fn json<T: DeserializeOwned>(&mut self) -> Result<T> {
         let text = self.text()?;
         serde_json::from_str(text).map_err(|error| self.nonsense(error))

@@ -8,6 +8,9 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (1, include_str!("../../migrations/0001_tables.sql")),
     (2, include_str!("../../migrations/0002_views.sql")),
     (3, include_str!("../../migrations/0003_access.sql")),
+    (4, include_str!("../../migrations/0004_trees.sql")),
+    (5, include_str!("../../migrations/0005_retention.sql")),
+    (6, include_str!("../../migrations/0006_data.sql")),
     (8, include_str!("../../migrations/0008_bindings.sql")),
 ];
 

@@ -260,6 +260,7 @@ fn sqlite_probe() -> Result<(), OpenError> {
             "INSERT INTO probe VALUES (1, 'a', 1) ON CONFLICT (id) DO UPDATE SET n = n + 1 WHERE n = 1",
         ),
         ("JSON", "INSERT INTO probe SELECT 2, value ->> '$.a', 2 FROM json_each('[{\"a\":\"b\"}]')"),
+        ("FTS5", "CREATE VIRTUAL TABLE words USING fts5(text, content = '', contentless_delete = 1)"),
         ("savepoints", "SAVEPOINT one; DELETE FROM probe; ROLLBACK TO one; RELEASE one"),
     ];
     let memory = Connection::open_in_memory().map_err(|_| lacks("in-memory databases"))?;

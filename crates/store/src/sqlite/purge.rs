@@ -7,13 +7,15 @@ use mainspring_core::{SessionId, Time};
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::columns::{Id, int};
+use super::search::messages_remove;
 
 /// Rows that one step removes.
 const STEP: i64 = 1000;
 
 /// What belongs to one session alone.
-const OWNED: [&str; 9] = [
+const OWNED: [&str; 10] = [
     "DELETE FROM events WHERE event_seq IN (SELECT event_seq FROM events WHERE session_id = ?1 LIMIT ?2)",
+    "DELETE FROM retention WHERE session_id IN (SELECT session_id FROM retention WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM chunks WHERE (session_id, pos) IN (SELECT session_id, pos FROM chunks WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM effects WHERE id IN (SELECT id FROM effects WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM inbox WHERE id IN (SELECT id FROM inbox WHERE session_id = ?1 LIMIT ?2)",
@@ -33,12 +35,7 @@ pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u6
     if !connection.prepare_cached(deleted)?.exists([session.bytes()])? {
         return Ok(false);
     }
-    // The events that carry the highest cursors may be about to go: no cursor is given out twice.
-    connection
-        .prepare_cached(
-            "INSERT INTO meta VALUES ('event_seq', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
-        )?
-        .execute([int(seq)])?;
+    seq_keep(connection, seq)?;
     let mut left = STEP;
     for sql in OWNED {
         left -= step(connection, sql, session, left)?;
@@ -49,14 +46,55 @@ pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u6
     // Attempts go with their run.
     let runs = "DELETE FROM runs WHERE run_id IN (SELECT run_id FROM runs WHERE session_id = ?1 LIMIT ?2)";
     left -= step(connection, runs, session, left)?;
-    let unplaced = "DELETE FROM messages WHERE id IN
-                      (SELECT id FROM messages WHERE session_id = ?1 AND line IS NULL LIMIT ?2)";
-    left -= step(connection, unplaced, session, left)?;
-    if left == 0 || lines_purge(connection, session, left)? {
+    let unplaced = "SELECT id FROM messages WHERE session_id = ?1 AND line IS NULL LIMIT ?2";
+    left -= messages_remove(connection, unplaced, params![session.bytes(), left])?;
+    let lines =
+        left == 0 || lines_purge(connection, session, &mut left)? || lines_trim(connection, session, left)?;
+    if lines || away_purge(connection, session)? {
         return Ok(true);
     }
+    let title =
+        "DELETE FROM search_titles WHERE rowid = (SELECT searched_row FROM sessions WHERE session_id = ?1)";
+    connection.prepare_cached(title)?.execute([session.bytes()])?;
     connection.prepare_cached("DELETE FROM sessions WHERE session_id = ?1")?.execute([session.bytes()])?;
     Ok(false)
+}
+
+/// Removes up to [`STEP`] events that the session has pruned; true while there are more. Its first one stays: it
+/// tells when the session was made, and so what a fork sees of its source's state.
+pub(super) fn events_prune(connection: &Connection, session: SessionId, seq: u64) -> Result<bool> {
+    let floor = "SELECT floor_seq FROM retention WHERE session_id = ?1 AND pruned = 0";
+    let floor = connection
+        .prepare_cached(floor)?
+        .query_row([session.bytes()], |row| row.get::<_, i64>(0))
+        .optional()?;
+    let Some(floor) = floor else { return Ok(false) };
+    seq_keep(connection, seq)?;
+    let removed = connection
+        .prepare_cached(
+            "DELETE FROM events WHERE event_seq IN
+               (SELECT event_seq FROM events WHERE session_id = ?1 AND event_seq <= ?2
+                  AND event_seq > (SELECT min(event_seq) FROM events WHERE session_id = ?1)
+                ORDER BY event_seq LIMIT ?3)",
+        )?
+        .execute(params![session.bytes(), floor, STEP])? as i64;
+    if removed == STEP {
+        return Ok(true);
+    }
+    connection
+        .prepare_cached("UPDATE retention SET pruned = 1 WHERE session_id = ?1")?
+        .execute([session.bytes()])?;
+    Ok(false)
+}
+
+/// The events that carry the highest cursors may be about to go: no cursor is given out twice.
+fn seq_keep(connection: &Connection, seq: u64) -> Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO meta VALUES ('event_seq', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
+        )?
+        .execute([int(seq)])?;
+    Ok(())
 }
 
 /// Forgets up to [`STEP`] requests made before `before`; true while there are more.
@@ -75,34 +113,93 @@ fn step(connection: &Connection, sql: &str, session: SessionId, left: i64) -> Re
 }
 
 /// Removes lines that nobody reads, leaves first; true when it ran out of `left`.
-fn lines_purge(connection: &Connection, session: SessionId, mut left: i64) -> Result<bool> {
-    // A fork without a line of its own stands on another session's.
-    adopt(connection, session, "SELECT tip_line FROM sessions WHERE session_id = ?1", session.bytes())?;
+fn lines_purge(connection: &Connection, session: SessionId, left: &mut i64) -> Result<bool> {
+    // What a fork sees may be all that is left of its source.
+    adopt(connection, session, "SELECT base_line FROM sessions WHERE session_id = ?1", session.bytes())?;
     loop {
+        // The newest first: nothing hangs beneath it, most likely.
         let unread = connection
             .prepare_cached(
                 "SELECT line FROM lines AS l WHERE session_id = ?1
                    AND NOT EXISTS (SELECT 1 FROM lines AS c WHERE c.parent_line = l.line)
-                   AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.tip_line = l.line AND s.session_id <> ?1)
-                 LIMIT 1",
+                   AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.base_line = l.line AND s.session_id <> ?1)
+                 ORDER BY id DESC LIMIT 1",
             )?
             .query_row([session.bytes()], |row| row.get::<_, i64>(0))
             .optional()?;
         let Some(line) = unread else { return Ok(false) };
-        left -= connection
+        let messages = "SELECT id FROM messages WHERE line = ?1 LIMIT ?2";
+        *left -= messages_remove(connection, messages, params![line, *left])?;
+        if *left == 0 {
+            return Ok(true);
+        }
+        *left -= connection
             .prepare_cached(
-                "DELETE FROM messages WHERE id IN (SELECT id FROM messages WHERE line = ?1 LIMIT ?2)",
+                "DELETE FROM session_state WHERE id IN (SELECT id FROM session_state WHERE line = ?1 LIMIT ?2)",
             )?
-            .execute(params![line, left])? as i64;
-        if left == 0 {
+            .execute(params![line, *left])? as i64;
+        if *left == 0 {
             return Ok(true);
         }
         adopt(connection, session, "SELECT parent_line FROM lines WHERE line = ?1", line)?;
-        connection.prepare_cached("DELETE FROM lines WHERE line = ?1")?.execute([line])?;
-        left -= 1;
-        if left == 0 {
+        let opener = connection
+            .prepare_cached("DELETE FROM lines WHERE line = ?1 RETURNING opened_by")?
+            .query_row([line], |row| row.get::<_, Option<[u8; 16]>>(0))?;
+        let opener = opener.map(SessionId::from_bytes).filter(|opener| *opener != session);
+        if let Some(opener) = opener {
+            opener_purge(connection, opener)?;
+        }
+        *left -= 1;
+        if *left == 0 {
             return Ok(true);
         }
+    }
+}
+
+/// Removes state of a session that is on no line of its own, unless lines of it are still read; true while there is
+/// more.
+fn away_purge(connection: &Connection, session: SessionId) -> Result<bool> {
+    let removed = connection
+        .prepare_cached(
+            "DELETE FROM session_state WHERE id IN (SELECT id FROM session_state WHERE session_id = ?1 AND away = 1 LIMIT ?2)
+               AND NOT EXISTS (SELECT 1 FROM lines WHERE opened_by = ?1)",
+        )?
+        .execute(params![session.bytes(), STEP])?;
+    Ok(removed as i64 == STEP)
+}
+
+/// The same for a session that was purged before and whose last line has gone now.
+fn opener_purge(connection: &Connection, opener: SessionId) -> Result<()> {
+    let lives = "SELECT 1 FROM sessions WHERE session_id = ?1";
+    if !connection.prepare_cached(lives)?.exists([opener.bytes()])? {
+        while away_purge(connection, opener)? {}
+    }
+    Ok(())
+}
+
+/// Removes what no fork sees from the lines that are still read; true when it ran out of `left`.
+fn lines_trim(connection: &Connection, session: SessionId, mut left: i64) -> Result<bool> {
+    loop {
+        let long = connection
+            .prepare_cached(
+                "SELECT line, read_to FROM (
+                   SELECT line, end_pos, max(
+                     coalesce((SELECT max(parent_pos) FROM lines AS c WHERE c.parent_line = l.line), 0),
+                     coalesce((SELECT max(base_pos) FROM sessions AS s WHERE s.base_line = l.line AND s.session_id <> ?1), 0)
+                   ) AS read_to FROM lines AS l WHERE session_id = ?1)
+                 WHERE end_pos > read_to + 1 LIMIT 1",
+            )?
+            .query_row([session.bytes()], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))
+            .optional()?;
+        let Some((line, read_to)) = long else { return Ok(false) };
+        let beyond = "SELECT id FROM messages WHERE line = ?1 AND pos > ?2 LIMIT ?3";
+        left -= messages_remove(connection, beyond, params![line, read_to, left])?;
+        if left <= 0 {
+            return Ok(true);
+        }
+        connection
+            .prepare_cached("UPDATE lines SET end_pos = ?2 + 1 WHERE line = ?1")?
+            .execute(params![line, read_to])?;
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use mainspring_core::{
     AccessRole, ApiKey, Attempt, Cancellation, ExternalRef, LegacyAlias, Line, LineId, Message,
-    MessageStatus, Mode, RequestName, Role, Run, RunStatus, Session, SessionStatus, Usage, Visibility,
+    MessageStatus, Mode, Origin, RequestName, Role, Run, RunStatus, Session, SessionStatus, TitleSource,
+    Usage, Visibility,
 };
 use mainspring_kernel::store::{PlacedMessage, Request, StoreError};
 use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
@@ -13,10 +14,13 @@ use super::columns::Columns;
 use super::error::of_read;
 use super::state::state_read;
 
+pub(super) mod artifacts;
 pub(super) mod bindings;
+pub(super) mod data;
 pub(super) mod events;
 pub(super) mod keys;
 pub(super) mod runs;
+pub(super) mod search;
 pub(super) mod sessions;
 pub(super) mod tree;
 
@@ -25,7 +29,8 @@ macro_rules! session_columns {
         "session_id, owner_id, key, title, status, surface_kind, external_ref_kind, external_ref_id, \
          legacy_client_scope, legacy_session_key, agent_definition_id, default_adapter_id, default_cwd, model_profile, \
          metadata_json, tip_line, tip_pos, tip_message_id, version, created_at_ms, updated_at_ms, last_activity_at_ms, \
-         org_id, visibility, model, system_prompt, model_options"
+         org_id, visibility, model, system_prompt, model_options, pinned, title_source, forked_from_session_id, \
+         forked_from_message_id, base_line, base_pos"
     };
 }
 macro_rules! run_columns {
@@ -134,6 +139,13 @@ fn session(columns: &mut Columns<'_>) -> Result<Session> {
         model: columns.get()?,
         system_prompt: columns.get()?,
         model_options: columns.maybe_json()?,
+        pinned: columns.get()?,
+        title_source: columns.maybe_name(TitleSource::from_name)?,
+        forked_from: {
+            let (session, message) = (columns.maybe_id()?, columns.maybe_id()?);
+            session.zip(message).map(|(session, message)| Origin { session, message })
+        },
+        base: columns.point()?,
     })
 }
 

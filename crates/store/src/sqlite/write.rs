@@ -3,8 +3,8 @@
 //! What has an id is inserted, or replaced where it exists; a statement touches only the indexes whose columns
 //! change, since SQLite rewrites an index entry whether its value changed or not.
 
-use mainspring_core::{Attempt, Line, LineId, Message, MessageId, Point, Run, SessionId, Usage};
-use mainspring_kernel::store::{Effect, InboxItem, Request, StoreError, Unique};
+use mainspring_core::{Attempt, Line, LineId, Message, MessageId, Point, Position, Run, SessionId, Usage};
+use mainspring_kernel::store::{Effect, Fresh, InboxItem, Request, StoreError, Unique};
 use rusqlite::{Connection, Result, params};
 
 use super::columns::{Id, blob, failure, int, json, ms, point};
@@ -37,6 +37,19 @@ impl From<WriteError> for StoreError {
 }
 
 pub(super) type Written = Result<(), WriteError>;
+
+/// Nothing has this id yet, or it is a conflict.
+pub(super) fn fresh_check(connection: &Connection, fresh: Fresh) -> Written {
+    let (sql, id) = match fresh {
+        Fresh::Session(id) => ("SELECT 1 FROM sessions WHERE session_id = ?1", id.bytes()),
+        Fresh::Run(id) => ("SELECT 1 FROM runs WHERE run_id = ?1", id.bytes()),
+        Fresh::Message(id) => ("SELECT 1 FROM messages WHERE message_id = ?1", id.bytes()),
+    };
+    match connection.prepare_cached(sql)?.exists([id])? {
+        true => Err(WriteError::Conflict(Unique::Id)),
+        false => Ok(()),
+    }
+}
 
 fn usage(usage: &Usage) -> [i64; 5] {
     [usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens, usage.cost.0]
@@ -206,7 +219,8 @@ pub(super) fn message_place(
     if placed == 0 { Err(WriteError::Conflict(Unique::Other)) } else { Ok(()) }
 }
 
-pub(super) fn line_write(connection: &Connection, session: SessionId, line: &Line) -> Written {
+/// `seq` is the last event before a line that is new.
+pub(super) fn line_write(connection: &Connection, session: SessionId, line: &Line, seq: u64) -> Written {
     let (parent_line, parent_pos) = point(line.parent);
     let mut extend = connection.prepare_cached(
         "UPDATE lines SET end_pos = ?2, abandoned = ?3 WHERE line = ?1 AND parent_line IS ?4 AND parent_pos IS ?5",
@@ -216,11 +230,22 @@ pub(super) fn line_write(connection: &Connection, session: SessionId, line: &Lin
     }
     connection
         .prepare_cached(
-            "INSERT INTO lines (line, session_id, parent_line, parent_pos, end_pos, abandoned)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+            "INSERT INTO lines (line, session_id, parent_line, parent_pos, end_pos, abandoned, opened_by, opened_seq)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?2, CASE
+               WHEN EXISTS (SELECT 1 FROM lines AS parent WHERE parent.line = ?3 AND parent.opened_by <> ?2)
+               THEN coalesce((SELECT min(event_seq) - 1 FROM events WHERE events.session_id = ?2), ?7)
+               ELSE ?7 END)
              ON CONFLICT (line) DO UPDATE SET parent_line = ?3, parent_pos = ?4, end_pos = ?5, abandoned = ?6",
         )?
-        .execute(params![line.id.0, session.bytes(), parent_line, parent_pos, line.end, line.abandoned])?;
+        .execute(params![
+            line.id.0,
+            session.bytes(),
+            parent_line,
+            parent_pos,
+            line.end,
+            line.abandoned,
+            int(seq)
+        ])?;
     Ok(())
 }
 
@@ -241,6 +266,17 @@ pub(super) fn cursor_write(
             .prepare_cached("DELETE FROM cursors WHERE session_id = ?1 AND line = ?2 AND pos = ?3")?
             .execute(params![session.bytes(), at.line.0, at.pos])?,
     };
+    Ok(())
+}
+
+/// A floor never falls.
+pub(super) fn floor_write(connection: &Connection, session: SessionId, floor: Position) -> Written {
+    connection
+        .prepare_cached(
+            "INSERT INTO retention (session_id, floor_seq, floor_pos, pruned) VALUES (?1, ?2, ?3, 0)
+             ON CONFLICT (session_id) DO UPDATE SET floor_seq = ?2, floor_pos = ?3, pruned = 0 WHERE floor_seq < ?2",
+        )?
+        .execute(params![session.bytes(), int(floor.cursor.0), int(floor.pos)])?;
     Ok(())
 }
 

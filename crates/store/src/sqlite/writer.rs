@@ -15,8 +15,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use mainspring_core::{ApiKey, Cursor, SessionId, Time};
-use mainspring_kernel::store::{Chunk, Fence, Request, Row, StoreError};
+use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time, Unexpected};
+use mainspring_kernel::store::{Chunk, Fence, OwnerState, Request, Row, StoreError};
 use parking_lot::Mutex;
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
@@ -24,10 +24,11 @@ use tokio::sync::oneshot;
 use super::apply::Prepared;
 use super::columns::{Id, int};
 use super::error::of_write;
-use super::purge;
 use super::queue::Queue;
+use super::search;
 use super::write::request_write;
 use super::write_records::key_write;
+use super::{data, purge};
 use crate::Fault;
 
 /// How many bits of an epoch count the leases of one boot.
@@ -41,10 +42,22 @@ pub(super) enum Job {
     Commit(Prepared, Answer<Vec<Cursor>>),
     Lease(SessionId, Answer<Fence>),
     Purge(SessionId, Answer<bool>),
+    /// Removes some pruned events; true while there are more.
+    Prune(SessionId, Answer<bool>),
     /// Forgets some requests; true while there are more.
     Forget(Time, Answer<bool>),
+    State(OwnerState, Answer<Put>),
+    /// Forgets a loose hash if an artifact names it; true if one does.
+    Claimed(String, Answer<bool>),
+    /// Forgets a loose hash.
+    Settled(String, Answer<bool>),
+    /// Takes some messages and titles into the search index; true while there are more.
+    Search(Answer<bool>),
     Key(Box<(ApiKey, Option<Request>)>, Answer<()>),
 }
+
+/// What came of a change of an owner's state.
+pub(super) type Put = Result<StateOutcome, Unexpected>;
 
 /// Streamed text.
 #[derive(Debug)]
@@ -101,6 +114,7 @@ enum Done {
     Commit(Answer<Vec<Cursor>>, Result<Vec<Cursor>, StoreError>),
     Lease(Answer<Fence>, Result<Fence, StoreError>),
     More(Answer<bool>, Result<bool, StoreError>),
+    State(Answer<Put>, Result<Put, StoreError>),
     Key(Answer<()>, Result<(), StoreError>),
 }
 
@@ -118,6 +132,7 @@ impl Done {
             // A lease is no part of the transaction: it holds whatever became of that.
             Self::Lease(answer, result) => settle(answer, result, None),
             Self::More(answer, result) => settle(answer, result, failure),
+            Self::State(answer, result) => settle(answer, result, failure),
             Self::Key(answer, result) => settle(answer, result, failure),
         }
     }
@@ -215,11 +230,40 @@ impl Writer {
                 });
                 Done::More(answer, result)
             }
+            Job::Prune(session, answer) => {
+                let seq = self.seq;
+                let result = self.undoable(alone, |connection| {
+                    purge::events_prune(connection, session, seq).map_err(|error| of_write(&error))
+                });
+                Done::More(answer, result)
+            }
             Job::Forget(before, answer) => {
                 let result = self.undoable(alone, |connection| {
                     purge::requests_forget(connection, before).map_err(|error| of_write(&error))
                 });
                 Done::More(answer, result)
+            }
+            Job::State(put, answer) => {
+                let result = self.undoable(alone, |connection| data::state_put(connection, &put));
+                Done::State(answer, result)
+            }
+            Job::Claimed(hash, answer) => {
+                let result = self.undoable(alone, |connection| {
+                    data::blob_claimed(connection, &hash).map_err(|error| of_write(&error))
+                });
+                Done::More(answer, result)
+            }
+            Job::Settled(hash, answer) => {
+                let result = self.undoable(alone, |connection| {
+                    data::blob_settled(connection, &hash).map_err(|error| of_write(&error))
+                });
+                Done::More(answer, result)
+            }
+            Job::Search(answer) => {
+                let index = |connection: &Connection| {
+                    search::search_index(connection).map_err(|error| of_write(&error))
+                };
+                Done::More(answer, self.undoable(alone, index))
             }
             Job::Key(written, answer) => {
                 let (key, request) = *written;
@@ -355,7 +399,13 @@ impl Job {
         match self {
             Self::Commit(_, answer) => Done::Commit(answer, Err(failed())),
             Self::Lease(_, answer) => Done::Lease(answer, Err(failed())),
-            Self::Purge(_, answer) | Self::Forget(_, answer) => Done::More(answer, Err(failed())),
+            Self::Purge(_, answer)
+            | Self::Prune(_, answer)
+            | Self::Forget(_, answer)
+            | Self::Settled(_, answer)
+            | Self::Search(answer)
+            | Self::Claimed(_, answer) => Done::More(answer, Err(failed())),
+            Self::State(_, answer) => Done::State(answer, Err(failed())),
             Self::Key(_, answer) => Done::Key(answer, Err(failed())),
         }
     }

@@ -290,6 +290,10 @@ async fn a_session_reads_back_as_written() {
         tip_message: Some(message_id(3)),
         version: u64::MAX,
         status: SessionStatus::Archived,
+        pinned: true,
+        title_source: Some(TitleSource::Agent),
+        forked_from: Some(Origin { session: session_id(9), message: message_id(8) }),
+        base: Some(point(9, 1)),
         ..session(1)
     };
     for (name, subject) in every_store() {
@@ -301,7 +305,8 @@ async fn a_session_reads_back_as_written() {
         let moved = Session { tip: Some(point(4, 3)), title: None, version: 5, ..full.clone() };
         let set = Session { model: None, system_prompt: None, model_options: None, ..moved.clone() };
         let hidden = Session { visibility: Visibility::Private, ..set.clone() };
-        for image in [moved, set, hidden] {
+        let unpinned = Session { pinned: false, title_source: None, ..hidden.clone() };
+        for image in [moved, set, hidden, unpinned] {
             commit(store, fence, vec![row_session(image.clone())], vec![]).await.unwrap();
             assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, image, "{name}");
         }
@@ -350,25 +355,9 @@ async fn bindings_are_read_as_they_were_written_the_newest_first() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = lease(store, 1).await;
-        let binding = |no: u64, adapter: &str, generation: u32, status: BindingStatus| Binding {
-            id: binding_id(no),
-            session: session_id(1),
-            adapter: adapter.into(),
-            generation,
-            native: Some(format!("native-{no}")),
-            fidelity: Fidelity::Reconstructed,
-            status,
-            boot: node_id(1),
-            stands_at: Some(message_id(no)),
-            cwd: Some("/work".into()),
-            system_prompt_hash: Some("abc".into()),
-            reconstructed: no == 2,
-            created_at: NOW,
-            updated_at: NOW.plus(1),
-        };
-        let old = binding(1, "acp", 1, BindingStatus::Stale);
-        let new = binding(2, "acp", 2, BindingStatus::Active);
-        let other = binding(3, "pi", 1, BindingStatus::Invalid);
+        let old = binding(1, 1, "acp", 1, BindingStatus::Stale);
+        let new = binding(2, 1, "acp", 2, BindingStatus::Active);
+        let other = binding(3, 1, "pi", 1, BindingStatus::Invalid);
         let rows = [&old, &new, &other].map(|binding| Row::Binding(Box::new(binding.clone())));
         let mut all = vec![row_session(session(1))];
         all.extend(rows);

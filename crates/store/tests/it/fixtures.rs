@@ -97,6 +97,10 @@ pub(crate) fn session(n: u64) -> Session {
         created_at: NOW,
         updated_at: NOW,
         last_activity_at: NOW.plus(n),
+        pinned: false,
+        title_source: Some(TitleSource::Manual),
+        forked_from: None,
+        base: None,
     }
 }
 
@@ -152,6 +156,25 @@ pub(crate) fn attempt(n: u64, run: u64, no: u32, status: RunStatus) -> Attempt {
     }
 }
 
+pub(crate) fn binding(n: u64, of: u64, adapter: &str, generation: u32, status: BindingStatus) -> Binding {
+    Binding {
+        id: binding_id(n),
+        session: session_id(of),
+        adapter: adapter.into(),
+        generation,
+        native: Some(format!("native-{n}")),
+        fidelity: Fidelity::Reconstructed,
+        status,
+        boot: node_id(1),
+        stands_at: Some(message_id(n)),
+        cwd: Some("/work".into()),
+        system_prompt_hash: Some("abc".into()),
+        reconstructed: n.is_multiple_of(2),
+        created_at: NOW,
+        updated_at: NOW.plus(1),
+    }
+}
+
 pub(crate) fn message(n: u64, of: u64, text: &str) -> Message {
     Message {
         id: message_id(n),
@@ -162,6 +185,23 @@ pub(crate) fn message(n: u64, of: u64, text: &str) -> Message {
         content: vec![Block::text(text)],
         usage: None,
         created_at: NOW,
+    }
+}
+
+pub(crate) fn artifact(n: u64, of: u64, hash: &str) -> Artifact {
+    Artifact {
+        id: artifact_id(n),
+        session: session_id(of),
+        run: None,
+        attempt: None,
+        kind: "file".into(),
+        role: ArtifactRole::Result,
+        uri: format!("blake3:{hash}"),
+        name: Some(format!("{n}.txt")),
+        mime_type: Some("text/plain".into()),
+        content_hash: Some(hash.into()),
+        size_bytes: Some(7),
+        created_at: NOW.plus(n),
     }
 }
 

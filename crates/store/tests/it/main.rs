@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod contract;
+mod data;
 mod fixtures;
 mod keys;
 mod migrations;
@@ -10,6 +11,7 @@ mod names;
 mod open;
 mod purge;
 mod random;
+mod retention;
 mod sqlite;
 mod state_dir;
 mod streams;

@@ -3,14 +3,18 @@
 use std::path::Path;
 
 use mainspring_core::*;
-use mainspring_kernel::store::{SessionRef, Store};
+use mainspring_kernel::search::Query;
+use mainspring_kernel::store::{Row, SessionRef, StateAt, StatePlace, StateRow, Store};
 use mainspring_store::SCHEMA_VERSION;
 use rusqlite::Connection;
 
 use crate::fixtures::*;
 
-const RELEASED: &[&str] =
-    &[include_str!("../../migrations/0001_tables.sql"), include_str!("../../migrations/0002_views.sql")];
+const RELEASED: &[&str] = &[
+    include_str!("../../migrations/0001_tables.sql"),
+    include_str!("../../migrations/0002_views.sql"),
+    include_str!("../../migrations/0003_access.sql"),
+];
 
 /// A database as the version that knew these migrations made it, with what `fill` puts into it.
 fn database_of(folder: &Path, migrations: &[&str], fill: &str) {
@@ -78,4 +82,92 @@ async fn sessions_from_before_there_were_orgs_are_private() {
     let shown = Session { org: Some("acme".into()), visibility: Visibility::Org, ..old };
     commit(&store, fence, vec![row_session(shown.clone())], vec![]).await.unwrap();
     assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, shown);
+}
+
+#[tokio::test]
+async fn lines_from_before_there_was_state_know_who_opened_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let hex = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let fill = format!(
+        "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
+           metadata_json, tip_line, tip_pos, version, created_at_ms, updated_at_ms, last_activity_at_ms)
+         VALUES (x'{one}', '{OWNER}', 'generalist@1', 'open', 'chat', 'native', '{{}}', 1, 3, 1, 0, 0, 0);
+         INSERT INTO lines VALUES (1, 1, x'{one}', NULL, NULL, 4, 0), (2, 2, x'{one}', 1, 1, 4, 0);
+         INSERT INTO artifacts VALUES (x'{two}', x'{one}', NULL, NULL, 'file', 'result', 'file:///a', NULL, NULL, NULL,
+           NULL, 7)",
+        one = hex(session_id(1).as_bytes()),
+        two = hex(artifact_id(2).as_bytes()),
+    );
+    database_of(folder.path(), &RELEASED[..3], &fill);
+    let store = sqlite_open(folder.path());
+    let check = store.check(true).await.unwrap();
+    assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
+    let found = store.artifact_get(artifact_id(2)).await.unwrap().unwrap();
+    assert_eq!(
+        (found.uri.as_str(), found.content_hash),
+        ("file:///a", None),
+        "an artifact that lies elsewhere"
+    );
+    // State that is written now is seen where its line goes on, and not from the branch that was there before.
+    let fence = lease(&store, 1).await;
+    let place = StatePlace::Session { at: Some(point(1, 1)), aside: false };
+    let row = StateRow { place, key: "k".into(), version: 1, value: Some(1.into()), at: NOW };
+    commit(&store, fence, vec![Row::State(Box::new(row))], vec![progress(1)]).await.unwrap();
+    for (at, there) in [(point(1, 3), true), (point(2, 3), false)] {
+        let at = StateAt::Session { session: session_id(1), at: Some(at) };
+        assert_eq!(store.state_get(&at, "k").await.unwrap().entry.is_some(), there, "{at:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_said_before_there_was_search_is_found_and_branched_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let hex = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let (session, now) = (hex(session_id(1).as_bytes()), NOW.0);
+    let mut fill = format!(
+        "INSERT INTO sessions (session_id, owner_id, agent_definition_id, title, status, surface_kind, default_adapter_id,
+           metadata_json, tip_line, tip_pos, tip_message_id, version, created_at_ms, updated_at_ms, last_activity_at_ms)
+         VALUES (x'{session}', '{OWNER}', 'generalist@1', 'session 1', 'open', 'chat', 'native', '{{}}', 1, 1, x'{}', 1,
+           {now}, {now}, {now} + 1);
+         INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
+           metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
+         VALUES (x'{}', '{OWNER}', 'generalist@1', 'open', 'chat', 'native', '{{}}', 1, {now}, {now}, {now});
+         INSERT INTO lines (line, session_id, end_pos, abandoned) VALUES (1, x'{session}', 2, 0);
+         INSERT INTO lines (line, session_id, parent_line, parent_pos, end_pos, abandoned)
+         VALUES (2, x'{session}', 1, 0, 2, 0);",
+        hex(message_id(11).as_bytes()),
+        hex(session_id(2).as_bytes()),
+    );
+    for (n, line, pos, text) in
+        [(10, 1, 0, "a question"), (11, 1, 1, "an Answer"), (21, 2, 1, "another answer")]
+    {
+        let role = if n % 2 == 0 { "user" } else { "assistant" };
+        fill += &format!(
+            "INSERT INTO messages (message_id, session_id, role, status, line, pos, created_at_ms, content)
+             VALUES (x'{}', x'{session}', '{role}', 'completed', {line}, {pos}, {now}, '[{{\"type\":\"text\",\"text\":\"{text}\"}}]');",
+            hex(message_id(n).as_bytes()),
+        );
+    }
+    database_of(folder.path(), &RELEASED[..3], &fill);
+    let store = sqlite_open(folder.path());
+    let check = store.check(true).await.unwrap();
+    assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
+    let named = store.session_load(session_id(1)).await.unwrap().unwrap().session;
+    let unnamed = store.session_load(session_id(2)).await.unwrap().unwrap().session;
+    assert_eq!((named.title_source, unnamed.title_source), (Some(TitleSource::Manual), None));
+    assert_eq!((named.pinned, named.forked_from, named.base), (false, None, None));
+    let children = store.children(session_id(1), Some(point(1, 0)), 9).await.unwrap();
+    assert_eq!(
+        children.iter().map(|placed| placed.message.text()).collect::<Vec<_>>(),
+        ["an Answer", "another answer"]
+    );
+    for _ in 0..2 {
+        let query = Query::parse("ANSWER").unwrap();
+        let found = store.search_messages(OWNER, &query, None, 9).await.unwrap();
+        let found: Vec<_> = found.into_iter().map(|found| found.message.id).collect();
+        assert_eq!(found, [message_id(21), message_id(11)]);
+        let titles = store.search_titles(OWNER, &Query::parse("sess").unwrap(), 9).await.unwrap();
+        assert_eq!(titles, std::slice::from_ref(&named));
+        while store.search_index().await.unwrap() {}
+    }
 }

@@ -147,7 +147,14 @@ async fn sessions_are_paged_by_activity() {
                 session_deleted(store, fence).await;
             }
         }
-        let mut page = SessionPage { whose: own(), status: None, surface_kind: None, before: None, limit: 2 };
+        let mut page = SessionPage {
+            whose: own(),
+            pinned: None,
+            status: None,
+            surface_kind: None,
+            before: None,
+            limit: 2,
+        };
         let mut seen = vec![];
         loop {
             let found = store.session_page(&page).await.unwrap();
@@ -159,6 +166,18 @@ async fn sessions_are_paged_by_activity() {
         assert!(seen.is_sorted_by(|a, b| a > b), "{name}: {seen:?}");
         page = SessionPage { surface_kind: Some("phone".into()), before: None, ..page };
         assert_eq!(store.session_page(&page).await.unwrap(), [], "{name}");
+        let fence = lease(store, 2).await;
+        commit(store, fence, vec![row_session(Session { pinned: true, ..session(2) })], vec![])
+            .await
+            .unwrap();
+        for pinned in [true, false] {
+            page = SessionPage { pinned: Some(pinned), surface_kind: None, limit: 99, ..page };
+            let found = store.session_page(&page).await.unwrap();
+            assert!(!found.is_empty(), "{name}");
+            for (session, _) in found {
+                assert_eq!((session.pinned, session.id == session_id(2)), (pinned, pinned), "{name}");
+            }
+        }
     }
 }
 
@@ -187,7 +206,14 @@ async fn an_org_lists_what_is_shown_to_it() {
                 session_deleted(store, fence).await;
             }
         }
-        let page = |whose| SessionPage { whose, status: None, surface_kind: None, before: None, limit: 9 };
+        let page = |whose| SessionPage {
+            whose,
+            pinned: None,
+            status: None,
+            surface_kind: None,
+            before: None,
+            limit: 9,
+        };
         let listed = async |whose| {
             let found = store.session_page(&page(whose)).await.unwrap();
             found.into_iter().map(|(session, _)| session.id).collect::<Vec<_>>()
@@ -215,7 +241,14 @@ async fn a_listed_session_shows_its_latest_run() {
         let latest = run(1, 1, 2, queued());
         let rows = vec![row_run(run(2, 1, 1, RunState::Succeeded {})), row_run(latest.clone())];
         commit(store, fence, rows, vec![]).await.unwrap();
-        let page = SessionPage { whose: own(), status: None, surface_kind: None, before: None, limit: 9 };
+        let page = SessionPage {
+            whose: own(),
+            pinned: None,
+            status: None,
+            surface_kind: None,
+            before: None,
+            limit: 9,
+        };
         assert_eq!(store.session_page(&page).await.unwrap(), [(session(1), Some(latest))], "{name}");
     }
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use mainspring_core::*;
+use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    Chunk, Commit, Effect, Fence, InboxItem, NewEvent, Request, Row, RunPage, SessionPage, SessionRef, Store,
-    Whose,
+    ArtifactPage, Chunk, Commit, Effect, Fence, InboxItem, NewEvent, OwnerState, Request, Row, RunPage,
+    SessionPage, SessionRef, StateAt, StatePlace, StateRow, Store, Whose,
 };
 use mainspring_store::MemoryStore;
 use serde_json::json;
@@ -52,12 +53,17 @@ impl Dice {
         let (line_no, pos) =
             (i64::try_from(of * 3 + self.roll(3)).unwrap(), u32::try_from(self.roll(4)).unwrap());
         let n = self.roll(RUNS);
-        match self.roll(14) {
+        match self.roll(18) {
+            14 | 15 => self.data(of, point(line_no, pos)),
+            16 => Row::StateBack(point(line_no, pos), format!("s{}", self.roll(3))),
+            17 if self.chance(30) => Row::ArtifactGone(artifact_id(self.roll(12))),
+            17 => Row::Artifact(Box::new(self.artifact(of))),
             0 | 1 => {
                 let no = u32::try_from(n + 1).unwrap();
+                // A run's names never change; two runs may have the same.
                 let asked = RequestName {
-                    client_id: self.chance(50).then(|| "desk".into()),
-                    request_id: Some(format!("r{}", self.roll(20))),
+                    client_id: n.is_multiple_of(2).then(|| "desk".into()),
+                    request_id: Some(format!("r{}", n % 17)),
                     idempotency_key: None,
                 };
                 row_run(Run { request: asked, ..run(n, n % SESSIONS, no, self.state()) })
@@ -75,7 +81,11 @@ impl Dice {
             }
             5 | 6 => {
                 let id = of * 50 + self.roll(12);
-                row_message(message(id, of, &self.text()), self.chance(80).then_some(point(line_no, pos)))
+                // What a message says never changes.
+                row_message(
+                    message(id, of, &format!("text {id} word{}", id % 7)),
+                    self.chance(80).then_some(point(line_no, pos)),
+                )
             }
             7 => Row::MessagePlace(message_id(of * 50 + self.roll(12)), point(line_no, pos)),
             8 => Row::Cursor(point(line_no, pos), self.chance(60).then_some(LineId(100 + line_no))),
@@ -85,6 +95,7 @@ impl Dice {
                 tool_use_id: format!("t{}", self.roll(3)),
                 name: self.text(),
             }),
+            13 => Row::Floor(Position { cursor: Cursor(self.roll(300)), pos: self.roll(60) }),
             11 => Row::EffectEnd(run_id(n), format!("t{}", self.roll(3))),
             12 => {
                 let item = InboxItem { id: event_id(self.roll(20)), at: NOW, item: json!({"n": n}) };
@@ -105,7 +116,48 @@ impl Dice {
         }
     }
 
-    fn session(&mut self, of: u64) -> Row {
+    /// On a line of its own or of another's, before every message, or with a run.
+    fn data(&mut self, of: u64, own: Point) -> Row {
+        let other = point(i64::try_from(self.roll(SESSIONS * 3)).unwrap() + 100, own.pos);
+        let aside = self.chance(20);
+        let place = match self.roll(5) {
+            0 => StatePlace::Run(run_id(self.roll(RUNS))),
+            1 => StatePlace::Session { at: None, aside },
+            2 => StatePlace::Session { at: Some(other), aside },
+            _ => StatePlace::Session { at: Some(own), aside },
+        };
+        Row::State(Box::new(StateRow {
+            place,
+            key: format!("s{}", self.roll(3)),
+            version: of * 1000 + self.roll(300) + 1,
+            value: self.chance(80).then(|| json!(self.roll(100))),
+            at: NOW,
+        }))
+    }
+
+    fn artifact(&mut self, of: u64) -> Artifact {
+        Artifact {
+            run: self.chance(50).then(|| run_id(self.roll(4))),
+            created_at: NOW.plus(self.roll(3)),
+            ..artifact(of * 2 + self.roll(2), of, &format!("hash {}", self.roll(4)))
+        }
+    }
+
+    fn owner_state(&mut self) -> OwnerState {
+        OwnerState {
+            owner: OWNER.into(),
+            key: format!("o{}", self.roll(3)),
+            value: self.chance(70).then(|| json!(self.roll(3))),
+            expect: match self.roll(4) {
+                0 => Expect::Absent,
+                1 => Expect::Version(self.roll(20)),
+                _ => Expect::Any,
+            },
+            at: NOW.plus(self.roll(100)),
+        }
+    }
+
+    fn session(&mut self, of: u64, base: Option<Point>) -> Row {
         let status = match self.roll(10) {
             0 => SessionStatus::Deleted,
             1 => SessionStatus::Archived,
@@ -121,6 +173,9 @@ impl Dice {
             status,
             tip: self.chance(50).then(|| point(i64::try_from(self.roll(SESSIONS * 3)).unwrap(), 1)),
             title: Some(self.text()),
+            base,
+            pinned: self.chance(30),
+            forked_from: base.map(|_| Origin { session: session_id(of / 2), message: message_id(1) }),
             version: self.roll(9),
             last_activity_at: NOW.plus(self.roll(5)),
             ..session(of)
@@ -139,6 +194,7 @@ async fn everything(store: &dyn Store) -> Vec<String> {
     let runs = RunPage { owner: OWNER.into(), session: None, status: None, before: None, limit: EVERYTHING };
     let sessions = SessionPage {
         whose: Whose::Owner(OWNER.into()),
+        pinned: None,
         status: None,
         surface_kind: None,
         before: None,
@@ -158,13 +214,53 @@ async fn everything(store: &dyn Store) -> Vec<String> {
         }
         all.push(format!("load {n} {loaded:?}"));
         all.push(format!("events {n} {:?}", store.events_after(id, None, Cursor::START, EVERYTHING).await));
-        all.push(format!("tree {n} {:?}", store.tree(id).await));
+        all.push(format!("before {n} {:?}", store.event_before(id, Cursor(200)).await));
+        all.push(format!("tree {n} {:?}", store.tree_page(id, None, EVERYTHING).await));
+        all.push(format!("roots {n} {:?}", store.children(id, None, 2).await));
+        all.push(format!("forks {n} {:?}", store.session_forks(id).await));
         all.push(format!("key {n} {:?}", store.session_find(OWNER, &SessionRef::Key(format!("k{n}"))).await));
+        for at in
+            [None, Some(point(i64::try_from(n * 3).unwrap(), 2)), Some(point(103, 3)), Some(point(117, 1))]
+        {
+            let at = StateAt::Session { session: id, at };
+            let page = store.state_page(&at, Some("s0"), 9).await.map_err(|_| "lost");
+            let slot = store.state_get(&at, "s0").await.map_err(|_| "lost");
+            let count = store.state_count(&at).await.map_err(|_| "lost");
+            all.push(format!("state {at:?} {slot:?} {page:?} {count:?}"));
+        }
+        for run in [None, Some(run_id(1))] {
+            let page =
+                ArtifactPage { session: id, run, before: Some((NOW.plus(2), artifact_id(5))), limit: 3 };
+            all.push(format!("artifacts {n} {:?}", store.artifact_page(&page).await));
+        }
         for m in 0..12 {
             all.push(format!("message {n} {:?}", store.message_get(id, message_id(n * 50 + m)).await));
         }
     }
+    let owner = StateAt::Owner(OWNER.into());
+    all.push(format!(
+        "owner {:?} {:?}",
+        store.state_page(&owner, None, 2).await,
+        store.state_count(&owner).await
+    ));
+    all.push(format!("blobs {:?} {:?}", store.blob_page(None, 9).await, store.blob_loose(9).await));
+    for text in ["text", "TEXT 5", "word3", "text 1"] {
+        let query = Query::parse(text).unwrap();
+        all.push(format!("titles {text} {:?}", store.search_titles(OWNER, &query, 4).await));
+        for limit in [3, EVERYTHING] {
+            let found = store.search_messages(OWNER, &query, None, limit).await.unwrap();
+            let found: Vec<_> = found.into_iter().map(|found| (found.message.id, found.title)).collect();
+            all.push(format!("found {text} {found:?}"));
+        }
+    }
     for n in 0..RUNS {
+        all.push(format!("artifact {n} {:?}", store.artifact_get(artifact_id(n)).await));
+        let run = StateAt::Run(run_id(n));
+        all.push(format!(
+            "run {n} {:?} {:?}",
+            store.state_get(&run, "s1").await,
+            store.state_page(&run, None, 2).await
+        ));
         all.push(format!(
             "run {n} {:?} {:?}",
             store.run_get(run_id(n)).await,
@@ -184,8 +280,16 @@ async fn everything(store: &dyn Store) -> Vec<String> {
             // Which line is missing first is no promise; that one is missing is.
             let path = store.path(point(line, 3), Some(4), 3).await.map_err(|_| "lost");
             all.push(format!("path {line} {path:?}"));
-            let range = Range { line: LineId(line), from: 1, to: 2 };
-            all.push(format!("line {line} {:?}", store.line_messages(range).await));
+            let of = session_id(u64::try_from(n / 3).unwrap());
+            for pos in [0, 3] {
+                all.push(format!(
+                    "children {line} {pos} {:?}",
+                    store.children(of, Some(point(line, pos)), 3).await
+                ));
+                all.push(format!("leaf {line} {pos} {:?}", store.leaf(of, point(line, pos)).await));
+            }
+            let turn = store.turn(of, Some(point(n, 1)), point(line, 2)).await.map_err(|_| "lost");
+            all.push(format!("turn {line} {turn:?}"));
         }
     }
     all
@@ -200,13 +304,28 @@ async fn drive(seed: u64) {
     let (sqlite, memory) = (sqlite_open(folder.path()), MemoryStore::default());
     let mut dice = Dice(seed);
     let mut fences: Vec<[Fence; 2]> = vec![];
+    let mut bases: Vec<Option<Option<Point>>> = vec![None; usize::try_from(SESSIONS).unwrap()];
     for n in 0..SESSIONS {
         fences.push([lease(&sqlite, n).await, lease(&memory, n).await]);
     }
     for step in 0..STEPS {
         let of = dice.roll(SESSIONS);
         let [in_sqlite, in_memory] = fences[usize::try_from(of).unwrap()];
-        match dice.roll(20) {
+        match dice.roll(22) {
+            20 => {
+                let put = dice.owner_state();
+                let (ours, theirs) = (sqlite.state_put(put.clone()).await, memory.state_put(put).await);
+                assert_eq!(ours, theirs, "seed {seed} step {step}");
+            }
+            21 => {
+                let hash = format!("hash {}", dice.roll(4));
+                let claimed = (sqlite.blob_claimed(&hash).await, memory.blob_claimed(&hash).await);
+                assert_eq!(claimed.0, claimed.1, "seed {seed} step {step}");
+                if dice.chance(50) {
+                    sqlite.blob_settled(&hash).await.unwrap();
+                    memory.blob_settled(&hash).await.unwrap();
+                }
+            }
             0 => {
                 fences[usize::try_from(of).unwrap()] = [lease(&sqlite, of).await, lease(&memory, of).await];
                 let commit = |fence| Arc::new(Commit { fence, events: vec![progress(1)], rows: vec![] });
@@ -214,8 +333,19 @@ async fn drive(seed: u64) {
                 assert_eq!(stale.0, stale.1, "seed {seed} step {step}");
             }
             1 => {
+                if memory.unfinished().await.unwrap().deleted.contains(&session_id(of)) {
+                    bases[usize::try_from(of).unwrap()] = None;
+                }
                 purge(&sqlite, session_id(of)).await;
                 purge(&memory, session_id(of)).await;
+            }
+            5 => {
+                sqlite.events_prune(session_id(of)).await.unwrap();
+                memory.events_prune(session_id(of)).await.unwrap();
+            }
+            6 => {
+                // What is indexed when makes no difference.
+                sqlite.search_index().await.unwrap();
             }
             2 => {
                 let before = NOW.plus(dice.roll(40) * 60 * 60 * 1000);
@@ -232,12 +362,18 @@ async fn drive(seed: u64) {
             _ => {
                 let mut rows = vec![];
                 if dice.chance(30) || step < 20 {
-                    rows.push(dice.session(of));
+                    // What a session was forked from never changes, and is there.
+                    let at = point(i64::try_from(dice.roll(SESSIONS * 3)).unwrap(), 1);
+                    let stands = memory.path(at, None, 1).await.is_ok_and(|path| path.len() == 1);
+                    let base = &mut bases[usize::try_from(of).unwrap()];
+                    let base = *base.get_or_insert((stands && dice.chance(40)).then_some(at));
+                    rows.push(dice.session(of, base));
                 }
                 // One kind of trouble at a time: which of two conflicts is named is no promise.
                 for _ in 0..=dice.roll(2) {
                     let row = dice.row(of);
-                    if !(is_placed(&row) && rows.iter().any(is_placed)) {
+                    let twice = |is: fn(&Row) -> bool| is(&row) && rows.iter().any(is);
+                    if !twice(is_placed) && !twice(|row| matches!(row, Row::Run(_))) {
                         rows.push(row);
                     }
                 }
@@ -278,11 +414,12 @@ fn is_placed(row: &Row) -> bool {
 
 /// What a caller would do next.
 fn kind(answer: &Result<Vec<Cursor>, mainspring_kernel::store::StoreError>) -> &'static str {
-    use mainspring_kernel::store::StoreError::{Conflict, Corrupt, Fenced, Unavailable};
+    use mainspring_kernel::store::StoreError::{Conflict, Corrupt, Fenced, Pruned, Unavailable};
     match answer {
         Ok(_) => "ok",
         Err(Conflict(_)) => "conflict",
         Err(Fenced) => "fenced",
+        Err(Pruned(_)) => "pruned",
         Err(Corrupt(_)) => "corrupt",
         Err(Unavailable(_)) => "unavailable",
     }

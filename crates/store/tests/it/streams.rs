@@ -86,7 +86,7 @@ async fn bodies_read_back_as_written() {
             adapter: "a".into(),
             surface_kind: "s".into(),
         },
-        Body::SessionUpdated { change: SessionChange::Title { title: None } },
+        Body::SessionUpdated { change: SessionChange::Title { title: None, source: TitleSource::Manual } },
         Body::SessionDeleted {},
         Body::RunQueued {
             adapter: "a".into(),

@@ -1,7 +1,7 @@
 //! Messages and their tree: lines, paths, cursors.
 
 use mainspring_core::*;
-use mainspring_kernel::store::{PlacedMessage, Row, Store, StoreError, TreeShape, Unique};
+use mainspring_kernel::store::{PlacedMessage, Row, Store, StoreError, TreeRow, Turn, Unique};
 
 use crate::fixtures::*;
 
@@ -51,16 +51,16 @@ async fn a_path_follows_the_lines_to_the_root() {
 }
 
 #[tokio::test]
-async fn a_line_is_read_by_range_and_a_message_by_its_session() {
+async fn a_message_is_found_by_who_sees_it() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         branched(store).await;
-        let range = Range { line: LineId(1), from: 1, to: 3 };
-        assert_eq!(texts(&store.line_messages(range).await.unwrap()), ["m11", "m12", "m13"], "{name}");
         let (found, of) = store.message_get(session_id(1), message_id(24)).await.unwrap().unwrap();
         assert_eq!((found.message.text(), found.point), ("m24".into(), Some(point(2, 4))), "{name}");
         assert_eq!(of, Some(line(2, Some(point(1, 2)), 3)), "{name}");
         assert_eq!(store.message_get(session_id(2), message_id(24)).await.unwrap(), None, "{name}");
+        assert_eq!(store.tree_row(session_id(2), message_id(24)).await.unwrap(), None, "{name}");
+        assert_eq!(store.message_get(session_id(1), message_id(99)).await.unwrap(), None, "{name}");
     }
 }
 
@@ -104,47 +104,125 @@ async fn a_place_holds_one_message_of_a_known_line() {
     }
 }
 
+/// A page of a tree as text: each message with its parent, and an arrow to where its cursor leads.
+fn drawn(rows: &[TreeRow]) -> Vec<String> {
+    let text = |id: Option<MessageId>| id.map_or("-".into(), |id| format!("{}", id.as_bytes()[15]));
+    let row = |row: &TreeRow| {
+        let mark = if row.abandoned { "x" } else { "" };
+        let followed = if row.followed { "*" } else { "" };
+        format!("{mark}{}{followed} {} -> {}", row.message.text(), text(row.parent), text(row.cursor))
+    };
+    rows.iter().map(row).collect()
+}
+
 #[tokio::test]
-async fn the_shape_of_a_tree_has_lines_in_order_and_cursors() {
+async fn a_tree_is_read_in_pages_line_by_line() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         branched(store).await;
         let fence = lease(store, 1).await;
-        let shape = store.tree(session_id(1)).await.unwrap();
-        assert_eq!(shape.lines.iter().map(|line| line.id.0).collect::<Vec<_>>(), [1, 2, 3, 4], "{name}");
-        assert_eq!(shape.cursors, [(point(1, 2), LineId(2))], "{name}");
-        let abandoned = Line { abandoned: true, end: 7, ..line(2, Some(point(1, 2)), 3) };
-        let rows = vec![
-            Row::Line(abandoned),
-            Row::Cursor(point(1, 2), None),
-            Row::Cursor(point(2, 4), Some(LineId(3))),
-        ];
-        commit(store, fence, rows, vec![]).await.unwrap();
-        let shape = store.tree(session_id(1)).await.unwrap();
-        assert_eq!((shape.lines.len(), shape.lines[1]), (4, abandoned), "{name}");
-        assert_eq!(shape.cursors, [(point(2, 4), LineId(3))], "{name}");
-        assert_eq!(store.tree(session_id(9)).await.unwrap(), TreeShape::default(), "{name}");
+        let whole = ["m10 - -> 11", "m11 10 -> 12", "m12 11 -> 23", "m13 12 -> 14", "m14 13 -> -"]
+            .into_iter()
+            .chain(["m23* 12 -> 24", "m24 23 -> 25", "m25 24 -> -", "m35 24 -> -"])
+            .collect::<Vec<_>>();
+        for limit in [1, 2, 5, 9, 99] {
+            let mut pages: Vec<TreeRow> = vec![];
+            loop {
+                let after = pages.last().map(|row| row.point);
+                let page = store.tree_page(session_id(1), after, limit).await.unwrap();
+                if page.is_empty() {
+                    break;
+                }
+                assert!(page.len() <= limit, "{name}");
+                pages.extend(page);
+            }
+            assert_eq!(drawn(&pages), whole, "{name}: {limit}");
+        }
+        let abandoned = Line { abandoned: true, end: 6, ..line(2, Some(point(1, 2)), 3) };
+        commit(store, fence, vec![Row::Line(abandoned)], vec![]).await.unwrap();
+        let rows = store.tree_page(session_id(1), Some(point(1, 1)), 5).await.unwrap();
+        let cut = ["m12 11 -> 13", "m13 12 -> 14", "m14 13 -> -", "xm23 12 -> 24", "xm24 23 -> 25"];
+        assert_eq!(drawn(&rows), cut, "{name}: nothing leads to what was rolled back");
+        assert_eq!(store.tree_page(session_id(9), None, 9).await.unwrap(), [], "{name}");
+        let one = store.tree_row(session_id(1), message_id(24)).await.unwrap();
+        assert_eq!(drawn(&Vec::from_iter(one)), ["xm24 23 -> 25"], "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_fork_sees_the_lines_it_stands_on() {
+async fn turns_leaves_and_children_follow_the_rules_of_the_tree() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         branched(store).await;
-        let fence = lease(store, 2).await;
-        let fork = Session { tip: Some(point(2, 4)), ..session(2) };
-        commit(store, fence, vec![row_session(fork)], vec![]).await.unwrap();
-        let lines = async || -> Vec<i64> {
-            store.tree(session_id(2)).await.unwrap().lines.iter().map(|line| line.id.0).collect()
+        let id = session_id(1);
+        let turn = store.turn(id, Some(point(1, 4)), point(3, 5)).await.unwrap();
+        let range = |line, from, to| Range { line: LineId(line), from, to };
+        let expected = Turn {
+            ranges: vec![range(1, 2, 2), range(2, 3, 4), range(3, 5, 5)],
+            lines: vec![line(1, None, 5), line(2, Some(point(1, 2)), 3), line(3, Some(point(2, 4)), 1)],
+            cursors: vec![(point(1, 2), LineId(2))],
         };
-        assert_eq!(lines().await, [1, 2], "{name}");
-        commit(store, fence, vec![Row::Line(line(9, Some(point(2, 4)), 0))], vec![]).await.unwrap();
-        assert_eq!(lines().await, [1, 2, 9], "{name}");
+        assert_eq!(turn, expected, "{name}");
+        let leaf = async |at| {
+            let (placed, own) = store.leaf(id, at).await.unwrap().unwrap();
+            (placed.message.text(), own.map(|line| line.id.0))
+        };
         assert_eq!(
-            store.session_load(session_id(2)).await.unwrap().unwrap().lines[0].id,
-            LineId(2),
-            "{name}"
+            leaf(point(1, 0)).await,
+            ("m25".into(), Some(2)),
+            "{name}: by the cursor, then straight on"
+        );
+        assert_eq!(leaf(point(1, 3)).await, ("m14".into(), Some(1)), "{name}");
+        let children = async |at, limit| texts(&store.children(id, at, limit).await.unwrap());
+        assert_eq!(children(Some(point(1, 2)), 9).await, ["m13", "m23"], "{name}");
+        assert_eq!(children(Some(point(2, 4)), 9).await, ["m25", "m35"], "{name}");
+        assert_eq!(children(Some(point(2, 4)), 1).await, ["m25"], "{name}");
+        assert_eq!(children(None, 9).await, ["m10"], "{name}");
+        assert!(children(Some(point(1, 4)), 9).await.is_empty(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_fork_sees_the_path_to_its_base_and_what_it_writes() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        branched(store).await;
+        let (fence, id) = (lease(store, 2).await, session_id(2));
+        let fork = Session { tip: Some(point(2, 4)), base: Some(point(2, 4)), ..session(2) };
+        commit(store, fence, vec![row_session(fork)], vec![]).await.unwrap();
+        assert!(
+            store.session_load(id).await.unwrap().unwrap().lines.is_empty(),
+            "{name}: it writes on no other's line"
+        );
+        let tree = async |after| drawn(&store.tree_page(id, after, 9).await.unwrap());
+        let path = ["m10 - -> 11", "m11 10 -> 12", "m12 11 -> 23", "m23 12 -> 24", "m24 23 -> -"];
+        assert_eq!(tree(None).await, path, "{name}: not what comes after, not what lies beside");
+        assert_eq!(tree(Some(point(1, 1))).await, path[2..], "{name}");
+        for (n, sees) in [(12, true), (24, true), (13, false), (25, false), (35, false)] {
+            let found = store.message_get(id, message_id(n)).await.unwrap();
+            assert_eq!(found.is_some(), sees, "{name}: m{n}");
+        }
+        let own = [Row::Line(line(9, Some(point(2, 4)), 1)), Row::Line(line(8, Some(point(1, 0)), 1))];
+        let said =
+            [(95, point(9, 5)), (81, point(8, 1))].map(|(n, at)| row_message(message(n, 2, "own"), Some(at)));
+        let rows = own.into_iter().chain(said).chain([Row::Cursor(point(1, 0), Some(LineId(8)))]);
+        commit(store, fence, rows.collect(), vec![]).await.unwrap();
+        let leaf = async |at| store.leaf(id, at).await.unwrap().unwrap().0.point;
+        assert_eq!(leaf(point(1, 0)).await, Some(point(8, 1)), "{name}: by its own cursor");
+        assert_eq!(
+            leaf(point(1, 1)).await,
+            Some(point(9, 5)),
+            "{name}: along what it inherits, then its own"
+        );
+        let children = async |at| texts(&store.children(id, at, 9).await.unwrap());
+        assert_eq!(children(Some(point(1, 0))).await, ["m11", "own"], "{name}");
+        assert_eq!(children(Some(point(2, 4))).await, ["own"], "{name}");
+        assert_eq!(children(None).await, ["m10"], "{name}");
+        let source = store.tree_page(session_id(1), None, 99).await.unwrap();
+        assert_eq!(source.len(), 9, "{name}: its source sees nothing of it");
+        assert_eq!(
+            texts(&store.children(session_id(1), Some(point(2, 4)), 9).await.unwrap()),
+            ["m25", "m35"]
         );
     }
 }

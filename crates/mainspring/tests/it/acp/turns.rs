@@ -23,6 +23,7 @@ async fn a_turn_with_text_thoughts_tools_and_progress() {
     progress.updated
     usage.updated
     message.completed
+    session.updated
     run.succeeded
     ");
     let json = serde_json::to_string(&events).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mainspring_core::{Body, Cursor, Event, Message, MessageId, RunId, SessionId};
+use mainspring_core::{Body, Cursor, Event, Message, MessageId, Position, RunId, SessionId};
 use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, params};
 use serde_json::Value;
@@ -36,6 +36,7 @@ pub(in super::super) fn events_after(
         }
     };
     let after = int(after.0.min(i64::MAX.cast_unsigned()));
+    check_kept(connection, session, run, after)?;
     let mut reader = Reader { connection, session, names: HashMap::new(), text: String::new() };
     let mut statement = connection.prepare_cached(sql).map_err(|error| of_read(&error))?;
     let params = params![session.bytes(), after, blob(run), limit(many)];
@@ -45,6 +46,49 @@ pub(in super::super) fn events_after(
         events.push(reader.event(&mut Columns::of(row))?);
     }
     Ok(events)
+}
+
+/// Refuses to read over what was pruned.
+fn check_kept(
+    connection: &Connection,
+    session: SessionId,
+    run: Option<RunId>,
+    after: i64,
+) -> Result<(), StoreError> {
+    let Some(floor) = floor(connection, session)? else { return Ok(()) };
+    // Every event of a run lies after the one that its session had before it.
+    let sql = "SELECT created_seq FROM runs WHERE run_id = ?1";
+    let before = match run {
+        Some(run) => one(connection, sql, [run.bytes()], |columns| columns.get::<i64>())?,
+        None => None,
+    };
+    if after.max(before.unwrap_or(0)) < int(floor.cursor.0) {
+        return Err(StoreError::Pruned(floor));
+    }
+    Ok(())
+}
+
+/// Up to where the events of a session are gone.
+pub(super) fn floor(connection: &Connection, session: SessionId) -> Result<Option<Position>, StoreError> {
+    let sql = "SELECT floor_seq, floor_pos FROM retention WHERE session_id = ?1";
+    one(connection, sql, [session.bytes()], position)
+}
+
+fn position(columns: &mut Columns<'_>) -> rusqlite::Result<Position> {
+    Ok(Position { cursor: Cursor(columns.number()?), pos: columns.number()? })
+}
+
+pub(in super::super) fn event_before(
+    connection: &Connection,
+    session: SessionId,
+    before: Cursor,
+) -> Result<Option<Position>, StoreError> {
+    let sql = "SELECT event_seq, pos FROM events WHERE session_id = ?1 AND event_seq < ?2 \
+               ORDER BY event_seq DESC LIMIT 1";
+    let before = int(before.0.min(i64::MAX.cast_unsigned()));
+    let found = one(connection, sql, params![session.bytes(), before], position)?;
+    let floor = floor(connection, session)?;
+    Ok(found.filter(|found| floor.is_none_or(|floor| floor.cursor < found.cursor)))
 }
 
 /// Reads the events of one page.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use mainspring_core::{Attempt, Cursor, Line, LineId, Run, Session, SessionId, Time};
+use mainspring_core::{Attempt, Cursor, Line, LineId, Position, Run, Session, SessionId, Time};
 use mainspring_kernel::store::{
     Chunk, Effect, Fence, InboxItem, Loaded, SessionPage, SessionRef, StoreError, Unfinished, Whose,
 };
@@ -28,9 +28,11 @@ pub(in super::super) fn unfinished(connection: &Connection) -> Result<Unfinished
         " ORDER BY session_id"
     );
     let deleted = "SELECT session_id FROM sessions WHERE status = 'deleted' ORDER BY session_id";
+    let compacted = "SELECT session_id FROM retention WHERE pruned = 0 ORDER BY session_id";
     Ok(Unfinished {
         live: all(connection, live, [], |columns| columns.id())?,
         deleted: all(connection, deleted, [], |columns| columns.id())?,
+        compacted: all(connection, compacted, [], |columns| columns.id())?,
     })
 }
 
@@ -50,18 +52,21 @@ pub(in super::super) fn session_load(
     };
     let runs = runs_live(connection, id)?;
     let chunks = chunks(connection, Fence { session: id, epoch })?;
-    let (cursor, event_pos) = last_event(connection, id)?;
+    let floor = super::events::floor(connection, id)?;
+    // A session whose events were all pruned stands where the last of them did.
+    let last = last_event(connection, id)?.max(floor.unwrap_or_default());
     let chunk_end = chunks.last().map_or(0, |chunk: &Chunk| chunk.pos + chunk.text.len() as u64);
     Ok(Some(Loaded {
         latest: run_latest(connection, id)?,
         lines: lines_of(connection, &session, &runs)?,
         effects: effects(connection, id)?,
         inbox: inbox(connection, id)?,
-        pos: event_pos.max(chunk_end),
+        pos: last.pos.max(chunk_end),
         session,
         runs,
         chunks,
-        cursor,
+        cursor: last.cursor,
+        floor,
     }))
 }
 
@@ -98,12 +103,13 @@ fn lines_of(
     session: &Session,
     runs: &[(Run, Option<Attempt>)],
 ) -> Result<Vec<Line>, StoreError> {
-    let sql = concat!("SELECT ", line_columns!(), " FROM lines WHERE line = ?1");
+    // Lines of others are only read: a fork writes on its own.
+    let sql = concat!("SELECT ", line_columns!(), " FROM lines WHERE line = ?1 AND session_id = ?2");
     let points = session.tip.into_iter().chain(runs.iter().filter_map(|(run, _)| run.pen));
     let mut seen = HashSet::<LineId>::new();
     let mut lines = vec![];
     for point in points.filter(|point| seen.insert(point.line)) {
-        lines.extend(one(connection, sql, [point.line.0], line)?);
+        lines.extend(one(connection, sql, params![point.line.0, session.id.bytes()], line)?);
     }
     Ok(lines)
 }
@@ -135,10 +141,25 @@ fn inbox(connection: &Connection, id: SessionId) -> Result<Vec<InboxItem>, Store
     })
 }
 
-fn last_event(connection: &Connection, id: SessionId) -> Result<(Cursor, u64), StoreError> {
+pub(in super::super) fn session_known(connection: &Connection, id: SessionId) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM sessions WHERE session_id = ?1";
+    Ok(one(connection, sql, [id.bytes()], |columns| columns.get::<i64>())?.is_some())
+}
+
+pub(in super::super) fn session_forks(
+    connection: &Connection,
+    id: SessionId,
+) -> Result<Vec<SessionId>, StoreError> {
+    let sql = "SELECT session_id FROM sessions WHERE forked_from_session_id = ?1 AND status <> 'deleted' \
+                 AND owner_id = (SELECT owner_id FROM sessions WHERE session_id = ?1) ORDER BY session_id";
+    all(connection, sql, [id.bytes()], |columns| columns.id())
+}
+
+fn last_event(connection: &Connection, id: SessionId) -> Result<Position, StoreError> {
     let sql = "SELECT event_seq, pos FROM events WHERE session_id = ?1 ORDER BY event_seq DESC LIMIT 1";
-    let last =
-        one(connection, sql, [id.bytes()], |columns| Ok((Cursor(columns.number()?), columns.number()?)))?;
+    let last = one(connection, sql, [id.bytes()], |columns| {
+        Ok(Position { cursor: Cursor(columns.number()?), pos: columns.number()? })
+    })?;
     Ok(last.unwrap_or_default())
 }
 
@@ -196,9 +217,13 @@ pub(in super::super) fn session_page(
             )
         };
     }
-    let (sql, whose) = match &page.whose {
-        Whose::Owner(owner) => (page!("owner_id = ?1"), owner),
-        Whose::Org(org) => (page!("org_id = ?1 AND visibility = 'org'"), org),
+    let (sql, whose) = match (&page.whose, page.pinned) {
+        (Whose::Owner(owner), None) => (page!("owner_id = ?1"), owner),
+        (Whose::Owner(owner), Some(true)) => (page!("owner_id = ?1 AND pinned = 1"), owner),
+        (Whose::Owner(owner), Some(false)) => (page!("owner_id = ?1 AND pinned = 0"), owner),
+        (Whose::Org(org), None) => (page!("org_id = ?1 AND visibility = 'org'"), org),
+        (Whose::Org(org), Some(true)) => (page!("org_id = ?1 AND visibility = 'org' AND pinned = 1"), org),
+        (Whose::Org(org), Some(false)) => (page!("org_id = ?1 AND visibility = 'org' AND pinned = 0"), org),
     };
     let status = page.status.map(|status| status.name());
     let (Time(time), id) = page.before.map_or((Time(i64::MAX), None), |(time, id)| (time, Some(id)));

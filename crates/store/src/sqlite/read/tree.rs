@@ -1,7 +1,10 @@
-//! Reads of the tree: paths by range, lines, single messages.
+//! Reads of the tree: paths by range, turns, leaves, children, pages.
 
+use std::collections::HashMap;
+
+use mainspring_core::tree::{Inherited, View, leaf as leaf_of, parting, ranges};
 use mainspring_core::{Line, LineId, MessageId, Point, Range, SessionId};
-use mainspring_kernel::store::{PlacedMessage, StoreError, TreeShape};
+use mainspring_kernel::store::{PlacedMessage, StoreError, TreeRow, Turn};
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Columns, Id};
@@ -43,68 +46,271 @@ pub(in super::super) fn message_get(
     session: SessionId,
     id: MessageId,
 ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
-    let sql =
-        concat!("SELECT ", message_columns!(), " FROM messages WHERE message_id = ?1 AND session_id = ?2");
-    let Some(found) = one(connection, sql, [id.bytes(), session.bytes()], message)? else {
+    let sql = concat!("SELECT ", message_columns!(), " FROM messages WHERE message_id = ?1");
+    let Some(found) = one(connection, sql, [id.bytes()], message)? else {
         return Ok(None);
     };
-    let line = found.point.map(|point| line_known(connection, point.line)).transpose()?;
-    Ok(Some((found, line)))
+    let Some(point) = found.point else {
+        return Ok((found.message.session == session).then_some((found, None)));
+    };
+    let line = line_known(connection, point.line)?;
+    let mut seen = Seen::of(connection, session);
+    Ok(seen.contains(point)?.then_some((found, Some(line))))
 }
 
-/// The session's own lines, and those of others that its own hang beneath or that it stands on.
-pub(in super::super) fn tree(connection: &Connection, session: SessionId) -> Result<TreeShape, StoreError> {
-    let lines = concat!(
-        "WITH RECURSIVE own(line) AS ( \
-           SELECT line FROM lines WHERE session_id = ?1 \
-           UNION SELECT tip_line FROM sessions WHERE session_id = ?1 AND tip_line IS NOT NULL \
-           UNION SELECT lines.parent_line FROM own JOIN lines ON lines.line = own.line \
-             WHERE lines.parent_line IS NOT NULL) \
-         SELECT ",
-        line_columns!(),
-        " FROM lines WHERE line IN (SELECT line FROM own) ORDER BY id"
-    );
-    let cursors = "SELECT line, pos, to_line FROM cursors WHERE session_id = ?1 ORDER BY line, pos";
-    Ok(TreeShape {
-        lines: all(connection, lines, [session.bytes()], line)?,
-        cursors: all(connection, cursors, [session.bytes()], cursor)?,
-    })
-}
-
-pub(in super::super) fn path_shape(
+pub(in super::super) fn turn(
     connection: &Connection,
     session: SessionId,
-    tip: Point,
-) -> Result<TreeShape, StoreError> {
-    let sql = "SELECT line, pos, to_line FROM cursors WHERE session_id = ?1 AND line = ?2 ORDER BY pos";
-    let mut shape = TreeShape::default();
-    let mut next = Some(tip.line);
-    while let Some(id) = next {
+    from: Option<Point>,
+    to: Point,
+) -> Result<Turn, StoreError> {
+    let cursors = "SELECT line, pos, to_line FROM cursors \
+                   WHERE session_id = ?1 AND line = ?2 AND pos BETWEEN ?3 AND ?4 ORDER BY pos";
+    let cursor = |columns: &mut Columns<'_>| {
+        let at = Point { line: LineId(columns.get()?), pos: columns.get()? };
+        Ok((at, LineId(columns.get()?)))
+    };
+    // Each line is asked for more than once.
+    let mut lines: HashMap<LineId, Line> = HashMap::new();
+    let mut known = |id: LineId| -> Result<Line, StoreError> {
+        if let Some(line) = lines.get(&id) {
+            return Ok(*line);
+        }
         let line = line_known(connection, id)?;
-        shape.cursors.extend(all(connection, sql, params![session.bytes(), id.0], cursor)?);
-        shape.lines.push(line);
-        next = line.parent.map(|parent| parent.line);
+        lines.insert(id, line);
+        Ok(line)
+    };
+    let ranges = parting(from, to, |id| known(id).map(|line| line.parent))?;
+    let mut turn = Turn { ranges, ..Turn::default() };
+    for range in &turn.ranges {
+        let within = params![session.bytes(), range.line.0, range.from, range.to];
+        turn.cursors.extend(all(connection, cursors, within, cursor)?);
+        turn.lines.push(known(range.line)?);
     }
-    shape.lines.reverse();
-    shape.cursors.sort();
-    Ok(shape)
+    turn.cursors.sort();
+    Ok(turn)
 }
 
-fn cursor(columns: &mut Columns<'_>) -> rusqlite::Result<(Point, LineId)> {
-    let at = Point { line: LineId(columns.get()?), pos: columns.get()? };
-    Ok((at, LineId(columns.get()?)))
-}
-
-pub(in super::super) fn line_messages(
+pub(in super::super) fn leaf(
     connection: &Connection,
-    range: Range,
+    session: SessionId,
+    at: Point,
+) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
+    let mut seen = Seen::of(connection, session);
+    let leaf = leaf_of(&mut seen, at)?;
+    let own = seen.own(leaf.line)?;
+    Ok(message_at(connection, leaf)?.map(|placed| (placed, own)))
+}
+
+pub(in super::super) fn children(
+    connection: &Connection,
+    session: SessionId,
+    at: Option<Point>,
+    many: usize,
 ) -> Result<Vec<PlacedMessage>, StoreError> {
+    macro_rules! beneath {
+        ($where:literal) => {
+            concat!(
+                "SELECT ",
+                line_columns!(),
+                " FROM lines WHERE ",
+                $where,
+                " AND abandoned = 0 AND end_pos > coalesce(parent_pos + 1, 0) ORDER BY id LIMIT ?1"
+            )
+        };
+    }
+    let mut seen = Seen::of(connection, session);
+    let (many, id) = (limit(many), session.bytes());
+    let (straight, lines) = match at {
+        Some(at) => {
+            let sql = beneath!("parent_line = ?3 AND parent_pos = ?4 AND session_id = ?2");
+            (seen.straight(at)?, all(connection, sql, params![many, id, at.line.0, at.pos], line)?)
+        }
+        None => {
+            let sql = beneath!("session_id = ?2 AND parent_line IS NULL");
+            (seen.inherited()?.next(None), all(connection, sql, params![many, id], line)?)
+        }
+    };
+    let first = |line: Line| Point { line: line.id, pos: line.start() };
+    let points = straight.into_iter().chain(lines.into_iter().map(first));
+    let mut found = vec![];
+    for point in points.take(usize::try_from(many).unwrap_or(usize::MAX)) {
+        found.extend(message_at(connection, point)?);
+    }
+    Ok(found)
+}
+
+pub(in super::super) fn tree_row(
+    connection: &Connection,
+    session: SessionId,
+    id: MessageId,
+) -> Result<Option<TreeRow>, StoreError> {
+    let Some((placed, Some(line))) = message_get(connection, session, id)? else {
+        return Ok(None);
+    };
+    Seen::of(connection, session).row(placed, &line)
+}
+
+/// First what is inherited, then the session's own lines in the order of opening.
+pub(in super::super) fn tree_page(
+    connection: &Connection,
+    session: SessionId,
+    after: Option<Point>,
+    many: usize,
+) -> Result<Vec<TreeRow>, StoreError> {
+    let lines = concat!(
+        "SELECT ",
+        line_columns!(),
+        " FROM lines WHERE session_id = ?1 AND end_pos > coalesce(parent_pos + 1, 0) \
+           AND id >= coalesce((SELECT id FROM lines WHERE line = ?2 AND session_id = ?1), 0) ORDER BY id LIMIT ?3"
+    );
+    let mut seen = Seen::of(connection, session);
+    let mut parts: Vec<(Line, Range)> = vec![];
+    let inherits = match after {
+        None => seen.inherited()?.ranges().to_vec(),
+        Some(after) => seen.inherited()?.ahead(after),
+    };
+    for range in inherits {
+        parts.push((line_known(connection, range.line)?, range));
+    }
+    let id = after.map(|after| after.line.0);
+    for line in all(connection, lines, params![session.bytes(), id, limit(many.saturating_add(1))], line)? {
+        parts.push((line, Range { line: line.id, from: line.start(), to: line.end - 1 }));
+    }
     let sql = concat!(
         "SELECT ",
         message_columns!(),
-        " FROM messages WHERE line = ?1 AND pos BETWEEN ?2 AND ?3 ORDER BY pos"
+        " FROM messages WHERE line = ?1 AND pos BETWEEN ?2 AND ?3 ORDER BY pos LIMIT ?4"
     );
-    all(connection, sql, params![range.line.0, range.from, range.to], message)
+    let mut rows: Vec<TreeRow> = vec![];
+    for (line, range) in parts {
+        // What was shown last is not shown again.
+        let from = after.filter(|after| range.contains(*after)).map_or(range.from, |after| after.pos + 1);
+        let left = limit(many - rows.len());
+        for placed in all(connection, sql, params![range.line.0, from, range.to, left], message)? {
+            rows.extend(seen.row(placed, &line)?);
+        }
+        if rows.len() == many {
+            break;
+        }
+    }
+    Ok(rows)
+}
+
+/// What one session sees.
+struct Seen<'a> {
+    connection: &'a Connection,
+    session: SessionId,
+    /// What it inherits, once that was needed.
+    inherited: Option<Inherited>,
+}
+
+impl View for Seen<'_> {
+    type Error = StoreError;
+
+    fn ahead(&mut self, at: Point) -> Result<Vec<Range>, StoreError> {
+        match self.own(at.line)?.filter(|line| (line.start()..line.end).contains(&at.pos)) {
+            Some(line) => Ok(vec![Range { line: line.id, from: at.pos, to: line.end - 1 }]),
+            None => Ok(self.inherited()?.ahead(at)),
+        }
+    }
+
+    fn turn(&mut self, range: Range) -> Result<Option<Point>, StoreError> {
+        let sql = "SELECT c.to_line, c.pos + 1 FROM cursors AS c JOIN lines AS l ON l.line = c.to_line \
+                   WHERE c.session_id = ?1 AND c.line = ?2 AND c.pos BETWEEN ?3 AND ?4 AND l.parent_line = c.line \
+                     AND l.parent_pos = c.pos AND l.abandoned = 0 AND l.end_pos > c.pos + 1 ORDER BY c.pos LIMIT 1";
+        let within = params![self.session.bytes(), range.line.0, range.from, range.to];
+        one(self.connection, sql, within, place)
+    }
+
+    fn newest(&mut self, at: Point) -> Result<Option<Point>, StoreError> {
+        let sql = "SELECT line, parent_pos + 1 FROM lines WHERE parent_line = ?2 AND parent_pos = ?3 \
+                     AND session_id = ?1 AND abandoned = 0 AND end_pos > parent_pos + 1 ORDER BY id DESC LIMIT 1";
+        one(self.connection, sql, params![self.session.bytes(), at.line.0, at.pos], place)
+    }
+}
+
+impl<'a> Seen<'a> {
+    fn of(connection: &'a Connection, session: SessionId) -> Self {
+        Self { connection, session, inherited: None }
+    }
+
+    fn inherited(&mut self) -> Result<&Inherited, StoreError> {
+        let inherited = match self.inherited.take() {
+            Some(inherited) => inherited,
+            None => {
+                let sql = "SELECT base_line, base_pos FROM sessions WHERE session_id = ?1";
+                let base = one(self.connection, sql, [self.session.bytes()], |columns| columns.point())?;
+                Inherited::new(ranges(base.flatten(), |id| parent_of(self.connection, id))?)
+            }
+        };
+        Ok(self.inherited.insert(inherited))
+    }
+
+    /// The line, if it is the session's own.
+    fn own(&self, id: LineId) -> Result<Option<Line>, StoreError> {
+        let sql = concat!("SELECT ", line_columns!(), " FROM lines WHERE line = ?1 AND session_id = ?2");
+        one(self.connection, sql, params![id.0, self.session.bytes()], line)
+    }
+
+    fn contains(&mut self, point: Point) -> Result<bool, StoreError> {
+        Ok(self.own(point.line)?.is_some_and(|line| line.start() <= point.pos)
+            || !self.inherited()?.ahead(point).is_empty())
+    }
+
+    /// The message that goes straight on from `at`.
+    fn straight(&mut self, at: Point) -> Result<Option<Point>, StoreError> {
+        let next = Point { pos: at.pos + 1, ..at };
+        match self.own(at.line)? {
+            Some(line) => Ok((next.pos < line.end).then_some(next)),
+            None => Ok(self.inherited()?.next(Some(at))),
+        }
+    }
+
+    fn row(&mut self, placed: PlacedMessage, line: &Line) -> Result<Option<TreeRow>, StoreError> {
+        let Some(point) = placed.point else { return Ok(None) };
+        let above = match point.pos > line.start() {
+            true => Some(Point { pos: point.pos - 1, ..point }),
+            false => line.parent,
+        };
+        let here = |point: Point| Range { line: point.line, from: point.pos, to: point.pos };
+        // Only the first message of a line can be turned to.
+        let turned = above.filter(|above| above.line != point.line).map(|above| self.turn(here(above)));
+        let followed = turned.transpose()?.flatten() == Some(point);
+        let next = match self.turn(here(point))? {
+            Some(turn) => Some(turn),
+            None => self.straight(point)?,
+        };
+        let sql = "SELECT message_id FROM messages WHERE line = ?1 AND pos = ?2";
+        let id = |point: Option<Point>| match point {
+            Some(point) => {
+                one(self.connection, sql, params![point.line.0, point.pos], |columns| columns.id())
+            }
+            None => Ok(None),
+        };
+        Ok(Some(TreeRow {
+            message: placed.message,
+            point,
+            abandoned: line.abandoned,
+            parent: id(above)?,
+            above,
+            followed,
+            cursor: id(next)?,
+        }))
+    }
+}
+
+fn place(columns: &mut Columns<'_>) -> rusqlite::Result<Point> {
+    Ok(Point { line: LineId(columns.get()?), pos: columns.get()? })
+}
+
+fn message_at(connection: &Connection, point: Point) -> Result<Option<PlacedMessage>, StoreError> {
+    let sql = concat!("SELECT ", message_columns!(), " FROM messages WHERE line = ?1 AND pos = ?2");
+    one(connection, sql, params![point.line.0, point.pos], message)
+}
+
+fn parent_of(connection: &Connection, id: LineId) -> Result<Option<Point>, StoreError> {
+    line_known(connection, id).map(|line| line.parent)
 }
 
 fn line_known(connection: &Connection, id: LineId) -> Result<Line, StoreError> {

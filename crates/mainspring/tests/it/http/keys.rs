@@ -121,11 +121,13 @@ async fn a_key_that_is_over_opens_nothing_and_ends_its_streams() {
     let ada = server.member("ada", "acme").await;
     assert_eq!(ada.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 201);
     let mut adas = ada.stream("/v1/sessions/a/events").await;
+    let mut feed = ada.stream("/v1/feed").await;
+    assert_eq!(feed.next().await.unwrap().event, "snapshot");
     for _ in 0..2 {
         assert_eq!(server.revoke(&ada.id).await, StatusCode::NO_CONTENT);
     }
-    // The end of the stream is the event that is waited for.
-    assert!(adas.next().await.is_none());
+    // The end of the streams is the event that is waited for.
+    assert!(adas.next().await.is_none() && feed.next().await.is_none());
     let (status, problem) = ada.get("/v1/sessions/a").await;
     assert_eq!((status, &problem["code"]), (401, &json!("authentication")));
 
@@ -198,8 +200,9 @@ async fn what_creates_creates_once_and_no_secret_is_kept_or_shown_again() {
     let once = |path: &str, body: Value| {
         answer(server.request(Method::POST, path).header("idempotency-key", "k1").json(&body))
     };
-    let (status, session) = once("/v1/sessions", json!({"title": "tea"})).await;
+    let (status, mut session) = once("/v1/sessions", json!({"title": "tea"})).await;
     assert_eq!(status, StatusCode::CREATED);
+    session["opening"] = json!("existing");
     let (status, again) = once("/v1/sessions", json!({"title": "tea"})).await;
     assert_eq!((status, &again), (StatusCode::OK, &session));
     let (status, problem) = once("/v1/sessions", json!({"title": "coffee"})).await;
@@ -215,7 +218,7 @@ async fn what_creates_creates_once_and_no_secret_is_kept_or_shown_again() {
 
     let secret = secret.as_str().unwrap().strip_prefix("msk_").unwrap();
     let mut looked = 0;
-    for entry in std::fs::read_dir(server._dir.path().join("state")).unwrap() {
+    for entry in std::fs::read_dir(server.dir.path().join("state")).unwrap() {
         let Ok(bytes) = std::fs::read(entry.unwrap().path()) else { continue };
         looked += bytes.len();
         assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()));
@@ -235,14 +238,15 @@ async fn a_session_is_set_and_cleared_as_a_whole() {
     for (name, value) in settings.as_object().unwrap() {
         assert_eq!(&session[name], value, "{name}");
     }
-    let run = server.prompt("a", "say hi").await;
+    let run = server.ended(&server.prompt("a", "say hi").await).await;
     assert_eq!(
         run["options"],
         json!({"model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home"})
     );
     let patch = |body: Value| answer(server.request(Method::PATCH, "/v1/sessions/a").json(&body));
     let bad = patch(json!({"title": "never", "modelOptions": 1})).await;
-    assert_eq!((bad.0, server.get("/v1/sessions/a").await.1.get("title")), (StatusCode::BAD_REQUEST, None));
+    let title = server.get("/v1/sessions/a").await.1["title"].clone();
+    assert_eq!((bad.0, title), (StatusCode::BAD_REQUEST, json!("say hi")));
     let clear = json!({"model": null, "systemPrompt": null, "modelOptions": null, "cwd": null, "metadata": null, "modelProfile": "fast"});
     let (status, session) = patch(clear).await;
     assert_eq!(

@@ -1,0 +1,211 @@
+//! The HTTP API: what a request and a streamed delta cost, beside a bare server that does one commit or one read.
+
+use std::time::{Duration, Instant};
+
+use mainspring_core::SessionId;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use crate::adapter::{PACE, ages};
+use crate::history::Maker;
+use crate::stats::{median, ms, percentile};
+use crate::table::{Goal, Table};
+use crate::{start, world};
+
+pub(crate) mod client;
+pub(crate) mod server;
+use client::{Client, Frames, between};
+use server::{BARE, OURS, Server};
+
+const ROUNDS: usize = 5;
+/// Clients, and the requests each sends in a round.
+const LOADS: [(usize, usize); 2] = [(1, 200), (64, 20)];
+/// Sessions of each client, so that a prompt does not meet the turn of the one before.
+const SESSIONS: usize = 16;
+const READ_CLIENTS: usize = 32;
+const READ_TIME: Duration = Duration::from_millis(700);
+const PACE_DELTAS: usize = 2_000;
+
+pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
+    let folder = world::Folder::new();
+    let (path, bare) = (folder.file("ours.sqlite3"), folder.file("bare.sqlite3"));
+    let (sessions, talk, bare_talk) = runtime.block_on(async {
+        let (maker, store, other) = (Maker::new(), world::store(&path), world::store(&bare));
+        let mut sessions = vec![];
+        for _ in 0..LOADS.map(|(clients, _)| clients).into_iter().max().unwrap() * SESSIONS {
+            sessions.push(maker.talk(&*store, 0).await);
+        }
+        (sessions, maker.talk(&*store, 50).await, maker.talk(&*other, 50).await)
+    });
+    let (ours, bare) = (Server::start(OURS, &path), Server::start(BARE, &bare));
+    runtime.block_on(async {
+        for (clients, requests) in LOADS {
+            accept(&ours, &bare, &sessions, clients, requests, table).await;
+        }
+        delta(&ours, &bare, talk, table).await;
+        let show = (format!("/v1/sessions/{talk}"), format!("/session/{bare_talk}"));
+        reads(&ours, &bare, "session show", show, table).await;
+        let page = (format!("/v1/sessions/{talk}/events?limit=50"), format!("/events/{bare_talk}"));
+        reads(&ours, &bare, "page of 50 events", page, table).await;
+    });
+    daemon(runtime, table);
+}
+
+async fn accept(
+    ours: &Server,
+    bare: &Server,
+    sessions: &[SessionId],
+    clients: usize,
+    requests: usize,
+    table: &mut Table,
+) {
+    let prompt = format!(r#"{{"prompt":"{}"}}"#, world::text(500));
+    let (mut times, mut baseline) = (vec![], vec![]);
+    for _ in 0..ROUNDS {
+        let path = |client: usize, no: usize| {
+            format!("/v1/sessions/{}/runs", sessions[client * SESSIONS + no % SESSIONS])
+        };
+        times.extend(posts(ours, clients, requests, &prompt, path).await);
+        baseline.extend(posts(bare, clients, requests, &prompt, |_, _| "/commit".into()).await);
+    }
+    let people = if clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") };
+    for (name, part) in [("p50", 0.5), ("p99", 0.99)] {
+        let (ours, bare) = (percentile(&times, part), percentile(&baseline, part));
+        let measure = format!("prompt to acknowledgement over HTTP, {people}, {name}");
+        table.line(measure, ours, Some((bare, "bare axum, one commit")), "ms", Goal::None);
+    }
+}
+
+/// How long each request took, in milliseconds.
+async fn posts(
+    server: &Server,
+    clients: usize,
+    requests: usize,
+    body: &str,
+    path: impl Fn(usize, usize) -> String,
+) -> Vec<f64> {
+    let mut tasks = JoinSet::new();
+    for client in 0..clients {
+        let paths: Vec<String> = (0..requests).map(|no| path(client, no)).collect();
+        let (mut connection, body) = (Client::open(server.port, &server.token).await, body.to_owned());
+        tasks.spawn(async move {
+            let mut times = vec![];
+            for path in paths {
+                let begin = Instant::now();
+                connection.send("POST", &path, &body).await;
+                times.push(ms(begin.elapsed()));
+            }
+            times
+        });
+    }
+    tasks.join_all().await.concat()
+}
+
+async fn delta(ours: &Server, bare: &Server, session: SessionId, table: &mut Table) {
+    let (mut times, mut baseline) = (vec![], vec![]);
+    for _ in 0..3 {
+        let path = format!("/v1/sessions/{session}/runs");
+        let body = format!(r#"{{"prompt":"{PACE_DELTAS}","adapter":"{PACE}"}}"#);
+        let frames = Frames::open(ours.port, &ours.token, "POST", &path, &body).await;
+        times.extend(listen(frames).await);
+        let path = format!("/pace/{PACE_DELTAS}");
+        baseline.extend(listen(Frames::open(bare.port, &bare.token, "GET", &path, "").await).await);
+    }
+    for (name, part, goal) in [("p50", 0.5, Goal::None), ("p99", 0.99, Goal::AtMost(2_000.0))] {
+        table.line(
+            format!("delta over HTTP to 1 subscriber, {name}, 1,000/s"),
+            percentile(&times, part) * 1e3,
+            Some((percentile(&baseline, part) * 1e3, "bare axum, from a timer")),
+            "µs",
+            goal,
+        );
+    }
+}
+
+/// How late each delta came, in milliseconds.
+async fn listen(mut frames: Frames) -> Vec<f64> {
+    let mut late = vec![];
+    while let Some(frame) = frames.next().await {
+        let streams = frame.contains("message.delta") || !frame.contains("event: ");
+        if let Some(text) = between(frame, r#""text":""#, "\"").filter(|_| streams) {
+            late.extend(ages(text).map(ms));
+        }
+    }
+    late
+}
+
+async fn reads(
+    ours: &Server,
+    bare: &Server,
+    name: &str,
+    (path, bare_path): (String, String),
+    table: &mut Table,
+) {
+    let (mut rates, mut baseline) = (vec![], vec![]);
+    for _ in 0..ROUNDS {
+        rates.push(rate(ours, &path).await);
+        baseline.push(rate(bare, &bare_path).await);
+    }
+    let measure = format!("{name} over HTTP, {READ_CLIENTS} clients");
+    table.line(measure, median(&rates), Some((median(&baseline), "bare axum, one read")), "/s", Goal::None);
+}
+
+/// Requests per second.
+async fn rate(server: &Server, path: &str) -> f64 {
+    let mut tasks = JoinSet::new();
+    let mut clients = vec![];
+    for _ in 0..READ_CLIENTS {
+        clients.push(Client::open(server.port, &server.token).await);
+    }
+    let begin = Instant::now();
+    for mut client in clients {
+        let path = path.to_owned();
+        tasks.spawn(async move {
+            let mut count = 0;
+            while begin.elapsed() < READ_TIME {
+                client.get(&path).await;
+                count += 1;
+            }
+            count
+        });
+    }
+    let count: usize = tasks.join_all().await.into_iter().sum();
+    count as f64 / begin.elapsed().as_secs_f64()
+}
+
+/// The program as people run it: how long it takes to answer, and what it weighs then.
+fn daemon(runtime: &Runtime, table: &mut Table) {
+    let folder = world::Folder::new();
+    let (full, empty, bare) = (folder.file("full"), folder.file("empty"), folder.file("bare.sqlite3"));
+    drop((Server::daemon(&full), Server::daemon(&empty), world::store(&bare)));
+    let store = world::store(&full.join("mainspring.sqlite3"));
+    runtime.block_on(start::fill(&store));
+    drop(store);
+    let begun = |start: &dyn Fn() -> Server| {
+        let begin = Instant::now();
+        let server = start();
+        let time = ms(begin.elapsed());
+        [time, server.resident().0]
+    };
+    let mut starts = [vec![], vec![], vec![]];
+    for _ in 0..ROUNDS {
+        starts[0].push(begun(&|| Server::daemon(&full)));
+        starts[1].push(begun(&|| Server::daemon(&empty)));
+        starts[2].push(begun(&|| Server::start(BARE, &bare)));
+    }
+    let part = |of: usize, at: usize| median(&starts[of].iter().map(|start| start[at]).collect::<Vec<_>>());
+    let line =
+        [("start of the daemon until it listens", "ms", 0, 200.0), ("idle RSS of the daemon", "MB", 1, 30.0)];
+    for (measure, unit, at, most) in line {
+        let goal = Goal::AtMost(most);
+        table.line(
+            format!("{measure}, none stored"),
+            part(1, at),
+            Some((part(2, at), "bare axum")),
+            unit,
+            goal,
+        );
+        let measure = format!("{measure}, 100,000 stored sessions");
+        table.line(measure, part(0, at), Some((part(1, at), "none stored")), unit, goal);
+    }
+}

@@ -1,0 +1,224 @@
+//! The servers that are measured, each a process of its own: ours, and a bare one that does one commit or one read.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path as Named, State};
+use axum::response::sse::{Event, Sse};
+use axum::routing::{get, post};
+use axum::serve::ListenerExt;
+use axum::{Json, Router};
+use futures_util::stream;
+use mainspring_edges::http::{Access, Http, HttpLimits};
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::ids::Ids;
+use mainspring_kernel::kernel::{Kernel, Options};
+use parking_lot::Mutex;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::adapter;
+use crate::{raw, world};
+
+/// The argument that makes this program our server.
+pub(crate) const OURS: &str = "--serve-ours";
+/// The argument that makes this program the bare server.
+pub(crate) const BARE: &str = "--serve-bare";
+pub(crate) const TOKEN: &str = "benchmark";
+/// How many connections the bare server reads with, as ours does.
+const READERS: usize = 4;
+
+/// A server in a process of its own; it ends when this is dropped.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) port: u16,
+    pub(crate) token: String,
+}
+
+impl Server {
+    /// This program, called with `mode`, on the database at `path`.
+    pub(crate) fn start(mode: &str, path: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut child =
+            command.arg(mode).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self { child, port: line.trim().parse().unwrap(), token: TOKEN.into() }
+    }
+
+    /// The program itself, as people run it, on the state directory `dir`. It is built beside this one.
+    pub(crate) fn daemon(dir: &Path) -> Self {
+        let mut child = mainspring(dir)
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("build it first: cargo build --release -p mainspring");
+        let mut line = String::new();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        let address = line.split_whitespace().find_map(|word| word.strip_prefix("http://127.0.0.1:"));
+        let port = address.unwrap_or_else(|| panic!("{line}")).parse().unwrap();
+        // Nobody reads what else it says, but it may say it.
+        std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        let token = std::fs::read_to_string(dir.join("token")).unwrap().trim().to_owned();
+        Self { child, port, token }
+    }
+
+    /// Resident memory now and at its most, in megabytes.
+    pub(crate) fn resident(&self) -> (f64, f64) {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let megabytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().trim_end_matches("kB").trim().parse::<f64>().unwrap() / 1024.0
+        };
+        (megabytes("VmRSS:"), megabytes("VmHWM:"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn mainspring(dir: &Path) -> Command {
+    let mut path: PathBuf = std::env::current_exe().unwrap();
+    path.set_file_name("mainspring");
+    let mut command = Command::new(path);
+    command.env("MAINSPRING_STATE_DIR", dir).env("MAINSPRING_MAX_WORKERS", "1024");
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+/// What the child does that is our server.
+pub(crate) fn ours(path: &Path) {
+    world::runtime().block_on(async {
+        let options = Options {
+            adapter: adapter::ANSWER.into(),
+            idle_unload: 60 * 60 * 1_000,
+            max_workers: 1_024,
+            ..Options::default()
+        };
+        let store = world::store(path);
+        let kernel =
+            Kernel::start(store, adapter::all(), options, Clock::system(), Ids::system()).await.unwrap();
+        let access = Access::new(TOKEN, world::OWNER);
+        serve(Http::new(kernel, access, HttpLimits::default(), CancellationToken::new()).router()).await;
+    });
+}
+
+struct Bare {
+    writer: Mutex<Connection>,
+    readers: Vec<Mutex<Connection>>,
+}
+
+/// What the child does that is the bare server.
+pub(crate) fn bare(path: &Path) {
+    let writer = raw::connect(path);
+    writer.execute_batch("CREATE TABLE IF NOT EXISTS prompts (id INTEGER PRIMARY KEY, body TEXT)").unwrap();
+    let readers = (0..READERS).map(|_| Mutex::new(raw::connect(path))).collect();
+    let state = Arc::new(Bare { writer: Mutex::new(writer), readers });
+    world::runtime().block_on(async {
+        let router = Router::new()
+            .route("/commit", post(commit))
+            .route("/session/{session}", get(session))
+            .route("/events/{session}", get(events))
+            .route("/pace/{count}", get(pace))
+            .with_state(state);
+        serve(router).await;
+    });
+}
+
+async fn serve(router: Router) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("{}", listener.local_addr().unwrap().port());
+    // It ends with whoever started it.
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
+    // As ours does.
+    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+    axum::serve(listener, router).await.unwrap();
+}
+
+async fn commit(State(bare): State<Arc<Bare>>, body: String) -> Json<Value> {
+    let id = tokio::task::block_in_place(|| {
+        let writer = bare.writer.lock();
+        raw::transaction(&writer, || {
+            writer
+                .prepare_cached("INSERT INTO prompts (body) VALUES (?1)")
+                .unwrap()
+                .execute([&body])
+                .unwrap();
+        });
+        writer.last_insert_rowid()
+    });
+    Json(json!({"id": id}))
+}
+
+impl Bare {
+    /// Reads with a connection that is free.
+    fn read<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
+        tokio::task::block_in_place(|| {
+            let free = self.readers.iter().find_map(Mutex::try_lock);
+            read(&free.unwrap_or_else(|| self.readers[0].lock()))
+        })
+    }
+}
+
+async fn session(State(bare): State<Arc<Bare>>, Named(session): Named<String>) -> Json<Value> {
+    let id = session_bytes(&session);
+    Json(bare.read(|connection| {
+        let sql =
+            "SELECT owner_id, title, status, metadata_json, version FROM sessions WHERE session_id = ?1";
+        let mut statement = connection.prepare_cached(sql).unwrap();
+        statement
+            .query_row([id], |row| {
+                Ok(json!({
+                    "owner": row.get::<_, String>(0)?, "title": row.get::<_, Option<String>>(1)?,
+                    "status": row.get::<_, String>(2)?, "metadata": row.get::<_, String>(3)?,
+                    "version": row.get::<_, i64>(4)?, "session": session,
+                }))
+            })
+            .unwrap()
+    }))
+}
+
+async fn events(State(bare): State<Arc<Bare>>, Named(session): Named<String>) -> Json<Value> {
+    let id = session_bytes(&session);
+    Json(bare.read(|connection| {
+        let sql = "SELECT event_seq, e.type, payload, m.content FROM events AS e LEFT JOIN messages AS m USING (message_id)
+                   WHERE e.session_id = ?1 ORDER BY event_seq LIMIT 50";
+        let mut statement = connection.prepare_cached(sql).unwrap();
+        let rows = statement.query_map([id], |row| {
+            Ok(json!({
+                "cursor": row.get::<_, i64>(0)?, "type": row.get::<_, String>(1)?,
+                "payload": row.get::<_, String>(2)?, "content": row.get::<_, Option<String>>(3)?,
+            }))
+        });
+        rows.unwrap().collect::<Result<_, _>>().unwrap()
+    }))
+}
+
+fn session_bytes(session: &str) -> Vec<u8> {
+    session.parse::<mainspring_core::SessionId>().unwrap().as_bytes().to_vec()
+}
+
+async fn pace(
+    Named(count): Named<usize>,
+) -> Sse<impl stream::Stream<Item = Result<Event, std::convert::Infallible>>> {
+    let tick = tokio::time::interval(Duration::from_millis(1));
+    Sse::new(stream::unfold((tick, count), |(mut tick, left)| async move {
+        tick.tick().await;
+        let frame = || Event::default().data(json!({"text": adapter::stamp()}).to_string());
+        (left > 0).then(|| (Ok(frame()), (tick, left - 1)))
+    }))
+}

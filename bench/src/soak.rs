@@ -1,0 +1,193 @@
+//! Soak: very many readers of one session, and very many sessions that stream at once. Everything must arrive.
+//!
+//! The server is the daemon, a process of its own, so that the memory is its alone.
+
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use crate::http::client::{Client, Frames, between};
+use crate::http::server::Server;
+use crate::table::{Goal, Table};
+use crate::world;
+
+const READERS: usize = 10_000;
+const SESSIONS: usize = 1_000;
+/// How many connections are made at once.
+const AT_ONCE: usize = 200;
+/// What the agent says: a word every 100 ms, for 10 seconds.
+const SCRIPT: &str = r#"{"prompt":"stream 100 every 100ms the-quick-brown-fox-jumps-over"}"#;
+
+pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
+    files_allow();
+    runtime.block_on(async {
+        readers(table).await;
+        sessions(table).await;
+    });
+}
+
+/// As many open files as the system lets us have; the server inherits it.
+fn files_allow() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    assert!(
+        maximum.is_none_or(|most| most > READERS as u64 + 100),
+        "too few open files are allowed: {maximum:?}"
+    );
+}
+
+/// What one reader was shown.
+#[derive(Default)]
+struct Seen {
+    events: Vec<u64>,
+    frames: u64,
+    /// Bytes of text that came as deltas.
+    bytes: u64,
+    /// Bytes that came neither as deltas nor within a completed message.
+    lost: u64,
+    pos: u64,
+}
+
+impl Seen {
+    /// True when the run has ended.
+    fn take(&mut self, frame: &str) -> bool {
+        let Some((cursor, pos)) = between(frame, "id: ", "\n").and_then(|id| id.split_once('.')) else {
+            return false;
+        };
+        let (cursor, pos): (u64, u64) = (cursor.parse().unwrap(), pos.parse().unwrap());
+        self.frames += 1;
+        if frame.contains("event: message.delta") {
+            let text = between(frame, r#""text":""#, "\"").unwrap().len() as u64;
+            self.bytes += text;
+            self.lost += pos - text - self.pos;
+        } else {
+            self.events.push(cursor);
+            // A completed message brings all of its text, seen or not.
+            self.lost += if frame.contains("event: message.completed") { 0 } else { pos - self.pos };
+        }
+        self.pos = pos;
+        frame.contains("event: run.succeeded")
+    }
+}
+
+async fn read(mut frames: Frames, from: u64) -> Seen {
+    let mut seen = Seen { pos: from, ..Seen::default() };
+    while let Some(frame) = frames.next().await {
+        if seen.take(frame) {
+            return seen;
+        }
+    }
+    panic!("a stream ended before the run did");
+}
+
+async fn readers(table: &mut Table) {
+    let folder = world::Folder::new();
+    let server = Server::daemon(&folder.file("state"));
+    let mut client = Client::open(server.port, &server.token).await;
+    client.send("POST", "/v1/sessions", r#"{"key":"one"}"#).await;
+    let before = server.resident().0;
+    let begin = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..READERS / AT_ONCE {
+        let mut opening = JoinSet::new();
+        for _ in 0..AT_ONCE {
+            let (port, token) = (server.port, server.token.clone());
+            opening
+                .spawn(async move { Frames::open(port, &token, "GET", "/v1/sessions/one/events", "").await });
+        }
+        for frames in opening.join_all().await {
+            tasks.spawn(read(frames, 0));
+        }
+    }
+    let opened = begin.elapsed();
+    let (begin, held) = (Instant::now(), server.resident().0);
+    client.send("POST", "/v1/sessions/one/runs", SCRIPT).await;
+    let seen = tasks.join_all().await;
+    let streamed = begin.elapsed();
+    let expected = stored(&mut client, "one").await;
+    report(table, &format!("{READERS} readers of one session"), &seen, |_| expected[1..].to_vec(), streamed);
+    table.line(
+        format!("{READERS} readers: until all were there"),
+        opened.as_secs_f64(),
+        None,
+        "s",
+        Goal::None,
+    );
+    weigh(table, &format!("{READERS} readers"), &server, before, held).await;
+}
+
+async fn sessions(table: &mut Table) {
+    let folder = world::Folder::new();
+    let server = Server::daemon(&folder.file("state"));
+    let mut client = Client::open(server.port, &server.token).await;
+    let before = server.resident().0;
+    let begin = Instant::now();
+    let mut tasks = JoinSet::new();
+    for no in 0..SESSIONS {
+        let key = format!("s{no}");
+        client.send("POST", "/v1/sessions", &format!(r#"{{"key":"{key}"}}"#)).await;
+        let path = format!("/v1/sessions/{key}/runs");
+        let frames = Frames::open(server.port, &server.token, "POST", &path, SCRIPT).await;
+        tasks.spawn(async move { (no, read(frames, 0).await) });
+    }
+    let held = server.resident().0;
+    let mut seen = tasks.join_all().await;
+    let streamed = begin.elapsed();
+    seen.sort_by_key(|(no, _)| *no);
+    let mut expected = vec![];
+    for no in 0..SESSIONS {
+        expected.push(stored(&mut client, &format!("s{no}")).await[1..].to_vec());
+    }
+    let seen: Vec<Seen> = seen.into_iter().map(|(_, seen)| seen).collect();
+    report(
+        table,
+        &format!("{SESSIONS} sessions that stream at once"),
+        &seen,
+        |no| expected[no].clone(),
+        streamed,
+    );
+    weigh(table, &format!("{SESSIONS} sessions"), &server, before, held).await;
+}
+
+/// The cursors of all events of a session.
+async fn stored(client: &mut Client, key: &str) -> Vec<u64> {
+    let page = client.get(&format!("/v1/sessions/{key}/events?limit=500")).await;
+    let page: serde_json::Value = serde_json::from_str(&page).unwrap();
+    page["items"].as_array().unwrap().iter().map(|event| event["cursor"].as_u64().unwrap()).collect()
+}
+
+fn report(
+    table: &mut Table,
+    what: &str,
+    seen: &[Seen],
+    expected: impl Fn(usize) -> Vec<u64>,
+    time: Duration,
+) {
+    let (mut lost, mut doubled) = (0, 0);
+    for (no, seen) in seen.iter().enumerate() {
+        let expected = expected(no);
+        lost += expected.iter().filter(|cursor| !seen.events.contains(cursor)).count() as u64 + seen.lost;
+        doubled +=
+            (seen.events.len() - seen.events.iter().collect::<std::collections::HashSet<_>>().len()) as u64;
+        doubled += seen.events.iter().filter(|cursor| !expected.contains(cursor)).count() as u64;
+    }
+    let sum = |part: fn(&Seen) -> u64| seen.iter().map(part).sum::<u64>() as f64;
+    let frames = sum(|seen| seen.frames);
+    table.line(format!("{what}: events and deltas delivered"), frames, None, "", Goal::None);
+    table.line(format!("{what}: delivered per second"), frames / time.as_secs_f64(), None, "/s", Goal::None);
+    table.line(format!("{what}: events and bytes lost"), lost as f64, None, "", Goal::AtMost(0.0));
+    table.line(format!("{what}: events seen twice"), doubled as f64, None, "", Goal::AtMost(0.0));
+    table.line(format!("{what}: time (the stream takes 10 s)"), time.as_secs_f64(), None, "s", Goal::None);
+}
+
+async fn weigh(table: &mut Table, what: &str, server: &Server, before: f64, held: f64) {
+    // What a closed connection held is given back soon, not at once.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (after, peak) = server.resident();
+    let parts = [("before", before), ("with all connected", held), ("peak", peak), ("after", after)];
+    for (when, resident) in parts {
+        table.line(format!("{what}: RSS of the daemon, {when}"), resident, None, "MB", Goal::None);
+    }
+}

@@ -1,0 +1,78 @@
+//! Server-sent events over connections that come back.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use mainspring_core::Position;
+use sse_stream::{Sse, SseByteStream};
+
+use crate::{Client, Error};
+
+/// The pauses between tries to come back: the first, and the longest.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
+
+type Open = Pin<Box<dyn Stream<Item = Result<Sse, sse_stream::Error>> + Send>>;
+
+/// The frames of one address, connection after connection.
+pub(crate) struct Frames {
+    pub(crate) client: Client,
+    path: Vec<String>,
+    open: Option<Open>,
+    failures: u32,
+    pub(crate) tries: u32,
+}
+
+impl Frames {
+    pub(crate) fn of(client: Client, path: &[&str]) -> Self {
+        let path = path.iter().map(|part| (*part).to_owned()).collect();
+        Self { client, path, open: None, failures: 0, tries: u32::MAX }
+    }
+
+    /// The next frame; a connection that is new begins after `at`. May be dropped and called again.
+    pub(crate) async fn next(&mut self, at: Option<Position>) -> Result<Sse, Error> {
+        loop {
+            let Some(open) = &mut self.open else {
+                self.connect(at).await?;
+                continue;
+            };
+            match open.next().await {
+                Some(Ok(frame)) => {
+                    self.failures = 0;
+                    return Ok(frame);
+                }
+                // It broke, or the server stops.
+                Some(Err(_)) | None => self.open = None,
+            }
+        }
+    }
+
+    async fn connect(&mut self, at: Option<Position>) -> Result<(), Error> {
+        loop {
+            self.pause().await;
+            let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
+            let connected = self.client.stream(&path, at).await;
+            // One that says nothing counts as a failure too.
+            self.failures += 1;
+            match connected {
+                Ok(response) => {
+                    self.open = Some(Box::pin(SseByteStream::new(response.bytes_stream())));
+                    return Ok(());
+                }
+                Err(error) if error.is_retryable() && self.failures < self.tries => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Doubles with each failure in a row.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a client has no kernel's clock; nothing depends on when it returns"
+    )]
+    async fn pause(&self) {
+        if let Some(doublings) = self.failures.checked_sub(1) {
+            tokio::time::sleep(PAUSE.0.saturating_mul(1 << doublings.min(10)).min(PAUSE.1)).await;
+        }
+    }
+}

@@ -1,0 +1,52 @@
+use super::*;
+
+fn id(n: u16) -> SessionId {
+    let mut bytes = [0; 16];
+    bytes[14..].copy_from_slice(&n.to_be_bytes());
+    SessionId::from_random(bytes)
+}
+
+fn session(n: u16) -> LiveSession {
+    LiveSession { session_id: id(n), key: None, title: None, status: LiveStatus::Idle }
+}
+
+fn pull(feed: &mut LiveFeed) -> Vec<LiveChange> {
+    let mut all = vec![];
+    loop {
+        feed.pull();
+        match feed.pending.pop_front() {
+            Some(change) => all.push(change),
+            None => return all,
+        }
+    }
+}
+
+#[test]
+fn what_is_forgotten_is_found_out_by_comparing() {
+    let board = Board::default();
+    let count = u16::try_from(GONE * 2).unwrap();
+    (0..count).for_each(|n| board.put("a", session(n)));
+    let mut feed = board.read("a");
+    (0..count).for_each(|n| board.remove("a", id(n), n % 2 == 0));
+    board.put("a", session(count));
+    let told = pull(&mut feed);
+    let of = |kind: &str| told.iter().filter(|change| change.kind() == kind).count();
+    assert_eq!(told.len(), usize::from(count) + 1);
+    // Of those that are remembered it is known which were deleted; the others are closed, which is true as well.
+    assert_eq!((of("deleted"), of("closed"), of("opened")), (GONE / 2, GONE * 3 / 2, 1));
+    assert_eq!(feed.held(), 1);
+}
+
+#[test]
+fn nothing_is_kept_of_an_owner_without_sessions_and_readers() {
+    let board = Board::default();
+    board.put("a", session(1));
+    let feed = board.read("a");
+    board.remove("a", id(1), false);
+    assert_eq!(board.0.lock().owners.len(), 1);
+    drop(feed);
+    assert_eq!(board.0.lock().owners.len(), 0);
+    board.put("a", session(1));
+    board.remove("a", id(1), false);
+    assert_eq!(board.0.lock().owners.len(), 0);
+}

@@ -1,0 +1,122 @@
+//! Meters: what this process has done so far, counted beside the work and never in its way.
+//!
+//! A commit costs a few additions, a delta none: streamed text is counted when the flusher comes for it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use mainspring_core::{RunStatus, Time};
+use parking_lot::Mutex;
+
+/// The upper edges of the buckets that commits are sorted into by how long they took, in seconds.
+pub const COMMIT_SECONDS: [f64; 13] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
+
+/// What has been done since the process started.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Counts {
+    /// Seconds since the kernel started.
+    pub uptime: f64,
+    /// Prompts that became runs.
+    pub runs_accepted: u64,
+    /// Runs that ended, by adapter and how.
+    pub runs_ended: BTreeMap<(String, &'static str), u64>,
+    /// Prompts that were refused because too many wait already.
+    pub queue_refusals: u64,
+    /// Changes made durable.
+    pub commits: u64,
+    /// Changes that could not be made durable.
+    pub commit_failures: u64,
+    /// Events made durable.
+    pub events: u64,
+    /// How many commits took how long: those of each bucket of [`COMMIT_SECONDS`], then the longer ones.
+    pub commit_buckets: [u64; COMMIT_SECONDS.len() + 1],
+    /// How long all commits took together, in seconds.
+    pub commit_seconds: f64,
+    /// Pieces of text that agents streamed.
+    pub deltas: u64,
+    /// Bytes of text that agents streamed.
+    pub streamed_bytes: u64,
+    /// Calls of attempts without authority that were refused.
+    pub late_calls: u64,
+    /// Readers of sessions, now.
+    pub subscribers: usize,
+}
+
+/// Counts. Shared by everything that is counted.
+#[derive(Debug, Default)]
+pub(crate) struct Meters {
+    started: Time,
+    pub(crate) runs_accepted: Meter,
+    pub(crate) queue_refusals: Meter,
+    pub(crate) commit_failures: Meter,
+    pub(crate) late_calls: Meter,
+    commits: Meter,
+    events: Meter,
+    commit_buckets: [Meter; COMMIT_SECONDS.len() + 1],
+    commit_nanos: Meter,
+    deltas: Meter,
+    streamed_bytes: Meter,
+    runs_ended: Mutex<BTreeMap<(String, &'static str), u64>>,
+    pub(crate) subscribers: AtomicUsize,
+}
+
+/// A number that grows.
+#[derive(Debug, Default)]
+pub(crate) struct Meter(AtomicU64);
+
+impl Meter {
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Meters {
+    pub(crate) fn new(started: Time) -> Self {
+        Self { started, ..Self::default() }
+    }
+
+    /// A commit of so many events was made durable.
+    pub(crate) fn committed(&self, events: usize, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let bucket = COMMIT_SECONDS.iter().position(|edge| seconds <= *edge).unwrap_or(COMMIT_SECONDS.len());
+        self.commits.add(1);
+        self.events.add(events as u64);
+        self.commit_buckets[bucket].add(1);
+        self.commit_nanos.add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Agents streamed this much.
+    pub(crate) fn streamed(&self, deltas: u64, bytes: u64) {
+        self.deltas.add(deltas);
+        self.streamed_bytes.add(bytes);
+    }
+
+    /// A run ended.
+    pub(crate) fn ended(&self, adapter: &str, status: RunStatus) {
+        *self.runs_ended.lock().entry((adapter.to_owned(), status.name())).or_default() += 1;
+    }
+
+    pub(crate) fn counts(&self, now: Time) -> Counts {
+        Counts {
+            uptime: now.since(self.started) as f64 / 1e3,
+            runs_accepted: self.runs_accepted.get(),
+            runs_ended: self.runs_ended.lock().clone(),
+            queue_refusals: self.queue_refusals.get(),
+            commits: self.commits.get(),
+            commit_failures: self.commit_failures.get(),
+            events: self.events.get(),
+            commit_buckets: std::array::from_fn(|bucket| self.commit_buckets[bucket].get()),
+            commit_seconds: self.commit_nanos.get() as f64 / 1e9,
+            deltas: self.deltas.get(),
+            streamed_bytes: self.streamed_bytes.get(),
+            late_calls: self.late_calls.get(),
+            subscribers: self.subscribers.load(Ordering::Relaxed),
+        }
+    }
+}

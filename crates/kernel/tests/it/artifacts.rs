@@ -1,0 +1,332 @@
+//! Artifacts: bytes before rows, once each, and gone with the last row that names them.
+
+use std::path::{Path, PathBuf};
+
+use mainspring_core::{AccessRole, Artifact, ArtifactRole, Block, Body, Limits, Message, Visibility};
+use mainspring_kernel::adapter::{End, HandleError};
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::kernel::{ArtifactQuery, Caller, NewArtifact, NewSession, RunRequest, SessionTarget};
+use mainspring_kernel::store::SessionRef;
+use mainspring_kernel::{Error, Options};
+use mainspring_store::Fault;
+use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
+
+use crate::puppet::{Manners, pull, puppet};
+use crate::world::{Disk, NOW, World, by, every_store, soon};
+
+/// A kernel that keeps artifacts, and where.
+async fn keeping(disk: Disk, folder: &TempDir, seed: u64) -> World {
+    let options = Options {
+        artifacts: Some(folder.path().join("artifacts")),
+        limits: Limits { artifact_bytes: 1 << 20, ..Limits::default() },
+        ..Options::default()
+    };
+    let world = World::boot(disk, options, vec![], Clock::manual(NOW), seed).await;
+    for key in ["a", "b"] {
+        let target = SessionTarget { key: Some(key.into()), ..SessionTarget::default() };
+        world.kernel.session_open(&world.me, &target, None).await.unwrap();
+    }
+    world
+}
+
+impl World {
+    async fn put(&self, key: &str, content: &[u8]) -> Result<Artifact, Error> {
+        self.put_once(key, content, None).await.map(|(artifact, _)| artifact)
+    }
+
+    async fn put_once(
+        &self,
+        key: &str,
+        content: &[u8],
+        once: Option<&str>,
+    ) -> Result<(Artifact, bool), Error> {
+        let mut content = content;
+        self.kernel.artifact_put(&self.me, &by(key), text_file(), once, &mut content).await
+    }
+
+    async fn bytes(&self, artifact: &Artifact, from: u64, length: Option<u64>) -> Vec<u8> {
+        let (_, mut reader) = self.kernel.artifact_read(&self.me, artifact.id, from, length).await.unwrap();
+        let mut bytes = vec![];
+        reader.read_to_end(&mut bytes).await.unwrap();
+        bytes
+    }
+
+    async fn list(&self, of: Result<SessionRef, mainspring_core::RunId>) -> Vec<Artifact> {
+        let query = ArtifactQuery { of, before: None, limit: None };
+        self.kernel.artifact_list(&self.me, query).await.unwrap()
+    }
+}
+
+fn text_file() -> NewArtifact {
+    NewArtifact {
+        name: Some("a.txt".into()),
+        mime_type: Some("text/plain".into()),
+        role: ArtifactRole::Input,
+        ..NewArtifact::default()
+    }
+}
+
+/// Every file of the folder of artifacts, without the folder's name.
+fn files(folder: &TempDir) -> Vec<String> {
+    fn walk(at: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(at).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { walk(&path, found) } else { found.push(path) }
+        }
+    }
+    let root = folder.path().join("artifacts");
+    let mut found = vec![];
+    walk(&root, &mut found);
+    let mut names: Vec<String> =
+        found.iter().map(|path| path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    names
+}
+
+fn file_of(artifact: &Artifact) -> String {
+    let hash = artifact.content_hash.as_deref().unwrap();
+    format!("{}/{hash}", &hash[..2])
+}
+
+/// Waits until the folder holds these files and no others.
+async fn left_with(folder: &TempDir, wanted: Vec<String>) {
+    let settled = async {
+        while files(folder) != wanted {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon(settled).await;
+}
+
+#[tokio::test]
+async fn the_same_bytes_are_kept_once_and_go_with_the_last_that_names_them() {
+    for disk in every_store() {
+        let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
+        let world = keeping(disk, &folder, 1).await;
+        let large: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).take(1 << 20).collect();
+        let (first, same) =
+            (world.put("a", b"hello").await.unwrap(), world.put("b", b"hello").await.unwrap());
+        let third = world.put("a", &large).await.unwrap();
+        let empty = world.put("a", b"").await.unwrap();
+        assert_eq!(first.content_hash.as_deref(), Some(blake3_of(b"hello").as_str()), "{name}");
+        assert_eq!((first.size_bytes, first.run), (Some(5), None), "{name}");
+        let mut kept = vec![file_of(&first), file_of(&third), file_of(&empty)];
+        kept.sort();
+        assert_eq!(files(&folder), kept, "{name}: nothing is left in staging");
+        assert_eq!(world.bytes(&same, 0, None).await, b"hello", "{name}");
+        assert_eq!(world.bytes(&same, 1, Some(3)).await, b"ell", "{name}");
+        assert_eq!(world.bytes(&same, 3, Some(99)).await, b"lo", "{name}");
+        assert_eq!(world.bytes(&third, 0, None).await, large, "{name}");
+        assert_eq!(world.list(Ok(by("a"))).await.len(), 3, "{name}");
+        assert_eq!(world.kernel.blobs_check(true).await.unwrap().problems, Vec::<String>::new(), "{name}");
+
+        world.kernel.artifact_delete(&world.me, first.id).await.unwrap();
+        let gone = world.kernel.artifact_get(&world.me, first.id).await.unwrap_err();
+        assert_eq!(gone.code(), "not_found", "{name}");
+        assert_eq!(files(&folder), kept, "{name}: another session has the same bytes");
+        world.kernel.session_delete(&world.me, &by("b")).await.unwrap();
+        kept.retain(|file| *file != file_of(&first));
+        left_with(&folder, kept).await;
+        world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
+        left_with(&folder, vec![]).await;
+    }
+}
+
+fn blake3_of(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex().to_string()
+}
+
+#[tokio::test]
+async fn what_is_refused_leaves_nothing() {
+    for disk in every_store() {
+        let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
+        let world = keeping(disk, &folder, 1).await;
+        let put = async |new: NewArtifact, mut content: &[u8]| {
+            let put = world.kernel.artifact_put(&world.me, &by("a"), new, None, &mut content).await;
+            put.unwrap_err().code()
+        };
+        assert_eq!(put(text_file(), &vec![0; (1 << 20) + 1]).await, "too_large", "{name}");
+        let bad = |mime: &str| NewArtifact { mime_type: Some(mime.into()), ..text_file() };
+        assert_eq!(put(bad("text/html\r\nx: y"), b"x").await, "invalid_request", "{name}");
+        let named = NewArtifact { name: Some("a\nb".into()), ..text_file() };
+        assert_eq!(put(named, b"x").await, "invalid_request", "{name}");
+        let mut broken = broken_content();
+        let put = world.kernel.artifact_put(&world.me, &by("a"), text_file(), None, &mut broken).await;
+        assert_eq!(put.unwrap_err().code(), "invalid_request", "{name}");
+        let other = Caller::new("bob");
+        let put = world.kernel.artifact_put(&other, &by("a"), text_file(), None, &mut &b"x"[..]).await;
+        assert_eq!(put.unwrap_err().code(), "not_found", "{name}");
+        world.disk.fault(Fault::CommitFails);
+        assert_eq!(world.put("a", b"x").await.unwrap_err().code(), "unavailable", "{name}");
+        assert_eq!(files(&folder), Vec::<String>::new(), "{name}");
+        assert_eq!(world.list(Ok(by("a"))).await, [], "{name}");
+        world.disk.fault(Fault::OutcomeUnknown);
+        let known = world.put("a", b"x").await.unwrap();
+        assert_eq!(world.bytes(&known, 0, None).await, b"x", "{name}: it was looked up");
+        let hidden = world.kernel.artifact_get(&other, known.id).await.unwrap_err();
+        assert_eq!(hidden.code(), "not_found", "{name}");
+        assert!(world.kernel.artifact_delete(&other, known.id).await.is_err(), "{name}");
+    }
+}
+
+/// Content that breaks off.
+fn broken_content() -> impl tokio::io::AsyncRead + Unpin + Send {
+    struct Broken(bool);
+    impl tokio::io::AsyncRead for Broken {
+        fn poll_read(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+            buffer: &mut tokio::io::ReadBuf<'_>,
+        ) -> std::task::Poll<std::io::Result<()>> {
+            if std::mem::replace(&mut self.0, true) {
+                return std::task::Poll::Ready(Err(std::io::Error::other("gone")));
+            }
+            buffer.put_slice(b"begun");
+            std::task::Poll::Ready(Ok(()))
+        }
+    }
+    Broken(false)
+}
+
+#[tokio::test]
+async fn the_same_upload_again_is_the_same_artifact() {
+    for disk in every_store() {
+        let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
+        let world = keeping(disk, &folder, 1).await;
+        let (first, made) = world.put_once("a", b"once", Some("k")).await.unwrap();
+        let (again, remade) = world.put_once("a", b"once", Some("k")).await.unwrap();
+        assert_eq!((first.id, made, remade), (again.id, true, false), "{name}");
+        let conflict = world.put_once("a", b"twice", Some("k")).await.unwrap_err();
+        assert_eq!(conflict.code(), "request_conflict", "{name}");
+        let both = tokio::join!(world.put_once("a", b"x", Some("l")), world.put_once("a", b"x", Some("l")));
+        let (one, other) = (both.0.unwrap(), both.1.unwrap());
+        assert_eq!((one.0.id, one.1 != other.1), (other.0.id, true), "{name}: one of two made it");
+        assert_eq!(world.list(Ok(by("a"))).await.len(), 2, "{name}");
+        assert_eq!(files(&folder).len(), 2, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_crash_left_is_swept_by_the_next_start() {
+    for disk in every_store() {
+        let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
+        let world = keeping(disk.clone(), &folder, 1).await;
+        let kept = world.put("a", b"kept").await.unwrap();
+        let loose = world.put("a", b"loose").await.unwrap();
+        let id = |seed| mainspring_core::ArtifactId::from_random([seed; 16]);
+        world.kernel.shutdown().await;
+        // A crash while writing, one between bytes and row, one after the row, and one between row's end and bytes' end.
+        let staging = folder.path().join("artifacts/staging");
+        let lost = blake3_of(b"lost");
+        let write = |path: &Path, bytes: &[u8]| {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        };
+        write(&staging.join(format!("{}.part", id(1))), b"half");
+        write(&staging.join(format!("{lost}.{}", id(2))), b"");
+        write(&folder.path().join("artifacts").join(&lost[..2]).join(&lost), b"lost");
+        write(&staging.join(format!("{}.{}", blake3_of(b"kept"), kept.id)), b"");
+        let fence = disk
+            .store
+            .lease_take(loose.session, mainspring_core::NodeId::from_random([9; 16]))
+            .await
+            .unwrap();
+        let rows = vec![mainspring_kernel::store::Row::ArtifactGone(loose.id)];
+        let commit = mainspring_kernel::store::Commit { fence, events: vec![], rows };
+        disk.store.commit(commit.into()).await.unwrap();
+        assert_eq!(files(&folder).len(), 6, "{name}");
+
+        let world = keeping(disk, &folder, 2).await;
+        left_with(&folder, vec![file_of(&kept)]).await;
+        assert_eq!(world.bytes(&kept, 0, None).await, b"kept", "{name}");
+        // Doctor sees bytes that are gone, cut off, or others.
+        let file = folder.path().join("artifacts").join(file_of(&kept));
+        for (bytes, thorough, problems) in [
+            (Some(&b"kept"[..]), true, 0),
+            (Some(b"kepT"), false, 0),
+            (Some(b"kepT"), true, 1),
+            (Some(b"k"), false, 1),
+            (None, false, 1),
+        ] {
+            std::fs::remove_file(&file).unwrap();
+            bytes.into_iter().for_each(|bytes| std::fs::write(&file, bytes).unwrap());
+            let check = world.kernel.blobs_check(thorough).await.unwrap();
+            assert_eq!(
+                (check.blobs, check.bytes, check.problems.len()),
+                (1, 4, problems),
+                "{name} {bytes:?}"
+            );
+            std::fs::write(&file, b"kept").unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_records_what_it_made_and_prompts_name_it() {
+    for disk in every_store() {
+        let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
+        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let options = Options { artifacts: Some(folder.path().join("artifacts")), ..Options::default() };
+        let world = World::with(disk, options, vec![adapter]).await;
+        world.send(pull("a", "go")).await.unwrap();
+        let strings = hands.next().await;
+        let new = NewArtifact { role: ArtifactRole::ToolOutput, ..text_file() };
+        let made = strings.handle.artifact(new.clone(), &mut &b"patch"[..]).await.unwrap();
+        let run = strings.handle.assignment().run.id;
+        assert_eq!((made.run, made.attempt), (Some(run), Some(strings.handle.id())), "{name}");
+        let handle = strings.end(End::succeeded());
+        world.ended(run).await;
+        let late = handle.artifact(new, &mut &b"late"[..]).await;
+        assert_eq!(late, Err(HandleError::Revoked), "{name}");
+        assert_eq!(files(&folder), [file_of(&made)], "{name}: what came late is not kept");
+        assert_eq!(world.list(Err(run)).await, std::slice::from_ref(&made), "{name}");
+        let told = world.events("a").await.into_iter().find_map(|event| match event.body {
+            Body::ArtifactCreated { artifact_id, size_bytes, .. } => {
+                Some((artifact_id, size_bytes, event.run))
+            }
+            _ => None,
+        });
+        assert_eq!(told, Some((made.id, Some(5), Some(run))), "{name}");
+
+        // Another session of the owner's may name it; what it is, it says itself.
+        let attachment = |artifact| Block::Attachment { artifact, mime_type: "x/y".into(), name: None };
+        let with = |artifact| RunRequest { prompt: vec![attachment(artifact)], ..RunRequest::text("b", "") };
+        let run = world.send(with(made.id)).await.unwrap().run;
+        world.ended(run.id).await;
+        let prompt: Message = Message::clone(&world.path("b").await[0]);
+        let Block::Attachment { mime_type, name: called, .. } = &prompt.content[0] else {
+            panic!("{prompt:?}")
+        };
+        assert_eq!((mime_type.as_str(), called.as_deref()), ("text/plain", Some("a.txt")), "{name}");
+        let unknown = mainspring_core::ArtifactId::from_random([7; 16]);
+        assert_eq!(world.send(with(unknown)).await.unwrap_err().code(), "not_found", "{name}");
+        let bob = world.kernel.run_create(&Caller::new("bob"), with(made.id)).await.unwrap_err();
+        assert_eq!(bob.code(), "not_found", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_may_see_a_session_may_see_what_it_made_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let world = keeping(Disk::memory(), &folder, 1).await;
+    let acme = |owner: &str| Caller::new(owner).in_org("acme");
+    let new = NewSession { visibility: Some(Visibility::Org), ..NewSession::default() };
+    let target = SessionTarget { key: Some("shown".into()), new, ..SessionTarget::default() };
+    let (session, _) = world.kernel.session_open(&acme("ada"), &target, None).await.unwrap();
+    let by = SessionRef::Id(session.id);
+    let put = world.kernel.artifact_put(&acme("ada"), &by, text_file(), None, &mut &b"x"[..]).await;
+    let (made, _) = put.unwrap();
+    let viewer = acme("ada").with_role(AccessRole::Viewer);
+    for (caller, reads, deletes) in [
+        (acme("bob"), true, "forbidden"),
+        (viewer, true, "forbidden"),
+        (Caller::new("eve"), false, "not_found"),
+        (acme("ada"), true, ""),
+    ] {
+        assert_eq!(world.kernel.artifact_get(&caller, made.id).await.is_ok(), reads, "{caller:?}");
+        assert_eq!(world.kernel.artifact_read(&caller, made.id, 0, None).await.is_ok(), reads, "{caller:?}");
+        let deleted = world.kernel.artifact_delete(&caller, made.id).await;
+        assert_eq!(deleted.err().map_or("", |error| error.code()), deletes, "{caller:?}");
+    }
+}

@@ -1,0 +1,318 @@
+//! State: of sessions along their paths, of runs, of owners.
+
+use mainspring_core::{
+    Body, Expect, Limits, MessageId, Place, RunStatus, StateAuthor, StateEntry, StateScope, WaitRequest,
+};
+use mainspring_kernel::adapter::{End, Executed, HandleError, Record};
+use mainspring_kernel::kernel::{Caller, RunRequest, StateOf};
+use mainspring_kernel::{Error, Options};
+use mainspring_store::Fault;
+use serde_json::{Value, json};
+
+use crate::puppet::{Hands, Manners, Strings, pull, puppet, question};
+use crate::world::{Disk, World, by, every_store, input, live};
+
+fn session() -> StateOf {
+    StateOf::Session(by("a"), None)
+}
+
+impl World {
+    async fn set(&self, of: &StateOf, key: &str, value: Value) -> Result<Option<StateEntry>, Error> {
+        let outcome = self.kernel.state_set(&self.me, of, key, Some(value), Expect::Any).await;
+        outcome.map(|outcome| outcome.entry)
+    }
+
+    /// All state of the session where its path ends, or as of a message.
+    async fn state(&self, at: Option<MessageId>) -> String {
+        let of = StateOf::Session(by("a"), at);
+        shown(&self.kernel.state_list(&self.me, &of, None, None).await.unwrap())
+    }
+}
+
+fn shown(entries: &[StateEntry]) -> String {
+    entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect::<Vec<_>>().join(" ")
+}
+
+async fn with_puppet(disk: Disk) -> (World, Hands) {
+    let (adapter, hands) = puppet(&disk.store, Manners::default());
+    (World::with(disk, Options::default(), vec![adapter]).await, hands)
+}
+
+/// Starts a run of the puppet somewhere in the tree.
+async fn start(world: &World, hands: &mut Hands, place: Place, text: &str) -> Strings {
+    let mut request = RunRequest { place, ..pull("a", text) };
+    request.prompt.retain(|_| !text.is_empty());
+    world.send(request).await.unwrap();
+    hands.next().await
+}
+
+async fn says(strings: &Strings, text: &str) {
+    strings.handle.delta(0, text).unwrap();
+    strings.handle.record(vec![Record::Message { blocks: vec![], usage: None }]).await.unwrap();
+}
+
+async fn sets(strings: &Strings, key: &str, value: Value) {
+    let set = strings.handle.state_set(StateScope::Session, key, Some(value), Expect::Any).await;
+    set.unwrap();
+}
+
+async fn sees(strings: &Strings) -> String {
+    shown(&strings.handle.state_list(StateScope::Session, None, 99).await.unwrap())
+}
+
+async fn ended(world: &World, strings: Strings) {
+    let run = strings.handle.assignment().run.id;
+    strings.end(End::succeeded());
+    world.ended(run).await;
+}
+
+#[tokio::test]
+async fn a_branch_sees_the_state_as_of_its_point() {
+    for disk in every_store() {
+        let name = disk.name;
+        let (world, mut hands) = with_puppet(disk).await;
+        world.kernel.session_open(&world.me, &target(), None).await.unwrap();
+        world.set(&session(), "mood", json!("new")).await.unwrap();
+        for (turn, prompt) in ["one", "two"].into_iter().enumerate() {
+            let strings = start(&world, &mut hands, Place::Tip, prompt).await;
+            sets(&strings, "asked", json!(prompt)).await;
+            assert!(!world.state(None).await.contains(prompt), "{name}: not before the turn has ended");
+            says(&strings, "fine").await;
+            // After its last words: it belongs to them, where the turn ends.
+            sets(&strings, "turns", json!(turn + 1)).await;
+            assert_eq!(
+                sees(&strings).await,
+                format!("asked=\"{prompt}\" mood=\"new\" turns={}", turn + 1),
+                "{name}"
+            );
+            ended(&world, strings).await;
+        }
+        let path = world.path("a").await;
+        assert_eq!(path.len(), 4, "{name}");
+        assert_eq!(world.state(None).await, "asked=\"two\" mood=\"new\" turns=2", "{name}");
+        world.set(&session(), "mood", json!("old")).await.unwrap();
+        // As of each message: the prompt, what the run set before its answer, the answer and what came after it.
+        for (at, state) in [
+            (0, "mood=\"new\""),
+            (1, "asked=\"one\" mood=\"new\" turns=1"),
+            (2, "asked=\"one\" mood=\"new\" turns=1"),
+            (3, "asked=\"two\" mood=\"old\" turns=2"),
+        ] {
+            assert_eq!(world.state(Some(path[at].id)).await, state, "{name} {at}");
+        }
+        // Another answer to the second prompt sees what held at that prompt, and what it sets is its own.
+        let again = Place::Regenerate { message_id: path[2].id };
+        let strings = start(&world, &mut hands, again, "").await;
+        assert_eq!(sees(&strings).await, "asked=\"one\" mood=\"new\" turns=1", "{name}");
+        sets(&strings, "asked", json!("again")).await;
+        says(&strings, "better").await;
+        ended(&world, strings).await;
+        assert_eq!(world.state(None).await, "asked=\"again\" mood=\"new\" turns=1", "{name}");
+        assert_eq!(world.state(Some(path[3].id)).await, "asked=\"two\" mood=\"old\" turns=2", "{name}");
+        // A new root sees what was set before every message.
+        let strings = start(&world, &mut hands, Place::Root, "three").await;
+        assert_eq!(sees(&strings).await, "mood=\"new\"", "{name}");
+        ended(&world, strings).await;
+    }
+}
+
+fn target() -> mainspring_kernel::kernel::SessionTarget {
+    mainspring_kernel::kernel::SessionTarget { key: Some("a".into()), ..Default::default() }
+}
+
+#[tokio::test]
+async fn what_a_branch_that_failed_has_set_is_gone_from_the_path() {
+    for disk in every_store() {
+        let name = disk.name;
+        let (world, mut hands) = with_puppet(disk).await;
+        let strings = start(&world, &mut hands, Place::Tip, "one").await;
+        says(&strings, "fine").await;
+        ended(&world, strings).await;
+        let path = world.path("a").await;
+        world.set(&session(), "k", json!(1)).await.unwrap();
+        let edit = Place::Edit { message_id: path[1].id };
+        let strings = start(&world, &mut hands, edit, "two").await;
+        assert_eq!(sees(&strings).await, "k=1", "{name}");
+        sets(&strings, "k", json!("lost")).await;
+        sets(&strings, "l", json!("lost")).await;
+        let run = strings.handle.assignment().run.id;
+        strings.end(End::failed(mainspring_core::Failure::new("no", "no"), false));
+        assert_eq!(world.ended(run).await.state.status(), RunStatus::Failed);
+        assert_eq!(world.state(None).await, "k=1", "{name}");
+        // The next version is one that was never given, not even on the branch.
+        let outcome = world.set(&session(), "k", json!(2)).await.unwrap();
+        assert_eq!(outcome.unwrap().version, 3, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn changes_are_compared_and_told() {
+    for disk in every_store() {
+        let name = disk.name;
+        let (world, mut hands) = with_puppet(disk).await;
+        world.kernel.session_open(&world.me, &target(), None).await.unwrap();
+        let put = async |value: Option<Value>, expect| {
+            let outcome = world.kernel.state_set(&world.me, &session(), "k", value, expect).await?;
+            Ok::<_, Error>(outcome.entry.map(|entry| entry.version))
+        };
+        assert_eq!(put(Some(json!(1)), Expect::Absent).await, Ok(Some(1)), "{name}");
+        assert_eq!(put(Some(json!(1)), Expect::Any).await, Ok(Some(1)), "{name}: nothing changed");
+        let refused = put(Some(json!(2)), Expect::Absent).await.unwrap_err();
+        assert_eq!((refused.code(), refused), ("version_conflict", Error::Changed { expected: 0, now: 1 }));
+        assert_eq!(put(Some(json!("x".repeat(5000))), Expect::Version(1)).await, Ok(Some(2)), "{name}");
+        assert_eq!(put(None, Expect::Version(2)).await, Ok(None), "{name}");
+        assert_eq!(put(None, Expect::Any).await, Ok(None), "{name}: gone is gone");
+        assert_eq!(put(Some(Value::Null), Expect::Absent).await, Ok(Some(4)), "{name}");
+        let strings = start(&world, &mut hands, Place::Tip, "go").await;
+        let busy = put(Some(json!(0)), Expect::Any).await.unwrap_err();
+        assert_eq!(busy.code(), "session_busy", "{name}");
+        sets(&strings, "k", json!(5)).await;
+        let run = strings.handle.assignment().run.id;
+        let of_run = StateOf::Run(run);
+        world.set(&of_run, "r", json!("caller")).await.unwrap();
+        let set = |value| strings.handle.state_set(StateScope::Run, "r", Some(value), Expect::Version(1));
+        assert_eq!(set(json!("agent")).await.unwrap().entry.unwrap().version, 2, "{name}");
+        assert!(matches!(set(json!(1)).await, Err(HandleError::Kernel(Error::Changed { .. }))), "{name}");
+        let handle = strings.handle.clone();
+        ended(&world, strings).await;
+        assert_eq!(world.kernel.state_get(&world.me, &of_run, "r").await.unwrap().value, json!("agent"));
+        let late = world.set(&of_run, "r", json!(9)).await.unwrap_err();
+        assert_eq!(late.code(), "run_ended", "{name}");
+        for scope in [StateScope::Run, StateScope::Session, StateScope::Owner] {
+            let late = handle.state_set(scope, "k", Some(json!(9)), Expect::Any).await;
+            assert_eq!(late, Err(HandleError::Revoked), "{name} {scope}");
+        }
+        let told: Vec<String> =
+            world.events("a").await.into_iter().filter_map(|event| told(&event)).collect();
+        assert_eq!(
+            told,
+            [
+                "session k 1 Caller Some(1) run=false",
+                "session k 2 Caller None run=false",
+                "session k 3 Caller deleted run=false",
+                "session k 4 Caller Some(Null) run=false",
+                "session k 5 Agent Some(5) run=true",
+                "run r 1 Caller Some(\"caller\") run=true",
+                "run r 2 Agent Some(\"agent\") run=true",
+            ],
+            "{name}"
+        );
+    }
+}
+
+fn told(event: &mainspring_core::Event) -> Option<String> {
+    let Body::StateChanged { scope, key, version, by, deleted, value } = &event.body else { return None };
+    let agent = *by == StateAuthor::Agent;
+    assert!(!agent || event.attempt.is_some());
+    let value = match (deleted, value) {
+        (true, None) => "deleted".into(),
+        (_, Some(Value::Number(number))) => format!("Some({number})"),
+        (_, Some(Value::String(text))) => format!("Some({text:?})"),
+        (_, value) => format!("{value:?}"),
+    };
+    Some(format!("{scope} {key} {version} {by:?} {value} run={}", event.run.is_some()))
+}
+
+#[tokio::test]
+async fn an_owner_s_state_holds_across_sessions_and_is_nobody_else_s() {
+    for disk in every_store() {
+        let name = disk.name;
+        let (world, mut hands) = with_puppet(disk).await;
+        let strings = start(&world, &mut hands, Place::Tip, "go").await;
+        let set =
+            strings.handle.state_set(StateScope::Owner, "lang", Some(json!("de")), Expect::Absent).await;
+        let version = set.unwrap().entry.unwrap().version;
+        let entry = world.kernel.state_get(&world.me, &StateOf::Owner, "lang").await.unwrap();
+        assert_eq!((entry.value, entry.version), (json!("de"), version), "{name}");
+        let other = Caller::new("bob");
+        let missing = world.kernel.state_get(&other, &StateOf::Owner, "lang").await.unwrap_err();
+        assert_eq!(missing.code(), "not_found", "{name}");
+        // An attempt sees what a caller has changed meanwhile.
+        let of = StateOf::Owner;
+        world.set(&of, "lang", json!("fr")).await.unwrap();
+        let seen = strings.handle.state_get(StateScope::Owner, "lang").await.unwrap().unwrap();
+        assert_eq!(seen.value, json!("fr"), "{name}");
+        ended(&world, strings).await;
+        // What is another's is not there to be seen or changed.
+        let run = world.path("a").await[0].run.unwrap();
+        for of in [
+            StateOf::Run(run),
+            StateOf::Session(mainspring_kernel::store::SessionRef::Id(world.get(run).await.session), None),
+        ] {
+            let hidden = world.kernel.state_list(&other, &of, None, None).await.unwrap_err();
+            assert_eq!(hidden.code(), "not_found", "{name}");
+            let hidden = world.kernel.state_set(&other, &of, "k", None, Expect::Any).await.unwrap_err();
+            assert_eq!(hidden.code(), "not_found", "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn there_are_limits() {
+    let limits = Limits { state_keys: 2, state_value_bytes: 10, ..Limits::default() };
+    let options = Options { limits, ..Options::default() };
+    let world = World::with(Disk::memory(), options, vec![]).await;
+    world.kernel.session_open(&world.me, &target(), None).await.unwrap();
+    for of in [session(), StateOf::Owner] {
+        for (key, value, code) in [
+            ("", json!(1), "invalid_request"),
+            ("a/b", json!(1), "invalid_request"),
+            ("a", json!("0123456789"), "too_large"),
+            ("a", json!("01234567"), ""),
+            ("b", json!(1), ""),
+            ("c", json!(1), "too_many"),
+            ("b", json!(2), ""),
+        ] {
+            let code_of = world.set(&of, key, value).await.err().map_or("", |error| error.code());
+            assert_eq!(code_of, code, "{of:?} {key}");
+        }
+        let at = StateOf::Session(by("a"), Some(MessageId::from_random([1; 16])));
+        assert_eq!(world.kernel.state_get(&world.me, &at, "a").await.unwrap_err().code(), "not_found");
+        assert_eq!(world.set(&at, "a", json!(1)).await.unwrap_err().code(), "invalid_request");
+    }
+}
+
+#[test]
+fn state_survives_a_crash_with_the_question_that_came_after_it() {
+    for disk in every_store() {
+        let run = live(async {
+            let (world, mut hands) = with_puppet(disk.clone()).await;
+            let strings = start(&world, &mut hands, Place::Tip, "go").await;
+            says(&strings, "first").await;
+            sets(&strings, "k", json!(1)).await;
+            let run = strings.handle.assignment().run.id;
+            strings.end(Executed::Waiting(question(WaitRequest::Input, None)));
+            world.asked(run).await;
+            run
+        });
+        live(async {
+            let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+            let clock = mainspring_kernel::clock::Clock::manual(crate::world::NOW.plus(1_000));
+            let world = World::boot(disk.clone(), Options::default(), vec![adapter], clock, 2).await;
+            let wait = world.asked(run).await;
+            world.kernel.run_answer(&world.me, run, wait, input("yes")).await.unwrap();
+            let strings = hands.next().await;
+            assert_eq!(sees(&strings).await, "k=1", "{}", disk.name);
+            ended(&world, strings).await;
+            // Its last message came before the crash: what it had set since belongs to that.
+            assert_eq!(world.state(None).await, "k=1", "{}", disk.name);
+            assert_eq!(world.path("a").await.len(), 2, "{}", disk.name);
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_change_whose_commit_failed_has_not_happened() {
+    for disk in every_store() {
+        let name = disk.name;
+        let (world, _hands) = with_puppet(disk).await;
+        world.kernel.session_open(&world.me, &target(), None).await.unwrap();
+        world.disk.fault(Fault::CommitFails);
+        let error = world.set(&session(), "k", json!(1)).await.unwrap_err();
+        assert_eq!((error.code(), error.is_retryable()), ("unavailable", true), "{name}");
+        assert_eq!(world.state(None).await, "", "{name}");
+        world.disk.fault(Fault::OutcomeUnknown);
+        assert!(world.set(&session(), "k", json!(2)).await.is_ok(), "{name}: it was looked up");
+        assert_eq!(world.state(None).await, "k=2", "{name}");
+    }
+}

@@ -1,0 +1,276 @@
+//! Access: every operation of the document is asked by those who may not.
+
+use std::collections::BTreeSet;
+
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+
+use crate::http::{Frames, Server, answer};
+
+/// What an operation shows of somebody else's.
+#[derive(Debug, Clone, Copy)]
+enum Foreign {
+    /// It is not found.
+    NotFound,
+    /// It may not be done for them.
+    Forbidden,
+    /// A list without it.
+    NotListed,
+    /// A stream that begins without it.
+    NotStreamed,
+    /// It shows nothing that is anybody's.
+    Nothing,
+    /// It is about what is the caller's own.
+    Own,
+    /// It is refused for another reason.
+    Refused,
+}
+use Foreign::{Forbidden, NotFound, NotListed, NotStreamed, Nothing, Own, Refused};
+
+/// An example of each operation: what follows its path, its body, what it shows of somebody else's. `SESSION` stands
+/// for theirs.
+const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
+    ("adapter_list", "", "", Nothing),
+    ("artifact_content", "", "", NotFound),
+    ("artifact_delete", "", "", NotFound),
+    ("artifact_get", "", "", NotFound),
+    ("artifact_put", "", "bytes", NotFound),
+    ("binding_invalidate", "", "", NotFound),
+    ("binding_list", "", "", NotFound),
+    ("feed", "", "", NotStreamed),
+    ("health", "", "", Nothing),
+    ("key_create", "", r#"{"name": "mine", "ownerId": "them"}"#, Forbidden),
+    ("key_create", "", r#"{"name": "mine", "orgId": "theirs"}"#, Forbidden),
+    ("key_list", "", "", NotListed),
+    ("key_revoke", "", "", NotFound),
+    ("metrics", "", "", Nothing),
+    ("openapi", "", "", Nothing),
+    ("owner_state_delete", "", "", Own),
+    ("owner_state_get", "", "", NotFound),
+    ("owner_state_list", "", "", NotListed),
+    ("owner_state_set", "", "1", Own),
+    ("ready", "", "", Nothing),
+    (
+        "run_answer",
+        "",
+        r#"{"waitId": "wait_00000000000040008000000000000000", "answer": {"kind": "input", "input": 1}}"#,
+        NotFound,
+    ),
+    ("run_artifacts", "", "", NotFound),
+    ("run_attempts", "", "", NotFound),
+    ("run_cancel", "", "", NotFound),
+    ("run_create", "", r#"{"prompt": "say hi", "session": {"sessionId": "SESSION"}}"#, NotFound),
+    ("run_create_in", "", r#"{"prompt": "say hi"}"#, NotFound),
+    ("run_events", "", "", NotFound),
+    ("run_get", "", "", NotFound),
+    ("run_list", "?session=SESSION", "", NotFound),
+    ("run_list", "", "", NotListed),
+    ("run_retry", "", "", NotFound),
+    ("run_state_delete", "", "", NotFound),
+    ("run_state_get", "", "", NotFound),
+    ("run_state_list", "", "", NotFound),
+    ("run_state_set", "", "1", NotFound),
+    ("session_artifacts", "", "", NotFound),
+    ("session_close", "", "", NotFound),
+    ("session_compact", "", r#"{"before": "0.0"}"#, NotFound),
+    ("session_delete", "", "", NotFound),
+    ("session_events", "", "", NotFound),
+    ("session_export", "", "", NotFound),
+    ("session_fork", "", r#"{"messageId": "MESSAGE"}"#, NotFound),
+    ("session_get", "", "", NotFound),
+    ("session_import", "", r#"{"format": "none"}"#, Refused),
+    ("session_list", "", "", NotListed),
+    ("session_list", "?scope=org", "", NotListed),
+    ("session_message", "", "", NotFound),
+    ("session_messages", "", "", NotFound),
+    ("session_navigate", "", r#"{"messageId": null}"#, NotFound),
+    ("session_patch", "", r#"{"title": "mine"}"#, NotFound),
+    ("session_resolve", "", r#"{"sessionId": "SESSION"}"#, NotFound),
+    ("session_search", "?q=Tea", "", NotListed),
+    ("session_snapshot", "", "", NotFound),
+    ("session_state_delete", "", "", NotFound),
+    ("session_state_get", "", "", NotFound),
+    ("session_state_list", "", "", NotFound),
+    ("session_state_set", "", "1", NotFound),
+    ("session_tree", "", "", NotFound),
+];
+
+/// Operations that need no token.
+const OPEN: &[&str] = &["health", "openapi", "ready"];
+
+/// What the document says of one operation.
+struct Operation {
+    id: String,
+    method: Method,
+    path: String,
+    is_open: bool,
+}
+
+/// The operations of the document that `server` hands out.
+async fn operations(server: &Server) -> Vec<Operation> {
+    let document: Value =
+        server.client.get(format!("{}/openapi.json", server.url)).send().await.unwrap().json().await.unwrap();
+    let mut found = vec![];
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            found.push(Operation {
+                id: operation["operationId"].as_str().unwrap().to_owned(),
+                method: method.to_uppercase().parse().unwrap(),
+                path: path.clone(),
+                is_open: operation["security"] == json!([{}]),
+            });
+        }
+    }
+    found
+}
+
+/// What there is to ask for.
+struct Names<'a> {
+    session: &'a str,
+    run: &'a str,
+    key: &'a str,
+    message: &'a str,
+    artifact: &'a str,
+}
+
+/// The example requests of an operation on what `names` names, without a token.
+fn requests<'a>(
+    server: &'a Server,
+    operation: &'a Operation,
+    names: &'a Names<'a>,
+) -> impl Iterator<Item = (RequestBuilder, Foreign)> + 'a {
+    let fill = move |text: &str| {
+        let text = text.replace("{session}", names.session).replace("{run}", names.run);
+        let text = text.replace("{key}", names.key).replace("SESSION", names.session);
+        let text = text.replace("{message}", names.message).replace("MESSAGE", names.message);
+        text.replace("{artifact}", names.artifact).replace("{adapter}", "script")
+    };
+    EXAMPLES.iter().filter(|(id, ..)| *id == operation.id).map(move |(_, query, body, foreign)| {
+        let url = fill(&format!("{}{}{query}", server.url, operation.path));
+        let request = server.client.request(operation.method.clone(), url);
+        let request = match body.is_empty() {
+            true => request,
+            false if operation.id == "session_import" => {
+                request.header("content-type", "application/jsonl").body(fill(body))
+            }
+            false => request.header("content-type", "application/json").body(fill(body)),
+        };
+        (request, *foreign)
+    })
+}
+
+#[tokio::test]
+async fn every_operation_has_an_access_test() {
+    let server = Server::start();
+    let known: BTreeSet<String> =
+        operations(&server).await.into_iter().map(|operation| operation.id).collect();
+    let tested: BTreeSet<String> = EXAMPLES.iter().map(|(id, ..)| (*id).to_owned()).collect();
+    let listed: Vec<&str> =
+        include_str!("access/untested.txt").lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(listed, [""; 0], "give these a line in EXAMPLES");
+    let missing: Vec<_> = known.difference(&tested).collect();
+    assert!(missing.is_empty(), "{missing:?} have no line in EXAMPLES of tests/it/access.rs");
+    let gone: Vec<_> = tested.difference(&known).collect();
+    assert!(gone.is_empty(), "{gone:?} are in EXAMPLES and in no document");
+}
+
+#[tokio::test]
+async fn nobody_without_a_token_or_key_gets_anywhere() {
+    let server = Server::start();
+    let run = server.ended(&server.prompt("a", "say hi").await).await;
+    let (_, key) = server.post("/v1/keys", json!({"name": "ci"})).await;
+    let [run, key] = [&run["runId"], &key["keyId"]].map(|id| id.as_str().unwrap());
+    let state = async || [server.get("/v1/sessions").await, server.get("/v1/keys").await];
+    let before = state().await;
+    let (message, artifact) =
+        ("msg_00000000000040008000000000000000", "art_00000000000040008000000000000000");
+    let names = Names { session: "a", run, key, message, artifact };
+    for operation in operations(&server).await {
+        assert_eq!(operation.is_open, OPEN.contains(&operation.id.as_str()), "{}", operation.id);
+        let no_key = format!("msk_{}", server.token);
+        for token in [None, Some("wrong"), Some(&server.token[1..]), Some(&*no_key)] {
+            for (request, _) in requests(&server, &operation, &names) {
+                let request = token.into_iter().fold(request, RequestBuilder::bearer_auth);
+                let (status, problem) = answer(request).await;
+                let expected = if operation.is_open { StatusCode::OK } else { StatusCode::UNAUTHORIZED };
+                assert_eq!(status, expected, "{} {token:?}", operation.id);
+                assert!(
+                    operation.is_open || problem["code"] == "authentication",
+                    "{}: {problem}",
+                    operation.id
+                );
+            }
+        }
+    }
+    assert_eq!(state().await, before, "and nothing was changed");
+}
+
+/// Somebody who may do everything in an org of their own.
+async fn admin(server: &Server, owner: &str, org: &str) -> Value {
+    let body = json!({"name": owner, "ownerId": owner, "orgId": org, "role": "admin"});
+    server.post("/v1/keys", body).await.1
+}
+
+#[tokio::test]
+async fn what_belongs_to_another_is_not_found() {
+    let server = Server::start();
+    let (theirs, ours) = (admin(&server, "them", "theirs").await, admin(&server, "us", "ours").await);
+    let [them, us] = [&theirs, &ours].map(|key| key["secret"].as_str().unwrap());
+    let path = |path: &str| format!("{}{path}", server.url);
+    let prompt = json!({"prompt": "ask Tea?", "session": {"key": "theirs", "visibility": "org"}});
+    let request = server.client.post(path("/v1/runs")).header("prefer", "wait=30").json(&prompt);
+    let (_, run) = answer(request.bearer_auth(them)).await;
+    assert_eq!(run["status"], "waiting_input", "{run}");
+    let [session, run, key, message] =
+        [&run["sessionId"], &run["runId"], &theirs["keyId"], &run["promptMessageId"]]
+            .map(|id| id.as_str().unwrap());
+    let keep = server.client.post(path(&format!("/v1/sessions/{session}/artifacts"))).body("bytes");
+    let (_, artifact) = answer(keep.bearer_auth(them)).await;
+    let artifact = artifact["artifactId"].as_str().unwrap();
+    // What they see of it themselves, and what must not change.
+    let lists = ["/v1/sessions", "/v1/sessions?scope=org", "/v1/runs", "/v1/keys"];
+    let mut before = vec![];
+    for list in lists {
+        before.push(answer(server.client.get(path(list)).bearer_auth(them)).await);
+        assert_eq!(before.last().unwrap().1["items"].as_array().unwrap().len(), 1, "{list}");
+    }
+    let feed = server.client.get(path("/v1/feed")).bearer_auth(them).send().await.unwrap();
+    assert!(Frames::of(feed).next().await.unwrap().data.to_string().contains(session));
+
+    let shows = |text: String| [session, run, key, message, artifact].iter().any(|id| text.contains(id));
+    for operation in operations(&server).await.iter().filter(|operation| !operation.is_open) {
+        // The name of a session is its owner's own, so theirs names nothing here.
+        let by_name = operation.path.contains("{session}").then_some("theirs");
+        for session in [session].into_iter().chain(by_name) {
+            for (request, foreign) in
+                requests(&server, operation, &Names { session, run, key, message, artifact })
+            {
+                let shown = format!("{} {request:?}", operation.id);
+                let request = request.bearer_auth(us);
+                if let NotStreamed = foreign {
+                    let first = Frames::of(request.send().await.unwrap()).next().await.unwrap();
+                    assert!(!shows(first.data.to_string()), "{shown}");
+                    continue;
+                }
+                let (status, body) = answer(request).await;
+                if let Own | Refused = foreign {
+                    assert_eq!(status.is_success(), matches!(foreign, Own), "{shown}: {body}");
+                    continue;
+                }
+                let (expected, code) = match foreign {
+                    NotFound => (StatusCode::NOT_FOUND, json!("not_found")),
+                    Forbidden => (StatusCode::FORBIDDEN, json!("forbidden")),
+                    _ => (StatusCode::OK, Value::Null),
+                };
+                assert_eq!((status, &body["code"]), (expected, &code), "{shown}");
+                assert_eq!(matches!(foreign, NotListed), body["items"].is_array(), "{shown}");
+                // Whoever asks for it by its id reads that again; no list may tell it.
+                assert!(status != StatusCode::OK || !shows(body.to_string()), "{shown}");
+            }
+        }
+    }
+    for (list, before) in lists.into_iter().zip(before) {
+        let after = answer(server.client.get(path(list)).bearer_auth(them)).await;
+        assert_eq!(after, before, "{list}, and nothing was changed");
+    }
+}

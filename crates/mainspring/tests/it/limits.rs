@@ -1,0 +1,164 @@
+//! What is too much for the HTTP API, over real sockets.
+
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::http::{Frames, Server, answer};
+
+/// Waits until a request is answered as wanted; what it waits for is on its way.
+async fn until(server: &Server, path: &str, wanted: StatusCode) -> reqwest::Response {
+    let asked = async {
+        loop {
+            let response = server.request(Method::GET, path).send().await.unwrap();
+            if response.status() == wanted {
+                return response;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), asked).await.unwrap()
+}
+
+/// Sends raw bytes and reads all that comes back until the server closes the connection.
+async fn raw(mut stream: impl AsyncRead + AsyncWrite + Unpin, sent: &str) -> String {
+    stream.write_all(sent.as_bytes()).await.unwrap();
+    let mut read = String::new();
+    let reading = stream.read_to_string(&mut read);
+    tokio::time::timeout(Duration::from_secs(15), reading).await.expect("closed in time").unwrap();
+    read
+}
+
+async fn connect(server: &Server) -> TcpStream {
+    TcpStream::connect(server.url.trim_start_matches("http://")).await.unwrap()
+}
+
+#[tokio::test]
+async fn so_many_requests_are_worked_on_and_no_more() {
+    let server = Server::start_with(&[("MAINSPRING_HTTP_REQUESTS", "1")]);
+    server.prompt("a", "say begun; hang").await;
+    // A stream is let go once it has begun.
+    let _stream = Frames::open(&server, "/v1/sessions/a/events", Some("0.0")).await;
+    assert_eq!(server.get("/v1/sessions").await.0, StatusCode::OK);
+
+    let body = json!({"prompt": "hang", "session": {"key": "b"}});
+    let slow = async {
+        loop {
+            let request = server.request(Method::POST, "/v1/runs").header("prefer", "wait=60").json(&body);
+            // The others that try may have been faster.
+            let status = request.send().await.unwrap().status();
+            assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "the run hangs");
+        }
+    };
+    let refused = tokio::select! {
+        () = slow => unreachable!(),
+        refused = until(&server, "/v1/sessions", StatusCode::SERVICE_UNAVAILABLE) => {
+            for open in ["/health", "/ready", "/metrics", "/openapi.json"] {
+                assert_eq!(server.get(open).await.0, StatusCode::OK, "{open} tells how it is all the same");
+            }
+            refused
+        }
+    };
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let problem: Value = refused.json().await.unwrap();
+    assert_eq!((&problem["code"], &problem["retryable"]), (&json!("overloaded"), &json!(true)));
+    // Whoever waited has gone away.
+    until(&server, "/v1/sessions", StatusCode::OK).await;
+}
+
+#[tokio::test]
+async fn streams_are_bounded_per_session_and_in_all() {
+    let limits = [("MAINSPRING_HTTP_STREAMS", "2"), ("MAINSPRING_HTTP_SESSION_STREAMS", "1")];
+    let server = Server::start_with(&limits);
+    for key in ["a", "b", "c"] {
+        server.prompt(key, "say hi").await;
+    }
+    let open = |path: &str| answer(server.request(Method::GET, path).header("accept", "text/event-stream"));
+    let first = Frames::open(&server, "/v1/sessions/a/events", None).await;
+    let (status, problem) = open("/v1/sessions/a/events?after=0.0").await;
+    assert_eq!((status, &problem["code"]), (StatusCode::TOO_MANY_REQUESTS, &json!("too_many_streams")));
+    let _second = Frames::open(&server, "/v1/sessions/b/events", None).await;
+    for path in ["/v1/sessions/c/events?after=0.0", "/v1/feed"] {
+        let (status, problem) = open(path).await;
+        assert_eq!(
+            (status, &problem["code"]),
+            (StatusCode::SERVICE_UNAVAILABLE, &json!("overloaded")),
+            "{path}"
+        );
+    }
+    let (_, metrics) = server.get("/metrics").await;
+    assert!(metrics.as_str().unwrap().contains("mainspring_http_streams 2.0\n"), "{metrics}");
+    // A reader that goes away makes room.
+    drop(first);
+    let path = format!("{}/v1/sessions/c/events", server.url);
+    let opened = async {
+        loop {
+            let request = server.client.get(&path).bearer_auth(&server.token);
+            if request.header("accept", "text/event-stream").send().await.unwrap().status() == StatusCode::OK
+            {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), opened).await.unwrap();
+}
+
+#[tokio::test]
+async fn headers_are_bounded_in_size_and_number() {
+    let limits = [("MAINSPRING_HTTP_HEADER_BYTES", "2048"), ("MAINSPRING_HTTP_HEADERS", "10")];
+    let server = Server::start_with(&limits);
+    let get = |headers: &str| {
+        format!("GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n")
+    };
+    let long = get(&format!("x: {}\r\n", "a".repeat(2048)));
+    // Without an end, and as long as what is read at once.
+    let mut endless = get("x: ");
+    endless.truncate(endless.len() - 2);
+    endless.extend(std::iter::repeat_n('a', (8 << 10) - endless.len()));
+    let many = get(&"x: 1\r\n".repeat(10));
+    for (what, sent, status) in [
+        ("few", get(&"x: 1\r\n".repeat(8)), "200 OK"),
+        ("long", long, "431 Request Header Fields Too Large"),
+        ("endless", endless, "431 Request Header Fields Too Large"),
+        ("many", many, "431 Request Header Fields Too Large"),
+    ] {
+        let over_tcp = raw(connect(&server).await, &sent).await;
+        assert!(over_tcp.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{what}: {over_tcp}");
+        let over_unix = raw(UnixStream::connect(server.socket()).await.unwrap(), &sent).await;
+        assert!(over_unix.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{what}: {over_unix}");
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_send_in_time_is_sent_away() {
+    let server =
+        Server::start_with(&[("MAINSPRING_HTTP_HEADER_MS", "200"), ("MAINSPRING_HTTP_BODY_MS", "200")]);
+    for slow in ["", "GET /health HT", "GET /health HTTP/1.1\r\nhost: localhost\r\n"] {
+        assert_eq!(raw(connect(&server).await, slow).await, "", "{slow:?}");
+    }
+    let sent = format!(
+        "POST /v1/runs HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\ncontent-length: 100\r\n\r\n{{",
+        server.token
+    );
+    let answered = raw(connect(&server).await, &sent).await;
+    assert!(answered.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{answered}");
+    assert!(answered.contains(r#""code":"request_timeout""#), "{answered}");
+    assert_eq!(server.get("/v1/runs").await.1["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_page_is_as_long_as_allowed_and_says_where_the_next_begins() {
+    let server = Server::start_with(&[("MAINSPRING_LIMITS_PAGE", "2")]);
+    for key in ["a", "b", "c"] {
+        server.post("/v1/sessions", json!({"key": key})).await;
+    }
+    let (_, first) = server.get("/v1/sessions").await;
+    let (_, rest) = server.get(&format!("/v1/sessions?before={}", first["next"].as_str().unwrap())).await;
+    let count = |page: &Value| page["items"].as_array().unwrap().len();
+    assert_eq!((count(&first), count(&rest), rest.get("next")), (2, 1, None));
+    let (status, problem) = server.get("/v1/sessions?limit=3").await;
+    assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_request")));
+}

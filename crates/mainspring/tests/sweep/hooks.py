@@ -1,0 +1,200 @@
+"""Gives schemathesis real sessions, runs and keys to ask for, and prompts that the script agent carries out.
+
+What is generated stays: of every four requests that are meant to be valid, three are about something that exists.
+The choice hangs on the request alone, so that the same seed gives the same requests.
+"""
+
+import hashlib
+import json
+import os
+import re
+import zlib
+
+import requests
+import schemathesis
+from hypothesis.internal import lambda_sources
+from schemathesis.generation import GenerationMode
+
+URL = os.environ["SWEEP_URL"]
+HEADERS = {"Authorization": "Bearer " + os.environ["SWEEP_TOKEN"]}
+
+# Hypothesis parses its own lambdas to show them; where a value may be anything it does so deep in a recursion, and some
+# Pythons then fail ("AST constructor recursion depth mismatch"). Nobody reads them here.
+lambda_sources.lambda_description = lambda function: "lambda"
+
+SCRIPTS = [
+    "say hello",
+    "stream 5 every 1ms tick; say done",
+    'tool add {"a":1,"b":2}; say counted',
+    "tool nothing; think hm; progress half; usage 3 4 0.5",
+    "ask Tea or coffee?; say fine",
+    "approve Shall I?; say done",
+    "fail no luck",
+    "fail once no luck; say now",
+    "crash",
+    "sleep 20ms; say late",
+    "hang",
+    "say",
+]
+
+# Sessions of an agent with sessions of its own.
+BOUND = [f"bound-{number}" for number in range(3)]
+
+
+def seed():
+    """Makes sessions with runs in every state. Returns what there is to ask for."""
+    runs, waits = [], []
+    for number, script in enumerate(SCRIPTS):
+        body = {"prompt": script, "session": {"key": f"seed-{number}", "title": script}}
+        wait = {"Prefer": "wait=1" if script == "hang" else "wait=10"}
+        answer = requests.post(URL + "/v1/runs", json=body, headers=HEADERS | wait, timeout=30)
+        answer.raise_for_status()
+        runs.append(answer.json())
+        if "wait" in runs[-1]:
+            waits.append((runs[-1]["runId"], runs[-1]["wait"]["waitId"], runs[-1]["wait"]["request"]))
+    sessions = [run["sessionId"] for run in runs] + [f"seed-{number}" for number in range(len(SCRIPTS))]
+    messages = []
+    for key in ["seed-0", "seed-2"]:
+        page = requests.get(f"{URL}/v1/sessions/{key}/messages", headers=HEADERS, timeout=30).json()
+        messages += [message["messageId"] for message in page["items"]]
+    keys = []
+    for number in range(3):
+        answer = requests.post(URL + "/v1/keys", json={"name": f"seed-{number}"}, headers=HEADERS, timeout=30)
+        answer.raise_for_status()
+        keys.append(answer.json()["keyId"])
+    artifacts = []
+    for number in range(3):
+        put = f"{URL}/v1/sessions/seed-{number}/artifacts?name=seed-{number}.txt"
+        answer = requests.post(put, data=b"some bytes" * 9, headers=HEADERS | {"Content-Type": "text/plain"}, timeout=30)
+        answer.raise_for_status()
+        artifacts.append(answer.json()["artifactId"])
+    for place in ["sessions/seed-0", f"runs/{runs[4]['runId']}", ""]:
+        state = f"{URL}/v1/{place}/state".replace("//state", "/state")
+        requests.put(f"{state}/seed", json={"a": 1}, headers=HEADERS, timeout=30).raise_for_status()
+        # Once for sure: in the sweep their session may be gone before it is their turn.
+        requests.get(f"{state}/seed", headers=HEADERS, timeout=30).raise_for_status()
+        requests.delete(f"{state}/other", headers=HEADERS, timeout=30).raise_for_status()
+    first = f"{URL}/v1/sessions/seed-0"
+    requests.get(f"{first}/messages/{messages[1]}", headers=HEADERS, timeout=30).raise_for_status()
+    for verb in ["navigate", "fork"]:
+        body = {"messageId": messages[1]}
+        requests.post(f"{first}/{verb}", json=body, headers=HEADERS, timeout=30).raise_for_status()
+    for key in BOUND:
+        body = {"prompt": "hello", "adapter": "agent", "session": {"key": key}}
+        answer = requests.post(URL + "/v1/runs", json=body, headers=HEADERS | {"Prefer": "wait=30"}, timeout=60)
+        answer.raise_for_status()
+        assert answer.json()["status"] == "succeeded", answer.text
+    # Only the last run of a session can be tried again, and in the sweep another one soon is.
+    failed = runs[SCRIPTS.index("fail no luck")]["runId"]
+    requests.post(f"{URL}/v1/runs/{failed}/retry", headers=HEADERS, timeout=30).raise_for_status()
+    # What is invalid once stays so: in the sweep itself this may only ever be refused.
+    invalid = f"{URL}/v1/sessions/{BOUND[0]}/bindings/agent"
+    requests.delete(invalid, headers=HEADERS, timeout=30).raise_for_status()
+    # A file that is being read breaks off when its session changes, which it does in a sweep: it is read once, here.
+    answer = requests.get(f"{URL}/v1/sessions/seed-2/export", headers=HEADERS, timeout=30)
+    answer.raise_for_status()
+    # The feed is nothing but a stream, which the sweep leaves out: that it begins is all that is asked of it here.
+    with requests.get(URL + "/v1/feed", headers=HEADERS, stream=True, timeout=30) as feed:
+        feed.raise_for_status()
+    return sessions, [run["runId"] for run in runs], waits, messages, keys, artifacts, answer.text
+
+
+SESSIONS, RUNS, WAITS, MESSAGES, KEYS, ARTIFACTS, EXPORT = seed()
+
+
+def renamed(text, choice):
+    """A session's file with ids of its own."""
+
+    def other(found):
+        digits = hashlib.md5(f"{choice}{found[1]}".encode()).hexdigest()
+        return "_" + digits[:12] + "4" + digits[13:16] + "8" + digits[17:]
+
+    return re.sub("_([0-9a-f]{32})", other, re.sub(r'"key":"[^"]*",?', "", text))
+
+
+@schemathesis.serializer("application/jsonl")
+def lines(context, value):
+    """A file is text; whatever else is generated is no file, and is sent as it is."""
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    # A stream does not end by itself; streams have tests of their own.
+    case.headers["Accept"] = "application/json"
+    if case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE:
+        return
+    operation = case.operation.definition.raw.get("operationId")
+    choice = zlib.crc32(f"{operation} {case.path_parameters} {case.query} {case.body}".encode("utf-8", "replace"))
+    known = choice % 4 != 0
+    choice //= 4
+    if "Prefer" in case.headers:
+        case.headers["Prefer"] = f"wait={choice % 2}"
+    if not known:
+        return
+    # What there is belongs to the configured owner.
+    case.headers.pop("Mainspring-Owner", None)
+    parameters = case.path_parameters or {}
+    if "session" in parameters:
+        parameters["session"] = SESSIONS[choice % len(SESSIONS)]
+    if "run" in parameters:
+        parameters["run"] = RUNS[choice % len(RUNS)]
+    if "key" in parameters:
+        parameters["key"] = KEYS[choice % len(KEYS)]
+    if "_state_" in operation and not operation.endswith("_list"):
+        parameters["key"] = "other" if operation.endswith("_delete") else "seed"
+    if operation.startswith("run_state"):
+        parameters["run"] = RUNS[4]
+    if "artifact" in parameters:
+        parameters["artifact"] = ARTIFACTS[choice % len(ARTIFACTS)]
+    if operation.startswith("binding_"):
+        parameters["session"] = BOUND[choice % len(BOUND)]
+    if "adapter" in parameters:
+        parameters["adapter"] = "agent"
+    if "message" in parameters or operation in ("session_navigate", "session_fork"):
+        parameters["session"] = "seed-0"
+    if "message" in parameters:
+        parameters["message"] = MESSAGES[choice % 2]
+    if operation in ("session_navigate", "session_fork"):
+        case.body = {"messageId": MESSAGES[choice % 2]}
+    if operation == "session_import":
+        case.body = renamed(EXPORT, choice)
+    if operation == "session_compact":
+        case.body = {"before": f"{choice % 40}.0"}
+    if operation == "run_answer":
+        answer(case, *WAITS[choice % len(WAITS)])
+    if operation in ("run_create", "run_create_in"):
+        prompt(case, choice, operation)
+
+
+def answer(case, run, wait, request):
+    case.path_parameters["run"] = run
+    kinds = {"input": {"kind": "input", "input": "tea"}, "approval": {"kind": "approval", "decision": "allowed"}}
+    case.body = {"waitId": wait, "answer": kinds[request]}
+
+
+def prompt(case, choice, operation):
+    body = case.body if isinstance(case.body, dict) else {}
+    body["prompt"] = SCRIPTS[choice % len(SCRIPTS)]
+    body.pop("adapter", None)
+    body.pop("requestId", None)
+    body["session"] = {}
+    if operation == "run_create":
+        body["session"] = {"key": f"seed-{choice % len(SCRIPTS)}"}
+    place = body.get("place") or {}
+    if "messageId" in place:
+        place["messageId"] = MESSAGES[choice % len(MESSAGES)]
+        case.path_parameters = case.path_parameters and {"session": "seed-0"}
+        body["session"] = {"key": "seed-0"} if operation == "run_create" else {}
+    if place.get("kind") == "regenerate":
+        body.pop("prompt")
+    case.body = json.loads(json.dumps(body))
+
+
+@schemathesis.hook
+def after_call(context, case, response):
+    # Some of what is answered is asked for next: what was made during the sweep, too.
+    if response.status_code in (201, 202) and len(RUNS) < 400:
+        body = response.json()
+        if "runId" in body:
+            RUNS.append(body["runId"])

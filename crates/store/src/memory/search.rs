@@ -1,0 +1,55 @@
+//! Search, by reading everything.
+
+use std::cmp::Reverse;
+
+use mainspring_core::{Point, Session, SessionStatus};
+use mainspring_kernel::search::{Query, searched};
+use mainspring_kernel::store::{Found, PlacedMessage};
+
+use super::state::State;
+
+impl State {
+    pub(super) fn search_titles(&self, owner: &str, query: &Query, limit: usize) -> Vec<Session> {
+        let own = self.sessions.values().filter(|session| is_own(session, owner));
+        let mut found: Vec<&Session> =
+            own.filter(|session| session.title.as_deref().is_some_and(|title| query.finds(title))).collect();
+        found.sort_by_key(|session| Reverse((session.last_activity_at, session.id)));
+        found.into_iter().take(limit).cloned().collect()
+    }
+
+    pub(super) fn search_messages(
+        &self,
+        owner: &str,
+        query: &Query,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Vec<Found> {
+        let found = |placed: &PlacedMessage| {
+            let line = |point: Point| self.lines.iter().find(|(_, line)| line.id == point.line);
+            let of = match placed.point {
+                Some(point) => line(point)?.0,
+                None => placed.message.session,
+            };
+            let session = self.sessions.get(&of).filter(|session| is_own(session, owner))?;
+            query.finds(&searched(&placed.message.content)).then_some(session)
+        };
+        let mut hits: Vec<Found> = self
+            .messages
+            .values()
+            .filter_map(|placed| {
+                let place = self.arrivals.get(&placed.message.id).copied()?;
+                let session = found(placed)?;
+                let (message, title) = (placed.message.clone(), session.title.clone());
+                Some(Found { place, session: session.id, message, title })
+            })
+            .filter(|found| before.is_none_or(|before| found.place < before))
+            .collect();
+        hits.sort_by_key(|found| Reverse(found.place));
+        hits.truncate(limit);
+        hits
+    }
+}
+
+fn is_own(session: &Session, owner: &str) -> bool {
+    session.owner == owner && session.status != SessionStatus::Deleted
+}

@@ -1,0 +1,220 @@
+//! The tree, by looking at everything.
+
+use std::convert::Infallible;
+
+use mainspring_core::tree::{Inherited, View, leaf, parting, ranges};
+use mainspring_core::{Line, LineId, MessageId, Point, Range, SessionId};
+use mainspring_kernel::store::{PlacedMessage, StoreError, TreeRow, Turn};
+
+use super::state::State;
+
+/// What one session sees.
+struct Seen<'a> {
+    state: &'a State,
+    session: SessionId,
+    inherited: Inherited,
+}
+
+impl View for Seen<'_> {
+    type Error = Infallible;
+
+    fn ahead(&mut self, at: Point) -> Result<Vec<Range>, Infallible> {
+        let own = self.own(at.line).filter(|line| (line.start()..line.end).contains(&at.pos));
+        Ok(match own {
+            Some(line) => vec![Range { line: line.id, from: at.pos, to: line.end - 1 }],
+            None => self.inherited.ahead(at),
+        })
+    }
+
+    fn turn(&mut self, range: Range) -> Result<Option<Point>, Infallible> {
+        let cursors = self.state.cursors.range((self.session, range.first())..=(self.session, range.last()));
+        Ok({ cursors }.find_map(|((_, at), to)| self.leads(*at, *to)))
+    }
+
+    fn newest(&mut self, at: Point) -> Result<Option<Point>, Infallible> {
+        Ok(self.beneath(Some(at)).next_back())
+    }
+}
+
+impl Seen<'_> {
+    fn own(&self, id: LineId) -> Option<&Line> {
+        let own = self.state.lines.iter().filter(|(of, _)| *of == self.session);
+        own.map(|(_, line)| line).find(|line| line.id == id)
+    }
+
+    fn contains(&self, point: Point) -> bool {
+        self.own(point.line).is_some_and(|line| line.start() <= point.pos)
+            || !self.inherited.ahead(point).is_empty()
+    }
+
+    /// The first message of the line that a cursor at `at` names, if it leads there.
+    fn leads(&self, at: Point, to: LineId) -> Option<Point> {
+        let line = self.state.line(to)?;
+        (line.parent == Some(at)).then(|| first(line)).flatten()
+    }
+
+    /// The first messages of the session's lines beneath `at`, the oldest first.
+    fn beneath(&self, at: Option<Point>) -> impl DoubleEndedIterator<Item = Point> {
+        let own = self.state.lines.iter().filter(move |(of, line)| *of == self.session && line.parent == at);
+        own.filter_map(|(_, line)| first(line))
+    }
+
+    /// The message that goes straight on from `at`.
+    fn straight(&self, at: Point) -> Option<Point> {
+        let next = Point { pos: at.pos + 1, ..at };
+        match self.own(at.line) {
+            Some(line) => (next.pos < line.end).then_some(next),
+            None => self.inherited.next(Some(at)),
+        }
+    }
+
+    fn row(&self, placed: &PlacedMessage) -> Option<TreeRow> {
+        let point = placed.point?;
+        let line = self.state.line(point.line)?;
+        let above = match point.pos > line.start() {
+            true => Some(Point { pos: point.pos - 1, ..point }),
+            false => line.parent,
+        };
+        let cursor = |at: Point| {
+            let to = self.state.cursors.get(&(self.session, at))?;
+            self.leads(at, *to)
+        };
+        let id = |point: Point| self.state.message_at(point).map(|placed| placed.message.id);
+        Some(TreeRow {
+            message: placed.message.clone(),
+            point,
+            abandoned: line.abandoned,
+            parent: above.and_then(id),
+            above,
+            followed: above.and_then(cursor) == Some(point),
+            cursor: cursor(point).or_else(|| self.straight(point)).and_then(id),
+        })
+    }
+}
+
+/// The first message of a line that is neither empty nor abandoned.
+fn first(line: &Line) -> Option<Point> {
+    (!line.abandoned && line.end > line.start()).then(|| Point { line: line.id, pos: line.start() })
+}
+
+impl State {
+    fn seen(&self, session: SessionId) -> Result<Seen<'_>, StoreError> {
+        let base = self.sessions.get(&session).and_then(|session| session.base);
+        let inherited = Inherited::new(ranges(base, |id| self.parent_of(id))?);
+        Ok(Seen { state: self, session, inherited })
+    }
+
+    fn line_known(&self, id: LineId) -> Result<Line, StoreError> {
+        let missing = || StoreError::Corrupt(format!("line {} is not there", id.0));
+        self.line(id).copied().ok_or_else(missing)
+    }
+
+    fn parent_of(&self, id: LineId) -> Result<Option<Point>, StoreError> {
+        self.line_known(id).map(|line| line.parent)
+    }
+
+    fn message_at(&self, point: Point) -> Option<&PlacedMessage> {
+        self.messages.values().find(|message| message.point == Some(point))
+    }
+
+    pub(super) fn path(
+        &self,
+        tip: Point,
+        before: Option<u32>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError> {
+        let path = ranges(Some(tip), |id| self.parent_of(id))?;
+        let mut path: Vec<PlacedMessage> =
+            path.into_iter().flat_map(|range| self.line_messages(range)).collect();
+        path.retain(|message| message.point.zip(before).is_none_or(|(point, before)| point.pos < before));
+        Ok(path.split_off(path.len().saturating_sub(limit)))
+    }
+
+    fn line_messages(&self, range: Range) -> Vec<PlacedMessage> {
+        let within = |message: &&PlacedMessage| message.point.is_some_and(|point| range.contains(point));
+        let mut found: Vec<PlacedMessage> = self.messages.values().filter(within).cloned().collect();
+        found.sort_by_key(|message| message.point);
+        found
+    }
+
+    pub(super) fn message_get(
+        &self,
+        session: SessionId,
+        id: MessageId,
+    ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
+        let Some(found) = self.messages.get(&id) else { return Ok(None) };
+        let seen = self.seen(session)?;
+        let sees = found.point.map_or(found.message.session == session, |point| seen.contains(point));
+        let line = found.point.and_then(|point| self.line(point.line).copied());
+        Ok(sees.then(|| (found.clone(), line)))
+    }
+
+    pub(super) fn turn(
+        &self,
+        session: SessionId,
+        from: Option<Point>,
+        to: Point,
+    ) -> Result<Turn, StoreError> {
+        let ranges = parting(from, to, |id| self.parent_of(id))?;
+        let within = |point: &Point| ranges.iter().any(|range| range.contains(*point));
+        let cursors = self.cursors.iter().filter(|((of, at), _)| *of == session && within(at));
+        let cursors = cursors.map(|((_, at), to)| (*at, *to)).collect();
+        let lines = ranges.iter().map(|range| self.line_known(range.line)).collect::<Result<_, _>>()?;
+        Ok(Turn { lines, cursors, ranges })
+    }
+
+    pub(super) fn leaf(
+        &self,
+        session: SessionId,
+        at: Point,
+    ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
+        let mut seen = self.seen(session)?;
+        let Ok(leaf) = leaf(&mut seen, at);
+        Ok(self.message_at(leaf).map(|placed| (placed.clone(), seen.own(leaf.line).copied())))
+    }
+
+    pub(super) fn children(
+        &self,
+        session: SessionId,
+        at: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<PlacedMessage>, StoreError> {
+        let seen = self.seen(session)?;
+        let straight = match at {
+            Some(at) => seen.straight(at),
+            None => seen.inherited.next(None),
+        };
+        let points = straight.into_iter().chain(seen.beneath(at)).take(limit);
+        Ok(points.filter_map(|point| self.message_at(point).cloned()).collect())
+    }
+
+    pub(super) fn tree_row(
+        &self,
+        session: SessionId,
+        message: MessageId,
+    ) -> Result<Option<TreeRow>, StoreError> {
+        let found = self.message_get(session, message)?;
+        let seen = self.seen(session)?;
+        Ok(found.and_then(|(placed, _)| seen.row(&placed)))
+    }
+
+    pub(super) fn tree_page(
+        &self,
+        session: SessionId,
+        after: Option<Point>,
+        limit: usize,
+    ) -> Result<Vec<TreeRow>, StoreError> {
+        let seen = self.seen(session)?;
+        let own = self.lines.iter().filter(|(of, line)| *of == session && line.end > line.start());
+        let own = own.map(|(_, line)| Range { line: line.id, from: line.start(), to: line.end - 1 });
+        let all = seen.inherited.ranges().iter().copied().chain(own);
+        let mut rows: Vec<TreeRow> =
+            all.flat_map(|range| self.line_messages(range)).filter_map(|placed| seen.row(&placed)).collect();
+        if let Some(after) = after {
+            let at = rows.iter().position(|row| row.point == after).map_or(rows.len(), |at| at + 1);
+            rows.drain(..at);
+        }
+        rows.truncate(limit);
+        Ok(rows)
+    }
+}

@@ -1,0 +1,115 @@
+//! State, and hashes that artifacts no longer name, written.
+
+use mainspring_core::state::decide;
+use mainspring_core::{Point, SessionId, StateOutcome, StateSlot, Unexpected};
+use mainspring_kernel::store::{OwnerState, StatePlace, StateRow, StoreError};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::columns::{Id, int, json, point};
+use super::error::of_write;
+use super::read::data::owner_entry;
+use super::write::Written;
+
+/// `seq` is the last event before it.
+pub(super) fn state_write(connection: &Connection, session: SessionId, row: &StateRow, seq: u64) -> Written {
+    let value = row.value.as_ref().map(json).transpose()?;
+    match row.place {
+        StatePlace::Session { at, aside } => {
+            let (line, pos) = point(at);
+            connection
+                .prepare_cached(
+                    "INSERT INTO session_state (session_id, line, pos, aside, away, seq, key, version, updated_at_ms,
+                       value)
+                     VALUES (?1, ?2, ?3, ?4, coalesce((SELECT opened_by <> ?1 FROM lines WHERE line = ?2), 1), ?5, ?6,
+                       ?7, ?8, ?9)",
+                )?
+                .execute(params![
+                    session.bytes(),
+                    line,
+                    pos,
+                    aside,
+                    int(seq),
+                    row.key,
+                    int(row.version),
+                    row.at.0,
+                    value
+                ])?;
+        }
+        StatePlace::Run(run) => {
+            connection
+                .prepare_cached(
+                    "INSERT INTO run_state (run_id, key, version, updated_at_ms, value) VALUES (?1, ?2, ?3, ?4, ?5)
+                     ON CONFLICT (run_id, key) DO UPDATE SET version = ?3, updated_at_ms = ?4, value = ?5",
+                )?
+                .execute(params![run.bytes(), row.key, int(row.version), row.at.0, value])?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn state_back(connection: &Connection, from: Point, key: &str) -> Written {
+    connection
+        .prepare_cached(
+            "UPDATE session_state SET pos = pos - 1 WHERE line = ?1 AND key = ?2 AND pos = ?3 AND pos > 0",
+        )?
+        .execute(params![from.line.0, key, from.pos])?;
+    Ok(())
+}
+
+pub(super) fn state_put(
+    connection: &Connection,
+    put: &OwnerState,
+) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
+    let counted = || {
+        connection
+            .prepare_cached("SELECT value FROM meta WHERE name = 'owner_state'")?
+            .query_row([], |row| row.get::<_, i64>(0))
+            .optional()
+    };
+    let entry = owner_entry(connection, &put.owner, &put.key)?;
+    let counter = counted().map_err(|error| of_write(&error))?.unwrap_or(0);
+    let slot = StateSlot { entry, version: counter.cast_unsigned() };
+    let version = match decide(&slot, put.value.as_ref(), put.expect) {
+        Ok(version) => version,
+        Err(unexpected) => return Ok(Err(unexpected)),
+    };
+    if let Some(version) = version {
+        owner_write(connection, put, version).map_err(|error| of_write(&error))?;
+    }
+    Ok(Ok(StateOutcome::of(slot, &put.key, put.value.clone(), version, put.at)))
+}
+
+fn owner_write(connection: &Connection, put: &OwnerState, version: u64) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO meta VALUES ('owner_state', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
+        )?
+        .execute([int(version)])?;
+    match &put.value {
+        Some(value) => connection
+            .prepare_cached(
+                "INSERT INTO owner_state (owner_id, key, version, updated_at_ms, value) VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT (owner_id, key) DO UPDATE SET version = ?3, updated_at_ms = ?4, value = ?5",
+            )?
+            .execute(params![put.owner, put.key, int(version), put.at.0, json(value)?])?,
+        None => connection
+            .prepare_cached("DELETE FROM owner_state WHERE owner_id = ?1 AND key = ?2")?
+            .execute(params![put.owner, put.key])?,
+    };
+    Ok(())
+}
+
+/// True if an artifact names `hash`, which then is loose no more.
+pub(super) fn blob_claimed(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
+    let named = "SELECT 1 FROM artifacts WHERE content_hash = ?1 LIMIT 1";
+    let claimed = connection.prepare_cached(named)?.exists([hash])?;
+    if claimed {
+        blob_settled(connection, hash)?;
+    }
+    Ok(claimed)
+}
+
+/// The hash is loose no more.
+pub(super) fn blob_settled(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
+    Ok(connection.prepare_cached("DELETE FROM blobs_loose WHERE content_hash = ?1")?.execute([hash])? > 0)
+}
