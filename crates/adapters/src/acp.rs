@@ -9,6 +9,7 @@ use std::path::Path;
 use agent_client_protocol::v1::schema::ContentBlock;
 use mainspring_core::{Block, Failure, Message, Mode, Run};
 use mainspring_kernel::adapter::AttemptHandle;
+use mainspring_kernel::policy::Permissions;
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -51,6 +52,11 @@ impl Dialect for Acp {
     type Prompt = Vec<ContentBlock>;
 
     const PINNED: bool = false;
+
+    fn arguments(&self, _permissions: Permissions) -> &'static [&'static str] {
+        // What it may do is decided when it asks.
+        &[]
+    }
 
     async fn prompt(&self, attempt: &AttemptHandle) -> Result<Self::Prompt, Failure> {
         blocks(&attempt.assignment().prompt)

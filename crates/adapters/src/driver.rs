@@ -23,7 +23,7 @@ use mainspring_kernel::clock::Clock;
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 
-use crate::pool::{Home, Lease, Pool, PoolOptions, Worker as _};
+use crate::pool::{Home, Lease, Pool, PoolOptions, Spot, Worker as _};
 use crate::process::{self, Launch, check_folder};
 
 mod dialect;
@@ -94,7 +94,9 @@ impl<D: Dialect> Driver<D> {
         let prompt = self.dialect.prompt(attempt).await.map_err(|failure| Stop::Failed(failure, false))?;
         let bound = about.binding.as_ref().and_then(|binding| binding.native.clone());
 
-        let lease = self.lease(attempt, &cwd, bound.as_deref()).await?;
+        let permissions = self.options.permissions.of_mode(about.run.mode);
+        let spot = Spot { cwd: cwd.clone(), arguments: self.dialect.arguments(permissions) };
+        let lease = self.lease(attempt, &spot, bound.as_deref()).await?;
         let worker = lease.worker();
         self.live.lock().insert(attempt.id(), Live { worker: worker.clone(), native: None });
         match self.play(attempt, &lease, &cwd, bound, prompt).await {
@@ -188,11 +190,11 @@ impl<D: Dialect> Driver<D> {
     async fn lease(
         &self,
         attempt: &AttemptHandle,
-        cwd: &Path,
+        spot: &Spot,
         native: Option<&str>,
     ) -> Result<Lease<D::Worker>, Stop> {
         let start = async || {
-            let launch = self.launch(attempt.id(), cwd);
+            let launch = self.launch(attempt.id(), spot);
             let until = self.deadline();
             tokio::select! {
                 started = self.dialect.start(&launch, &self.ground) => started,
@@ -200,10 +202,10 @@ impl<D: Dialect> Driver<D> {
             }
         };
         let lease = tokio::select! {
-            lease = self.pool.acquire(cwd, native, start) => lease,
+            lease = self.pool.acquire(spot, native, start) => lease,
             () = attempt.cancelled() => {
                 // What was being started is being ended; nothing is said before it has.
-                process::ended(&self.launch(attempt.id(), cwd).mark(), &self.ground.clock).await;
+                process::ended(&self.launch(attempt.id(), spot).mark(), &self.ground.clock).await;
                 return Err(Stop::Cancelled);
             }
         };
@@ -273,14 +275,15 @@ impl<D: Dialect> Driver<D> {
     }
 
     /// How the process is started that `attempt` needs: at most one, so that its name is the attempt's.
-    fn launch(&self, attempt: AttemptId, cwd: &Path) -> Launch {
+    fn launch(&self, attempt: AttemptId, spot: &Spot) -> Launch {
         let options = &self.options;
+        let arguments = spot.arguments.iter().map(|argument| (*argument).to_owned());
         Launch {
             guard: options.guard.clone(),
-            command: options.command.clone(),
+            command: options.command.iter().cloned().chain(arguments).collect(),
             env: options.env.clone(),
             pass_env: options.pass_env.clone(),
-            cwd: cwd.to_owned(),
+            cwd: spot.cwd.clone(),
             grace: options.stop_grace,
             scope: options.scope.clone(),
             name: attempt.to_string(),
@@ -369,7 +372,7 @@ impl<D: Dialect> Adapter for Driver<D> {
         match live {
             Some(live) => live.worker.kill().await,
             // It may have been dropped while its process started; that is ended by its guard.
-            None => process::ended(&self.launch(attempt, &self.options.cwd).mark(), &self.ground.clock).await,
+            None => process::ended(&self.launch(attempt, &Spot::default()).mark(), &self.ground.clock).await,
         }
     }
 }

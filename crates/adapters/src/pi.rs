@@ -9,6 +9,7 @@ use std::path::Path;
 
 use mainspring_core::{Block, Failure, Run};
 use mainspring_kernel::adapter::AttemptHandle;
+use mainspring_kernel::policy::Permissions;
 use serde_json::Value;
 
 use crate::driver::{Dialect, Ground, Lost, Turn, Turned};
@@ -20,6 +21,9 @@ mod turn;
 mod wire;
 mod worker;
 use worker::Worker;
+
+/// Pi asks nobody before it uses a tool. Where nothing is allowed it gets only those that change nothing.
+const READ_ONLY: &[&str] = &["--tools", "read,grep,find,ls"];
 
 /// Pi's RPC mode.
 pub(crate) struct Pi;
@@ -35,6 +39,13 @@ impl Dialect for Pi {
     type Prompt = Prompt;
 
     const PINNED: bool = true;
+
+    fn arguments(&self, permissions: Permissions) -> &'static [&'static str] {
+        match permissions {
+            Permissions::Deny => READ_ONLY,
+            Permissions::Ask | Permissions::Legacy => &[],
+        }
+    }
 
     async fn prompt(&self, attempt: &AttemptHandle) -> Result<Prompt, Failure> {
         let mut prompt = Prompt { text: String::new(), images: vec![] };

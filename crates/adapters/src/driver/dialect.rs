@@ -60,6 +60,10 @@ pub(crate) trait Dialect: Send + Sync + 'static {
     /// A native session keeps its process while there is room for others.
     const PINNED: bool;
 
+    /// What the agent's command is given besides, for runs under these permissions. Processes that were given
+    /// something else are not used for them.
+    fn arguments(&self, permissions: Permissions) -> &'static [&'static str];
+
     /// The prompt of an attempt as the agent gets it.
     fn prompt(&self, attempt: &AttemptHandle) -> impl Future<Output = Result<Self::Prompt, Failure>> + Send;
 

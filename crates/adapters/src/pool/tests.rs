@@ -46,11 +46,20 @@ impl World {
     }
 
     async fn lease(&self, place: &str, native: Option<&str>) -> Lease<Fake> {
+        self.lease_with(place, &[], native).await
+    }
+
+    async fn lease_with(
+        &self,
+        place: &str,
+        arguments: &'static [&'static str],
+        native: Option<&str>,
+    ) -> Lease<Fake> {
         let start = async || {
             let no = self.started.fetch_add(1, Ordering::Relaxed) + 1;
             Ok::<_, ()>(Fake { no, alive: AtomicBool::new(true), ended: self.ended.clone() })
         };
-        self.pool.acquire(Path::new(place), native, start).await.unwrap().unwrap()
+        self.pool.acquire(&Spot { cwd: place.into(), arguments }, native, start).await.unwrap().unwrap()
     }
 
     /// Lets everything that can go on without the clock go on.
@@ -145,9 +154,10 @@ async fn who_is_idle_for_long_or_dead_is_not_kept() {
 #[tokio::test]
 async fn starts_that_fail_are_tried_ever_more_slowly() {
     let world = World::new(1);
+    let spot = Spot::default();
     let fails = async || Err::<Fake, _>("no");
     for pause in [0, 100, 200, 400] {
-        let start = world.pool.acquire(Path::new("/"), None, fails);
+        let start = world.pool.acquire(&spot, None, fails);
         tokio::pin!(start);
         for _ in 0..pause {
             tokio::select! {
@@ -160,7 +170,7 @@ async fn starts_that_fail_are_tried_ever_more_slowly() {
         assert_eq!(world.pool.size(), (0, 0));
     }
     // A start that is given up leaves its place to others.
-    let waits = world.pool.acquire(Path::new("/"), None, fails);
+    let waits = world.pool.acquire(&spot, None, fails);
     tokio::select! {
         biased;
         _ = waits => unreachable!("it waits for the clock"),
@@ -172,7 +182,7 @@ async fn starts_that_fail_are_tried_ever_more_slowly() {
     lease.release(None);
     world.pool.close().await;
     assert_eq!(world.ended(), [1], "whoever closes ends all");
-    let closed = world.pool.acquire(Path::new("/"), None, fails).await;
+    let closed = world.pool.acquire(&spot, None, fails).await;
     assert!(matches!(closed, Ok(None)));
 }
 
@@ -197,4 +207,15 @@ async fn a_pinned_worker_serves_another_session_only_where_none_may_be_started()
         lease.release(home(native, false));
     }
     assert_eq!(world.ended(), [] as [usize; 0]);
+}
+
+#[tokio::test]
+async fn who_served_a_session_before_another_did_no_longer_knows_it() {
+    let world = World::new(9);
+    world.lease_with("/a", &[], Some("n1")).await.release(home("n1", false));
+    let other = world.lease_with("/a", &["--careful"], Some("n1")).await;
+    assert_eq!((other.home.clone(), other.worker().no), (None, 2));
+    other.release(home("n1", false));
+    let first = world.lease_with("/a", &[], Some("n1")).await;
+    assert_eq!((first.home.clone(), first.worker().no), (None, 1));
 }
