@@ -26,9 +26,11 @@ impl Agents {
             .adapters
             .iter()
             .filter_map(|(name, adapter)| {
-                let options = options(name, adapter, config);
-                Some(Arc::new(match adapter.kind? {
+                let kind = adapter.kind?;
+                let options = options(name, adapter, kind, config);
+                Some(Arc::new(match kind {
                     AdapterKind::Acp => ProcessAdapter::acp(options, acp(adapter), clock.clone()),
+                    AdapterKind::Pi => ProcessAdapter::pi(options, clock.clone()),
                 }))
             })
             .collect();
@@ -53,13 +55,16 @@ impl Agents {
     }
 }
 
-fn options(name: &str, adapter: &AdapterConfig, config: &Config) -> AgentOptions {
+fn options(name: &str, adapter: &AdapterConfig, kind: AdapterKind, config: &Config) -> AgentOptions {
     let millis = |set: Option<u64>, default: u64| Duration::from_millis(set.unwrap_or(default));
     AgentOptions {
         name: name.to_owned(),
         guard: guard(config),
         scope: scope(config),
-        command: adapter.command.clone().unwrap_or_default(),
+        command: adapter
+            .command
+            .clone()
+            .unwrap_or_else(|| kind.command().iter().map(ToString::to_string).collect()),
         env: adapter.env.clone().unwrap_or_default().into_iter().collect(),
         pass_env: adapter.pass_env.clone().unwrap_or_default(),
         cwd: adapter

@@ -68,7 +68,7 @@ impl<'a> Play<'a> {
                     Inbound::Update(update) => self.update(*update).await,
                     Inbound::Permission(asked) => {
                         let started = self.tool_asked(&asked.0).await;
-                        questions.push(self.decide(asked.0, asked.1));
+                        questions.push(self.decide(asked.0, asked.1), false);
                         started
                     }
                 },

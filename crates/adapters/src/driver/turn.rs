@@ -53,19 +53,32 @@ type Question = Pin<Box<dyn Future<Output = Result<(), HandleError>> + Send>>;
 
 /// What an agent asks. A run waits for one answer at a time, so the first goes before the second is put.
 #[derive(Default)]
-pub(crate) struct Questions(VecDeque<Question>);
+pub(crate) struct Questions(VecDeque<(Question, bool)>);
 
 impl Questions {
-    pub(crate) fn push(&mut self, question: impl Future<Output = Result<(), HandleError>> + Send + 'static) {
-        self.0.push_back(Box::pin(question));
+    /// Another question. One that `lapses` is settled sooner or later, whatever people do.
+    pub(crate) fn push(
+        &mut self,
+        question: impl Future<Output = Result<(), HandleError>> + Send + 'static,
+        lapses: bool,
+    ) {
+        self.0.push_back((Box::pin(question), lapses));
     }
 
     /// Resolves once the first question was answered; never while there is none.
     pub(crate) async fn answered(&mut self) -> Result<(), HandleError> {
-        let Some(first) = self.0.front_mut() else { return pending().await };
+        let Some((first, _)) = self.0.front_mut() else { return pending().await };
         let answered = first.await;
         self.0.pop_front();
         answered
+    }
+
+    /// The agent has gone on: what lapses has lapsed when this returns.
+    pub(crate) async fn lapsed(&mut self) {
+        while self.0.front().is_some_and(|(_, lapses)| *lapses) {
+            // An attempt that may ask no more has none that is open.
+            let _ = self.answered().await;
+        }
     }
 }
 

@@ -77,13 +77,19 @@ impl Request {
 }
 
 impl Dialog {
+    /// Pi does not wait for ever.
+    pub(super) fn lapses(&self) -> bool {
+        self.timeout.is_some()
+    }
+
     /// Has it decided or answered, and gives what pi is told. Pi is told something even if nobody may decide any more.
     pub(super) async fn answered(
         &self,
         attempt: &AttemptHandle,
         standing: Option<&Grant>,
+        asked_at: Time,
     ) -> (Value, Result<(), HandleError>) {
-        let lapses_at = self.timeout.map(|timeout| attempt.now().plus(timeout));
+        let lapses_at = self.timeout.map(|timeout| asked_at.plus(timeout));
         let answer = Asking { attempt, standing, lapses_at }.answer(&self.kind, &self.question).await;
         match answer {
             Ok(Some(answer)) => (response(&self.id, answer), Ok(())),

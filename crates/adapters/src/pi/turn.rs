@@ -91,8 +91,14 @@ impl<'a> Play<'a> {
                 () = worker.gone() => return Turned::Broken(self.failed(gone(&*worker), false)),
             };
             match step {
-                Ok(Next::End(turned)) => return turned,
-                Ok(Next::Ask(dialog)) => questions.push(self.put(dialog)),
+                Ok(Next::End(turned)) => {
+                    questions.lapsed().await;
+                    return turned;
+                }
+                Ok(Next::Ask(dialog)) => {
+                    let lapses = dialog.lapses();
+                    questions.push(self.put(dialog), lapses);
+                }
                 // What was asked when the attempt was cancelled is answered by then; pi ends its turn itself.
                 Ok(Next::On) | Err(HandleError::Revoked) => {}
                 Err(HandleError::Kernel(error)) => {
@@ -161,8 +167,9 @@ impl<'a> Play<'a> {
     fn put(&self, dialog: Dialog) -> impl Future<Output = Result<(), HandleError>> + Send + use<> {
         let (attempt, standing) = (self.turn.attempt.clone(), self.turn.standing.clone());
         let tell = self.turn.worker.connection.teller();
+        let asked_at = attempt.now();
         async move {
-            let (answer, answered) = dialog.answered(&attempt, standing.as_ref()).await;
+            let (answer, answered) = dialog.answered(&attempt, standing.as_ref(), asked_at).await;
             tell(&answer);
             answered
         }

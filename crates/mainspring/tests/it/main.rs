@@ -5,6 +5,7 @@
 
 mod access;
 mod acp;
+mod agents;
 mod cli;
 mod client;
 mod docs;
@@ -14,4 +15,5 @@ mod http;
 mod kill;
 mod limits;
 mod metrics;
+mod pi;
 mod streams;

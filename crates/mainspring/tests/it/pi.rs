@@ -1,0 +1,36 @@
+//! Pi beneath a real node: turns, dialogs, cancellation, death, and nothing left behind.
+
+use std::path::PathBuf;
+
+use mainspring::RunRequest;
+use mainspring::config::{AdapterConfig, AdapterKind, Permissions};
+use mainspring::core::{Answer, Approval, Body, Fidelity, Mode, RunId, RunStatus, WaitId};
+use serde_json::json;
+
+use crate::agents::{World, failure, folder_of, installed, kinds, model, request, soon};
+use crate::kill::example;
+
+mod dialogs;
+mod faults;
+mod real;
+mod turns;
+
+async fn world(manner: &str) -> World {
+    world_with(manner, |_| {}).await
+}
+
+/// A node whose scripted pi behaves in this manner, set up further by `change`.
+async fn world_with(manner: &str, change: impl Fn(&mut AdapterConfig)) -> World {
+    let set_up = |adapter: &mut AdapterConfig| {
+        let agent = folder_of(adapter).join("agent");
+        let command = [example("pi_agent"), agent, manner.into()];
+        adapter.command = Some(command.map(|word| word.to_string_lossy().into_owned()).into());
+        change(adapter);
+    };
+    World::open(AdapterKind::Pi, set_up).await
+}
+
+async fn input(world: &World, run: RunId, wait: WaitId, text: &str) {
+    let answer = Answer::Input { input: json!(text) };
+    soon(world.node().kernel().run_answer(&world.me, run, wait, answer)).await.unwrap();
+}
