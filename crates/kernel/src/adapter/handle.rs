@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Answer, Approval, Artifact, AttemptId, Expect, GrantId, Message, Point, StateEntry, StateOutcome,
-    StateScope, Time,
+    Answer, Approval, Artifact, ArtifactId, AttemptId, Block, Expect, GrantId, Message, Point, StateEntry,
+    StateOutcome, StateScope, Time,
 };
 use serde_json::Value;
 use tokio::io::AsyncRead;
@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Answered, Ask, Assignment, HandleError, Record};
 use crate::actor::{Command, Data, StateWrite};
+use crate::blobs::BlobReader;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -185,6 +186,19 @@ impl AttemptHandle {
         };
         self.parts.shared.artifact_keep(staged, commit).await?;
         Ok(artifact)
+    }
+
+    /// A file that the prompt names, and all its bytes.
+    pub async fn attachment(&self, id: ArtifactId) -> Result<(Artifact, BlobReader), HandleError> {
+        let is = |block: &Block| matches!(block, Block::Attachment { artifact, .. } if *artifact == id);
+        let not_found = || Error::not_found("artifact", id);
+        if !self.assignment.prompt.content.iter().any(is) {
+            return Err(not_found().into());
+        }
+        let found = self.parts.store.artifact_get(id).await.map_err(Error::from)?;
+        let artifact = found.ok_or_else(not_found)?;
+        let bytes = self.parts.shared.artifact_bytes(&artifact, 0, None).await?;
+        Ok((artifact, bytes))
     }
 
     /// Where state is as the run sees it now: that of the session up to where it writes its next message.

@@ -1,8 +1,8 @@
 //! A model that real agents are given: Chat Completions over HTTP, and what it says is what it was told to.
 //!
 //! `RUN command` makes it call the agent's shell tool, `HANG` makes it stream a word and then nothing, `MODEL` makes it
-//! say which model it was asked to be, `FAIL status` makes it fail; anything else it answers with all that people have
-//! said so far.
+//! say which model it was asked to be, `IMAGES` how many it sees, `FAIL status` makes it fail; anything else it answers
+//! with all that people have said so far.
 
 use std::convert::Infallible;
 
@@ -81,6 +81,11 @@ fn answer(body: &Value) -> (Vec<Value>, Option<&'static str>) {
     if asked.contains("MODEL") {
         let model = body["model"].as_str().unwrap_or_default();
         return (vec![text(&format!("the model is {model}"))], Some("stop"));
+    }
+    if asked.contains("IMAGES") {
+        let parts = last["content"].as_array().into_iter().flatten();
+        let images = parts.filter(|part| part["type"] == "image_url").count();
+        return (vec![text(&format!("images: {images}"))], Some("stop"));
     }
     let people = messages.iter().filter(|message| message["role"] == "user").map(content);
     (vec![text("heard: "), text(&people.collect::<Vec<_>>().join(" / "))], Some("stop"))

@@ -99,6 +99,34 @@ async fn pi_works_and_asks() {
         world.ended(run).await;
         assert_eq!(world.last("b").await.text(), format!("the model is {used}"));
     }
+    // It sees what it is shown.
+    let run = world.send(with_file(&world, "b", "how many IMAGES?", "image/png").await).await;
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(world.last("b").await.text(), "images: 1");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_pi_has_started_stops_with_it() {
+    let tasks = Tasks::default();
+    let world = pi(&tasks, |adapter| adapter.permissions = Some(Permissions::Legacy)).await;
+    let run = world.prompt("a", "RUN setsid sleep 1000 & sleep 1000").await;
+    let sleeps = || {
+        let name = |pid: &Pid| std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_pid()));
+        world.agents().iter().filter(|pid| name(pid).is_ok_and(|name| name == "sleep\n")).count()
+    };
+    let begun = async {
+        while sleeps() < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon(begun).await;
+    soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
+    // Pi stops what it waits for. What it had sent to the background goes with its process.
+    assert!(sleeps() <= 1, "{}", sleeps());
+    let json = serde_json::to_string(&world.events("a").await).unwrap();
+    assert!(json.contains("Allow bash?") && json.contains(r#""decision":"allowed""#), "{json}");
     world.close().await;
 }
 

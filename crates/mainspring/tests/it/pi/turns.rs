@@ -220,6 +220,20 @@ async fn a_run_that_may_only_answer_has_tools_that_change_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn images_are_handed_over_and_other_files_are_not() {
+    let world = world("keep").await;
+    world.say("a", "hello").await;
+    let run = world.send(with_file(&world, "a", "history", "image/png").await).await;
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    let heard = world.last("a").await.text();
+    let (image, whole) = ("history [\"image/png\" \"iVBORw0KGgoAAAANSUhEUgAA", "AElFTkSuQmCC\"]");
+    assert!(heard.contains(image) && heard.ends_with(whole), "{heard}");
+    let run = world.send(with_file(&world, "a", "history", "text/plain").await).await;
+    assert_eq!(failure(&world.ended(run).await), "adapter_incompatible");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_text_arrives_whole() {
     let world = world("keep").await;
     assert_eq!(world.say("a", "flood 20000").await, "0123456789".repeat(20_000));
