@@ -160,6 +160,9 @@ impl Agent {
             self.say_apart(text);
             return respond(record, Ok(Value::Null));
         }
+        if script == "swallow" {
+            return respond(record, Ok(Value::Null));
+        }
         if let Some(why) = script.strip_prefix("refuse ") {
             return respond(record, Err(why.to_owned()));
         }

@@ -41,6 +41,8 @@ pub(super) struct Play<'a> {
     usage: Usage,
     /// How the last message of the agent ended, and what it said of that.
     stop: Option<(String, String)>,
+    /// An extension may deal with the prompt alone: it is a command, or somebody was shown something.
+    dealt_with: bool,
 }
 
 /// How the turn goes on after a record.
@@ -59,6 +61,7 @@ impl<'a> Play<'a> {
             Some(preface) => format!("{preface}\n\n{}", prompt.text),
             None => prompt.text,
         };
+        let dealt_with = message.starts_with('/');
         let mut ask = json!({"type": "prompt", "message": message});
         if !prompt.images.is_empty() {
             ask["images"] = prompt.images.into();
@@ -73,6 +76,7 @@ impl<'a> Play<'a> {
             streamed: false,
             usage: Usage::default(),
             stop: None,
+            dealt_with,
         };
         let turned = play.listen(&mut inbound).await;
         worker.connection.ignore();
@@ -153,7 +157,10 @@ impl<'a> Play<'a> {
                 self.progress(format!("an extension failed: {why}")).await?;
             }
             "extension_ui_request" => match Request::of(&record) {
-                Request::Dialog(dialog) => return Ok(Next::Ask(dialog)),
+                Request::Dialog(dialog) => {
+                    self.dealt_with = true;
+                    return Ok(Next::Ask(dialog));
+                }
                 Request::Notice(text) => self.progress(text).await?,
                 Request::Nothing => {}
             },
@@ -212,15 +219,20 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Pi will do no more. Without a message of the agent, an extension has dealt with the prompt.
+    /// Pi will do no more.
     fn settled(&self) -> Turned {
         let usage = self.usage;
+        let failed = |code: &str, message: &str| self.failed(Failure::new(code, message), false);
         let (reason, why) = match &self.stop {
             Some((reason, why)) => (reason.as_str(), why.as_str()),
             None if self.turn.attempt.is_cancelled() => ("aborted", ""),
-            None => ("stop", ""),
+            None if self.dealt_with => ("stop", ""),
+            // Silence is no success; and should it begin after all, it must not go on.
+            None => {
+                let why = "the agent took the prompt and did nothing with it";
+                return Turned::Broken(failed("adapter_execution_failed", why));
+            }
         };
-        let failed = |code: &str, message: &str| self.failed(Failure::new(code, message), false);
         Turned::Ended(match reason {
             // A tool may end a turn.
             "stop" | "toolUse" => End::Succeeded { usage },
@@ -310,8 +322,12 @@ impl<'a> Play<'a> {
         self.turn.attempt.record(records).await
     }
 
-    async fn progress(&self, text: String) -> Result<(), HandleError> {
-        if text.is_empty() { Ok(()) } else { self.record(Record::Progress { text: excerpt(text) }).await }
+    async fn progress(&mut self, text: String) -> Result<(), HandleError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        self.dealt_with = true;
+        self.record(Record::Progress { text: excerpt(text) }).await
     }
 
     async fn record(&self, record: Record) -> Result<(), HandleError> {

@@ -119,6 +119,9 @@ async fn silence_is_no_success_and_neither_is_an_odd_end() {
     let run = world.play("a", "refuse No API key found for acme.").await;
     assert_eq!((failure(&run).as_str(), run.attempts), ("authentication", 1));
     assert_eq!(world.processes(), 2, "all in one process");
+    let run = world.play("a", "swallow").await;
+    assert_eq!((failure(&run).as_str(), run.attempts), ("adapter_execution_failed", 1));
+    assert_eq!(world.processes(), 0, "what it does now is not known");
     world.close().await;
 }
 
