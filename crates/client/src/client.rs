@@ -53,6 +53,8 @@ impl Client {
     }
 
     fn new(builder: reqwest::ClientBuilder, base: Url, at: Arc<str>, secret: &str) -> Result<Self, Error> {
+        // The one TLS of the process; if somebody has chosen already, theirs it is.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         // No proxy: a server on this machine or one that was named is meant.
         let http = builder.connect_timeout(CONNECT).no_proxy().build();
         let http = http.map_err(|error| Error::Invalid(format!("no HTTP client: {error}")))?;

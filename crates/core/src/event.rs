@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 use crate::{
     Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, DelegationId, DelegationMode,
     DelegationStatus, EventId, Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId,
-    RunStatus, SessionId, SessionStatus, StateAuthor, StateScope, Time, TitleSource, Usage, Visibility,
-    WaitId,
+    RunStatus, SessionId, SessionStatus, StateAuthor, StateScope, StepId, StopReason, Time, TitleSource,
+    Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -403,6 +403,21 @@ bodies! {
         by: StateAuthor,
         deleted: bool,
         #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] value: Option<Value>,
+    }
+    /// A model was called: what came of it.
+    "step.completed" => StepCompleted {
+        step_id: StepId,
+        step_no: u32,
+        provider: String,
+        model: String,
+        stop_reason: StopReason,
+        #[serde(default, skip_serializing_if = "Option::is_none")] message_id: Option<MessageId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] error: Option<Failure>,
+    }
+    /// The agent answered in the form it was asked for; null if it could not, and then why.
+    "output.completed" => OutputCompleted {
+        output: Value,
+        #[serde(default, skip_serializing_if = "Option::is_none")] error: Option<Failure>,
     }
     /// Tokens and cost were spent.
     "usage.updated" => UsageUpdated { #[serde(flatten)] usage: Usage }

@@ -23,7 +23,7 @@ use crate::{
 
 mod request;
 mod state;
-pub use request::{Mode, Place, Policy, RequestName, RunOptions};
+pub use request::{Limit, Mode, Place, Policy, RequestName, RunLimits, RunOptions};
 pub use state::{RunState, RunStatus};
 
 /// One accepted unit of intent in a session.

@@ -147,6 +147,7 @@ impl Session {
             model: self.model.clone(),
             cwd: self.cwd.clone(),
             model_options: self.model_options.clone(),
+            ..RunOptions::default()
         }
     }
 }
@@ -441,6 +442,7 @@ mod tests {
             model: some("m1"),
             cwd: some("/home"),
             model_options,
+            ..RunOptions::default()
         };
         assert_eq!(session.run_defaults(), defaults);
     }

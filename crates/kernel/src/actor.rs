@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::Holder;
+use crate::adapter::{Holder, Record};
 use crate::board::LiveStatus;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -95,6 +95,8 @@ struct Active {
     kill_at: Option<Time>,
     /// Set once the execution is given up: how the attempt ends when nothing acts for it any more.
     killing: Option<Outcome>,
+    /// What its adapter left to be recorded when its execution ends.
+    at_end: Vec<Record>,
 }
 
 impl Actor {
@@ -116,6 +118,8 @@ impl Actor {
             last_role: None,
             binding: None,
             state_at_pen: vec![],
+            // What an earlier process kept is not looked up, only erased once its run ends.
+            keeps_private: loaded.runs.iter().any(|(run, _)| run.pen.is_some()),
             session: loaded.session,
         };
         let latest = loaded.latest.as_ref();
@@ -148,7 +152,7 @@ impl Actor {
     }
 
     /// Serves the session until it is idle, deleted or taken over.
-    pub(crate) async fn serve(mut self) {
+    pub(crate) async fn serve(mut self: Box<Self>) {
         self.pump();
         self.count();
         loop {
@@ -245,6 +249,9 @@ impl Actor {
                 let _ = reply.send(outcome);
             }
             Command::Data(data) => self.data(*data).await,
+            Command::RecordAtEnd { by, records, reply } => {
+                let _ = reply.send(self.record_at_end(by, records));
+            }
             Command::Record { by, records, reply } => {
                 let outcome = self.record(by, records).await;
                 let _ = reply.send(outcome);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Answer, Approval, Attempt, AttemptId, Binding, Block, Failure, Fidelity, Grant, GrantId, Message, Run,
-    Session, Time, ToolOutcome, Usage, WaitRequest,
+    Answer, Approval, Attempt, AttemptId, Binding, Block, Failure, Fidelity, Grant, GrantId, Message,
+    PromptRef, Run, Session, StopReason, Time, ToolOutcome, Usage, WaitRequest,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::feed::DeltaError;
+use crate::store::Effect;
 
 mod handle;
 pub use crate::kernel::NewArtifact;
@@ -83,6 +84,9 @@ pub enum RestartBehavior {
     ProcessLocalBindingsStale,
     /// It has none; what was executing is orphaned.
     AttemptsOrphaned,
+    /// It has none and goes on from the last message: tool calls that an attempt left open are the next one's to
+    /// settle (see [`Assignment::open_effects`]).
+    ResumesFromMessages,
 }
 
 /// How an execution returned.
@@ -213,6 +217,20 @@ pub enum Record {
         /// What it cost.
         usage: Option<Usage>,
     },
+    /// A model was called. After a [`Record::Message`] of the same call, that is what it made.
+    Step(Box<StepTaken>),
+    /// The user's side goes on by itself: the agent is asked again.
+    Continued {
+        /// What it is told.
+        blocks: Vec<Block>,
+    },
+    /// The agent answered in the form it was asked for; null if it could not.
+    Output {
+        /// The answer.
+        output: Value,
+        /// Why there is none.
+        error: Option<Failure>,
+    },
     /// What the tools answered: the user's side.
     ToolResults {
         /// Tool results, in the order of the calls.
@@ -262,6 +280,39 @@ pub enum Record {
     Usage(Usage),
 }
 
+/// What an adapter says of a model call; see [`mainspring_core::Step`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepTaken {
+    /// Its number within the run.
+    pub no: u32,
+    /// The agent definition.
+    pub agent: String,
+    /// Who ran the model.
+    pub provider: String,
+    /// The model.
+    pub model: String,
+    /// The profile that named it.
+    pub profile: Option<String>,
+    /// What it was shown.
+    pub prompt: PromptRef,
+    /// The tool calls it made.
+    pub tool_calls: Vec<String>,
+    /// Why it stopped.
+    pub stop_reason: StopReason,
+    /// What went wrong.
+    pub error: Option<Failure>,
+    /// What it used.
+    pub usage: Usage,
+    /// The same in the provider's own words.
+    pub raw_usage: Value,
+    /// When it was asked.
+    pub started_at: Time,
+    /// When its first piece came.
+    pub first_piece_at: Option<Time>,
+    /// What the provider demands back, until the run ends.
+    pub private: Option<Value>,
+}
+
 /// Why a call of the handle was not applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandleError {
@@ -299,6 +350,8 @@ pub struct Assignment {
     pub binding: Option<Binding>,
     /// The answer it waited for.
     pub answer: Option<Answered>,
+    /// Tool calls that an earlier attempt began and that have no outcome.
+    pub open_effects: Vec<Effect>,
     /// Resolves when the attempt shall stop.
     pub cancel: CancellationToken,
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::{
     ArtifactId, AttemptId, BindingId, EventId, GrantId, KeyId, LineId, MessageId, NodeId, RunId, SessionId,
-    WaitId,
+    StepId, WaitId,
 };
 use parking_lot::Mutex;
 
@@ -75,7 +75,7 @@ macro_rules! draws {
 }
 draws! {
     session: SessionId, run: RunId, attempt: AttemptId, event: EventId, message: MessageId, node: NodeId, wait: WaitId,
-    line: LineId, key: KeyId, binding: BindingId, grant: GrantId, artifact: ArtifactId,
+    line: LineId, key: KeyId, binding: BindingId, grant: GrantId, artifact: ArtifactId, step: StepId,
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the home of random numbers")]

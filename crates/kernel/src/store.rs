@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation, Event, EventId,
     ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point, Position, Range,
-    Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Time,
-    Unexpected,
+    Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Step,
+    Time, Unexpected,
 };
 use serde_json::Value;
 
@@ -82,6 +82,9 @@ pub trait Store: Send + Sync + 'static {
         adapter: Option<&str>,
         limit: usize,
     ) -> Result<Vec<Binding>, StoreError>;
+
+    /// The model calls of one run, the first first.
+    async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError>;
 
     /// What was answered to a request, if it is remembered.
     async fn request_get(
@@ -310,6 +313,10 @@ pub enum Row {
     Run(Box<Run>),
     /// An attempt.
     Attempt(Box<Attempt>),
+    /// A model call.
+    Step(Box<Step>),
+    /// The run has ended: what its steps kept for it alone is erased.
+    StepsSeal(RunId),
     /// A new message, with its place if it has one yet.
     Message(Arc<Message>, Option<Point>),
     /// A stored prompt takes its place and is completed.

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use mainspring_adapters::process;
 use mainspring_adapters::{AcpOptions, AgentOptions, ProcessAdapter, ScriptAdapter};
+use mainspring_agent::models::BadModels;
+use mainspring_agent::tool::mcp::McpServers;
+use mainspring_agent::{Definitions, Models, NativeAdapter, Toolbox};
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::Permissions;
@@ -20,8 +23,8 @@ pub(crate) struct Agents {
 }
 
 impl Agents {
-    /// The built-in adapter, and those of `config`. Nothing is started before it is needed.
-    pub(crate) fn new(config: &Config, clock: &Clock) -> Self {
+    /// The built-in adapters, and those of `config`. Nothing is started before it is needed.
+    pub(crate) fn new(config: &Config, clock: &Clock) -> Result<Self, BadModels> {
         let processes: Vec<Arc<ProcessAdapter>> = config
             .adapters
             .iter()
@@ -34,9 +37,9 @@ impl Agents {
                 }))
             })
             .collect();
-        let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter)];
+        let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter), Arc::new(native(config)?)];
         adapters.extend(processes.iter().map(|adapter| adapter.clone() as Arc<dyn Adapter>));
-        Self { adapters, processes }
+        Ok(Self { adapters, processes })
     }
 
     /// Waits until nothing acts any more that an earlier process had started. Before that nobody may say what became
@@ -53,6 +56,12 @@ impl Agents {
             adapter.close().await;
         }
     }
+}
+
+fn native(config: &Config) -> Result<NativeAdapter, BadModels> {
+    let definitions = Definitions::new(Some(config.agents_dir.clone()));
+    let native = NativeAdapter::new(Models::new(&config.models)?, Toolbox::new(), definitions);
+    Ok(native.with_mcp(McpServers::new(&config.models.mcp)))
 }
 
 fn options(name: &str, adapter: &AdapterConfig, kind: AdapterKind, config: &Config) -> AgentOptions {

@@ -178,7 +178,13 @@ fn load(global: &Global) -> Result<Resolved, Fail> {
 }
 
 fn log(config: &Config) {
-    let filter = tracing_subscriber::EnvFilter::new(&config.log);
+    let mut filter = tracing_subscriber::EnvFilter::new(&config.log);
+    // What is sent to providers and what they answer, keys included, is nobody's business, whatever is logged.
+    for quiet in ["genai=off", "h2=warn", "hyper=warn", "hyper_util=warn", "reqwest=warn"] {
+        if let Ok(directive) = quiet.parse() {
+            filter = filter.add_directive(directive);
+        }
+    }
     // A second subscriber in one process is a test's doing; the first one stays.
     let fmt = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal());
     let _ = fmt.with_writer(std::io::stderr).try_init();

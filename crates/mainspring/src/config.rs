@@ -14,6 +14,7 @@
 mod adapters;
 mod error;
 mod file;
+mod models;
 mod rule;
 mod settings;
 mod source;
@@ -22,6 +23,7 @@ mod text;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use mainspring_agent::ModelsConfig;
 use serde::Serialize;
 
 pub use adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterKind, AdapterSetting, Permissions};
@@ -33,7 +35,7 @@ pub use source::{Origin, Sources, VARIABLES, Variable};
 use rule::{Given, Raw};
 
 /// A configuration, and where each of its values came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
     /// The values.
     pub config: Config,
@@ -59,7 +61,8 @@ pub struct Row {
 impl Config {
     /// The defaults, with everything kept in `state_dir`: for programs that embed mainspring.
     pub fn with_state_dir(state_dir: impl Into<PathBuf>) -> Self {
-        Self { state_dir: state_dir.into(), ..Self::defaults() }
+        let state_dir = state_dir.into();
+        Self { agents_dir: state_dir.join("agents"), state_dir, ..Self::defaults() }
     }
 
     /// Reads every layer of `sources`, or says everything that is wrong with them.
@@ -67,10 +70,12 @@ impl Config {
         let mut problems = Vec::new();
         let mut entries = Vec::new();
         let mut file = None;
+        let mut models = ModelsConfig::default();
         match source::locate(sources) {
             Ok(None) => {}
             Ok(Some((path, text))) => {
                 entries.extend(file::entries(&path, &text, &mut problems));
+                models = models::read(&path, &text, sources.home.as_deref(), &mut problems);
                 file = Some(path);
             }
             Err(problem) => problems.push(problem),
@@ -84,11 +89,15 @@ impl Config {
             None if entries.iter().any(|entry| entry.key == "state_dir") => {}
             None => problems.push(Problem::NoStateDir),
         }
+        config.models = models;
         let mut resolved = Resolved { config, origins: BTreeMap::new(), file };
         for entry in entries {
             if let Err(problem) = resolved.apply(entry, sources.home.as_deref()) {
                 problems.push(problem);
             }
+        }
+        if !resolved.origins.contains_key("agents_dir") {
+            resolved.config.agents_dir = resolved.config.state_dir.join("agents");
         }
         if problems.is_empty() {
             problems.extend(resolved.contradictions());

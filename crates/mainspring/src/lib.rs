@@ -29,6 +29,7 @@ mod server;
 mod token;
 
 pub use config::Config;
+pub use mainspring_agent::provider::install_tls;
 pub use mainspring_core as core;
 pub use mainspring_kernel::feed::{Item, Subscription};
 pub use mainspring_kernel::kernel::{Caller, RunRequest, SessionTarget, session_ref};

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mainspring_agent::models::BadModels;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Kernel, OnOrphan, Options, Retry};
@@ -32,6 +33,9 @@ pub enum NodeError {
     /// The database cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// What is said of models makes no sense.
+    #[error(transparent)]
+    Models(#[from] BadModels),
     /// What an earlier process left could not be taken up.
     #[error("{} cannot be taken up: {source}", path.display())]
     Kernel {
@@ -55,6 +59,7 @@ impl Node {
 
     async fn start(config: &Config, execute: bool) -> Result<Self, NodeError> {
         let (clock, ids) = (Clock::system(), Ids::system());
+        let agents = Agents::new(config, &clock)?;
         let node = ids.node();
         let dir = StateDir::open(&config.state_dir, clock.now(), node)?;
         let path = database(&config.state_dir);
@@ -66,7 +71,6 @@ impl Node {
         let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
         let artifacts = Some(config.state_dir.join("artifacts"));
         let options = Options { node: Some(node), artifacts, execute, ..options_of(config) };
-        let agents = Agents::new(config, &clock);
         agents.wait_for_earlier(config, &clock).await;
         let kernel = Kernel::start(store.clone(), agents.adapters.clone(), options, clock, ids).await;
         let kernel = kernel.map_err(|source| NodeError::Kernel { path, source })?;

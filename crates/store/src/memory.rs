@@ -9,7 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Event, Line, MessageId, NodeId, Point, Position,
-    Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
+    Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Step, Time,
+    Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -197,6 +198,14 @@ impl Store for MemoryStore {
             bindings.sort_by(|a, b| (&a.adapter, b.generation).cmp(&(&b.adapter, a.generation)));
             bindings.truncate(limit);
             bindings
+        })
+    }
+
+    async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
+        self.read(|state| {
+            let mut steps: Vec<Step> = state.steps.values().filter(|step| step.run == run).cloned().collect();
+            steps.sort_by_key(|step| (step.no, step.completed_at, step.id));
+            steps
         })
     }
 

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Event, Line, MessageId, NodeId, Point, Position,
-    Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
+    Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -43,6 +43,7 @@ mod read;
 mod readers;
 mod search;
 mod state;
+mod steps;
 mod write;
 mod write_records;
 mod writer;
@@ -282,6 +283,10 @@ impl Store for SqliteStore {
         let adapter = adapter.map(str::to_owned);
         self.read(move |connection| read::bindings::bindings(connection, session, adapter.as_deref(), limit))
             .await
+    }
+
+    async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
+        self.read(move |connection| steps::steps(connection, run)).await
     }
 
     async fn request_get(

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::MessageId;
 use crate::message::names;
+use crate::{Cost, MessageId, Usage};
 
 /// The caller's own names for a request; together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -43,6 +43,13 @@ pub struct RunOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub model_options: Option<Map<String, Value>>,
+    /// The JSON Schema of what the agent is to answer with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub output_schema: Option<Value>,
+    /// How much it may use.
+    #[serde(skip_serializing_if = "RunLimits::is_empty")]
+    pub limits: RunLimits,
 }
 
 impl RunOptions {
@@ -66,6 +73,9 @@ impl RunOptions {
             model_options: (!model_options.is_empty()).then_some(model_options),
             model,
             model_profile,
+            // What one run is to give and may use is its own.
+            output_schema: self.output_schema.clone(),
+            limits: self.limits,
         }
     }
 
@@ -84,7 +94,87 @@ impl RunOptions {
             model_options: self.model_options.as_ref().or(kept.model_options.as_ref()).cloned(),
             model,
             model_profile,
+            output_schema: self.output_schema.clone(),
+            limits: self.limits,
         }
+    }
+}
+
+/// How much a run may use. What is not set has no limit here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct RunLimits {
+    /// Model calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_steps: Option<u32>,
+    /// Tokens, read and written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// Money.
+    #[serde(rename = "maxCostUsd", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
+    pub max_cost: Option<Cost>,
+    /// Milliseconds since it started.
+    #[serde(rename = "maxTimeMs", skip_serializing_if = "Option::is_none")]
+    pub max_time: Option<u64>,
+    /// Whether somebody is asked when it is used up; else the run fails.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ask: Option<bool>,
+}
+
+/// Which limit of a run is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Limit {
+    Steps(u32),
+    Tokens(u64),
+    Cost(Cost),
+    Time(u64),
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Steps(steps) => write!(f, "{steps} model calls"),
+            Self::Tokens(tokens) => write!(f, "{tokens} tokens"),
+            Self::Cost(cost) => write!(f, "{} US dollars", cost.usd()),
+            Self::Time(millis) => write!(f, "{} seconds", millis / 1000),
+        }
+    }
+}
+
+impl RunLimits {
+    /// True when nothing is limited.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// These, and where they say nothing what `others` say.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            max_steps: self.max_steps.or(others.max_steps),
+            max_tokens: self.max_tokens.or(others.max_tokens),
+            max_cost: self.max_cost.or(others.max_cost),
+            max_time: self.max_time.or(others.max_time),
+            ask: self.ask.or(others.ask),
+        }
+    }
+
+    /// The first limit that is used up, when each was granted `times` over.
+    pub fn used_up(&self, times: u32, steps: u32, usage: &Usage, millis: u64) -> Option<Limit> {
+        let Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost } = *usage;
+        let tokens = [input_tokens, output_tokens, cache_read_tokens, cache_write_tokens];
+        let tokens = tokens.into_iter().fold(0, u64::saturating_add);
+        let granted = |limit: u64| limit.saturating_mul(u64::from(times));
+        let step =
+            self.max_steps.map(|max| max.saturating_mul(times)).filter(|max| steps >= *max).map(Limit::Steps);
+        let token = || self.max_tokens.map(granted).filter(|max| tokens >= *max).map(Limit::Tokens);
+        let money =
+            || self.max_cost.map(|max| Cost(granted(max.0))).filter(|max| cost >= *max).map(Limit::Cost);
+        let time = || self.max_time.map(granted).filter(|max| millis >= *max).map(Limit::Time);
+        step.or_else(token).or_else(money).or_else(time)
     }
 }
 
@@ -200,5 +290,27 @@ mod tests {
             assert_eq!(asked.or(&options(session.clone())), merged);
             assert_eq!(merged.or(&RunOptions::default()), merged, "what is complete stays as it is");
         }
+    }
+
+    #[test]
+    fn the_first_limit_that_is_used_up_is_named() {
+        let limits = RunLimits {
+            max_steps: Some(3),
+            max_tokens: Some(100),
+            max_cost: Some(Cost::from(0.5)),
+            max_time: Some(60_000),
+            ask: None,
+        };
+        let usage = |input_tokens, cost| Usage { input_tokens, cost: Cost::from(cost), ..Usage::default() };
+        let shown = |times, steps, usage: Usage, millis| {
+            limits.used_up(times, steps, &usage, millis).map(|limit| limit.to_string())
+        };
+        assert_eq!(shown(1, 2, usage(99, 0.49), 59_999), None);
+        assert_eq!(shown(1, 3, usage(0, 0.0), 0).as_deref(), Some("3 model calls"));
+        assert_eq!(shown(1, 0, usage(100, 0.0), 0).as_deref(), Some("100 tokens"));
+        assert_eq!(shown(1, 0, usage(0, 0.5), 0).as_deref(), Some("0.5 US dollars"));
+        assert_eq!(shown(1, 0, usage(0, 0.0), 60_000).as_deref(), Some("60 seconds"));
+        assert_eq!(shown(2, 3, usage(100, 0.5), 60_000), None, "granted once more");
+        assert_eq!(RunLimits::default().used_up(1, 99, &usage(u64::MAX, 1e9), 99), None);
     }
 }

@@ -7,7 +7,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_core::{
-    Answer, Attempt, Block, Mode, Place, Policy, Position, RequestName, Run, RunOptions, RunStatus, WaitId,
+    Answer, Attempt, Block, Mode, Place, Policy, Position, RequestName, Run, RunOptions, RunStatus, Step,
+    WaitId,
 };
 use mainspring_kernel::kernel::{Accepted, Caller, CancelOutcome, RunQuery, RunRequest};
 use serde::{Deserialize, Serialize};
@@ -294,6 +295,20 @@ pub(super) async fn run_attempts(
     NamedRun(run): NamedRun,
 ) -> Result<Json<Page<Attempt>>, Problem> {
     let items = http.kernel.run_attempts(&caller, run).await?;
+    Ok(Json(Page { items, next: None }))
+}
+
+/// The model calls of a run, the first first
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/steps", params(NamedRun),
+    responses((status = 200, description = "All of them", body = Page<Step>)),
+)]
+pub(super) async fn run_steps(
+    State(http): State<Http>,
+    Known(caller): Known,
+    NamedRun(run): NamedRun,
+) -> Result<Json<Page<Step>>, Problem> {
+    let items = http.kernel.run_steps(&caller, run).await?;
     Ok(Json(Page { items, next: None }))
 }
 

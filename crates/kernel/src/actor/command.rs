@@ -51,6 +51,8 @@ pub(crate) enum Command {
     Fork(Box<Forking>, Reply<Result<Session, StoreError>>),
     /// An adapter records.
     Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
+    /// An adapter leaves what is recorded when its execution ends.
+    RecordAtEnd { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
     /// An adapter asks a person and waits.
     Ask { by: AttemptId, ask: Ask, holder: Holder },
     /// An adapter reads where its path ends.
@@ -74,8 +76,8 @@ impl Command {
             Self::Accept(..) | Self::Create(..) | Self::Cancel(..) | Self::Retry(..) => true,
             Self::Answer(..) | Self::Session(..) | Self::Snapshot(_) | Self::Compact(..) => true,
             Self::Open { .. } | Self::Close(_) => true,
-            Self::Release | Self::Record { .. } | Self::Ask { .. } | Self::Head { .. } => false,
-            Self::Executed(..) => false,
+            Self::Release | Self::Record { .. } | Self::RecordAtEnd { .. } | Self::Ask { .. } => false,
+            Self::Head { .. } | Self::Executed(..) => false,
             Self::Data(data) => data.is_call(),
             Self::Navigate(..) | Self::Fork(..) | Self::Binding(..) => true,
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
@@ -111,6 +113,7 @@ impl Command {
             // Whoever executes has lost its authority and learns it by the closed channel.
             Self::Release
             | Self::Record { .. }
+            | Self::RecordAtEnd { .. }
             | Self::Ask { .. }
             | Self::Head { .. }
             | Self::Executed(..) => {}

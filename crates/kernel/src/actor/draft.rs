@@ -10,12 +10,13 @@ use mainspring_core::run::{self, Command};
 use mainspring_core::state::EVENT_VALUE_BYTES;
 use mainspring_core::tree::{place, visit};
 use mainspring_core::{
-    Attempt, Binding, Block, Body, Close, Failure, Line, LineId, Message, MessageId, MessageStatus, NodeId,
-    Place, Point, Refusal, Role, Run, Session, SessionChange, StateAuthor, StateScope, Time, TitleSource,
-    ToolOutcome, Usage, Wait, attempt, session,
+    Attempt, AttemptId, Binding, Block, Body, Close, Failure, Line, LineId, Message, MessageId,
+    MessageStatus, NodeId, Place, Point, Refusal, Role, Run, Session, SessionChange, StateAuthor, StateScope,
+    Step, Time, TitleSource, ToolOutcome, Usage, Wait, attempt, session,
 };
 
 use super::tree::Base;
+use crate::adapter::StepTaken;
 use crate::feed::OpenText;
 use crate::ids::Ids;
 use crate::store::{Commit, Effect, Fence, NewEvent, Row, StatePlace, StateRow, Turn};
@@ -36,6 +37,8 @@ pub(crate) struct Hot {
     pub(crate) binding: Option<Box<Binding>>,
     /// Keys of state that the active run has written since its last message.
     pub(crate) state_at_pen: Vec<String>,
+    /// True when a step may hold what only its run may know.
+    pub(crate) keeps_private: bool,
 }
 
 pub(crate) struct Draft {
@@ -53,6 +56,8 @@ pub(crate) struct Draft {
     turn: Option<Turn>,
     /// What the session is called once this run has succeeded, if nobody has named it.
     title: Option<String>,
+    /// The next attempt settles the tool calls that this one leaves open.
+    leaves_tools: bool,
     session_changed: bool,
     lines_changed: BTreeMap<LineId, Line>,
     events: Vec<NewEvent>,
@@ -73,6 +78,7 @@ impl Draft {
             completes: false,
             turn: None,
             title: None,
+            leaves_tools: false,
             session_changed: false,
             lines_changed: BTreeMap::new(),
             events: vec![],
@@ -101,6 +107,11 @@ impl Draft {
     pub(crate) fn with_title(mut self, title: Option<String>) -> Self {
         self.title = title;
         self
+    }
+
+    /// If the run is tried again, its next attempt settles the tool calls that are open.
+    pub(crate) fn leave_tools(&mut self, leaves: bool) {
+        self.leaves_tools = leaves;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -238,6 +249,48 @@ impl Draft {
         self.write(message, false);
     }
 
+    /// Writes what came of a model call.
+    pub(crate) fn step(&mut self, by: AttemptId, taken: StepTaken) {
+        let Some(run) = &self.run else { return };
+        let made = self
+            .rows
+            .iter()
+            .any(|row| matches!(row, Row::Message(made, _) if Some(made.id) == run.final_message));
+        let step = Step {
+            id: self.ids.step(),
+            run: run.id,
+            attempt: by,
+            no: taken.no,
+            agent: taken.agent,
+            provider: taken.provider,
+            model: taken.model,
+            profile: taken.profile,
+            prompt: taken.prompt,
+            output: run.final_message.filter(|_| made && taken.error.is_none()),
+            tool_calls: taken.tool_calls,
+            stop_reason: taken.stop_reason,
+            error: taken.error,
+            usage: taken.usage,
+            raw_usage: taken.raw_usage,
+            started_at: taken.started_at,
+            first_piece_at: taken.first_piece_at,
+            completed_at: self.at,
+            private: taken.private,
+        };
+        self.hot.keeps_private |= step.private.is_some();
+        let completed = Body::StepCompleted {
+            step_id: step.id,
+            step_no: step.no,
+            provider: step.provider.clone(),
+            model: step.model.clone(),
+            stop_reason: step.stop_reason,
+            message_id: step.output,
+            error: step.error.clone(),
+        };
+        self.rows.push(Row::Step(Box::new(step)));
+        self.emit(completed);
+    }
+
     pub(crate) fn effect_start(&mut self, tool_use_id: String, name: String) {
         let Some(run) = &self.run else { return };
         let effect = Effect { run: run.id, tool_use_id, name };
@@ -299,6 +352,9 @@ impl Draft {
             };
         };
         self.settle_tools();
+        if std::mem::take(&mut self.hot.keeps_private) {
+            self.rows.extend(self.run.as_ref().map(|run| Row::StepsSeal(run.id)));
+        }
         let mut texts = std::mem::take(&mut self.text);
         let needs_last = error.is_some() || self.hot.last_role != Some(Role::Assistant);
         if texts.is_empty() && needs_last {
@@ -335,7 +391,9 @@ impl Draft {
         let Some(pen) = self.run.as_ref().and_then(|run| run.pen) else {
             return;
         };
-        self.settle_tools();
+        if !self.leaves_tools {
+            self.settle_tools();
+        }
         for text in std::mem::take(&mut self.text) {
             let mut line = Line { abandoned: true, ..Line::open(self.ids.line(), self.above()) };
             let point = Point { line: line.id, pos: line.end };

@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 use super::binding::Bound;
 use super::tree::Base;
 use super::{Active, Actor, Command, Draft, before};
-use crate::adapter::{Answered, Assignment, AttemptHandle, End, Executed, HandleError, HandleParts, Record};
+use crate::adapter::{
+    Answered, Assignment, AttemptHandle, End, Executed, HandleError, HandleParts, Record, RestartBehavior,
+};
 use crate::error::Error;
 use crate::scheduler::Permit;
 use crate::store::{Row, StoreError};
@@ -122,6 +124,7 @@ impl Actor {
                 .filter(|binding| binding.status == BindingStatus::Active)
                 .cloned(),
             answer,
+            open_effects: self.hot.effects.clone(),
             cancel: cancel.clone(),
         };
         let parts = HandleParts {
@@ -162,6 +165,7 @@ impl Actor {
             telling: false,
             kill_at: None,
             killing: None,
+            at_end: vec![],
         });
     }
 
@@ -198,6 +202,15 @@ impl Actor {
             }
         }
         self.take_over(draft).await.map_err(|error| HandleError::Kernel(error.into()))
+    }
+
+    /// Keeps what is recorded in the commit that ends the execution.
+    pub(super) fn record_at_end(&mut self, by: AttemptId, records: Vec<Record>) -> Result<(), HandleError> {
+        let limit = self.shared.options.limits.message_bytes;
+        let active = self.authority(by).ok_or(HandleError::Revoked)?;
+        check_size(&records, limit)?;
+        active.at_end.extend(records);
+        Ok(())
     }
 
     /// Commits a draft of the active run and keeps its state.
@@ -286,11 +299,21 @@ impl Actor {
     ) -> Result<(), Error> {
         let Some(active) = &self.active else { return Ok(()) };
         let (run, attempt, telling) = (active.run.clone(), active.attempt.clone(), active.telling);
+        let at_end = active.at_end.clone();
+        let resumes = self.shared.adapters.get(&run.adapter).is_some_and(|adapter| {
+            adapter.capabilities().restart_behavior == RestartBehavior::ResumesFromMessages
+        });
         let turn = self.turn_to(&run).await?;
         let (draft, text) = self.draft(true);
         let title = self.title_of(&outcome);
         let draft = draft.with_run(run, Some(attempt)).with_text(text);
         let mut draft = draft.with_turn(turn).with_title(title);
+        draft.leave_tools(resumes);
+        for record in at_end {
+            if let Err(error) = apply(&mut draft, self.shared.node, by, record) {
+                tracing::error!(%error, "what an attempt left for its end makes no sense");
+            }
+        }
         if !usage.is_zero() {
             draft.emit(Body::UsageUpdated { usage });
         }
@@ -362,7 +385,9 @@ fn apply(draft: &mut Draft, node: NodeId, by: AttemptId, record: Record) -> Resu
                 draft.emit(Body::UsageUpdated { usage });
             }
         }
-        Record::ToolResults { blocks } => draft.write_results(blocks),
+        Record::Step(step) => draft.step(by, *step),
+        Record::Output { output, error } => draft.emit(Body::OutputCompleted { output, error }),
+        Record::Continued { blocks } | Record::ToolResults { blocks } => draft.write_results(blocks),
         Record::ToolStarted { tool_use_id, name, input } => {
             draft.effect_start(tool_use_id.clone(), name.clone());
             draft.emit(Body::ToolStarted { tool_use_id, name, input });
@@ -390,7 +415,13 @@ fn apply(draft: &mut Draft, node: NodeId, by: AttemptId, record: Record) -> Resu
 fn check_size(records: &[Record], limit: usize) -> Result<(), Error> {
     for record in records {
         let (what, size) = match record {
-            Record::Message { blocks, .. } | Record::ToolResults { blocks } => ("message", size_of(blocks)),
+            Record::Message { blocks, .. }
+            | Record::Continued { blocks }
+            | Record::ToolResults { blocks } => ("message", size_of(blocks)),
+            Record::Output { output, .. } => ("output", output.to_string().len()),
+            Record::Step(step) => {
+                ("step", step.private.as_ref().map_or(0, |private| private.to_string().len()))
+            }
             Record::ToolStarted { input, .. } => {
                 ("tool call", input.as_ref().map_or(0, |input| input.to_string().len()))
             }

@@ -37,6 +37,7 @@ impl Actor {
             telling: false,
             kill_at: None,
             killing: None,
+            at_end: vec![],
         });
         if survives {
             return Ok(());

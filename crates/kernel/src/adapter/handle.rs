@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::{
     Answer, Approval, Artifact, ArtifactId, AttemptId, Block, Expect, GrantId, Message, Point, StateEntry,
-    StateOutcome, StateScope, Time,
+    StateOutcome, StateScope, Step, Time,
 };
 use serde_json::Value;
 use tokio::io::AsyncRead;
@@ -92,6 +92,13 @@ impl AttemptHandle {
     pub async fn record(&self, records: Vec<Record>) -> Result<(), HandleError> {
         let by = self.id();
         self.call(|reply| Command::Record { by, records, reply }).await
+    }
+
+    /// Makes `records` durable in the very commit that ends the attempt, so that they cost none of their own. An
+    /// execution that waits instead takes them back.
+    pub async fn record_at_end(&self, records: Vec<Record>) -> Result<(), HandleError> {
+        let by = self.id();
+        self.call(|reply| Command::RecordAtEnd { by, records, reply }).await
     }
 
     /// Asks a person and waits, holding the execution. Such a wait ends with the process; an adapter whose state can
@@ -216,6 +223,11 @@ impl AttemptHandle {
     async fn head(&self) -> Result<Option<Point>, HandleError> {
         let by = self.id();
         self.call(|reply| Command::Head { by, reply }).await
+    }
+
+    /// The model calls of the run so far, of all its attempts.
+    pub async fn steps(&self) -> Result<Vec<Step>, HandleError> {
+        Ok(self.parts.store.steps(self.assignment.run.id).await.map_err(Error::from)?)
     }
 
     /// The time now.

@@ -89,6 +89,7 @@ impl NewSession {
             model: self.model.clone(),
             cwd: self.cwd.clone(),
             model_options: self.model_options.clone(),
+            ..RunOptions::default()
         }
     }
 }

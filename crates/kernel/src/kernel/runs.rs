@@ -3,9 +3,10 @@
 use mainspring_core::limits::check_text;
 use mainspring_core::{
     Answer, Attempt, Block, Cursor, Event, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
-    SessionId, WaitId,
+    SessionId, Step, WaitId,
 };
 use serde::Serialize;
+use serde_json::Value;
 
 use super::idempotency;
 use super::requests::in_order;
@@ -153,6 +154,12 @@ impl Kernel {
         Ok(self.shared.store.attempts(run).await?)
     }
 
+    /// The model calls of a run, the first first: what each was shown, made and used.
+    pub async fn run_steps(&self, caller: &Caller, run: RunId) -> Result<Vec<Step>, Error> {
+        self.run_get(caller, run).await?;
+        Ok(self.shared.store.steps(run).await?)
+    }
+
     /// Runs, the newest first.
     pub async fn run_list(&self, caller: &Caller, query: RunQuery) -> Result<Vec<Run>, Error> {
         let owner = match query.session {
@@ -276,8 +283,9 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
         policy: Policy,
     }
     let session = request.session.in_order();
-    let options =
-        RunOptions { model_options: in_order(&request.options.model_options), ..request.options.clone() };
+    let mut options = request.options.clone();
+    options.model_options = in_order(&request.options.model_options);
+    options.output_schema.iter_mut().for_each(Value::sort_all_objects);
     let asked = Asked {
         session: &session,
         prompt: &request.prompt,

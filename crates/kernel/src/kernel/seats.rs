@@ -107,7 +107,7 @@ impl Shared {
             let (tx, rx) = mpsc::unbounded_channel();
             let feed = self.feed_new(id);
             let unborn = crate::actor::unborn(session);
-            let actor = Actor::new(me, fence, feed.clone(), unborn, false, (tx.clone(), rx));
+            let actor = Box::new(Actor::new(me, fence, feed.clone(), unborn, false, (tx.clone(), rx)));
             let mut seats = self.seats.lock();
             if self.tasks.is_stopping() {
                 return Err(Error::ShuttingDown);
@@ -182,7 +182,7 @@ impl Shared {
             }
         };
         let lost = loaded.runs.iter().find(|(run, _)| run.state.holder().is_some()).cloned();
-        let mut actor = Actor::new(self, fence, feed, loaded, true, channel);
+        let mut actor = Box::new(Actor::new(self, fence, feed, loaded, true, channel));
         let recovered = match lost {
             Some((run, Some(attempt))) => Box::pin(actor.recover(run, attempt)).await,
             _ => Ok(()),

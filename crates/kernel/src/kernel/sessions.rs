@@ -152,6 +152,7 @@ impl Kernel {
             model: model.clone().flatten(),
             cwd: cwd.clone().flatten(),
             model_options: model_options.clone().flatten(),
+            ..RunOptions::default()
         })?;
         check_metadata(self, patch.metadata.as_ref())?;
         let changes = [

@@ -124,6 +124,7 @@ async fn a_run_keeps_what_its_session_said_when_it_was_accepted() {
             model_profile: None,
             cwd: some("/home"),
             model_options: Some(map(json!({"temperature": 1, "seed": 7}))),
+            ..RunOptions::default()
         };
         assert_eq!(world.ended(first.id).await.options, all);
         let patch = SessionPatch { system_prompt: Some(some("be brief")), ..SessionPatch::default() };

@@ -197,7 +197,7 @@ impl World {
                 events.next().await.expect("the session ended first").unwrap();
             }
         };
-        soon(reach).await
+        soon(Box::pin(reach)).await
     }
 
     /// Waits for `what` and turns the clock by `step` whenever nothing else goes on.

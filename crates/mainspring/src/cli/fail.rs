@@ -110,6 +110,7 @@ impl From<NodeError> for Fail {
                 (Exit::Owned, "state_dir_owned")
             }
             NodeError::StateDir(_) => (Exit::NotNow, "state_dir_unusable"),
+            NodeError::Models(_) => (Exit::BadRequest, "invalid_config"),
             NodeError::Store(_) => (Exit::NotNow, "store_unusable"),
             NodeError::Kernel { source, .. } => (Exit::NotNow, source.code()),
         };

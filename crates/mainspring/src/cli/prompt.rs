@@ -128,7 +128,7 @@ impl Prompt {
                 model: self.model,
                 model_profile: None,
                 cwd: self.cwd,
-                model_options: None,
+                ..RunOptions::default()
             },
             place,
             policy: match self.policy {

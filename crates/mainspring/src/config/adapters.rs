@@ -165,7 +165,7 @@ pub(super) fn problems(name: &str, adapter: &AdapterConfig) -> Vec<Problem> {
     };
     let set = |setting: &AdapterSetting| (setting.show)(adapter).is_some();
     match adapter.kind {
-        Some(_) if name == mainspring_adapters::script::NAME => {
+        Some(_) if [mainspring_adapters::script::NAME, mainspring_agent::native::NAME].contains(&name) => {
             vec![wrong("kind", "must not be set: this adapter is built in; choose another name")]
         }
         Some(kind) => {

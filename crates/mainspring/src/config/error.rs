@@ -48,6 +48,16 @@ pub enum Problem {
         /// What it must be.
         must: String,
     },
+    /// What is said of models makes no sense.
+    #[error("{key} ({origin}): {reason}")]
+    Models {
+        /// The place.
+        key: String,
+        /// Where it was written.
+        origin: Origin,
+        /// What is wrong, and what would be right.
+        reason: String,
+    },
     /// There is no such setting.
     #[error("unknown setting `{key}` ({origin}): {}", remedy(near))]
     UnknownKey {

@@ -8,6 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::Entry;
 use super::error::Problem;
+use super::models::MODEL_TABLES;
 use super::rule::{ADAPTER_NAME, Raw, is_adapter_name};
 use super::settings::{self, GROUPS};
 use super::source::Origin;
@@ -47,6 +48,8 @@ impl Reader<'_> {
                 self.nested(&key, value);
             } else if plain && key == "adapters" {
                 self.adapters(value);
+            } else if plain && MODEL_TABLES.contains(&key.as_str()) {
+                // Read by `models`, as a whole.
             } else {
                 let origin = self.origin(name.span().start);
                 let key = if plain { key } else { format!("{at}{:?}", name.get_ref()) };
@@ -126,7 +129,7 @@ impl Reader<'_> {
 }
 
 /// Line and column of the byte at `start`, counted from 1.
-fn position(text: &str, start: usize) -> (usize, usize) {
+pub(super) fn position(text: &str, start: usize) -> (usize, usize) {
     let before = text.get(..start).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;

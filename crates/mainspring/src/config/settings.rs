@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use mainspring_agent::ModelsConfig;
 use mainspring_core::Limits;
 use mainspring_edges::http::HttpLimits;
 
@@ -34,12 +35,14 @@ macro_rules! settings {
         )*} )*
     ) => {
         /// The settings of one process, complete and checked.
-        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[derive(Debug, Clone, PartialEq)]
         pub struct Config {
             $( #[doc = $doc] pub $key: $type, )*
             $( $(#[$group_doc])* pub $group: $group_type, )*
             /// What is set for single adapters, by the adapter's name.
             pub adapters: BTreeMap<String, AdapterConfig>,
+            /// Model providers, profiles and prices.
+            pub models: ModelsConfig,
         }
 
         impl Config {
@@ -49,6 +52,7 @@ macro_rules! settings {
                     $( $key: $default, )*
                     $( $group: $group_type { $( $group_key: $group_default, )* }, )*
                     adapters: BTreeMap::new(),
+                    models: ModelsConfig::default(),
                 }
             }
         }
@@ -84,6 +88,8 @@ settings! {
     {
         /// Folder of everything mainspring keeps; by default `mainspring` in `$XDG_STATE_HOME` or `~/.local/state`.
         state_dir: PathBuf, path(), "~/.local/state/mainspring".into(), alias "OMI_AGENT_STATE_DIR";
+        /// Folder of agent definitions, a `.toml` file each; by default `agents` in the state directory.
+        agents_dir: PathBuf, path(), "~/.local/state/mainspring/agents".into();
         /// Owner of the sessions that are made without naming one.
         owner: String, owner_name(), "local".into();
         /// Adapter of the runs that do not name one.

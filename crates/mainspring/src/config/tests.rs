@@ -71,6 +71,7 @@ fn the_defaults() {
         config,
         Config {
             state_dir: config.state_dir.clone(),
+            agents_dir: machine.path("home/.local/state/mainspring/agents"),
             owner: "local".into(),
             adapter: "script".into(),
             max_workers: 8,
@@ -91,6 +92,7 @@ fn the_defaults() {
             http: mainspring_edges::http::HttpLimits::default(),
             retry: Retry { base_ms: 500, max_ms: 30_000 },
             adapters: BTreeMap::new(),
+            models: ModelsConfig::default(),
         }
     );
     assert!(origins.is_empty());
@@ -105,7 +107,7 @@ fn every_default_is_one_that_its_own_rule_allows() {
         let resolved = Machine { root: TempDir::new().unwrap(), sources: machine.sources.clone() }
             .flag(setting.key, &value.to_string())
             .load();
-        if setting.key != "state_dir" {
+        if !["state_dir", "agents_dir"].contains(&setting.key) {
             assert_eq!(setting.value(&resolved.config), value, "{}", setting.key);
         }
         assert!(resolved.origins.contains_key(setting.key), "{}", setting.key);
@@ -453,6 +455,38 @@ fn a_file_that_is_not_toml() {
 }
 
 #[test]
+fn models_are_read_from_the_file_and_what_is_wrong_is_named() {
+    let well = machine().file(
+        "[providers.local]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:8080/v1\"\nkey_file = \"key\"\n\
+         [models.main_reasoner]\nprovider = \"local\"\nmodel = \"m\"\ntemperature = 0.5\n\
+         [prices.m]\ninput = 1.5\noutput = 2\n",
+    );
+    let models = well.load().config.models;
+    assert_eq!(models.providers["local"].key_file, Some(well.path("project/key")));
+    assert_eq!(models.models["main_reasoner"].temperature, Some(0.5));
+    assert_eq!(models.prices["m"].input, 1.5);
+
+    let problems = machine().file("\n[models.x]\nprovider = \"y\"\nmodel = \"z\"").problems();
+    assert!(
+        problems.starts_with(
+            "models.x.provider ($/project/mainspring.toml line 3): no provider \"y\"; there is anthropic"
+        ),
+        "{problems}"
+    );
+    let problems = machine().file("[providers.x]\nkind = \"openai\"\nkey = \"sk\"").problems();
+    assert!(problems.starts_with("$/project/mainspring.toml line 3, column 1: "), "{problems}");
+    assert!(problems.contains("unknown field `key`"), "{problems}");
+}
+
+#[test]
+fn the_folder_of_agents_follows_the_state_directory() {
+    let config = machine().flag("state_dir", "/x").load().config;
+    assert_eq!(config.agents_dir, PathBuf::from("/x/agents"));
+    let config = machine().flag("state_dir", "/x").file("agents_dir = \"mine\"").load().config;
+    assert!(config.agents_dir.ends_with("project/mine"));
+}
+
+#[test]
 fn values_that_contradict_each_other() {
     let machine = machine().file("[retry]\nbase_ms = 40_000").env("MAINSPRING_LIMITS_MESSAGE_BYTES", "5");
     assert_eq!(
@@ -557,6 +591,8 @@ fn an_agent_that_is_not_set_up_right_says_what_is_missing() {
         assert!(problems.contains(problem), "{text}: {problems}");
         assert!(!problems.contains("s3cret"), "{problems}");
     }
-    let built_in = refused("[adapters.script]\nkind = \"acp\"\ncommand = [\"a\"]\n");
-    assert!(built_in.contains("adapters.script.kind must not be set"), "{built_in}");
+    for name in ["script", "native"] {
+        let built_in = refused(&format!("[adapters.{name}]\nkind = \"acp\"\ncommand = [\"a\"]\n"));
+        assert!(built_in.contains(&format!("adapters.{name}.kind must not be set")), "{built_in}");
+    }
 }

@@ -58,6 +58,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ),
     ("run_artifacts", "", "", NotFound),
     ("run_attempts", "", "", NotFound),
+    ("run_steps", "", "", NotFound),
     ("run_cancel", "", "", NotFound),
     ("run_create", "", r#"{"prompt": "say hi", "session": {"sessionId": "SESSION"}}"#, NotFound),
     ("run_create_in", "", r#"{"prompt": "say hi"}"#, NotFound),

@@ -90,7 +90,7 @@ fn exit_codes_say_what_happened() {
         (
             &["prompt", "--adapter", "nope", "x"],
             2,
-            "error[adapter_not_registered]: no adapter \"nope\"; there is script",
+            "error[adapter_not_registered]: no adapter \"nope\"; there is native, script",
         ),
         (&["session", "show", "nobody"], 3, "error[not_found]: no session \"nobody\""),
         (&["run", "show", "run_00000000000040008000000000000000"], 3, "error[not_found]"),

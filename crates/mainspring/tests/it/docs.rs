@@ -105,6 +105,7 @@ fn the_documents_link_to_what_exists() {
         "docs/configuration.md",
         "docs/http.md",
         "docs/metrics.md",
+        "docs/models.md",
     ] {
         let text = document(name);
         let folder = std::path::Path::new(name).parent().unwrap();

@@ -56,6 +56,7 @@ impl Server {
             .unwrap_or_else(|| panic!("{line}"));
         let token = mainspring(dir.path()).args(["serve", "--print-token"]).output().unwrap().stdout;
         let token = String::from_utf8(token).unwrap().trim().to_owned();
+        mainspring::install_tls();
         Self { url: url.to_owned(), token, client: Client::new(), child, dir }
     }
 

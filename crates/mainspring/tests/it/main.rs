@@ -15,5 +15,6 @@ mod http;
 mod kill;
 mod limits;
 mod metrics;
+mod native;
 mod pi;
 mod streams;

@@ -140,6 +140,7 @@ impl Local {
     }
 
     async fn read(&self, path: &str) -> Frames {
+        mainspring::install_tls();
         let request = reqwest::Client::new().get(format!("{}{path}", self.url)).bearer_auth(TOKEN);
         let response = request.header("accept", "text/event-stream").send().await.unwrap();
         assert_eq!(response.status(), StatusCode::OK, "{path}");

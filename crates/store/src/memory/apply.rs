@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::{
     Artifact, Attempt, Binding, Cursor, Delegation, Event, Grant, Line, Message, MessageId, MessageStatus,
-    Point, Run, Session, SessionId,
+    Point, Run, Session, SessionId, Step,
 };
 use mainspring_kernel::store::{
     Commit, Effect, Fresh, InboxItem, NewEvent, PlacedMessage, Request, Row, StoreError, Unique,
@@ -85,6 +85,10 @@ impl State {
             Row::State(row) => self.state_apply(session, row),
             Row::StateBack(from, key) => self.state_back(*from, key),
             Row::Delegation(image) => drop(self.delegations.insert(image.id, Delegation::clone(image))),
+            Row::Step(image) => drop(self.steps.insert((image.run, image.no, image.id), Step::clone(image))),
+            Row::StepsSeal(run) => {
+                self.steps.values_mut().filter(|step| step.run == *run).for_each(|step| step.private = None);
+            }
         }
         Ok(())
     }
@@ -172,5 +176,5 @@ impl State {
 
 /// True for what concerns a message or a session that the same commit may make.
 fn is_late(row: &Row) -> bool {
-    matches!(row, Row::MessagePlace(..) | Row::Inbox(..) | Row::InboxTaken(_))
+    matches!(row, Row::MessagePlace(..) | Row::Inbox(..) | Row::InboxTaken(_) | Row::StepsSeal(_))
 }

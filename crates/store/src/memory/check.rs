@@ -60,6 +60,7 @@ impl State {
             && distinct(live.map(|attempt| attempt.run))
             && self.runs.values().all(|run| run.no > 0 && self.sessions.contains_key(&run.session))
             && self.attempts.values().all(|attempt| attempt.no > 0 && self.runs.contains_key(&attempt.run))
+            && self.steps.values().all(|step| step.no > 0 && self.runs.contains_key(&step.run))
     }
 
     fn records_fit(&self) -> bool {

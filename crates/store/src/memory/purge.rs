@@ -27,6 +27,7 @@ impl State {
         self.created.retain(|run, _| runs.contains_key(run));
         self.attempts.retain(|(run, _), _| runs.contains_key(run));
         self.run_states.retain(|(run, _), _| runs.contains_key(run));
+        self.steps.retain(|(run, _, _), _| runs.contains_key(run));
         self.messages.retain(|_, message| message.message.session != gone || message.point.is_some());
         let base = self.sessions.get(&gone).and_then(|session| session.base);
         self.adopt(gone, base);

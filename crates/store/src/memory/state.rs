@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant,
     GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
-    StateSlot,
+    StateSlot, Step, StepId,
 };
 use mainspring_kernel::store::{Chunk, Effect, InboxItem, PlacedMessage, Request};
 
@@ -23,6 +23,7 @@ pub(super) struct State {
     /// Up to where the events of sessions are gone, and whether they are removed.
     pub(super) floors: BTreeMap<SessionId, (Position, bool)>,
     pub(super) attempts: BTreeMap<(RunId, u32), Attempt>,
+    pub(super) steps: BTreeMap<(RunId, u32, StepId), Step>,
     pub(super) events: BTreeMap<u64, Event>,
     pub(super) messages: BTreeMap<MessageId, PlacedMessage>,
     /// When each message came, as a number that grows.

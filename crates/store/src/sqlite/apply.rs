@@ -11,6 +11,7 @@ use rusqlite::{Connection, params};
 
 use super::columns::{Id, blob, int};
 use super::data::{state_back, state_write};
+use super::steps::{step_write, steps_seal};
 use super::write::{
     Written, attempt_write, cursor_write, effect_write, floor_write, fresh_check, inbox_write, line_write,
     message_place, message_write, request_write, run_write,
@@ -108,6 +109,8 @@ impl Prepared {
             Row::State(row) => state_write(connection, session, row, seq),
             Row::StateBack(from, key) => state_back(connection, *from, key),
             Row::Delegation(delegation) => delegation_write(connection, delegation),
+            Row::Step(step) => step_write(connection, step),
+            Row::StepsSeal(run) => steps_seal(connection, *run),
         }
     }
 
@@ -180,6 +183,8 @@ fn rank(row: &Row) -> u8 {
         Row::Run(run) => 7 + u8::from(is_active(run.state.status())),
         Row::Attempt(attempt) => 9 + u8::from(!attempt.status.is_ended()),
         Row::Binding(binding) => 11 + u8::from(binding.status == BindingStatus::Active),
+        // What is erased includes what the same commit wrote.
+        Row::StepsSeal(_) => 14,
         _ => 13,
     }
 }

@@ -5,7 +5,7 @@
 
 use mainspring_core::{
     ArtifactId, AttemptId, BindingId, Cost, DelegationId, EventId, Failure, GrantId, KeyId, LineId,
-    MessageId, NodeId, Point, RunId, SessionId, Time, Usage,
+    MessageId, NodeId, Point, RunId, SessionId, StepId, Time, Usage,
 };
 use rusqlite::types::{FromSql, Type};
 use rusqlite::{Error, Result, Row};
@@ -30,7 +30,7 @@ macro_rules! ids {
         }
     )*};
 }
-ids!(SessionId RunId AttemptId EventId BindingId ArtifactId DelegationId GrantId KeyId MessageId NodeId);
+ids!(SessionId RunId AttemptId EventId BindingId ArtifactId DelegationId GrantId KeyId MessageId NodeId StepId);
 
 /// The bytes of an id that may be missing.
 pub(super) fn blob<T: Id>(id: Option<T>) -> Option<[u8; 16]> {

@@ -11,6 +11,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (4, include_str!("../../migrations/0004_trees.sql")),
     (5, include_str!("../../migrations/0005_retention.sql")),
     (6, include_str!("../../migrations/0006_data.sql")),
+    (7, include_str!("../../migrations/0007_steps.sql")),
     (8, include_str!("../../migrations/0008_bindings.sql")),
 ];
 

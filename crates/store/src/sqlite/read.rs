@@ -90,7 +90,7 @@ fn one<T>(
 }
 
 /// The rows of `sql`.
-fn all<T>(
+pub(super) fn all<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,

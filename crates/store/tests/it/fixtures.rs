@@ -68,7 +68,7 @@ macro_rules! make_id {
 make_id! {
     session_id => SessionId, run_id => RunId, attempt_id => AttemptId, event_id => EventId, message_id => MessageId,
     node_id => NodeId, wait_id => WaitId, binding_id => BindingId, grant_id => GrantId, artifact_id => ArtifactId,
-    delegation_id => DelegationId, key_id => KeyId,
+    delegation_id => DelegationId, key_id => KeyId, step_id => StepId,
 }
 
 pub(crate) fn session(n: u64) -> Session {

@@ -14,5 +14,6 @@ mod random;
 mod retention;
 mod sqlite;
 mod state_dir;
+mod steps;
 mod streams;
 mod tree;

@@ -12,6 +12,7 @@ use mainspring_store::MemoryStore;
 use serde_json::json;
 
 use crate::fixtures::*;
+use crate::steps::step as step_of;
 
 const SESSIONS: u64 = 6;
 const RUNS: u64 = 24;
@@ -262,9 +263,10 @@ async fn everything(store: &dyn Store) -> Vec<String> {
             store.state_page(&run, None, 2).await
         ));
         all.push(format!(
-            "run {n} {:?} {:?}",
+            "run {n} {:?} {:?} {:?}",
             store.run_get(run_id(n)).await,
-            store.attempts(run_id(n)).await
+            store.attempts(run_id(n)).await,
+            store.steps(run_id(n)).await
         ));
         let asked = store.run_by_request(OWNER, "desk", &format!("r{n}")).await;
         all.push(format!("asked {n} {asked:?}"));
@@ -303,6 +305,7 @@ async fn drive(seed: u64) {
     let folder = tempfile::tempdir().unwrap();
     let (sqlite, memory) = (sqlite_open(folder.path()), MemoryStore::default());
     let mut dice = Dice(seed);
+    let mut steps = Dice(seed + 1_000_000);
     let mut fences: Vec<[Fence; 2]> = vec![];
     let mut bases: Vec<Option<Option<Point>>> = vec![None; usize::try_from(SESSIONS).unwrap()];
     for n in 0..SESSIONS {
@@ -376,6 +379,15 @@ async fn drive(seed: u64) {
                     if !twice(is_placed) && !twice(|row| matches!(row, Row::Run(_))) {
                         rows.push(row);
                     }
+                }
+                // With a die of its own, so that it leaves the sequences as they are.
+                if let Some(known) = memory.run_get(run_id(steps.roll(RUNS))).await.unwrap() {
+                    let taken = Step {
+                        run: known.id,
+                        ..step_of(steps.roll(30), 0, 1 + u32::try_from(steps.roll(3)).unwrap())
+                    };
+                    let seal = steps.chance(20);
+                    rows.push(if seal { Row::StepsSeal(known.id) } else { Row::Step(Box::new(taken)) });
                 }
                 let mut events: Vec<NewEvent> = (0..dice.roll(3)).map(|_| dice.event()).collect();
                 for event in &mut events {

@@ -1,0 +1,15 @@
+//! The native runtime: model providers, the agent loop and its tools.
+
+pub mod definition;
+pub mod hooks;
+pub mod models;
+pub mod native;
+pub mod output;
+pub mod price;
+pub mod provider;
+pub mod tool;
+
+pub use definition::{Definition, Definitions};
+pub use models::{Models, ModelsConfig};
+pub use native::{NativeAdapter, NativeOptions};
+pub use tool::Toolbox;

@@ -1,0 +1,9 @@
+//! Tests of the native runtime: real HTTP to a scripted model server, a real kernel, a manual clock.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod mcp;
+mod provider;
+mod tools;
+mod turns;
+mod world;

@@ -1,0 +1,59 @@
+//! The tables of the file that describe models: `providers`, `models`, `prices`, `mcp`. They have no variables and no flags.
+
+use std::path::Path;
+
+use mainspring_agent::ModelsConfig;
+
+use super::error::Problem;
+use super::file::position;
+use super::rule::expand;
+use super::source::Origin;
+
+/// The tables that are read here.
+pub(super) const MODEL_TABLES: [&str; 4] = ["providers", "models", "prices", "mcp"];
+
+/// What the file at `path` says of models.
+pub(super) fn read(
+    path: &Path,
+    text: &str,
+    home: Option<&Path>,
+    problems: &mut Vec<Problem>,
+) -> ModelsConfig {
+    // Whether it is TOML at all was seen before.
+    let Ok(whole) = text.parse::<toml::Table>() else {
+        return ModelsConfig::default();
+    };
+    if !MODEL_TABLES.iter().any(|name| whole.contains_key(*name)) {
+        return ModelsConfig::default();
+    }
+    let mut config: ModelsConfig = match toml::from_str(text) {
+        Ok(config) => config,
+        Err(error) => {
+            let (line, column) = position(text, error.span().map_or(0, |span| span.start));
+            let message = error.message().trim_end().replace('\n', "; ");
+            problems.push(Problem::Syntax { path: path.to_owned(), line, column, message });
+            return ModelsConfig::default();
+        }
+    };
+    let origin = |key: &str| {
+        let start = key.rsplit('.').find_map(|word| text.find(word)).unwrap_or(0);
+        Origin::File { path: path.to_owned(), line: position(text, start).0 }
+    };
+    let folder = path.parent().unwrap_or(Path::new(""));
+    for (name, provider) in &mut config.providers {
+        let key = format!("providers.{name}.key_file");
+        if let Some(file) = &provider.key_file {
+            match expand(file, folder, home) {
+                Ok(whole) => provider.key_file = Some(whole),
+                Err(must) => {
+                    let shown = format!("{:?}", file.display().to_string());
+                    problems.push(Problem::Invalid { origin: origin(&key), key, shown, must });
+                }
+            }
+        }
+    }
+    if let Err(bad) = config.check() {
+        problems.push(Problem::Models { origin: origin(&bad.key), key: bad.key, reason: bad.reason });
+    }
+    config
+}

@@ -1,0 +1,88 @@
+//! The native adapter in the real binary: a configuration, a key, a model server over HTTP.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use mainspring_testkit::model::{ModelServer, Wire};
+use serde_json::Value;
+
+const SECRET: &str = "sk-planted-0123456789abcdef";
+
+/// Runs `mainspring` with a key in its environment, in a folder that has a configuration.
+fn mainspring(dir: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_mainspring"))
+        .env_clear()
+        .env("HOME", dir)
+        .env("ACME_KEY", SECRET)
+        .env("MAINSPRING_STATE_DIR", dir.join("state"))
+        .env("MAINSPRING_ADAPTER", "native")
+        .env("MAINSPRING_LOG", "trace")
+        .current_dir(dir)
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn configure(dir: &Path, server: &ModelServer, wire: Wire) {
+    let kind = match wire {
+        Wire::Anthropic => "anthropic",
+        Wire::Chat => "openai",
+        Wire::Responses => "openai-responses",
+        Wire::Gemini => "gemini",
+    };
+    let config = format!(
+        "[providers.acme]\nkind = \"{kind}\"\nbase_url = \"{}\"\nkey_env = \"ACME_KEY\"\n\
+         [models.main_reasoner]\nprovider = \"acme\"\nmodel = \"m-1\"\n",
+        server.base_url(wire)
+    );
+    std::fs::write(dir.join("mainspring.toml"), config).unwrap();
+}
+
+/// Every byte of every file beneath `dir`.
+fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut all = vec![];
+    for entry in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            all.extend(contents(&entry));
+        } else if let Ok(bytes) = std::fs::read(&entry) {
+            // A socket has none.
+            all.push((entry.display().to_string(), bytes));
+        }
+    }
+    all
+}
+
+fn holds(bytes: &[u8]) -> bool {
+    bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_reaches_the_provider_and_nothing_else() {
+    for wire in Wire::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let server = ModelServer::start().await.unwrap();
+        configure(dir.path(), &server, wire);
+        for prompt in ["think hm; say hello; tool nobody; say well", "fail auth", "say half; fail auth"] {
+            let path = dir.path().to_owned();
+            let output = mainspring(&path, &["prompt", "--json", "-s", "s", prompt]);
+            for bytes in [&output.stdout, &output.stderr] {
+                assert!(!holds(bytes), "{wire:?} {prompt}: {}", String::from_utf8_lossy(bytes));
+            }
+        }
+        let asked = server.requests();
+        assert!(asked.len() >= 4, "{wire:?}");
+        let sent = |(_, value): &(String, String)| value.contains(SECRET);
+        assert!(asked.iter().all(|request| request.headers.iter().any(sent)), "{wire:?}: the key was sent");
+        let files = contents(&dir.path().join("state"));
+        assert!(files.iter().any(|(name, _)| name.ends_with(".sqlite3")), "{wire:?}: {files:?}");
+        for (name, bytes) in files {
+            assert!(!holds(&bytes), "{wire:?}: {name} holds the key");
+        }
+        let listed = mainspring(dir.path(), &["run", "list", "--json"]);
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        let runs: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let statuses: Vec<&str> = runs.iter().rev().map(|run| run["status"].as_str().unwrap()).collect();
+        assert_eq!(statuses, ["succeeded", "failed", "failed"], "{wire:?}");
+        assert!(listed.contains("[key]"), "{wire:?}: the careless server was heard: {listed}");
+    }
+}

@@ -1,0 +1,30 @@
+-- Model calls, read through their run as attempts are. `private` is what a provider demands back while the run goes on;
+-- it is erased in the commit that ends the run.
+CREATE TABLE steps (
+  run_id BLOB NOT NULL REFERENCES runs(run_id) ON DELETE CASCADE,
+  step_no INTEGER NOT NULL CHECK (step_no > 0),
+  step_id BLOB NOT NULL CHECK (length(step_id) = 16),
+  attempt_id BLOB NOT NULL CHECK (length(attempt_id) = 16),
+  agent TEXT NOT NULL,
+  provider TEXT NOT NULL,
+  model TEXT NOT NULL,
+  model_profile TEXT,
+  prompt_message_id BLOB,
+  prompt_messages INTEGER NOT NULL,
+  output_message_id BLOB,
+  tool_calls TEXT NOT NULL,
+  stop_reason TEXT NOT NULL CHECK (stop_reason IN ('stop', 'length', 'tool_use', 'refusal', 'error', 'cancelled')),
+  error_code TEXT,
+  error_message TEXT,
+  input_tokens INTEGER NOT NULL,
+  output_tokens INTEGER NOT NULL,
+  cache_read_tokens INTEGER NOT NULL,
+  cache_write_tokens INTEGER NOT NULL,
+  cost_nanos INTEGER NOT NULL,
+  raw_usage TEXT NOT NULL,
+  started_at_ms INTEGER NOT NULL,
+  first_piece_at_ms INTEGER,
+  completed_at_ms INTEGER NOT NULL,
+  private TEXT,
+  PRIMARY KEY (run_id, step_no, step_id)
+) STRICT, WITHOUT ROWID;

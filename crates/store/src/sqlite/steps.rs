@@ -1,0 +1,90 @@
+//! Steps, written and read.
+
+use mainspring_core::{PromptRef, RunId, Step, StopReason};
+use mainspring_kernel::store::StoreError;
+use rusqlite::{Connection, Result, params};
+
+use super::columns::{Columns, Id, blob, failure, int, json, ms};
+use super::read::all;
+use super::write::Written;
+
+pub(super) fn step_write(connection: &Connection, step: &Step) -> Written {
+    let (error_code, error_message) = failure(step.error.as_ref());
+    connection
+        .prepare_cached(
+            "INSERT OR REPLACE INTO steps (run_id, step_no, step_id, attempt_id, agent, provider, model, model_profile,
+               prompt_message_id, prompt_messages, output_message_id, tool_calls, stop_reason, error_code, error_message,
+               input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, raw_usage, started_at_ms,
+               first_piece_at_ms, completed_at_ms, private)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
+               ?23, ?24, ?25)",
+        )?
+        .execute(params![
+            step.run.bytes(),
+            step.no,
+            step.id.bytes(),
+            step.attempt.bytes(),
+            step.agent,
+            step.provider,
+            step.model,
+            step.profile,
+            blob(step.prompt.last),
+            step.prompt.messages,
+            blob(step.output),
+            json(&step.tool_calls)?,
+            step.stop_reason.name(),
+            error_code,
+            error_message,
+            int(step.usage.input_tokens),
+            int(step.usage.output_tokens),
+            int(step.usage.cache_read_tokens),
+            int(step.usage.cache_write_tokens),
+            int(step.usage.cost.0),
+            json(&step.raw_usage)?,
+            step.started_at.0,
+            ms(step.first_piece_at),
+            step.completed_at.0,
+            step.private.as_ref().map(json).transpose()?,
+        ])?;
+    Ok(())
+}
+
+/// Erases what the steps of a run kept for it alone.
+pub(super) fn steps_seal(connection: &Connection, run: RunId) -> Written {
+    let sql = "UPDATE steps SET private = NULL WHERE run_id = ?1 AND private IS NOT NULL";
+    connection.prepare_cached(sql)?.execute([run.bytes()])?;
+    Ok(())
+}
+
+pub(super) fn steps(connection: &Connection, run: RunId) -> Result<Vec<Step>, StoreError> {
+    let sql = "SELECT step_id, run_id, attempt_id, step_no, agent, provider, model, model_profile, prompt_message_id,
+                 prompt_messages, output_message_id, tool_calls, stop_reason, error_code, error_message, input_tokens,
+                 output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, raw_usage, started_at_ms,
+                 first_piece_at_ms, completed_at_ms, private
+               FROM steps WHERE run_id = ?1 ORDER BY step_no, completed_at_ms, step_id";
+    all(connection, sql, [run.bytes()], step)
+}
+
+fn step(columns: &mut Columns<'_>) -> Result<Step> {
+    Ok(Step {
+        id: columns.id()?,
+        run: columns.id()?,
+        attempt: columns.id()?,
+        no: columns.get()?,
+        agent: columns.get()?,
+        provider: columns.get()?,
+        model: columns.get()?,
+        profile: columns.get()?,
+        prompt: PromptRef { last: columns.maybe_id()?, messages: columns.get()? },
+        output: columns.maybe_id()?,
+        tool_calls: columns.json()?,
+        stop_reason: columns.name(StopReason::from_name)?,
+        error: columns.failure()?,
+        usage: columns.usage()?,
+        raw_usage: columns.json()?,
+        started_at: columns.time()?,
+        first_piece_at: columns.maybe_time()?,
+        completed_at: columns.time()?,
+        private: columns.maybe_json()?,
+    })
+}

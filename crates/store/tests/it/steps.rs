@@ -1,0 +1,98 @@
+//! Steps: written with their run, read in order, sealed when it ends.
+
+use mainspring_core::*;
+use mainspring_kernel::store::{Row, Store};
+use mainspring_store::{SCHEMA_VERSION, SqliteOptions, SqliteStore};
+use rusqlite::Connection;
+use serde_json::json;
+
+use crate::fixtures::*;
+
+#[tokio::test]
+async fn steps_are_read_in_order_and_sealed_with_their_run() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        let running = row_run(run(1, 1, 1, RunState::Running { attempt: attempt_id(1) }));
+        let (first, second) = (step(1, 1, 1), step(2, 1, 2));
+        let row = |step: &Step| Row::Step(Box::new(step.clone()));
+        commit(store, fence, vec![running, row(&second)], vec![progress(1)]).await.unwrap();
+        commit(store, fence, vec![row(&first)], vec![progress(2)]).await.unwrap();
+        assert_eq!(store.steps(run_id(1)).await.unwrap(), [first.clone(), second.clone()], "{name}");
+        assert_eq!(store.steps(run_id(2)).await.unwrap(), [], "{name}");
+
+        // What the last commit brings is erased too.
+        let third = step(3, 1, 3);
+        commit(store, fence, vec![Row::StepsSeal(run_id(1)), row(&third)], vec![progress(3)]).await.unwrap();
+        let sealed = |step: Step| Step { private: None, ..step };
+        let all = [first, second, third].map(sealed);
+        assert_eq!(store.steps(run_id(1)).await.unwrap(), all, "{name}");
+
+        session_deleted(store, fence).await;
+        while store.session_purge(session_id(1)).await.unwrap() {}
+        assert_eq!(store.steps(run_id(1)).await.unwrap(), [], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_step_without_its_run_is_refused() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        let lost = commit(store, fence, vec![Row::Step(Box::new(step(1, 9, 1)))], vec![]).await;
+        assert!(lost.is_err(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_without_steps_gets_them() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let store = sqlite_open(folder.path());
+        let fence = session_made(&store, 1).await;
+        commit(&store, fence, vec![row_run(run(1, 1, 1, queued()))], vec![progress(1)]).await.unwrap();
+        store.close();
+    }
+    let path = folder.path().join("test.sqlite3");
+    let connection = Connection::open(&path).unwrap();
+    // As the version before left it.
+    connection
+        .execute_batch(
+            "DROP TABLE steps; ALTER TABLE adapter_bindings DROP COLUMN reconstructed; DELETE FROM schema_migrations WHERE version >= 7; PRAGMA user_version = 2",
+        )
+        .unwrap();
+    drop(connection);
+    let store = SqliteStore::open(&path, SqliteOptions::default(), NOW).unwrap();
+    let fence = lease(&store, 1).await;
+    commit(&store, fence, vec![Row::Step(Box::new(step(1, 1, 1)))], vec![progress(2)]).await.unwrap();
+    assert_eq!(store.steps(run_id(1)).await.unwrap(), [step(1, 1, 1)]);
+    store.close();
+    let version: u32 =
+        Connection::open(&path).unwrap().query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    assert_eq!(version, SCHEMA_VERSION);
+}
+
+/// Step `n` of run `of`, whose number is `no`.
+pub(crate) fn step(n: u64, of: u64, no: u32) -> Step {
+    Step {
+        id: step_id(n),
+        run: run_id(of),
+        attempt: attempt_id(1),
+        no,
+        agent: "generalist@1".into(),
+        provider: "acme".into(),
+        model: "m-1".into(),
+        profile: n.is_multiple_of(2).then(|| "worker".into()),
+        prompt: PromptRef { last: Some(message_id(n)), messages: 3 },
+        output: (!n.is_multiple_of(2)).then(|| message_id(n)),
+        tool_calls: vec!["t1".into()],
+        stop_reason: StopReason::ToolUse,
+        error: n.is_multiple_of(2).then(|| Failure::new("model_overloaded", "later")),
+        usage: Usage { input_tokens: n, output_tokens: 2, cost: Cost(7), ..Usage::default() },
+        raw_usage: json!({"n": n}),
+        started_at: NOW,
+        first_piece_at: Some(NOW.plus(1)),
+        completed_at: NOW.plus(n),
+        private: Some(json!({"signature": n})),
+    }
+}

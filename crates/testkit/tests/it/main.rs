@@ -1,0 +1,3 @@
+//! Tests of the scripted peers over real HTTP.
+
+mod model;
