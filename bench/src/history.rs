@@ -78,6 +78,8 @@ impl Maker {
             prompt: None,
             options: RunOptions::default(),
             place: Place::Tip,
+            steers: false,
+            merged_into: None,
             pen: None,
             state: RunState::Succeeded {},
             attempts: 1,

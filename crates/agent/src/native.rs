@@ -160,7 +160,7 @@ impl Adapter for NativeAdapter {
             supports_model_switching: true,
             supports_artifact_emission: false,
             supports_tools: true,
-            supports_steering: false,
+            supports_steering: true,
             restart_behavior: RestartBehavior::ResumesFromMessages,
             uses_bindings: false,
         }

@@ -311,6 +311,8 @@ bodies! {
         #[serde(default, skip_serializing_if = "Option::is_none")] policy: Option<Policy>,
         #[serde(default, skip_serializing_if = "Option::is_none")] retry_at_ms: Option<Time>,
     }
+    /// Its prompt became part of another run, which works on both from now on. It ends as that one ends.
+    "run.merged" => RunMerged { into_run_id: RunId }
     /// A worker was assigned.
     "run.starting" => RunStarting {}
     /// The agent works.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AttemptId, RunStatus, WaitId};
+use crate::{AttemptId, RunId, RunStatus, WaitId};
 
 /// Gives an error its stable codes: `code`, and `CODES`, which lists them all. Both come from one table, so that a
 /// code that exists cannot be missing in what is said of them. What follows a semicolon has codes of its own.
@@ -46,6 +46,12 @@ pub enum Refusal {
     Ended {
         /// How it ended.
         status: RunStatus,
+    },
+    /// What was asked of the run is now asked of the one that has taken its prompt.
+    #[error("the run's prompt became part of {into}: ask that one")]
+    Merged {
+        /// Which run works on it.
+        into: RunId,
     },
     /// The wait that was answered is not the one that is open.
     #[error("{wait} is not open; the run is {status}")]
@@ -91,6 +97,7 @@ impl Refusal {
         Self::StaleAttempt { .. } => "stale_attempt",
         Self::NoAuthority { .. } => "no_authority",
         Self::Ended { .. } => "run_ended",
+        Self::Merged { .. } => "run_merged",
         Self::NotWaiting { .. } => "not_waiting",
         Self::Answered { .. } => "already_answered",
         Self::WrongAnswer { .. } => "wrong_answer",

@@ -9,6 +9,9 @@
 //!  └── fail, to be tried again        fail ──▶ failed | timed_out | orphaned ──retry──▶ queued
 //! ```
 //!
+//! A queued run that steers may be merged into the active one instead of being started: then it has no attempts, and
+//! follows that run to its end.
+//!
 //! Invariants: at most one attempt of a run is not ended; attempt numbers grow by one; `succeeded` and
 //! `cancelled` are final; what comes from an attempt without authority is refused.
 
@@ -63,6 +66,12 @@ pub struct Run {
     pub options: RunOptions,
     /// Where in the tree it writes.
     pub place: Place,
+    /// Its prompt is to join the run that is active, at its next step.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub steers: bool,
+    /// The run that its prompt joined; it ends as that one ends.
+    #[serde(rename = "mergedIntoRunId", default, skip_serializing_if = "Option::is_none")]
+    pub merged_into: Option<RunId>,
     /// Where its next message goes; none until it starts.
     #[serde(skip)]
     pub pen: Option<Point>,
@@ -91,6 +100,17 @@ pub struct Run {
     /// When it last changed.
     #[serde(rename = "updatedAtMs")]
     pub updated_at: Time,
+}
+
+impl Run {
+    /// Why nothing can be asked of a run that nobody works on: it has ended, or is part of another.
+    pub fn not_live(&self) -> Refusal {
+        let status = self.state.status();
+        match self.merged_into.filter(|_| !status.is_ended()) {
+            Some(into) => Refusal::Merged { into },
+            None => Refusal::Ended { status },
+        }
+    }
 }
 
 /// What may be asked of a run.
@@ -150,6 +170,11 @@ pub enum Command {
     },
     /// Try an ended run again.
     Retry,
+    /// Its prompt joins another run.
+    Merge {
+        /// Which.
+        into: RunId,
+    },
 }
 
 /// How an attempt ended.
@@ -182,7 +207,13 @@ pub enum Outcome {
 pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<Vec<Body>, Refusal> {
     let status = run.state.status();
     let close = Close::default();
+    if let Some(into) = run.merged_into.filter(|_| !status.is_ended() || command == Command::Retry) {
+        return Err(Refusal::Merged { into });
+    }
     match (&run.state, command) {
+        (RunState::Queued { .. }, Command::Merge { into }) if run.steers => {
+            Ok(vec![Body::RunMerged { into_run_id: into }])
+        }
         (RunState::Queued { .. }, Command::Start) => Ok(vec![
             Body::AttemptCreated {
                 attempt_no: run.attempts + 1,
@@ -248,7 +279,24 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
             finished(run, outcome)
         }
         (state, Command::Retry) if state.status().is_settled() => Ok(vec![requeued(run, None)]),
-        (_, Command::Start | Command::Retry) => Err(wrong(status)),
+        (_, Command::Start | Command::Retry | Command::Merge { .. }) => Err(wrong(status)),
+    }
+}
+
+/// What `body`, which happened to the run that `run` was merged into, means for `run`: it ends as that one, and is
+/// taken up again with it. Its usage is that one's, and not counted twice.
+pub fn follow(run: &Run, body: &Body) -> Option<Body> {
+    let settled = run.state.status().is_settled();
+    match body {
+        Body::RunQueued { .. } if settled => Some(requeued(run, None)),
+        body if body.ends_run() && !run.state.status().is_ended() => {
+            let mut body = body.clone();
+            if let Some(close) = body.close_mut() {
+                *close = Close { message_id: close.message_id, ..Close::default() };
+            }
+            Some(body)
+        }
+        _ => None,
     }
 }
 
@@ -359,6 +407,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
             run.last_attempt = attempt;
             run.started_at = run.started_at.or(Some(at));
         }
+        Body::RunMerged { into_run_id } => run.merged_into = Some(*into_run_id),
         Body::RunStarting {} => {
             if let Some(attempt) = attempt {
                 run.state = RunState::Starting { attempt };

@@ -39,6 +39,7 @@ mod lifetime;
 mod recover;
 mod session;
 mod snapshot;
+mod steer;
 mod tree;
 pub(crate) use binding::BindingChange;
 pub(crate) use command::{AcceptOutcome, Command, Reply};
@@ -97,6 +98,8 @@ struct Active {
     killing: Option<Outcome>,
     /// What its adapter left to be recorded when its execution ends.
     at_end: Vec<Record>,
+    /// Tells its adapter whether a prompt waits to join it.
+    steering: tokio::sync::watch::Sender<bool>,
 }
 
 impl Actor {
@@ -118,11 +121,22 @@ impl Actor {
             last_role: None,
             binding: None,
             state_at_pen: vec![],
+            merged: loaded
+                .runs
+                .iter()
+                .map(|(run, _)| run)
+                .filter(|run| run.merged_into.is_some())
+                .cloned()
+                .collect(),
             // What an earlier process kept is not looked up, only erased once its run ends.
             keeps_private: loaded.runs.iter().any(|(run, _)| run.pen.is_some()),
             session: loaded.session,
         };
         let latest = loaded.latest.as_ref();
+        let waits = |run: &&Run| run.state.holder().is_none() && run.merged_into.is_none();
+        let mut queue: Vec<Run> = loaded.runs.iter().map(|(run, _)| run).filter(waits).cloned().collect();
+        // As they were put there: what has begun, then what steers, then the others.
+        queue.sort_by_key(|run| (run.attempts == 0, !run.steers));
         Self {
             feed,
             fence,
@@ -131,13 +145,7 @@ impl Actor {
             hot,
             stored,
             active: None,
-            queue: loaded
-                .runs
-                .iter()
-                .map(|(run, _)| run)
-                .filter(|run| run.state.holder().is_none())
-                .cloned()
-                .collect(),
+            queue: queue.into(),
             next_no: latest.map_or(0, |run| run.no) + 1,
             answered: None,
             ordered: false,
@@ -202,8 +210,8 @@ impl Actor {
                 self.count();
                 let _ = reply.send(outcome);
             }
-            Command::Create(request, reply) => {
-                let outcome = self.create(request).await;
+            Command::Create(request, inherited, reply) => {
+                let outcome = self.create(request, inherited).await;
                 self.over |= !self.stored;
                 self.opened(true);
                 let _ = reply.send(outcome);
@@ -254,6 +262,11 @@ impl Actor {
             }
             Command::Record { by, records, reply } => {
                 let outcome = self.record(by, records).await;
+                let _ = reply.send(outcome);
+            }
+            Command::Steer { by, records, reply } => {
+                let outcome = self.steer(by, records).await;
+                self.count();
                 let _ = reply.send(outcome);
             }
             Command::Ask { by, ask, holder } => self.ask(by, ask, holder).await,

@@ -117,6 +117,13 @@ impl SqliteStore {
         .await
     }
 
+    /// The health of a database that another process owns: it is read, and not changed.
+    pub fn check_beside(path: &Path, thorough: bool) -> Result<SqliteCheck, OpenError> {
+        let connection = open::open_reader(path)?;
+        let file_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        check::check(&connection, thorough, file_bytes).map_err(|error| open::failed(path, error))
+    }
+
     /// Finishes what is queued and closes the file. Dropping does the same.
     pub fn close(self) {
         drop(self);

@@ -79,6 +79,7 @@ impl<'a> Looper<'a> {
         loop {
             head = match head {
                 Head::User(path) => {
+                    let path = looper.steered(path).await?;
                     looper.check_limits()?;
                     let stepped = looper.step(&path).await?;
                     match stepped.calls.is_empty() {
@@ -99,6 +100,14 @@ impl<'a> Looper<'a> {
                 },
             };
         }
+    }
+
+    /// The path, with the prompts that were said to the run while it worked.
+    async fn steered(&self, path: Vec<Arc<Message>>) -> Result<Vec<Arc<Message>>, Stop> {
+        if !self.attempt.is_steered() || self.attempt.steer(vec![]).await?.is_empty() {
+            return Ok(path);
+        }
+        self.path().await
     }
 
     pub(super) fn occasion(&self) -> Occasion {
@@ -200,7 +209,12 @@ impl<'a> Looper<'a> {
                 }
             }
         }
-        if let Next::Continue(more) = self.adapter.hooks.on_turn(self.occasion(), text).await {
+        let next = self.adapter.hooks.on_turn(self.occasion(), text).await;
+        // Somebody who has more to say comes before what a hook has.
+        if self.attempt.is_steered() && !self.attempt.steer(std::mem::take(&mut records)).await?.is_empty() {
+            return Ok(None);
+        }
+        if let Next::Continue(more) = next {
             return self.go_on(more, records).await;
         }
         self.attempt.record_at_end(records).await?;

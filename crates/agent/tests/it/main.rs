@@ -4,6 +4,7 @@
 
 mod mcp;
 mod provider;
+mod steering;
 mod tools;
 mod turns;
 mod world;

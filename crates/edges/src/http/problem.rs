@@ -33,6 +33,7 @@ pub(super) const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::CONFLICT, "stale_attempt"),
     (StatusCode::CONFLICT, "no_authority"),
     (StatusCode::CONFLICT, "run_ended"),
+    (StatusCode::CONFLICT, "run_merged"),
     (StatusCode::CONFLICT, "not_waiting"),
     (StatusCode::CONFLICT, "already_answered"),
     (StatusCode::CONFLICT, "wrong_answer"),

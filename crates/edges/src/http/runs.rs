@@ -316,7 +316,7 @@ pub(super) async fn run_steps(
 #[utoipa::path(
     post, path = "/v1/runs/{run}/cancel", params(NamedRun),
     responses((status = 200, description = "What was done", body = CancelOutcome)),
-    extensions(("x-problems" = json!(["forbidden", "run_ended"]))),
+    extensions(("x-problems" = json!(["forbidden", "run_ended", "run_merged"]))),
 )]
 pub(super) async fn run_cancel(
     State(http): State<Http>,
@@ -330,7 +330,7 @@ pub(super) async fn run_cancel(
 #[utoipa::path(
     post, path = "/v1/runs/{run}/retry", params(NamedRun),
     responses((status = 202, description = "The run, which is queued again", body = Run)),
-    extensions(("x-problems" = json!(["forbidden", "session_busy", "not_latest_run", "wrong_state"]))),
+    extensions(("x-problems" = json!(["forbidden", "session_busy", "not_latest_run", "run_merged", "wrong_state"]))),
 )]
 pub(super) async fn run_retry(
     State(http): State<Http>,

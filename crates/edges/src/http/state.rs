@@ -137,7 +137,7 @@ macro_rules! verbs {
                 (status = 201, description = "There was none", body = StateEntry, headers(("ETag" = String))),
             ),
             extensions(("x-problems" = json!([
-                "forbidden", "version_conflict", "too_many", "session_busy", "run_ended", "wrong_state"
+                "forbidden", "version_conflict", "too_many", "session_busy", "run_ended", "run_merged", "wrong_state"
             ]))),
         )]
         pub(super) async fn $set(
@@ -155,7 +155,7 @@ macro_rules! verbs {
             delete, path = $one, params($of, Key, Condition),
             responses((status = 204, description = "It is gone")),
             extensions(("x-problems" = json!([
-                "forbidden", "version_conflict", "session_busy", "run_ended", "wrong_state"
+                "forbidden", "version_conflict", "session_busy", "run_ended", "run_merged", "wrong_state"
             ]))),
         )]
         pub(super) async fn $delete(

@@ -101,7 +101,10 @@ impl Actor {
         match attempt {
             Some(attempt) => self.launch(run, attempt, permit, prompt, None),
             None => {
-                self.queue.push_back(run);
+                self.queue.insert(self.turn_of(policy), run);
+                if let Some(active) = self.active.as_ref().filter(|_| policy == Policy::Steer) {
+                    active.steering.send_replace(true);
+                }
                 self.supersede(&superseded, policy == Policy::Interrupt).await;
             }
         }
@@ -118,10 +121,7 @@ impl Actor {
             return Err(Error::Busy { status });
         }
         if accept.policy == Policy::Steer {
-            return Err(Error::Unsupported {
-                adapter: adapter.to_owned(),
-                what: "take a prompt while it works",
-            });
+            self.check_steer(accept, adapter)?;
         }
         if self.queue.len() >= limits.queue_per_session && accept.policy == Policy::Enqueue {
             return Err(Error::Overloaded { what: "the session's queue", limit: limits.queue_per_session });
@@ -173,6 +173,8 @@ impl Actor {
             prompt: run_prompts(accept, &prompt).then_some(prompt.id),
             options: accept.options.or(&self.hot.session.run_defaults()),
             place: accept.place,
+            steers: accept.policy == Policy::Steer && self.busy().is_some(),
+            merged_into: None,
             pen: None,
             state: RunState::Queued { retry_at: None },
             attempts: 0,

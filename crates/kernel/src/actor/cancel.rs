@@ -1,9 +1,7 @@
 //! Cancellation: requested, dispatched, acknowledged, stopped; each recorded before the next.
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
-use mainspring_core::{
-    Attempt, AttemptId, CancelReason, Failure, Proof, Refusal, Run, RunId, RunStatus, Usage,
-};
+use mainspring_core::{Attempt, AttemptId, CancelReason, Failure, Proof, Run, RunId, RunStatus, Usage};
 use tokio::sync::oneshot;
 
 use super::{Actor, Command, Reply};
@@ -31,8 +29,8 @@ impl Actor {
     /// Ends a run that is not being executed, at once.
     async fn cancel_queued(&mut self, run: RunId, reason: CancelReason) -> Result<CancelOutcome, Error> {
         let Some(at) = self.queue.iter().position(|queued| queued.id == run) else {
-            let status = self.run_known(run).await?.state.status();
-            return Err(Refusal::Ended { status }.into());
+            let known = self.run_known(run).await?;
+            return Err(known.not_live().into());
         };
         let queued = self.queue[at].clone();
         let turn = self.turn_to(&queued).await?;

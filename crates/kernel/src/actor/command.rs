@@ -1,8 +1,10 @@
 //! What an actor is told, by callers, by adapters and by the kernel itself.
 
+use std::sync::Arc;
+
 use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{
-    Answer, AttemptId, Binding, Cursor, MessageId, Point, Position, Run, RunId, Session, WaitId,
+    Answer, AttemptId, Binding, Cursor, Message, MessageId, Point, Position, Run, RunId, Session, WaitId,
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
@@ -12,7 +14,7 @@ use crate::adapter::{Ask, Death, Dispatch, Executed, Holder, Record, Recording};
 use crate::error::Error;
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
 use crate::scheduler::Permit;
-use crate::store::{Request, StoreError};
+use crate::store::{Request, StateRow, StoreError};
 
 /// The answer to a command.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -22,7 +24,7 @@ pub(crate) enum Command {
     /// Accept a prompt.
     Accept(Box<Accept>, Reply<AcceptOutcome>),
     /// Create the session, if it is new, and remember the request that asked for it.
-    Create(Option<Box<Request>>, Reply<Result<Session, StoreError>>),
+    Create(Option<Box<Request>>, Vec<StateRow>, Reply<Result<Session, StoreError>>),
     /// Stop a run.
     Cancel(RunId, Reply<CancelOutcome>),
     /// Try an ended run again.
@@ -53,6 +55,8 @@ pub(crate) enum Command {
     Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
     /// An adapter leaves what is recorded when its execution ends.
     RecordAtEnd { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
+    /// An adapter records, and takes the prompts that wait to join its run.
+    Steer { by: AttemptId, records: Vec<Record>, reply: Recording<Vec<Arc<Message>>> },
     /// An adapter asks a person and waits.
     Ask { by: AttemptId, ask: Ask, holder: Holder },
     /// An adapter reads where its path ends.
@@ -77,7 +81,7 @@ impl Command {
             Self::Answer(..) | Self::Session(..) | Self::Snapshot(_) | Self::Compact(..) => true,
             Self::Open { .. } | Self::Close(_) => true,
             Self::Release | Self::Record { .. } | Self::RecordAtEnd { .. } | Self::Ask { .. } => false,
-            Self::Head { .. } | Self::Executed(..) => false,
+            Self::Head { .. } | Self::Executed(..) | Self::Steer { .. } => false,
             Self::Data(data) => data.is_call(),
             Self::Navigate(..) | Self::Fork(..) | Self::Binding(..) => true,
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
@@ -97,7 +101,7 @@ impl Command {
         let error = error.clone();
         match self {
             Self::Accept(_, reply) => drop(reply.send(Err(error))),
-            Self::Create(_, reply) => drop(reply.send(Err(error))),
+            Self::Create(_, _, reply) => drop(reply.send(Err(error))),
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
             Self::Retry(_, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
@@ -115,6 +119,7 @@ impl Command {
             | Self::Record { .. }
             | Self::RecordAtEnd { .. }
             | Self::Ask { .. }
+            | Self::Steer { .. }
             | Self::Head { .. }
             | Self::Executed(..) => {}
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => {}

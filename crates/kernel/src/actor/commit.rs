@@ -6,7 +6,7 @@ use mainspring_core::{Attempt, Cursor, Event, Run};
 
 use super::{Actor, Draft};
 use crate::feed::OpenText;
-use crate::store::{Commit, StoreError};
+use crate::store::{Commit, Row, StoreError};
 
 impl Actor {
     /// A draft on the state as it is; `seal` when it completes what is being streamed.
@@ -42,10 +42,10 @@ impl Actor {
             Ok(cursors) => {
                 meters.committed(cursors.len(), clock.elapsed().saturating_sub(begun));
                 // An ended run is only ever changed by the commit that ended it.
-                if let Some(run) = draft.run.as_ref().filter(|run| run.state.status().is_ended()) {
+                for run in runs(&commit).filter(|run| run.state.status().is_ended()) {
                     meters.ended(&run.adapter, run.state.status());
                 }
-                let request = draft.run.as_ref().and_then(|run| run.request.request_id.clone());
+                let request = |of| runs(&commit).find(|run| Some(run.id) == of)?.request.request_id.clone();
                 let events = commit.events.iter().zip(cursors).map(|(event, cursor)| {
                     Arc::new(Event {
                         id: event.id,
@@ -54,7 +54,7 @@ impl Actor {
                         session: self.fence.session,
                         run: event.run,
                         attempt: event.attempt,
-                        request: request.clone().filter(|_| event.run.is_some()),
+                        request: request(event.run),
                         at: event.at,
                         body: event.body.clone(),
                     })
@@ -107,4 +107,12 @@ impl Actor {
         clock.sleep_until(clock.now().plus(*pause)).await;
         *pause = (*pause * 2).min(5_000);
     }
+}
+
+/// The runs that a commit changes.
+fn runs(commit: &Commit) -> impl Iterator<Item = &Run> {
+    commit.rows.iter().filter_map(|row| match row {
+        Row::Run(run) => Some(&**run),
+        _ => None,
+    })
 }

@@ -2,8 +2,8 @@
 
 use mainspring_core::state::decide;
 use mainspring_core::{
-    Artifact, ArtifactId, AttemptId, Body, Expect, Point, Refusal, RunId, RunStatus, StateAuthor,
-    StateOutcome, StateSlot,
+    Artifact, ArtifactId, AttemptId, Body, Expect, Point, RunId, RunStatus, StateAuthor, StateOutcome,
+    StateSlot,
 };
 use serde_json::Value;
 
@@ -96,8 +96,8 @@ impl Actor {
         let active = self.active.as_ref().is_some_and(|active| active.run.id == run);
         let queued = self.queue.iter().position(|queued| queued.id == run);
         if !active && queued.is_none() {
-            let status = self.run_known(run).await?.state.status();
-            return Err(Refusal::Ended { status }.into());
+            let known = self.run_known(run).await?;
+            return Err(known.not_live().into());
         }
         let (outcome, row) = self.state_decide(write, None, false).await?;
         let Some(row) = row else { return Ok(outcome) };

@@ -37,6 +37,8 @@ pub(crate) struct Hot {
     pub(crate) binding: Option<Box<Binding>>,
     /// Keys of state that the active run has written since its last message.
     pub(crate) state_at_pen: Vec<String>,
+    /// Runs whose prompts have joined the run that is at work.
+    pub(crate) merged: Vec<Run>,
     /// True when a step may hold what only its run may know.
     pub(crate) keeps_private: bool,
 }
@@ -181,9 +183,52 @@ impl Draft {
             if let (Body::RunSucceeded { .. }, Some(title)) = (&body, self.title.take()) {
                 self.session_command(session::Command::Title { title, source: TitleSource::Heuristic })?;
             }
+            let followed = (!self.hot.merged.is_empty()).then(|| body.clone());
             self.emit(body);
+            followed.iter().for_each(|body| self.follow(body));
         }
         Ok(())
+    }
+
+    /// What was merged into the run goes where it goes.
+    fn follow(&mut self, body: &Body) {
+        let into = self.run.as_ref().map(|run| run.id);
+        for mut run in std::mem::take(&mut self.hot.merged) {
+            let next = run::follow(&run, body).filter(|_| run.merged_into == into);
+            if let Some(body) = next {
+                self.emit_of(&mut run, body);
+            }
+            if !run.state.status().is_ended() {
+                self.hot.merged.push(run);
+            }
+        }
+    }
+
+    /// The prompt of `run` joins the run: it is what it reads next.
+    pub(crate) fn merge(&mut self, mut run: Run, prompt: Arc<Message>) -> Result<(), Refusal> {
+        let Some(into) = self.run.as_ref().map(|run| run.id) else { return Ok(()) };
+        for body in run::decide(&run, None, Command::Merge { into })? {
+            self.emit_of(&mut run, body);
+        }
+        self.hot.merged.push(run);
+        self.write(prompt, true);
+        Ok(())
+    }
+
+    /// Records that `body` happened to another run than the draft's own.
+    fn emit_of(&mut self, run: &mut Run, body: Body) {
+        run::apply(run, &body, None, None, self.at);
+        let of = Some(run.id);
+        self.events.push(NewEvent {
+            id: self.ids.event(),
+            pos: self.pos,
+            run: of,
+            attempt: None,
+            at: self.at,
+            body,
+        });
+        self.rows.retain(|row| !matches!(row, Row::Run(earlier) if Some(earlier.id) == of));
+        self.rows.push(Row::Run(Box::new(run.clone())));
     }
 
     /// Starts the next attempt: finds the run's place in the tree, and puts its prompt there the first time.

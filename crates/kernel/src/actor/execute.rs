@@ -127,6 +127,7 @@ impl Actor {
             open_effects: self.hot.effects.clone(),
             cancel: cancel.clone(),
         };
+        let (steering, steered) = tokio::sync::watch::channel(self.is_steered());
         let parts = HandleParts {
             feed: self.feed.clone(),
             actor: self.tx.clone(),
@@ -134,6 +135,7 @@ impl Actor {
             shared: self.shared.clone(),
             ids: self.shared.ids.clone(),
             clock: self.shared.clock.clone(),
+            steered,
         };
         let handle = AttemptHandle::new(assignment, parts);
         let adapter = self.shared.adapters.get(&run.adapter).cloned();
@@ -166,6 +168,7 @@ impl Actor {
             kill_at: None,
             killing: None,
             at_end: vec![],
+            steering,
         });
     }
 
@@ -189,18 +192,7 @@ impl Actor {
         if active.run.state.status() == RunStatus::Cancelling && !active.cancel.is_cancelled() {
             return Err(HandleError::Revoked);
         }
-        let (run, attempt) = (active.run.clone(), active.attempt.clone());
-        let limit = self.shared.options.limits.message_bytes;
-        check_size(&records, limit)?;
-        let seals = records.iter().any(|record| matches!(record, Record::Message { .. }));
-        let (draft, text) = self.draft(seals);
-        let mut draft = draft.with_run(run, Some(attempt)).with_text(text);
-        for record in records {
-            if let Err(error) = apply(&mut draft, self.shared.node, by, record) {
-                self.give_up();
-                return Err(HandleError::Kernel(error));
-            }
-        }
+        let draft = self.recording(by, records)?;
         self.take_over(draft).await.map_err(|error| HandleError::Kernel(error.into()))
     }
 
@@ -366,7 +358,7 @@ impl Actor {
     }
 }
 
-fn apply(draft: &mut Draft, node: NodeId, by: AttemptId, record: Record) -> Result<(), Error> {
+pub(super) fn apply(draft: &mut Draft, node: NodeId, by: AttemptId, record: Record) -> Result<(), Error> {
     let unknown = |id: &str| Error::Invalid(format!("tool call {id:?} has not been started"));
     match record {
         Record::Opened { native, fidelity, reconstructed } => {
@@ -412,7 +404,7 @@ fn apply(draft: &mut Draft, node: NodeId, by: AttemptId, record: Record) -> Resu
     Ok(())
 }
 
-fn check_size(records: &[Record], limit: usize) -> Result<(), Error> {
+pub(super) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> {
     for record in records {
         let (what, size) = match record {
             Record::Message { blocks, .. }

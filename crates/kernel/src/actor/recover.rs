@@ -16,8 +16,9 @@ impl Actor {
         let by = attempt.id;
         if let Some(tip) = run.pen.and_then(before) {
             let path = self.shared.store.path(tip, None, 1).await?;
+            let of_run = |by: RunId| by == run.id || self.hot.merged.iter().any(|merged| merged.id == by);
             let last =
-                path.last().map(|placed| &placed.message).filter(|message| message.run == Some(run.id));
+                path.last().map(|placed| &placed.message).filter(|message| message.run.is_some_and(of_run));
             self.hot.unanswered = last.map(|message| message.unanswered()).unwrap_or_default();
             self.hot.last_role = last.map(|message| message.role);
         }
@@ -38,6 +39,7 @@ impl Actor {
             kill_at: None,
             killing: None,
             at_end: vec![],
+            steering: tokio::sync::watch::Sender::new(false),
         });
         if survives {
             return Ok(());
@@ -65,8 +67,10 @@ impl Actor {
         found.filter(|run| run.session == self.fence.session).ok_or_else(|| Error::not_found("run", run))
     }
 
-    /// Refuses a run that others have come after. What was cancelled before it began has not.
-    async fn check_latest(&self, run: &Run) -> Result<(), Error> {
+    /// Refuses a run that others have come after. What was cancelled before it began has not, and what became part of
+    /// it has not: that is given back.
+    async fn check_latest(&self, run: &Run) -> Result<Vec<Run>, Error> {
+        let mut merged = vec![];
         let mut page = RunPage {
             owner: run.owner.clone(),
             session: Some(run.session),
@@ -79,8 +83,10 @@ impl Actor {
             if runs.iter().any(|later| later.no > run.no && later.attempts > 0) {
                 return Err(Error::NotLatest(run.id));
             }
+            merged.extend(runs.iter().filter(|later| later.merged_into == Some(run.id)).cloned());
             let Some(last) = runs.last().filter(|last| last.created_at >= run.created_at) else {
-                return Ok(());
+                merged.sort_by_key(|run| run.no);
+                return Ok(merged);
             };
             page.before = Some((last.created_at, last.id));
         }
@@ -92,7 +98,7 @@ impl Actor {
             return Err(Error::Busy { status });
         }
         let run = self.run_known(id).await?;
-        self.check_latest(&run).await?;
+        let merged = self.check_latest(&run).await?;
         let failed = |placed: &crate::store::PlacedMessage| {
             let message = &placed.message;
             message.run == Some(id)
@@ -108,6 +114,7 @@ impl Actor {
         }
         let (draft, _) = self.draft(false);
         let mut draft = draft.with_run(run, None);
+        draft.hot.merged = merged;
         if let Err(refusal) = draft.command(RunCommand::Retry) {
             self.give_up();
             return Err(refusal.into());

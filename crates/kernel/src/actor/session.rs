@@ -5,12 +5,13 @@ use mainspring_core::{Body, Cursor, Refusal, RunStatus, Session, SessionStatus};
 
 use super::Actor;
 use crate::error::Error;
-use crate::store::{Loaded, Request, Row, StoreError};
+use crate::store::{Loaded, Request, Row, StateRow, StoreError};
 
 impl Actor {
     pub(super) async fn create(
         &mut self,
         request: Option<Box<Request>>,
+        inherited: Vec<StateRow>,
     ) -> Result<Result<Session, StoreError>, Error> {
         if self.stored {
             return Ok(Ok(self.hot.session.clone()));
@@ -18,6 +19,7 @@ impl Actor {
         let (mut draft, _) = self.draft(false);
         draft.emit(created(&self.hot.session));
         request.into_iter().for_each(|request| draft.row(Row::Request(request)));
+        inherited.into_iter().for_each(|state| draft.row(Row::State(Box::new(state))));
         match self.commit(draft).await {
             Ok(_) => Ok(Ok(self.hot.session.clone())),
             Err(conflict @ StoreError::Conflict(_)) => Ok(Err(conflict)),

@@ -29,7 +29,7 @@ impl Actor {
         Instant {
             session: self.hot.session.clone(),
             active: self.active.as_ref().map(|active| active.run.clone()),
-            queued: self.queue.iter().cloned().collect(),
+            queued: self.hot.merged.iter().chain(&self.queue).cloned().collect(),
             partial,
             position,
         }
@@ -59,7 +59,9 @@ impl Instant {
         let messages = tail(store, session.tip).await?;
         let head = active.as_ref().and_then(|run| run.pen).and_then(before);
         let mut pending = tail(store, head).await?;
-        pending.retain(|message| message.run == active.as_ref().map(|run| run.id));
+        let merged = |run: &&Run| run.merged_into.is_some();
+        let writers: Vec<_> = active.iter().chain(queued.iter().filter(merged)).map(|run| run.id).collect();
+        pending.retain(|message| message.run.is_some_and(|run| writers.contains(&run)));
         Ok(Snapshot { session, active, queued, messages, pending, partial, position })
     }
 }

@@ -1,16 +1,17 @@
 //! The session's tree: where a run begins, where the path turns, and forks.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mainspring_core::{
-    Line, Message, MessageId, Origin, Place, Point, Role, Run, Session, SessionStatus, TitleSource,
-    Visibility,
+    Line, Message, MessageId, Origin, Place, Point, Role, Run, Session, SessionStatus, StateEntry,
+    TitleSource, Visibility,
 };
 
 use super::{Actor, Command};
 use crate::error::Error;
 use crate::kernel::Forking;
-use crate::store::{PlacedMessage, StoreError, Turn};
+use crate::store::{PlacedMessage, StateAt, StatePlace, StateRow, StoreError, Turn};
 
 /// Where a run begins.
 #[derive(Debug, Default)]
@@ -119,7 +120,7 @@ impl Actor {
     pub(super) async fn fork(&mut self, fork: Forking) -> Result<Result<Session, StoreError>, Error> {
         let (point, placed, _) = self.message_at(fork.message).await?;
         // What a run is writing, or will go on writing, may yet be rolled back.
-        let live = self.active.iter().map(|active| &active.run).chain(&self.queue);
+        let live = self.active.iter().map(|active| &active.run).chain(&self.queue).chain(&self.hot.merged);
         if let Some(run) = { live }.find(|run| placed.message.run == Some(run.id)) {
             return Err(Error::Busy { status: run.state.status() });
         }
@@ -147,7 +148,37 @@ impl Actor {
             last_activity_at: now,
             ..source.clone()
         };
+        let inherited = match source.forked_from {
+            Some(_) => self.seen_by_fork(&session, point).await?,
+            None => vec![],
+        };
         self.shared.birth(session).await?;
-        self.shared.call(fork.id, |reply| Command::Create(fork.request, reply)).await
+        self.shared.call(fork.id, |reply| Command::Create(fork.request, inherited, reply)).await
+    }
+
+    /// State that a fork of this fork is to see and would not find by itself: on the lines of others it would see what
+    /// their owner has set since this session was made, and not what this one has.
+    async fn seen_by_fork(&self, fork: &Session, point: Point) -> Result<Vec<StateRow>, Error> {
+        let at = |session| StateAt::Session { session, at: Some(point) };
+        let keys = |entries: Vec<StateEntry>| -> BTreeMap<String, StateEntry> {
+            entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect()
+        };
+        let store = &self.shared.store;
+        let here = keys(store.state_page(&at(self.fence.session), None, usize::MAX).await?);
+        let there = keys(store.state_page(&at(fork.id), None, usize::MAX).await?);
+        let place = StatePlace::Session { at: Some(point), aside: false };
+        // Of two at the same place the higher version holds.
+        let above = |key: &str| there.get(key).map_or(0, |entry| entry.version + 1);
+        let row = |entry: &StateEntry, value| StateRow {
+            place,
+            key: entry.key.clone(),
+            version: entry.version.max(above(&entry.key)),
+            value,
+            at: entry.updated_at,
+        };
+        let missing = here.values().filter(|entry| there.get(&entry.key) != Some(entry));
+        let foreign = there.values().filter(|entry| !here.contains_key(&entry.key));
+        let missing = missing.map(|entry| row(entry, Some(entry.value.clone())));
+        Ok(missing.chain(foreign.map(|entry| row(entry, None))).collect())
     }
 }

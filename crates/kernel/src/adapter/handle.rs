@@ -8,7 +8,7 @@ use mainspring_core::{
 };
 use serde_json::Value;
 use tokio::io::AsyncRead;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Answered, Ask, Assignment, HandleError, Record};
 use crate::actor::{Command, Data, StateWrite};
@@ -36,6 +36,7 @@ pub(crate) struct HandleParts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ids: Ids,
     pub(crate) clock: Clock,
+    pub(crate) steered: watch::Receiver<bool>,
 }
 
 /// What comes back from a recording.
@@ -99,6 +100,27 @@ impl AttemptHandle {
     pub async fn record_at_end(&self, records: Vec<Record>) -> Result<(), HandleError> {
         let by = self.id();
         self.call(|reply| Command::RecordAtEnd { by, records, reply }).await
+    }
+
+    /// True while a prompt waits to join the run. Only adapters that support steering see any.
+    pub fn is_steered(&self) -> bool {
+        *self.parts.steered.borrow()
+    }
+
+    /// Resolves once a prompt waits to join the run.
+    pub async fn steered(&self) {
+        let mut steered = self.parts.steered.clone();
+        // A sender that is gone has no live attempt, whom nobody steers.
+        if steered.wait_for(|steered| *steered).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Makes `records` durable, and with them the prompts that wait to join the run part of it, where it writes next.
+    /// Gives those prompts: the agent is to go on with them.
+    pub async fn steer(&self, records: Vec<Record>) -> Result<Vec<Arc<Message>>, HandleError> {
+        let by = self.id();
+        self.call(|reply| Command::Steer { by, records, reply }).await
     }
 
     /// Asks a person and waits, holding the execution. Such a wait ends with the process; an adapter whose state can

@@ -71,7 +71,7 @@ impl Kernel {
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
             self.shared.birth(session).await?;
-            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), reply)).await? {
+            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), vec![], reply)).await? {
                 Ok(session) => {
                     self.shared.note_opened(id);
                     return Ok((session, Opening::Created));

@@ -27,6 +27,7 @@ mod settings;
 mod simulation;
 mod start;
 mod state;
+mod steering;
 mod streaming;
 mod tree;
 mod waiting;

@@ -20,6 +20,7 @@ use crate::world::soon;
 pub(crate) struct Manners {
     pub(crate) name: &'static str,
     pub(crate) uses_bindings: bool,
+    pub(crate) steers: bool,
     pub(crate) dispatch: Dispatch,
     /// None: telling it to stop, or killing it, never returns.
     pub(crate) death: Option<Death>,
@@ -33,6 +34,7 @@ impl Default for Manners {
         Self {
             name: "puppet",
             uses_bindings: false,
+            steers: false,
             dispatch: Dispatch { dispatched: true, acknowledged: false },
             death: Some(Death::Proven),
             answers_cancel: true,
@@ -130,7 +132,7 @@ impl Adapter for Puppet {
             supports_model_switching: false,
             supports_artifact_emission: false,
             supports_tools: true,
-            supports_steering: false,
+            supports_steering: self.manners.steers,
             restart_behavior: RestartBehavior::AttemptsOrphaned,
             uses_bindings: self.manners.uses_bindings,
         }

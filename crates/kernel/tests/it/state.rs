@@ -316,3 +316,37 @@ async fn a_change_whose_commit_failed_has_not_happened() {
         assert_eq!(world.state(None).await, "k=2", "{name}");
     }
 }
+
+#[tokio::test]
+async fn a_fork_of_a_fork_sees_what_that_one_saw() {
+    use mainspring_kernel::kernel::ForkRequest;
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let of = |key: &str| StateOf::Session(by(key), None);
+        let fork = async |from: &str, key: &str| {
+            let source = world.kernel.session_get(&world.me, &by(from)).await.unwrap();
+            let message = source.tip_message.unwrap();
+            let request = ForkRequest { message, key: Some(key.into()), title: None };
+            world.kernel.session_fork(&world.me, &by(from), request, None).await.unwrap();
+        };
+        let seen =
+            async |key: &str| shown(&world.kernel.state_list(&world.me, &of(key), None, None).await.unwrap());
+        world.play("a", "say hi").await;
+        world.set(&of("a"), "shared", json!(1)).await.unwrap();
+        fork("a", "b").await;
+        world.set(&of("b"), "own", json!(2)).await.unwrap();
+        world.set(&of("b"), "shared", json!(3)).await.unwrap();
+        world.set(&of("a"), "late", json!(4)).await.unwrap();
+        world.set(&of("a"), "shared", json!(5)).await.unwrap();
+        fork("b", "c").await;
+        let name = world.disk.name;
+        assert_eq!(seen("c").await, "own=2 shared=3", "{name}: at the message that all three share");
+        world.set(&of("b"), "own", json!(6)).await.unwrap();
+        world.kernel.session_delete(&world.me, &by("b")).await.unwrap();
+        world.play("c", "say on").await;
+        assert_eq!(seen("c").await, "own=2 shared=3", "{name}: and where it goes on, whatever becomes of b");
+        assert_eq!(seen("a").await, "late=4 shared=5", "{name}");
+        fork("c", "d").await;
+        assert_eq!(seen("d").await, "own=2 shared=3", "{name}");
+    }
+}

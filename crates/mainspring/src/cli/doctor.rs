@@ -1,12 +1,13 @@
 //! `mainspring doctor`
 
 use clap::Args;
-use mainspring_store::{SCHEMA_VERSION, StateDir};
+use mainspring_store::{SCHEMA_VERSION, SqliteCheck, SqliteStore, StateDir};
 use serde::Serialize;
 
 use super::Context;
 use super::fail::{Exit, Fail};
 use super::output::{DIM, GREEN, RED, YELLOW, moment};
+use crate::config::{Config, Durability};
 use crate::node::{Node, database};
 
 /// Check the state directory, the database, versions and limits
@@ -84,7 +85,11 @@ impl Doctor {
                     "state directory",
                     format!("{dir}, in use by process {} since {since}", owner.pid),
                 );
-                add(Health::Note, "database", "not looked at while another process owns it".into());
+                match SqliteStore::check_beside(&database(&config.state_dir), self.thorough) {
+                    Err(error) => add(Health::Bad, "database", error.to_string()),
+                    Ok(check) => database_shown(config, check, &mut add),
+                }
+                add(Health::Note, "artifacts", "not looked at while another process may add some".into());
                 return findings;
             }
             Ok(None) if !config.state_dir.exists() => {
@@ -114,38 +119,7 @@ impl Doctor {
         };
         match node.store().check(self.thorough).await {
             Err(error) => add(Health::Bad, "database", error.to_string()),
-            Ok(check) => {
-                let mib = check.file_bytes as f64 / f64::from(1 << 20);
-                add(
-                    Health::Ok,
-                    "database",
-                    format!("{}, {mib:.1} MiB", database(&config.state_dir).display()),
-                );
-                add(
-                    Health::Ok,
-                    "sqlite",
-                    format!(
-                        "{}, journal {}, durability {}",
-                        check.sqlite_version,
-                        check.journal_mode,
-                        durability(config)
-                    ),
-                );
-                add(Health::Ok, "schema", format!("{} of {SCHEMA_VERSION}", check.schema_version));
-                match check.problems.is_empty() {
-                    true => add(Health::Ok, "integrity", "nothing wrong".into()),
-                    false => check
-                        .problems
-                        .into_iter()
-                        .take(10)
-                        .for_each(|problem| add(Health::Bad, "integrity", problem)),
-                }
-                add(
-                    Health::Ok,
-                    "stored",
-                    format!("{} sessions, {} runs, {} events", check.sessions, check.runs, check.events),
-                );
-            }
+            Ok(check) => database_shown(config, check, &mut add),
         }
         match node.kernel().blobs_check(self.thorough).await {
             Err(error) => add(Health::Bad, "artifacts", error.to_string()),
@@ -187,9 +161,27 @@ impl Doctor {
     }
 }
 
-fn durability(config: &crate::config::Config) -> &'static str {
+/// What a check of the database has found.
+fn database_shown(config: &Config, check: SqliteCheck, add: &mut impl FnMut(Health, &'static str, String)) {
+    let mib = check.file_bytes as f64 / f64::from(1 << 20);
+    add(Health::Ok, "database", format!("{}, {mib:.1} MiB", database(&config.state_dir).display()));
+    let (version, journal) = (check.sqlite_version, check.journal_mode);
+    add(Health::Ok, "sqlite", format!("{version}, journal {journal}, durability {}", durability(config)));
+    let schema = if check.schema_version == SCHEMA_VERSION { Health::Ok } else { Health::Note };
+    add(schema, "schema", format!("{} of {SCHEMA_VERSION}", check.schema_version));
+    if check.problems.is_empty() {
+        add(Health::Ok, "integrity", "nothing wrong".into());
+    }
+    for problem in check.problems.into_iter().take(10) {
+        add(Health::Bad, "integrity", problem);
+    }
+    let stored = format!("{} sessions, {} runs, {} events", check.sessions, check.runs, check.events);
+    add(Health::Ok, "stored", stored);
+}
+
+fn durability(config: &Config) -> &'static str {
     match config.durability {
-        crate::config::Durability::Full => "full",
-        crate::config::Durability::Normal => "normal",
+        Durability::Full => "full",
+        Durability::Normal => "normal",
     }
 }

@@ -13,6 +13,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (6, include_str!("../../migrations/0006_data.sql")),
     (7, include_str!("../../migrations/0007_steps.sql")),
     (8, include_str!("../../migrations/0008_bindings.sql")),
+    (9, include_str!("../../migrations/0009_steering.sql")),
 ];
 
 /// The version this program writes.

@@ -119,6 +119,8 @@ pub(crate) fn run(n: u64, of: u64, no: u32, state: RunState) -> Run {
         prompt: None,
         options: RunOptions::default(),
         place: Place::Tip,
+        steers: false,
+        merged_into: None,
         pen: None,
         state,
         attempts: 0,

@@ -9,11 +9,15 @@ use mainspring_store::SCHEMA_VERSION;
 use rusqlite::Connection;
 
 use crate::fixtures::*;
+use crate::steps::step;
 
 const RELEASED: &[&str] = &[
     include_str!("../../migrations/0001_tables.sql"),
     include_str!("../../migrations/0002_views.sql"),
     include_str!("../../migrations/0003_access.sql"),
+    include_str!("../../migrations/0004_trees.sql"),
+    include_str!("../../migrations/0005_retention.sql"),
+    include_str!("../../migrations/0006_data.sql"),
 ];
 
 /// A database as the version that knew these migrations made it, with what `fill` puts into it.
@@ -40,7 +44,6 @@ fn hex(bytes: &[u8; 16]) -> String {
 #[tokio::test]
 async fn bindings_from_before_they_said_how_they_were_made_were_not_reconstructed() {
     let folder = tempfile::tempdir().unwrap();
-    let access = include_str!("../../migrations/0003_access.sql");
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, title, status, surface_kind,
            default_adapter_id, metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
@@ -52,7 +55,7 @@ async fn bindings_from_before_they_said_how_they_were_made_were_not_reconstructe
         binding = hex(binding_id(1).as_bytes()),
         node = hex(node_id(1).as_bytes()),
     );
-    database_of(folder.path(), &[RELEASED[0], RELEASED[1], access], &fill);
+    database_of(folder.path(), &RELEASED[..6], &fill);
     let store = sqlite_open(folder.path());
     let found = store.bindings(session_id(1), None, 9).await.unwrap();
     let shown: Vec<_> =
@@ -87,7 +90,6 @@ async fn sessions_from_before_there_were_orgs_are_private() {
 #[tokio::test]
 async fn lines_from_before_there_was_state_know_who_opened_them() {
     let folder = tempfile::tempdir().unwrap();
-    let hex = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
            metadata_json, tip_line, tip_pos, version, created_at_ms, updated_at_ms, last_activity_at_ms)
@@ -122,7 +124,6 @@ async fn lines_from_before_there_was_state_know_who_opened_them() {
 #[tokio::test]
 async fn what_was_said_before_there_was_search_is_found_and_branched_from() {
     let folder = tempfile::tempdir().unwrap();
-    let hex = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let (session, now) = (hex(session_id(1).as_bytes()), NOW.0);
     let mut fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, title, status, surface_kind, default_adapter_id,
@@ -170,4 +171,35 @@ async fn what_was_said_before_there_was_search_is_found_and_branched_from() {
         assert_eq!(titles, std::slice::from_ref(&named));
         while store.search_index().await.unwrap() {}
     }
+}
+
+#[tokio::test]
+async fn a_run_from_before_there_were_steps_and_steering_has_neither_and_can_get_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let fill = format!(
+        "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
+           metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
+         VALUES (x'{session}', '{OWNER}', 'generalist@1', 'open', 'chat', 'native', '{{}}', 1, 0, 0, 0);
+         INSERT INTO runs (run_id, session_id, owner_id, run_no, fingerprint, adapter_id, mode, created_seq, created_at_ms,
+           status, attempts, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, updated_at_ms)
+         VALUES (x'{run}', x'{session}', '{OWNER}', 1, x'{fingerprint}', 'native', 'act', 1, {at}, 'queued', 0, 0, 0, 0,
+           0, 0, {at})",
+        session = hex(session_id(1).as_bytes()),
+        run = hex(run_id(1).as_bytes()),
+        fingerprint = hex(&[7; 16]),
+        at = NOW.plus(1).0,
+    );
+    database_of(folder.path(), &RELEASED[..6], &fill);
+    let store = sqlite_open(folder.path());
+    let check = store.check(true).await.unwrap();
+    assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
+    let old = run(1, 1, 1, queued());
+    assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(old.clone()));
+    let fence = lease(&store, 1).await;
+    let merged = Run { merged_into: Some(run_id(2)), ..old };
+    let step = step(1, 1, 1);
+    let rows = vec![row_run(merged.clone()), Row::Step(Box::new(step.clone()))];
+    commit(&store, fence, rows, vec![progress(1)]).await.unwrap();
+    assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(merged));
+    assert_eq!(store.steps(run_id(1)).await.unwrap(), [step]);
 }

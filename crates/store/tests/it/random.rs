@@ -67,7 +67,12 @@ impl Dice {
                     request_id: Some(format!("r{}", n % 17)),
                     idempotency_key: None,
                 };
-                row_run(Run { request: asked, ..run(n, n % SESSIONS, no, self.state()) })
+                row_run(Run {
+                    request: asked,
+                    steers: n.is_multiple_of(3),
+                    merged_into: n.is_multiple_of(6).then(|| run_id(n + 1)),
+                    ..run(n, n % SESSIONS, no, self.state())
+                })
             }
             2 => {
                 let status =

@@ -1,9 +1,7 @@
 //! Steps: written with their run, read in order, sealed when it ends.
 
 use mainspring_core::*;
-use mainspring_kernel::store::{Row, Store};
-use mainspring_store::{SCHEMA_VERSION, SqliteOptions, SqliteStore};
-use rusqlite::Connection;
+use mainspring_kernel::store::Row;
 use serde_json::json;
 
 use crate::fixtures::*;
@@ -42,34 +40,6 @@ async fn a_step_without_its_run_is_refused() {
         let lost = commit(store, fence, vec![Row::Step(Box::new(step(1, 9, 1)))], vec![]).await;
         assert!(lost.is_err(), "{name}");
     }
-}
-
-#[tokio::test]
-async fn a_database_without_steps_gets_them() {
-    let folder = tempfile::tempdir().unwrap();
-    {
-        let store = sqlite_open(folder.path());
-        let fence = session_made(&store, 1).await;
-        commit(&store, fence, vec![row_run(run(1, 1, 1, queued()))], vec![progress(1)]).await.unwrap();
-        store.close();
-    }
-    let path = folder.path().join("test.sqlite3");
-    let connection = Connection::open(&path).unwrap();
-    // As the version before left it.
-    connection
-        .execute_batch(
-            "DROP TABLE steps; ALTER TABLE adapter_bindings DROP COLUMN reconstructed; DELETE FROM schema_migrations WHERE version >= 7; PRAGMA user_version = 2",
-        )
-        .unwrap();
-    drop(connection);
-    let store = SqliteStore::open(&path, SqliteOptions::default(), NOW).unwrap();
-    let fence = lease(&store, 1).await;
-    commit(&store, fence, vec![Row::Step(Box::new(step(1, 1, 1)))], vec![progress(2)]).await.unwrap();
-    assert_eq!(store.steps(run_id(1)).await.unwrap(), [step(1, 1, 1)]);
-    store.close();
-    let version: u32 =
-        Connection::open(&path).unwrap().query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
-    assert_eq!(version, SCHEMA_VERSION);
 }
 
 /// Step `n` of run `of`, whose number is `no`.
