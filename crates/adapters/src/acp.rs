@@ -52,6 +52,7 @@ impl Dialect for Acp {
     type Prompt = Vec<ContentBlock>;
 
     const PINNED: bool = false;
+    const STEERS: bool = false;
 
     fn arguments(&self, _permissions: Permissions) -> &'static [&'static str] {
         // What it may do is decided when it asks.

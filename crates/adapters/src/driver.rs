@@ -333,7 +333,7 @@ impl<D: Dialect> Adapter for Driver<D> {
             supports_model_switching: true,
             supports_artifact_emission: false,
             supports_tools: true,
-            supports_steering: false,
+            supports_steering: D::STEERS,
             restart_behavior: match native {
                 true => RestartBehavior::NativeBindingsSurvive,
                 false => RestartBehavior::ProcessLocalBindingsStale,

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mainspring_core::{ArtifactId, Block, Failure, Run};
+use mainspring_core::{ArtifactId, Block, Failure, Message, Run};
 use mainspring_kernel::adapter::{AttemptHandle, HandleError};
 use mainspring_kernel::policy::Permissions;
 use serde_json::{Value, json};
@@ -40,26 +40,15 @@ pub(crate) struct Prompt {
     images: Vec<Value>,
 }
 
-impl Dialect for Pi {
-    type Worker = Worker;
-    type Prompt = Prompt;
-
-    const PINNED: bool = true;
-
-    fn arguments(&self, permissions: Permissions) -> &'static [&'static str] {
-        match permissions {
-            Permissions::Deny => READ_ONLY,
-            Permissions::Ask | Permissions::Legacy => &[],
-        }
-    }
-
-    async fn prompt(&self, attempt: &AttemptHandle) -> Result<Prompt, Failure> {
-        let mut prompt = Prompt { text: String::new(), images: vec![] };
-        for block in &attempt.assignment().prompt.content {
+impl Prompt {
+    /// What `message` says and shows.
+    async fn of(attempt: &AttemptHandle, message: &Message) -> Result<Self, Failure> {
+        let mut prompt = Self { text: String::new(), images: vec![] };
+        for block in &message.content {
             match block {
                 Block::Text { text } => prompt.text.push_str(text),
                 Block::Attachment { artifact, mime_type, .. } if mime_type.starts_with("image/") => {
-                    prompt.images.push(image(attempt, *artifact, mime_type).await?);
+                    prompt.images.push(image(attempt, message, *artifact, mime_type).await?);
                 }
                 Block::Attachment { .. } => {
                     return Err(Failure::new(
@@ -71,6 +60,25 @@ impl Dialect for Pi {
             }
         }
         Ok(prompt)
+    }
+}
+
+impl Dialect for Pi {
+    type Worker = Worker;
+    type Prompt = Prompt;
+
+    const PINNED: bool = true;
+    const STEERS: bool = true;
+
+    fn arguments(&self, permissions: Permissions) -> &'static [&'static str] {
+        match permissions {
+            Permissions::Deny => READ_ONLY,
+            Permissions::Ask | Permissions::Legacy => &[],
+        }
+    }
+
+    async fn prompt(&self, attempt: &AttemptHandle) -> Result<Prompt, Failure> {
+        Prompt::of(attempt, &attempt.assignment().prompt).await
     }
 
     async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
@@ -109,8 +117,13 @@ impl Dialect for Pi {
 }
 
 /// An image as pi gets it.
-async fn image(attempt: &AttemptHandle, id: ArtifactId, mime_type: &str) -> Result<Value, Failure> {
-    let (artifact, mut reader) = attempt.attachment(id).await.map_err(|error| match error {
+async fn image(
+    attempt: &AttemptHandle,
+    prompt: &Message,
+    id: ArtifactId,
+    mime_type: &str,
+) -> Result<Value, Failure> {
+    let (artifact, mut reader) = attempt.attachment(prompt, id).await.map_err(|error| match error {
         HandleError::Kernel(error) => Failure::new(error.code(), error.to_string()),
         HandleError::Revoked => Failure::new("cancelled", error.to_string()),
     })?;

@@ -27,6 +27,8 @@ struct Agent {
     /// What the message that is being written has cost.
     usage: Value,
     text: String,
+    /// Prompts that joined the turn.
+    steering: Vec<Value>,
 }
 
 #[derive(Default)]
@@ -63,6 +65,7 @@ fn main() {
         model: "one",
         usage: usage(7, 3, 0.25),
         text: String::new(),
+        steering: vec![],
     };
     agent.open();
     // What somebody prints is no protocol.
@@ -178,28 +181,42 @@ impl Agent {
             respond(&abort, Ok(Value::Null));
         }
         respond(record, Ok(Value::Null));
-        let mut heard = message.replace('\n', " | ");
-        if let Some(images) = record["images"].as_array() {
-            for image in images {
-                heard.push_str(&format!(" [{} {}]", image["mimeType"], image["data"]));
-            }
-        }
-        self.session.heard.push(heard);
+        self.hear(record);
         event("agent_start");
         event("turn_start");
         self.message_start();
-        let mut end = ("stop", String::new());
-        for command in script.split(';') {
-            if let Next::Stop(reason, why) = self.command(command.trim()) {
-                end = (reason, why);
-                break;
-            }
+        let mut end = self.follow(&script);
+        while !self.steering.is_empty() {
+            let joined = self.steering.remove(0);
+            self.turn_end(end.0, &end.1);
+            self.hear(&joined);
+            event("turn_start");
+            self.message_start();
+            end = self.follow(joined["message"].as_str().unwrap());
         }
         self.turn_end(end.0, &end.1);
         send(&json!({"type": "agent_end", "messages": [], "willRetry": false}));
         if self.manner != "old" {
             event("agent_settled");
         }
+    }
+
+    fn hear(&mut self, record: &Value) {
+        let mut heard = record["message"].as_str().unwrap().replace('\n', " | ");
+        for image in record["images"].as_array().into_iter().flatten() {
+            heard.push_str(&format!(" [{} {}]", image["mimeType"], image["data"]));
+        }
+        self.session.heard.push(heard);
+    }
+
+    /// Does what a script says: why it ends.
+    fn follow(&mut self, script: &str) -> (&'static str, String) {
+        for command in script.split(';') {
+            if let Next::Stop(reason, why) = self.command(command.trim()) {
+                return (reason, why);
+            }
+        }
+        ("stop", String::new())
     }
 
     fn message_start(&mut self) {
@@ -267,6 +284,7 @@ impl Agent {
             }
             "tool" => self.tool(rest, false),
             "bad-tool" => self.tool(rest, true),
+            "dig" => self.dig(),
             "tell" => self.say_apart(rest),
             "ask" => self.ask(rest),
             "noise" => self.noise(),
@@ -317,6 +335,26 @@ impl Agent {
         end["result"] = json!({"content": [{"type": "text", "text": "done it"}]});
         end["isError"] = fails.into();
         send(&end);
+    }
+
+    /// A tool that takes until somebody has more to say, and what has been said so far is a message by then.
+    fn dig(&mut self) {
+        let content = json!([{"type": "text", "text": self.text}]);
+        send(&json!({"type": "message_end", "message": {"role": "assistant", "content": content}}));
+        let about =
+            |kind: &str| json!({"type": kind, "toolCallId": "dig", "toolName": "dig", "isError": false});
+        send(&about("tool_execution_start"));
+        let joins = self.wait_for(|record| record["type"] == "prompt");
+        if joins["message"].as_str().unwrap().starts_with("refuse ") || joins["streamingBehavior"] != "steer"
+        {
+            return respond(&joins, Err("Agent is already processing.".into()));
+        }
+        respond(&joins, Ok(Value::Null));
+        self.steering.push(joins);
+        send(&about("tool_execution_end"));
+        self.turn_end("toolUse", "");
+        event("turn_start");
+        self.message_start();
     }
 
     /// `ask METHOD TITLE`, `ask METHOD within MS TITLE`, `ask select TITLE|option|option`.

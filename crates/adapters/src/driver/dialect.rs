@@ -59,6 +59,8 @@ pub(crate) trait Dialect: Send + Sync + 'static {
 
     /// A native session keeps its process while there is room for others.
     const PINNED: bool;
+    /// A prompt can join a turn that is under way.
+    const STEERS: bool;
 
     /// What the agent's command is given besides, for runs under these permissions. Processes that were given
     /// something else are not used for them.

@@ -25,11 +25,13 @@ pub(crate) struct Voice<'a> {
     block: u32,
     /// True when text goes into the next block.
     breaks: bool,
+    /// True when something was said that is not part of a message.
+    said: bool,
 }
 
 impl<'a> Voice<'a> {
     pub(crate) fn new(attempt: &'a AttemptHandle) -> Self {
-        Self { attempt, block: 0, breaks: false }
+        Self { attempt, block: 0, breaks: false, said: false }
     }
 
     pub(crate) fn say(&mut self, text: &str) -> Result<(), HandleError> {
@@ -39,7 +41,14 @@ impl<'a> Voice<'a> {
         if std::mem::take(&mut self.breaks) {
             self.block += 1;
         }
+        self.said = true;
         self.attempt.delta(self.block, text)
+    }
+
+    /// What was said becomes a message; false if there is nothing. What is said next is another one.
+    pub(crate) fn seals(&mut self) -> bool {
+        (self.block, self.breaks) = (0, false);
+        std::mem::take(&mut self.said)
     }
 
     /// Something came between: what is said next is another block.
@@ -71,6 +80,11 @@ impl Questions {
         let answered = first.await;
         self.0.pop_front();
         answered
+    }
+
+    /// True when there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// The agent has gone on: what lapses has lapsed when this returns.

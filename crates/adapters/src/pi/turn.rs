@@ -7,6 +7,9 @@
 //! That a prompt was accepted does not say that the agent works on it: an extension may have dealt with it. So pi is
 //! asked whether it is idle, and asked again when it says that the agent has ended, since older ones do not say that
 //! they have settled.
+//!
+//! A prompt that joins the turn is handed over between two messages of the agent; pi hears it before the next one, or
+//! goes on with it if there was to be none.
 
 use std::collections::HashMap;
 
@@ -28,9 +31,12 @@ const REPORT: u64 = 1_000;
 pub(super) struct Play<'a> {
     turn: Turn<'a, Worker>,
     voice: Voice<'a>,
-    prompt: CommandId,
-    /// Pi has taken the prompt.
+    /// Prompts that pi has not taken yet.
+    prompts: Vec<CommandId>,
+    /// Pi has taken one.
     accepted: bool,
+    /// A message of the agent is under way.
+    speaking: bool,
     /// The last time pi was asked whether it is idle.
     asked: Option<CommandId>,
     /// Tool calls that have no outcome, and when they reported last.
@@ -61,26 +67,35 @@ impl<'a> Play<'a> {
             Some(preface) => format!("{preface}\n\n{}", prompt.text),
             None => prompt.text,
         };
-        let dealt_with = message.starts_with('/');
-        let mut ask = json!({"type": "prompt", "message": message});
-        if !prompt.images.is_empty() {
-            ask["images"] = prompt.images.into();
-        }
-        let play = Self {
+        let mut play = Self {
             voice: Voice::new(turn.attempt),
             turn,
-            prompt: worker.connection.send(ask),
+            prompts: vec![],
             accepted: false,
+            speaking: false,
             asked: None,
             tools: HashMap::new(),
             streamed: false,
             usage: Usage::default(),
             stop: None,
-            dealt_with,
+            dealt_with: message.starts_with('/'),
         };
+        play.prompt(Prompt { text: message, images: prompt.images }, false);
         let turned = play.listen(&mut inbound).await;
         worker.connection.ignore();
         turned
+    }
+
+    /// Sends a prompt. One that joins is what pi hears next if it is at work; any other it refuses then.
+    fn prompt(&mut self, prompt: Prompt, joins: bool) {
+        let mut ask = json!({"type": "prompt", "message": prompt.text});
+        if joins {
+            ask["streamingBehavior"] = "steer".into();
+        }
+        if !prompt.images.is_empty() {
+            ask["images"] = prompt.images.into();
+        }
+        self.prompts.push(self.turn.worker.connection.send(ask));
     }
 
     async fn listen(mut self, inbound: &mut mpsc::Receiver<Value>) -> Turned {
@@ -91,6 +106,9 @@ impl<'a> Play<'a> {
                 biased;
                 Some(record) = inbound.recv() => self.hear(record).await,
                 answered = questions.answered() => answered.map(|()| Next::On),
+                () = self.turn.attempt.steered(), if self.may_be_joined() && questions.is_empty() => {
+                    self.join().await
+                }
                 // Another try could do twice what was done already.
                 () = worker.gone() => return Turned::Broken(self.failed(gone(&*worker), false)),
             };
@@ -122,8 +140,8 @@ impl<'a> Play<'a> {
                     self.turn.worker.connection.send(command("abort"));
                 }
             }
-            "agent_settled" if self.accepted => return Ok(Next::End(self.settled())),
-            "agent_end" if self.accepted && record["willRetry"] != true => self.ask(),
+            "agent_settled" if self.prompts.is_empty() => return Ok(Next::End(self.settled())),
+            "agent_end" if self.prompts.is_empty() && record["willRetry"] != true => self.ask(),
             "turn_start" => {
                 let used = std::mem::take(&mut self.usage);
                 if !used.is_zero() {
@@ -133,13 +151,16 @@ impl<'a> Play<'a> {
             "turn_end" => self.turn_end(&record)?,
             "message_start" => {
                 if record["message"]["role"] == "assistant" {
-                    self.streamed = false;
+                    (self.speaking, self.streamed) = (true, false);
                     self.voice.pause();
                 }
             }
             "message_update" => self.update(&record["assistantMessageEvent"])?,
             "message_end" => {
                 let message = &record["message"];
+                if message["role"] == "assistant" {
+                    self.whole(message)?;
+                }
                 if message["role"] == "custom" && message["display"] == true {
                     self.progress(text_of(&message["content"])).await?;
                 }
@@ -185,16 +206,19 @@ impl<'a> Play<'a> {
     /// Pi has answered the prompt, or whether it is idle.
     fn response(&mut self, record: Value) -> Next {
         match answers(&record) {
-            Some(id) if id == self.prompt => match result_of(record) {
-                Ok(_) => {
-                    self.accepted = true;
-                    self.ask();
-                    Next::On
+            Some(id) if self.prompts.contains(&id) => {
+                self.prompts.retain(|prompt| *prompt != id);
+                match result_of(record) {
+                    Ok(_) => {
+                        self.accepted = true;
+                        self.ask();
+                        Next::On
+                    }
+                    Err(error) => Next::End(self.refused(self.turn.worker.failure(&error))),
                 }
-                Err(error) => Next::End(self.refused(self.turn.worker.failure(&error))),
-            },
+            }
             // Only the last time counts: before that, it may not have begun.
-            id if id.is_some() && id == self.asked => match result_of(record) {
+            id if id.is_some() && id == self.asked && self.prompts.is_empty() => match result_of(record) {
                 Ok(state) if understood(&state).is_idle() => Next::End(self.settled()),
                 _ => Next::On,
             },
@@ -207,8 +231,34 @@ impl<'a> Play<'a> {
         self.asked = Some(self.turn.worker.connection.send(command("get_state")));
     }
 
-    /// The prompt was not taken: nothing was done.
+    /// Between two messages of the agent a prompt may join.
+    fn may_be_joined(&self) -> bool {
+        self.prompts.is_empty() && !self.speaking && !self.turn.attempt.is_cancelled()
+    }
+
+    /// Hands over the prompts that wait to join. What was said before them is a message of its own.
+    async fn join(&mut self) -> Result<Next, HandleError> {
+        let attempt = self.turn.attempt;
+        let sealed = self.voice.seals().then(|| {
+            let usage = std::mem::take(&mut self.usage);
+            Record::Message { blocks: vec![], usage: (!usage.is_zero()).then_some(usage) }
+        });
+        for message in attempt.steer(sealed.into_iter().collect()).await? {
+            match Prompt::of(attempt, &message).await {
+                Ok(prompt) => self.prompt(prompt, true),
+                Err(failure) => return Ok(Next::End(Turned::Broken(self.failed(failure, false)))),
+            }
+        }
+        Ok(Next::On)
+    }
+
+    /// A prompt was not taken.
     fn refused(&self, error: Failure) -> Turned {
+        if self.accepted {
+            // It has joined the run, and the agent has not heard it.
+            return Turned::Broken(self.failed(error, false));
+        }
+        // Nothing was done.
         if self.turn.attempt.is_cancelled() {
             return Turned::Ended(End::Stopped { usage: self.usage });
         }
@@ -268,7 +318,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// A message of the agent is whole, and its tools have answered.
+    /// The tools that a message of the agent has called have answered.
     fn turn_end(&mut self, record: &Value) -> Result<(), HandleError> {
         let message = &record["message"];
         let text = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
@@ -277,6 +327,12 @@ impl<'a> Play<'a> {
         for result in record["toolResults"].as_array().into_iter().flatten() {
             self.usage += usage_of(&result["usage"]);
         }
+        self.whole(message)
+    }
+
+    /// A message of the agent is whole.
+    fn whole(&mut self, message: &Value) -> Result<(), HandleError> {
+        self.speaking = false;
         // Some models do not stream.
         match std::mem::replace(&mut self.streamed, true) {
             true => Ok(()),

@@ -217,11 +217,15 @@ impl AttemptHandle {
         Ok(artifact)
     }
 
-    /// A file that the prompt names, and all its bytes.
-    pub async fn attachment(&self, id: ArtifactId) -> Result<(Artifact, BlobReader), HandleError> {
+    /// A file that `prompt` names, and all its bytes.
+    pub async fn attachment(
+        &self,
+        prompt: &Message,
+        id: ArtifactId,
+    ) -> Result<(Artifact, BlobReader), HandleError> {
         let is = |block: &Block| matches!(block, Block::Attachment { artifact, .. } if *artifact == id);
         let not_found = || Error::not_found("artifact", id);
-        if !self.assignment.prompt.content.iter().any(is) {
+        if prompt.session != self.assignment.session.id || !prompt.content.iter().any(is) {
             return Err(not_found().into());
         }
         let found = self.parts.store.artifact_get(id).await.map_err(Error::from)?;

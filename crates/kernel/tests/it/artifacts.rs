@@ -320,7 +320,8 @@ async fn an_attempt_reads_the_files_that_its_prompt_names_and_no_others() {
     let run = RunRequest { prompt: vec![attachment], ..pull("a", "") };
     let run = world.send(run).await.unwrap().run;
     let strings = hands.next().await;
-    let (artifact, mut reader) = strings.handle.attachment(named.id).await.unwrap();
+    let prompt = &strings.handle.assignment().prompt;
+    let (artifact, mut reader) = strings.handle.attachment(prompt, named.id).await.unwrap();
     let mut bytes = vec![];
     reader.read_to_end(&mut bytes).await.unwrap();
     assert_eq!((artifact.id, bytes.as_slice()), (named.id, &b"hello"[..]));
@@ -328,7 +329,7 @@ async fn an_attempt_reads_the_files_that_its_prompt_names_and_no_others() {
         if id == named.id {
             world.kernel.artifact_delete(&world.me, id).await.unwrap();
         }
-        let refused = strings.handle.attachment(id).await.map(drop).unwrap_err();
+        let refused = strings.handle.attachment(prompt, id).await.map(drop).unwrap_err();
         let HandleError::Kernel(error) = refused else { panic!("{refused}") };
         assert_eq!(error.code(), "not_found", "{why}");
     }

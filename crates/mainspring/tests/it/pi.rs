@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use mainspring::config::{AdapterConfig, AdapterKind, Permissions};
-use mainspring::core::{Answer, Approval, Block, Body, Fidelity, Mode, RunId, RunStatus, WaitId};
+use mainspring::core::{Answer, Approval, Block, Body, Fidelity, Mode, Policy, RunId, RunStatus, WaitId};
 use mainspring::{RunRequest, session_ref};
 use mainspring_kernel::adapter::NewArtifact;
 use serde_json::json;
@@ -43,6 +43,11 @@ async fn with_file(world: &World, key: &str, text: &str, mime_type: &str) -> Run
     let mut request = request(key, text);
     request.prompt.push(Block::Attachment { artifact: artifact.id, mime_type: String::new(), name: None });
     request
+}
+
+/// A prompt that is to join the run that is at work.
+fn steer(key: &str, text: &str) -> RunRequest {
+    RunRequest { policy: Policy::Steer, ..request(key, text) }
 }
 
 async fn input(world: &World, run: RunId, wait: WaitId, text: &str) {

@@ -107,6 +107,23 @@ async fn pi_works_and_asks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pi_hears_what_is_said_while_it_works() {
+    let tasks = Tasks::default();
+    let world = pi(&tasks, |adapter| adapter.permissions = Some(Permissions::Legacy)).await;
+    let run = world.prompt("a", "my cat is Tom. RUN until [ -e go ]; do sleep 0.05; done").await;
+    world.happens("a", "tool.started").await;
+    let joined = world.send(steer("a", "and my dog is Rex")).await;
+    world.happens("a", "run.merged").await;
+    std::fs::write(work(&world).join("go"), "").unwrap();
+    let ended = world.ended(run).await;
+    assert_eq!(ended.state.status(), RunStatus::Succeeded, "{ended:?}");
+    assert_eq!(world.ended(joined).await.merged_into, Some(run));
+    let text = world.last("a").await.text();
+    assert!(text.contains("Tom") && text.contains("my dog is Rex"), "{text}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_pi_has_started_stops_with_it() {
     let tasks = Tasks::default();
     let world = pi(&tasks, |adapter| adapter.permissions = Some(Permissions::Legacy)).await;

@@ -220,6 +220,46 @@ async fn a_run_that_may_only_answer_has_tools_that_change_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_joins_the_turn_between_two_messages_of_the_agent() {
+    let world = world("keep").await;
+    let run = world.prompt("a", "one; dig; two").await;
+    world.happens("a", "tool.started").await;
+    let joined = world.send(steer("a", "three; history")).await;
+    let ended = world.ended(run).await;
+    assert_eq!(ended.state.status(), RunStatus::Succeeded, "{ended:?}");
+    let joined = world.ended(joined).await;
+    assert_eq!((joined.state.status(), joined.merged_into), (RunStatus::Succeeded, Some(run)));
+    let session = session_ref("a").unwrap();
+    let path = world.node().kernel().session_path(&world.me, &session, None, Some(9)).await.unwrap();
+    let said: Vec<String> = path.iter().map(|message| message.text()).collect();
+    let answer = "two\nthree\none; dig; two\nthree; history";
+    assert_eq!(said, ["one; dig; two", "one\n", "three; history", answer]);
+    // The agent knows all of it, and goes on from there.
+    assert_eq!(world.say("a", "history").await, "one; dig; two\nthree; history\nhistory");
+    assert_eq!(world.bindings("a").await.len(), 1);
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_that_finds_no_place_to_join_runs_next_and_one_that_pi_refuses_fails_with_the_run() {
+    let world = world("keep").await;
+    let run = world.prompt("a", "ask confirm Really?").await;
+    let (wait, _) = world.asked(run).await;
+    let next = world.send(steer("a", "next")).await;
+    world.answer(run, wait, Approval::Allowed).await;
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(world.ended(next).await.state.status(), RunStatus::Succeeded);
+    assert!(world.last("a").await.text().ends_with("next\n"));
+    let run = world.prompt("a", "dig").await;
+    world.happens("a", "tool.started").await;
+    let joined = world.send(steer("a", "refuse it")).await;
+    for run in [run, joined] {
+        assert_eq!(failure(&world.ended(run).await), "adapter_execution_failed");
+    }
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn images_are_handed_over_and_other_files_are_not() {
     let world = world("keep").await;
     world.say("a", "hello").await;
