@@ -142,6 +142,11 @@ pub enum Command {
         /// The answer.
         answer: Answer,
     },
+    /// Nobody has answered in time, and the attempt goes on without an answer.
+    Lapse {
+        /// Which attempt.
+        by: AttemptId,
+    },
     /// A worker is free to go on with the answer.
     Resume {
         /// Which attempt.
@@ -234,6 +239,13 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
             }
         }
         (state, Command::Answer { wait, answer }) => settled(state, wait, Some(answer)),
+        (state, Command::Lapse { by }) => {
+            authority(run, attempt, by)?;
+            match state.wait() {
+                Some(wait) if wait.answer.is_none() => settled(state, wait.id, None),
+                _ => Err(wrong(status)),
+            }
+        }
         (state, Command::Resume { by }) => {
             authority(run, attempt, by)?;
             match state.wait() {
@@ -419,11 +431,12 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
                 };
             }
         }
-        Body::InputProvided { input: Some(input), .. } => {
-            answer(run, Answer::Input { input: input.clone() });
+        // Where nobody has answered, that is the answer: the run ends with it, or goes on.
+        Body::InputProvided { wait_id, input } => {
+            answer(run, *wait_id, Answer::Input { input: input.clone().unwrap_or_default() });
         }
-        Body::ApprovalResolved { decision, .. } if *decision != wait::Approval::Expired => {
-            answer(run, Answer::Approval { decision: *decision });
+        Body::ApprovalResolved { wait_id, decision, .. } => {
+            answer(run, *wait_id, Answer::Approval { decision: *decision });
         }
         Body::RunCancellationRequested { reason } => {
             if let Some(attempt) = run.state.holder() {
@@ -441,8 +454,10 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
     }
 }
 
-fn answer(run: &mut Run, answer: Answer) {
-    if let RunState::WaitingInput { wait, .. } | RunState::WaitingApproval { wait, .. } = &mut run.state {
+fn answer(run: &mut Run, to: WaitId, answer: Answer) {
+    if let RunState::WaitingInput { wait, .. } | RunState::WaitingApproval { wait, .. } = &mut run.state
+        && wait.id == to
+    {
         wait.answer = Some(answer);
     }
 }

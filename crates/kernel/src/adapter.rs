@@ -22,7 +22,7 @@ use crate::store::Effect;
 mod handle;
 pub use crate::kernel::NewArtifact;
 pub use handle::AttemptHandle;
-pub(crate) use handle::{HandleParts, Recording};
+pub(crate) use handle::{HandleParts, Holder, Recording};
 
 /// Drives one kind of agent runtime.
 #[async_trait]
@@ -152,7 +152,7 @@ pub struct Ask {
     pub request: WaitRequest,
     /// The question.
     pub question: String,
-    /// When it expires; after the kernel's default if not given.
+    /// When it expires, or lapses; after the kernel's default if not given.
     pub expires_at: Option<Time>,
     /// What the adapter wants back with the answer.
     pub resume: Value,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring_adapters::process;
-use mainspring_adapters::{AcpAdapter, AcpOptions, ScriptAdapter};
+use mainspring_adapters::{AcpOptions, AgentOptions, ProcessAdapter, ScriptAdapter};
 use mainspring_agent::models::{BadModels, SCRIPTED};
 use mainspring_agent::tool::mcp::McpServers;
 use mainspring_agent::{Definitions, Models, NativeAdapter, NativeOptions, Toolbox};
@@ -15,18 +15,18 @@ use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::Permissions;
 
 use crate::config::{self, AdapterConfig, AdapterKind, Config};
+use crate::scripted::Scripted;
 use crate::server::fits_socket;
 
 /// The variable in which agents find the relay.
 const BRIDGE: &str = "OMI_BRIDGE_PIPE";
 /// The relay's socket within the state directory.
 const RELAY: &str = "relay.sock";
-use crate::scripted::Scripted;
 
 /// The adapters of one node, and what of them must be closed.
 pub(crate) struct Agents {
     pub(crate) adapters: Vec<Arc<dyn Adapter>>,
-    processes: Vec<Arc<AcpAdapter>>,
+    processes: Vec<Arc<ProcessAdapter>>,
 }
 
 impl Agents {
@@ -38,12 +38,17 @@ impl Agents {
         definitions: Arc<Definitions>,
         clock: &Clock,
     ) -> Result<Self, BadModels> {
-        let processes: Vec<Arc<AcpAdapter>> = config
+        let processes: Vec<Arc<ProcessAdapter>> = config
             .adapters
             .iter()
-            .filter(|(_, adapter)| adapter.kind == Some(AdapterKind::Acp))
-            .map(|(name, adapter)| acp(name, adapter, config))
-            .map(|options| Arc::new(AcpAdapter::new(options, clock.clone())))
+            .filter_map(|(name, adapter)| {
+                let kind = adapter.kind?;
+                let options = options(name, adapter, kind, config);
+                Some(Arc::new(match kind {
+                    AdapterKind::Acp => ProcessAdapter::acp(options, acp(adapter), clock.clone()),
+                    AdapterKind::Pi => ProcessAdapter::pi(options, clock.clone()),
+                }))
+            })
             .collect();
         let mut adapters: Vec<Arc<dyn Adapter>> =
             vec![Arc::new(ScriptAdapter), Arc::new(native(config, tools, definitions)?)];
@@ -78,13 +83,16 @@ fn native(
     Ok(native.with_options(options).with_mcp(McpServers::new(&config.models.mcp)))
 }
 
-fn acp(name: &str, adapter: &AdapterConfig, config: &Config) -> AcpOptions {
+fn options(name: &str, adapter: &AdapterConfig, kind: AdapterKind, config: &Config) -> AgentOptions {
     let millis = |set: Option<u64>, default: u64| Duration::from_millis(set.unwrap_or(default));
-    AcpOptions {
+    AgentOptions {
         name: name.to_owned(),
         guard: guard(config),
         scope: scope(config),
-        command: adapter.command.clone().unwrap_or_default(),
+        command: adapter
+            .command
+            .clone()
+            .unwrap_or_else(|| kind.command().iter().map(ToString::to_string).collect()),
         env: env(adapter, config),
         pass_env: adapter.pass_env.clone().unwrap_or_default(),
         cwd: adapter
@@ -101,8 +109,13 @@ fn acp(name: &str, adapter: &AdapterConfig, config: &Config) -> AcpOptions {
             Some(config::Permissions::Legacy) => Permissions::Legacy,
             Some(config::Permissions::Deny) => Permissions::Deny,
         },
-        auth_method: adapter.auth_method.clone(),
         model: adapter.model.clone(),
+    }
+}
+
+fn acp(adapter: &AdapterConfig) -> AcpOptions {
+    AcpOptions {
+        auth_method: adapter.auth_method.clone(),
         act_mode: adapter.act_mode.clone(),
         ask_mode: adapter.ask_mode.clone(),
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentDefinition, AgentName, Answer, Artifact, ArtifactId, AttemptId, Expect, GrantId, Message, Point,
-    StateEntry, StateOutcome, StateScope, Step, Time, Usage,
+    AgentDefinition, AgentName, Answer, Approval, Artifact, ArtifactId, AttemptId, Block, Expect, GrantId,
+    Message, Point, StateEntry, StateOutcome, StateScope, Step, Time, Usage,
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Answered, Ask, Assignment, Context, HandleError, Record};
 use crate::actor::{Command, Data, StateWrite};
+use crate::blobs::BlobReader;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -40,6 +41,13 @@ pub(crate) struct HandleParts {
 
 /// What comes back from a recording.
 pub(crate) type Recording<T> = oneshot::Sender<Result<T, HandleError>>;
+
+/// An execution that waits for an answer.
+pub(crate) struct Holder {
+    pub(crate) reply: Recording<Answer>,
+    /// It goes on when the time is up, with or without an answer.
+    pub(crate) lapses: bool,
+}
 
 impl AttemptHandle {
     pub(crate) fn new(assignment: Assignment, parts: HandleParts) -> Self {
@@ -119,7 +127,19 @@ impl AttemptHandle {
     /// be stored returns [`super::Executed::Waiting`] instead.
     pub async fn ask(&self, ask: Ask) -> Result<Answer, HandleError> {
         let by = self.id();
-        self.call(|reply| Command::Ask { by, ask, reply }).await
+        self.call(|reply| Command::Ask { by, ask, holder: Holder { reply, lapses: false } }).await
+    }
+
+    /// Asks a person and waits like [`AttemptHandle::ask`], but no longer than until the question expires: then it is
+    /// withdrawn, and the attempt goes on without an answer.
+    pub async fn ask_until(&self, ask: Ask) -> Result<Option<Answer>, HandleError> {
+        let by = self.id();
+        let answer =
+            self.call(|reply| Command::Ask { by, ask, holder: Holder { reply, lapses: true } }).await?;
+        Ok(match answer {
+            Answer::Approval { decision: Approval::Expired } | Answer::Input { input: Value::Null } => None,
+            answer => Some(answer),
+        })
     }
 
     /// The last `limit` messages that the agent is to see, root first.
@@ -256,6 +276,23 @@ impl AttemptHandle {
         let read = reader.read_to_end(&mut bytes).await;
         read.map_err(|error| Error::Corrupt(format!("the bytes of {}: {error}", artifact.id)))?;
         Ok(bytes)
+    }
+
+    /// A file that `prompt` names, and all its bytes.
+    pub async fn attachment(
+        &self,
+        prompt: &Message,
+        id: ArtifactId,
+    ) -> Result<(Artifact, BlobReader), HandleError> {
+        let is = |block: &Block| matches!(block, Block::Attachment { artifact, .. } if *artifact == id);
+        let not_found = || Error::not_found("artifact", id);
+        if prompt.session != self.assignment.session.id || !prompt.content.iter().any(is) {
+            return Err(not_found().into());
+        }
+        let found = self.parts.store.artifact_get(id).await.map_err(Error::from)?;
+        let artifact = found.ok_or_else(not_found)?;
+        let bytes = self.parts.shared.artifact_open(&artifact, 0, None).await?;
+        Ok((artifact, bytes))
     }
 
     /// Where state is as the run sees it now: that of the session up to where it writes its next message.

@@ -571,8 +571,16 @@ fn an_agent_that_is_not_set_up_right_says_what_is_missing() {
             "kind = \"acp\"",
             "adapters.x.command is missing: write the command that starts the agent, as a list",
         ),
-        ("command = [\"a\"]", "adapters.x.command needs a kind: write kind = \"acp\" beside it"),
-        ("kind = \"acpp\"", "must be \"acp\""),
+        (
+            "command = [\"a\"]",
+            "adapters.x.command needs a kind: write kind = \"acp\" or kind = \"pi\" beside it",
+        ),
+        ("kind = \"acpp\"", "must be \"acp\" or \"pi\""),
+        ("kind = \"pi\"\ncommand = []", "adapters.x.command is missing"),
+        (
+            "kind = \"pi\"\nask_mode = \"plan\"",
+            "adapters.x.ask_mode is for agents of kind \"acp\": remove it",
+        ),
         ("command = \"opencode acp\"", "must be a command and its arguments as a list"),
         ("kind = \"acp\"\ncommand = []", "adapters.x.command is missing"),
         ("command = [\"\"]", "must be a command and its arguments as a list"),

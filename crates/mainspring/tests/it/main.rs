@@ -5,6 +5,7 @@
 
 mod access;
 mod acp;
+mod agents;
 mod chat;
 mod cli;
 mod client;
@@ -19,4 +20,5 @@ mod mcp;
 mod metrics;
 mod model_server;
 mod native;
+mod pi;
 mod streams;
