@@ -134,11 +134,9 @@ impl<'a> Play<'a> {
     async fn hear(&mut self, record: Value) -> Result<Next, HandleError> {
         match record["type"].as_str().unwrap_or_default() {
             "response" => return Ok(self.response(record)),
-            "agent_start" => {
-                // Told to stop before it had begun, it did not hear of it.
-                if self.turn.attempt.is_cancelled() {
-                    self.turn.worker.connection.send(command("abort"));
-                }
+            // Told to stop before it had begun, it did not hear of it.
+            "agent_start" if self.turn.attempt.is_cancelled() => {
+                self.turn.worker.connection.send(command("abort"));
             }
             "agent_settled" if self.prompts.is_empty() => return Ok(Next::End(self.settled())),
             "agent_end" if self.prompts.is_empty() && record["willRetry"] != true => self.ask(),
@@ -149,46 +147,52 @@ impl<'a> Play<'a> {
                 }
             }
             "turn_end" => self.turn_end(&record)?,
-            "message_start" => {
-                if record["message"]["role"] == "assistant" {
-                    (self.speaking, self.streamed) = (true, false);
-                    self.voice.pause();
-                }
+            "message_start" if record["message"]["role"] == "assistant" => {
+                (self.speaking, self.streamed) = (true, false);
+                self.voice.pause();
             }
             "message_update" => self.update(&record["assistantMessageEvent"])?,
-            "message_end" => {
-                let message = &record["message"];
-                if message["role"] == "assistant" {
-                    self.whole(message)?;
-                }
-                if message["role"] == "custom" && message["display"] == true {
-                    self.progress(text_of(&message["content"])).await?;
-                }
-            }
+            "message_end" if record["message"]["role"] == "assistant" => self.whole(&record["message"])?,
             "tool_execution_start" => self.tool_start(&record).await?,
             "tool_execution_update" => self.tool_update(&record).await?,
             "tool_execution_end" => self.tool_end(&record).await?,
             "compaction_end" => self.usage += usage_of(&record["result"]["usage"]),
-            "auto_retry_start" => {
-                let why = record["errorMessage"].as_str().unwrap_or("the model did not answer");
-                self.progress(format!("trying again: {why}")).await?;
-            }
-            "extension_error" => {
-                let why = record["error"].as_str().unwrap_or("it did not say why");
-                self.progress(format!("an extension failed: {why}")).await?;
-            }
-            "extension_ui_request" => match Request::of(&record) {
-                Request::Dialog(dialog) => {
-                    self.dealt_with = true;
-                    return Ok(Next::Ask(dialog));
-                }
-                Request::Notice(text) => self.progress(text).await?,
-                Request::Nothing => {}
-            },
-            // Queues, titles, thinking levels, what is not known: nothing that belongs to the turn.
-            _ => {}
+            "extension_ui_request" => return self.shown(&record).await,
+            _ => self.aside(&record).await?,
         }
         Ok(Next::On)
+    }
+
+    /// An extension shows something, or asks.
+    async fn shown(&mut self, record: &Value) -> Result<Next, HandleError> {
+        match Request::of(record) {
+            Request::Dialog(dialog) => {
+                self.dealt_with = true;
+                return Ok(Next::Ask(dialog));
+            }
+            Request::Notice(text) => self.progress(text).await?,
+            Request::Nothing => {}
+        }
+        Ok(Next::On)
+    }
+
+    /// What is not the agent's work, and people may want to know.
+    async fn aside(&mut self, record: &Value) -> Result<(), HandleError> {
+        let (text, message) = (|key: &str| record[key].as_str(), &record["message"]);
+        let said = match text("type").unwrap_or_default() {
+            "message_end" if message["role"] == "custom" && message["display"] == true => {
+                text_of(&message["content"])
+            }
+            "auto_retry_start" => {
+                format!("trying again: {}", text("errorMessage").unwrap_or("the model did not answer"))
+            }
+            "extension_error" => {
+                format!("an extension failed: {}", text("error").unwrap_or("it did not say why"))
+            }
+            // Queues, titles, thinking levels, what is not known: nothing that belongs to the turn.
+            _ => return Ok(()),
+        };
+        self.progress(said).await
     }
 
     /// Puts what an extension asks, and tells it what came of it.
