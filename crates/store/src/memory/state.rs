@@ -11,6 +11,9 @@ use mainspring_kernel::store::{AgentRow, Chunk, Effect, InboxItem, PlacedMessage
 
 use super::data::{Kept, Opened};
 
+/// A version of an agent: its hash, and what it says unless it was deleted.
+pub(super) type AgentKept = ([u8; 32], Option<AgentRow>);
+
 /// Maps by key, and lists where the order of arrival matters.
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {
@@ -50,8 +53,8 @@ pub(super) struct State {
     /// Hashes of artifacts that are gone.
     pub(super) loose: BTreeSet<String>,
     pub(super) keys: BTreeMap<KeyId, ApiKey>,
-    /// By owner, id and version; of those that were deleted only the hash.
-    pub(super) agents: BTreeMap<(String, String, u32), ([u8; 32], Option<AgentRow>)>,
+    /// By owner, id and version.
+    pub(super) agents: BTreeMap<(String, String, u32), AgentKept>,
 }
 
 impl State {
