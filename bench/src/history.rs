@@ -80,6 +80,7 @@ impl Maker {
             place: Place::Tip,
             steers: false,
             merged_into: None,
+            budget: None,
             pen: None,
             state: RunState::Succeeded {},
             attempts: 1,

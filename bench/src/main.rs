@@ -28,6 +28,7 @@ mod replay;
 mod soak;
 mod start;
 mod stats;
+mod stdio;
 mod table;
 mod tree;
 mod turn;
@@ -40,13 +41,17 @@ type Measure = fn(&Runtime, &mut Table);
 type Served = fn(&Path);
 
 /// What this program is when a measure calls it as a process of its own.
-const CHILDREN: [(&str, Served); 3] =
-    [(start::CHILD, start::child), (OURS, http::server::ours), (BARE, http::server::bare)];
+const CHILDREN: [(&str, Served); 4] = [
+    (start::CHILD, start::child),
+    (OURS, http::server::ours),
+    (BARE, http::server::bare),
+    (stdio::BARE, stdio::bare),
+];
 
 /// What runs only when it is named: it takes its time, and nearly all of the machine.
 const NAMED: [(&str, Measure); 1] = [("soak", soak::measure)];
 
-const MEASURES: [(&str, Measure); 9] = [
+const MEASURES: [(&str, Measure); 10] = [
     ("commit", commit::measure),
     ("turn", turn::measure),
     ("tree", tree::measure),
@@ -56,6 +61,7 @@ const MEASURES: [(&str, Measure); 9] = [
     ("replay", replay::measure),
     ("start", start::measure),
     ("http", http::measure),
+    ("stdio", stdio::measure),
 ];
 
 fn main() -> ExitCode {

@@ -88,7 +88,8 @@ impl Drop for Server {
     }
 }
 
-fn mainspring(dir: &Path) -> Command {
+/// The program itself, built beside this one, on the state directory `dir`.
+pub(crate) fn mainspring(dir: &Path) -> Command {
     let mut path: PathBuf = std::env::current_exe().unwrap();
     path.set_file_name("mainspring");
     let mut command = Command::new(path);

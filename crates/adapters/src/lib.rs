@@ -1,9 +1,66 @@
 //! What drives agent runtimes beneath the kernel.
 
-pub mod acp;
+use async_trait::async_trait;
+use mainspring_core::AttemptId;
+use mainspring_kernel::adapter::{Adapter, AttemptHandle, Capabilities, Death, Dispatch, Executed};
+use mainspring_kernel::clock::Clock;
+
+mod acp;
+mod driver;
+mod pi;
 mod pool;
 pub mod process;
 pub mod script;
 
-pub use acp::{AcpAdapter, AcpOptions};
+pub use acp::AcpOptions;
+pub use driver::AgentOptions;
 pub use script::ScriptAdapter;
+
+/// An adapter whose agent runs in processes of its own, started when they are needed.
+pub struct ProcessAdapter(Box<dyn driver::Driven>);
+
+impl ProcessAdapter {
+    /// For an agent that speaks the Agent Client Protocol.
+    pub fn acp(options: AgentOptions, acp: AcpOptions, clock: Clock) -> Self {
+        Self(Box::new(driver::Driver::new(acp::Acp::new(acp), options, clock)))
+    }
+
+    /// For pi, in its RPC mode.
+    pub fn pi(options: AgentOptions, clock: Clock) -> Self {
+        Self(Box::new(driver::Driver::new(pi::Pi, options, clock)))
+    }
+
+    /// How many processes there are, and how many of them are idle.
+    pub fn processes(&self) -> (usize, usize) {
+        self.0.processes()
+    }
+
+    /// How many messages of agents concerned no turn that was under way, or were not understood.
+    pub fn ignored(&self) -> u64 {
+        self.0.ignored()
+    }
+
+    /// Ends every process and starts no other.
+    pub async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+#[async_trait]
+impl Adapter for ProcessAdapter {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    async fn execute(&self, attempt: AttemptHandle) -> Executed {
+        self.0.execute(attempt).await
+    }
+
+    async fn cancel(&self, attempt: AttemptId) -> Dispatch {
+        self.0.cancel(attempt).await
+    }
+
+    async fn kill(&self, attempt: AttemptId) -> Death {
+        self.0.kill(attempt).await
+    }
+}

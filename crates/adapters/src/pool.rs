@@ -1,10 +1,11 @@
 //! Pools of workers: bounded, reused, shut down when idle, started again with care.
 //!
 //! A worker serves one attempt at a time, under a lease. It remembers the native session it served last, its home: only
-//! there does it know how things stand. One whose native session lives nowhere else is kept for that session alone.
+//! there does it know how things stand, and no two know it of the same. One whose native session lives nowhere else is
+//! kept for that session alone.
 
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainspring_core::Time;
@@ -33,6 +34,8 @@ pub(crate) struct PoolOptions {
     pub(crate) idle: u64,
     /// The pause after a start that failed, in milliseconds; twice that after the next.
     pub(crate) backoff: u64,
+    /// A native session keeps its worker while another may be started.
+    pub(crate) pinned: bool,
 }
 
 /// The longest pause between two starts, in milliseconds.
@@ -66,9 +69,18 @@ struct State<W> {
 
 struct Idle<W> {
     worker: Arc<W>,
-    place: PathBuf,
+    spot: Spot,
     home: Option<Home>,
     since: Time,
+}
+
+/// What a worker was started for, and cannot be used beyond.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// The folder it works in.
+    pub(crate) cwd: PathBuf,
+    /// What its command was given besides.
+    pub(crate) arguments: &'static [&'static str],
 }
 
 /// The native session a worker served last.
@@ -90,7 +102,7 @@ enum Step<W> {
 /// A worker at work. Dropped without [`Lease::release`], it is killed.
 pub(crate) struct Lease<W: Worker> {
     worker: Option<Arc<W>>,
-    place: PathBuf,
+    spot: Spot,
     /// The native session it served last.
     pub(crate) home: Option<Home>,
     pool: Pool<W>,
@@ -102,19 +114,19 @@ impl<W: Worker> Pool<W> {
         Self(Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), options, clock, tasks }))
     }
 
-    /// A worker for `place`: the one that is home to `native`, another that is idle there, or a new one; waits while
-    /// there are too many. None once the pool is closed.
+    /// A worker for `spot`: the one that is home to `native`, another that is idle there, or a new one, in the other
+    /// order if workers are pinned; waits while there are too many. None once the pool is closed.
     pub(crate) async fn acquire<E>(
         &self,
-        place: &Path,
+        spot: &Spot,
         native: Option<&str>,
         start: impl AsyncFnOnce() -> Result<W, E>,
     ) -> Result<Option<Lease<W>>, E> {
         let lease =
-            |worker, home| Lease { worker: Some(worker), place: place.to_owned(), home, pool: self.clone() };
+            |worker, home| Lease { worker: Some(worker), spot: spot.clone(), home, pool: self.clone() };
         let not_before = loop {
             let changed = self.0.changed.notified();
-            match self.step(place, native) {
+            match self.step(spot, native) {
                 Step::Take(idle) => return Ok(Some(lease(idle.worker, idle.home))),
                 Step::Start(not_before) => break not_before,
                 Step::Wait => changed.await,
@@ -143,7 +155,7 @@ impl<W: Worker> Pool<W> {
         }
     }
 
-    fn step(&self, place: &Path, native: Option<&str>) -> Step<W> {
+    fn step(&self, spot: &Spot, native: Option<&str>) -> Step<W> {
         let mut state = self.0.state.lock();
         if state.closed {
             return Step::Closed;
@@ -154,13 +166,20 @@ impl<W: Worker> Pool<W> {
         dead.into_iter().for_each(|idle| self.retire(idle.worker));
         let at_home = |idle: &Idle<W>| idle.home.as_ref().is_some_and(|home| Some(&*home.native) == native);
         let free = |idle: &Idle<W>| !idle.home.as_ref().is_some_and(|home| home.only);
-        let here = |idle: &Idle<W>| idle.place == place;
+        let here = |idle: &Idle<W>| idle.spot == *spot;
+        let may_start = state.count < self.0.options.max;
+        let kept = |idle: &Idle<W>| self.0.options.pinned && may_start && idle.home.is_some();
+        let usable = |idle: &Idle<W>| here(idle) && free(idle) && !kept(idle);
         let found = state.idle.iter().position(|idle| here(idle) && at_home(idle));
-        let found = found.or_else(|| state.idle.iter().rposition(|idle| here(idle) && free(idle)));
+        let found = found.or_else(|| match self.0.options.pinned {
+            // The one that has been idle longest loses its place first.
+            true => state.idle.iter().position(usable),
+            false => state.idle.iter().rposition(usable),
+        });
         if let Some(at) = found {
             return Step::Take(state.idle.remove(at));
         }
-        if state.count < self.0.options.max {
+        if may_start {
             state.count += 1;
             return Step::Start(state.not_before);
         }
@@ -266,8 +285,14 @@ impl<W: Worker> Lease<W> {
             pool.retire(worker);
             return;
         }
+        // Another that served it before does not know what has happened since.
+        if let Some(home) = &home {
+            let before =
+                |idle: &&mut Idle<W>| idle.home.as_ref().is_some_and(|old| old.native == home.native);
+            state.idle.iter_mut().filter(before).for_each(|idle| idle.home = None);
+        }
         let since = pool.0.clock.now();
-        state.idle.push(Idle { worker: worker.clone(), place: std::mem::take(&mut self.place), home, since });
+        state.idle.push(Idle { worker: worker.clone(), spot: std::mem::take(&mut self.spot), home, since });
         drop(state);
         pool.0.changed.notify_waiters();
         pool.watch(&worker, since);

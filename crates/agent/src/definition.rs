@@ -18,6 +18,9 @@ use crate::output::Form;
 /// The definition of sessions that name none.
 pub const GENERALIST: &str = "mainspring.generalist@1";
 
+/// Bytes of a tool's answer that a model is shown at least: less says nothing.
+pub const MIN_RESULT: usize = 1_000;
+
 /// Who an agent is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Definition {
@@ -45,6 +48,8 @@ pub struct Definition {
     pub limits: RunLimits,
     /// The form its answers have.
     pub output: Option<Form>,
+    /// Bytes of a tool's answer that the model is shown; the rest becomes an artifact.
+    pub result_bytes: Option<usize>,
 }
 
 /// A definition as it is written.
@@ -74,6 +79,8 @@ struct Written {
     limits: WrittenLimits,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_schema: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result_bytes: Option<usize>,
 }
 
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -118,6 +125,9 @@ impl Definition {
         if let Some(system) = &described.system {
             environment().template_from_str(system).map_err(|error| format!("system: {error:#}"))?;
         }
+        if described.result_bytes.is_some_and(|bytes| bytes < MIN_RESULT) {
+            return Err(format!("result_bytes: at least {MIN_RESULT}"));
+        }
         let output = described.output_schema.map(|schema| Form::new(&schema)).transpose();
         Ok(Self {
             id: described.id,
@@ -132,6 +142,7 @@ impl Definition {
             deny: described.deny,
             limits: described.limits,
             output: output.map_err(|error| format!("output_schema: {error}"))?,
+            result_bytes: described.result_bytes,
         })
     }
 
@@ -150,12 +161,21 @@ impl Definition {
             deny: self.deny.clone(),
             limits: self.limits,
             output_schema: self.output.as_ref().map(|form| form.schema().clone()),
+            result_bytes: self.result_bytes,
         }
     }
 
     /// Its name with its version.
     pub fn name(&self) -> String {
         format!("{}@{}", self.id, self.version)
+    }
+
+    /// True when what the model is told beforehand depends on state.
+    pub fn reads_state(&self) -> bool {
+        let Some(system) = &self.system else { return false };
+        let environment = environment();
+        let template = environment.template_from_str(system);
+        template.is_ok_and(|template| template.undeclared_variables(false).contains("state"))
     }
 
     /// What the model is told beforehand, with `context` put in.
@@ -192,6 +212,7 @@ pub fn read(text: &str) -> Result<AgentDefinition, String> {
             ask: limits.ask,
         },
         output_schema: written.output_schema,
+        result_bytes: written.result_bytes,
     })
 }
 
@@ -217,6 +238,7 @@ pub fn write(described: &AgentDefinition) -> Option<String> {
             ask: limits.ask,
         },
         output_schema: described.output_schema.clone(),
+        result_bytes: described.result_bytes,
     };
     let file = toml::to_string_pretty(&written).ok()?;
     read(&file).is_ok_and(|same| same == *described).then_some(file)
@@ -270,6 +292,7 @@ impl Definitions {
             deny: vec![],
             limits: RunLimits::default(),
             output: None,
+            result_bytes: None,
         };
         Self { folder, built_in: vec![Arc::new(generalist)], read: Mutex::default() }
     }
@@ -390,6 +413,7 @@ ask = true
     fn a_definition_is_read_and_its_system_prompt_filled_in() {
         let coder = Definition::parse(CODER).unwrap();
         assert_eq!(coder.name(), "coder@2");
+        assert!(coder.reads_state());
         let described = coder.described();
         assert_eq!(Definition::new(described.clone()).unwrap(), coder);
         assert_eq!(read(&write(&described).unwrap()).unwrap(), described);
@@ -407,6 +431,7 @@ ask = true
         assert!(wrong("id = \"a\"\nsystem = \"{{ x\"").starts_with("system:"));
         assert!(wrong("id = \"a\"\noutput_schema = { type = \"nonsense\" }").starts_with("output_schema:"));
         assert!(wrong("id = \"a\"\ncolour = 1").contains("colour"));
+        assert!(wrong("id = \"a\"\nresult_bytes = 3").starts_with("result_bytes:"));
         let endless = "id = \"a\"\nsystem = \"{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}\"";
         assert!(Definition::parse(endless).unwrap().system(&json!({})).is_err());
     }

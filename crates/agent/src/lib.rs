@@ -8,6 +8,7 @@ pub mod output;
 pub mod price;
 pub mod provider;
 pub mod tool;
+pub mod window;
 
 pub use definition::{Definition, Definitions};
 pub use models::{Models, ModelsConfig};

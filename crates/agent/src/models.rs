@@ -11,10 +11,16 @@ use crate::provider::{
     Connections, ErrorKind, GenaiProvider, KeySource, Kind, ModelError, ModelOptions, Provider,
 };
 use crate::tool::mcp::McpConfig;
+use crate::window::window;
 
 /// The profile of runs that name none.
 pub const DEFAULT_PROFILE: &str = "main_reasoner";
 
+/// The profile of the model that summarises what does not fit.
+pub const SUMMARIZER: &str = "summarizer";
+
+/// The profile of the model that names sessions; else the summarizer does.
+pub const TITLER: &str = "titler";
 /// The provider without a key, whose models follow scripts; whoever wires the parts together brings it.
 pub const SCRIPTED: &str = "scripted";
 
@@ -52,6 +58,10 @@ impl ModelsConfig {
         let built_in = BUILT_IN.iter().map(|(name, ..)| *name).chain([SCRIPTED]);
         let known: BTreeSet<&str> = self.providers.keys().map(String::as_str).chain(built_in).collect();
         for (name, profile) in &self.models {
+            if profile.context_tokens.is_some_and(|tokens| tokens < MIN_WINDOW) {
+                let reason = format!("a model takes at least {MIN_WINDOW} tokens");
+                return Err(BadModels { key: format!("models.{name}.context_tokens"), reason });
+            }
             if !known.contains(profile.provider.as_str()) {
                 let known = known.into_iter().collect::<Vec<_>>().join(", ");
                 let reason = format!("no provider {:?}; there is {known}", profile.provider);
@@ -92,6 +102,8 @@ pub struct Profile {
     pub reasoning: Option<String>,
     /// Milliseconds that it may be silent.
     pub silence_ms: Option<u64>,
+    /// How many tokens it takes, prompt and answer together; if not given, as is known of the model.
+    pub context_tokens: Option<u64>,
 }
 
 impl Profile {
@@ -138,6 +150,23 @@ pub struct Chosen {
     pub options: ModelOptions,
     /// What it costs, if that is known.
     pub price: Option<Price>,
+    /// How many tokens it takes, prompt and answer together, if that is known.
+    pub window: Option<u64>,
+}
+
+/// Tokens below which no window makes sense.
+const MIN_WINDOW: u64 = 1_000;
+
+/// Tokens that are left for an answer, if nobody says how long it may be.
+const ANSWER: u64 = 8_192;
+
+impl Chosen {
+    /// How many tokens a prompt may come to, if that is known.
+    pub fn room(&self) -> Option<u64> {
+        let window = self.window?;
+        let answer = self.options.max_tokens.map_or(ANSWER, u64::from);
+        Some(window - answer.min(window / 4))
+    }
 }
 
 /// The providers that need no configuration but a key: name, kind, place, variable.
@@ -219,7 +248,16 @@ impl Models {
             profile: known.map(|_| name.to_owned()),
             options: known.map(Profile::options).unwrap_or_default(),
             price: self.prices.of(provider, model),
+            window: known
+                .filter(|known| known.model == model)
+                .and_then(|known| known.context_tokens)
+                .or_else(|| window(model)),
         })
+    }
+
+    /// The model of a purpose; none if no profile is configured for it.
+    pub fn purpose(&self, profile: &str) -> Option<Chosen> {
+        self.profiles.get(profile).and_then(|_| self.choose(None, Some(profile)).ok())
     }
 }
 
@@ -288,6 +326,8 @@ mod tests {
         );
         assert!(shown("[providers.x]\nkind = \"openai\"\nbase_url = \"ftp://a\"").contains("http://"));
         assert!(shown("[models.m]\nprovider = \"nobody\"\nmodel = \"m\"").starts_with("models.m.provider"));
+        let narrow = "[models.m]\nprovider = \"anthropic\"\nmodel = \"m\"\ncontext_tokens = 9";
+        assert_eq!(shown(narrow), "models.m.context_tokens: a model takes at least 1000 tokens");
         let both = "[providers.x]\nkind = \"openai\"\nkey_env = \"A\"\nkey_file = \"b\"";
         assert!(shown(both).contains("not both"));
     }

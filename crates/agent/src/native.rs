@@ -23,14 +23,21 @@ use mainspring_kernel::adapter::{
 use crate::definition::Definitions;
 use crate::hooks::{Hooks, NoHooks};
 use crate::models::Models;
+use crate::provider::ModelError;
 use crate::tool::Toolbox;
 use crate::tool::mcp::McpServers;
 
+mod aside;
+mod context;
+mod estimate;
+mod files;
 mod plan;
 mod prompt;
 mod resume;
 mod round;
 mod step;
+mod summary;
+mod title;
 mod turn;
 pub use plan::Plan;
 
@@ -61,6 +68,15 @@ impl Default for NativeOptions {
             result_bytes: 64 << 10,
             limits: RunLimits { max_steps: Some(100), ..RunLimits::default() },
         }
+    }
+}
+
+impl NativeOptions {
+    /// Milliseconds to wait before a model is asked again that did not answer for the `tries`th time.
+    fn wait(&self, tries: u32, error: &ModelError) -> u64 {
+        let doubled =
+            self.retry_base.saturating_mul(1 << tries.saturating_sub(1).min(32)).min(self.retry_max);
+        error.retry_after.unwrap_or(0).max(doubled)
     }
 }
 
@@ -158,7 +174,7 @@ impl Adapter for NativeAdapter {
             acknowledges_cancellation: false,
             requires_pinned_worker: false,
             supports_model_switching: true,
-            supports_artifact_emission: false,
+            supports_artifact_emission: true,
             supports_tools: true,
             supports_steering: true,
             restart_behavior: RestartBehavior::ResumesFromMessages,

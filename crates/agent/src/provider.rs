@@ -3,10 +3,12 @@
 //! A request holds the whole conversation; the answer is a stream of pieces that ends with [`Piece::Done`] or an
 //! error. To drop the stream is to give the request up: its connection is closed.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use mainspring_core::{Role, Usage};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 mod convert;
 mod error;
@@ -63,7 +65,7 @@ pub enum Part {
         /// Its media type.
         mime_type: String,
         /// Its bytes, as base64.
-        data: String,
+        data: Arc<str>,
         /// Its name.
         name: Option<String>,
     },
@@ -115,6 +117,40 @@ pub struct ModelOptions {
     pub reasoning: Option<String>,
     /// How long it may be silent, in milliseconds.
     pub silence_ms: Option<u64>,
+}
+
+impl ModelOptions {
+    /// These, with what `given` says instead: `temperature`, `maxTokens`, `reasoning`, `silenceMs`.
+    pub fn with(&self, given: &Map<String, Value>) -> Result<Self, String> {
+        let mut options = self.clone();
+        for (name, value) in given {
+            let bad = |must: &str| format!("modelOptions.{name}: {value} must be {must}");
+            match name.as_str() {
+                "temperature" => {
+                    options.temperature = Some(value.as_f64().ok_or_else(|| bad("a number"))?);
+                }
+                "maxTokens" => {
+                    let tokens = value.as_u64().and_then(|tokens| u32::try_from(tokens).ok());
+                    options.max_tokens =
+                        Some(tokens.filter(|many| *many > 0).ok_or_else(|| bad("a number of tokens"))?);
+                }
+                "reasoning" => {
+                    let wish =
+                        value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|n| n.to_string()));
+                    options.reasoning = Some(wish.ok_or_else(|| bad("a word or a number of tokens"))?);
+                }
+                "silenceMs" => {
+                    options.silence_ms = Some(value.as_u64().ok_or_else(|| bad("a number of milliseconds"))?);
+                }
+                _ => {
+                    return Err(format!(
+                        "modelOptions.{name} is unknown; there is temperature, maxTokens, reasoning, silenceMs"
+                    ));
+                }
+            }
+        }
+        Ok(options)
+    }
 }
 
 /// A piece of an answer.

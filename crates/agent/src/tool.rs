@@ -12,8 +12,11 @@ use serde_json::{Value, json};
 
 use crate::provider::ToolSpec;
 
+mod data;
+mod desk;
 mod function;
 pub mod mcp;
+pub use desk::Desk;
 pub use function::{FunctionTool, function};
 
 /// What a model may call.
@@ -61,6 +64,8 @@ pub struct ToolCall {
     pub owner: String,
     /// The folder the agent works in.
     pub cwd: Option<String>,
+    /// What it may read and write of the session.
+    pub desk: Desk,
 }
 
 /// Why a tool did not do as asked; the model is told.
@@ -158,6 +163,17 @@ impl Toolbox {
             (ASK_PERSON.to_owned(), Entry { spec, traits, schema: Arc::new(schema), tool: None })
         });
         Self { entries: entries.into_iter().collect() }
+    }
+
+    /// A box with all tools that are built in: those that ask a person, keep state, and keep artifacts.
+    pub fn built_in() -> Self {
+        let mut all = Self::new();
+        for tool in data::tools() {
+            if let Err(bad) = all.add(tool) {
+                tracing::error!(%bad, "a built-in tool cannot be offered");
+            }
+        }
+        all
     }
 
     /// Puts a tool in.

@@ -1,8 +1,8 @@
 //! What is sent and what comes back, beside the core's own types.
 
 use mainspring_core::{
-    AccessRole, AgentDefinition, ApiKey, AttemptId, Block, ExternalRef, LegacyAlias, Message, MessageId,
-    Mode, Place, Policy, Position, Role, Run, RunId, RunOptions, RunStatus, Session, SessionId,
+    AccessRole, AgentDefinition, ApiKey, ArtifactRole, AttemptId, Block, ExternalRef, LegacyAlias, Message,
+    MessageId, Mode, Place, Policy, Position, Role, Run, RunId, RunOptions, RunStatus, Session, SessionId,
     SessionStatus, Time,
 };
 use serde::{Deserialize, Serialize};
@@ -122,6 +122,22 @@ pub struct Accepted {
     pub position: Position,
     /// The same request was sent before; this is the run it made.
     pub replayed: bool,
+}
+
+/// An agent's own session that exists already.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Adoption {
+    /// The adapter, by its name.
+    pub adapter: String,
+    /// The agent's own id of it.
+    pub adapter_native_session_id: String,
+    /// The folder it was opened in; the session's if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// The instructions it was opened with; the session's if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
 }
 
 /// What a cancellation answers: what was done, not what is hoped.
@@ -275,6 +291,23 @@ pub struct Hit {
     pub snippet: String,
 }
 
+/// What an artifact is, beside its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct NewArtifact {
+    /// What it is; `file` if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// What it is for; `input` if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<ArtifactRole>,
+    /// Its name for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its media type.
+    #[serde(skip)]
+    pub mime_type: Option<String>,
+}
+
 /// Which sessions to list.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -282,6 +315,15 @@ pub struct SessionList {
     /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<SessionStatus>,
+    /// Only those of this kind of surface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub surface_kind: Option<String>,
+    /// Only the one that has an alias within this scope; with `legacy_key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub legacy_scope: Option<String>,
+    /// Which one of that scope.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub legacy_key: Option<String>,
     /// How many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use mainspring_core::{
-    AgentDefinition, Answer, ApiKey, Attempt, Event, KeyId, Message, MessageId, Position, Run, RunId,
-    RunStatus, Session, WaitId,
+    AgentDefinition, Answer, ApiKey, Artifact, Attempt, Binding, Event, KeyId, Message, MessageId, Position,
+    Run, RunId, RunStatus, Session, WaitId,
 };
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::{
-    Accepted, Agent, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewKey, Page, Problem,
-    Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
+    Accepted, Adoption, Agent, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact,
+    NewKey, Page, Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -76,6 +76,12 @@ impl Client {
         let response = self.send(self.request(Method::POST, &["v1", "sessions"]).json(target)).await?;
         let made = response.status() == StatusCode::CREATED;
         Ok((self.read(response).await?, made))
+    }
+
+    /// The same, and the same `name` again gives the same session.
+    pub async fn session_open_once(&self, target: &Target, name: &str) -> Result<Session, Error> {
+        let request = self.request(Method::POST, &["v1", "sessions"]).json(target);
+        self.read(self.send(request.header("idempotency-key", name)).await?).await
     }
 
     /// Starts a session: makes one whose name must be free, or loads one that must be there. Loading writes nothing.
@@ -269,6 +275,51 @@ impl Client {
     pub async fn run_answer(&self, run: RunId, wait: WaitId, answer: &Answer) -> Result<Run, Error> {
         let body = json!({"waitId": wait, "answer": answer});
         self.post(&["v1", "runs", &run.to_string(), "answer"], &body).await
+    }
+
+    /// Keeps `bytes` as an artifact of a session. The same `key` again gives the same artifact.
+    pub async fn artifact_put(
+        &self,
+        session: &str,
+        new: &NewArtifact,
+        bytes: Vec<u8>,
+        key: &str,
+    ) -> Result<Artifact, Error> {
+        let request = self.request(Method::POST, &["v1", "sessions", session, "artifacts"]).query(new);
+        let mime_type = new.mime_type.as_deref().unwrap_or("application/octet-stream");
+        let request = request.header(CONTENT_TYPE, mime_type).header("idempotency-key", key);
+        self.read(self.send(request.body(bytes)).await?).await
+    }
+
+    /// Artifacts of a session, the newest first.
+    pub async fn session_artifacts(
+        &self,
+        session: &str,
+        limit: Option<usize>,
+    ) -> Result<Page<Artifact>, Error> {
+        self.get(&["v1", "sessions", session, "artifacts"], &given([("limit", text(limit))])).await
+    }
+
+    /// Artifacts of a run, the newest first.
+    pub async fn run_artifacts(&self, run: RunId, limit: Option<usize>) -> Result<Page<Artifact>, Error> {
+        self.get(&["v1", "runs", &run.to_string(), "artifacts"], &given([("limit", text(limit))])).await
+    }
+
+    /// The agents' own sessions that a session is or was tied to, the newest generation of each adapter first.
+    pub async fn binding_list(&self, session: &str) -> Result<Vec<Binding>, Error> {
+        let page: Page<Binding> = self.get(&["v1", "sessions", session, "bindings"], &()).await?;
+        Ok(page.items)
+    }
+
+    /// Ties a session to an agent's own session that exists already, unless it has been tied to one.
+    pub async fn binding_adopt(&self, session: &str, adoption: &Adoption) -> Result<Binding, Error> {
+        self.post(&["v1", "sessions", session, "bindings"], adoption).await
+    }
+
+    /// Makes sure that an agent's own session is not used again. The session stays.
+    pub async fn binding_invalidate(&self, session: &str, adapter: &str) -> Result<Binding, Error> {
+        let request = self.request(Method::DELETE, &["v1", "sessions", session, "bindings", adapter]);
+        self.read(self.send(request).await?).await
     }
 
     /// Agents by id and version: one's own, and those that are everybody's.

@@ -24,8 +24,8 @@ mod feed;
 mod stream;
 
 pub use api::{
-    Accepted, Agent, Cancellation, Fork, Hit, Listed, MadeKey, NewKey, OpenBlock, OpenText, Page, Problem,
-    Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
+    Accepted, Adoption, Agent, Cancellation, Fork, Hit, Listed, MadeKey, NewArtifact, NewKey, OpenBlock,
+    OpenText, Page, Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
 };
 pub use client::Client;
 pub use error::Error;

@@ -54,7 +54,7 @@ impl Frames {
 
     async fn connect(&mut self, at: Option<Position>) -> Result<(), Error> {
         loop {
-            self.pause().await;
+            pause(self.failures).await;
             let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
             let connected = self.client.stream(&path, at).await;
             // One that says nothing counts as a failure too.
@@ -69,15 +69,15 @@ impl Frames {
             }
         }
     }
+}
 
-    /// Doubles with each failure in a row.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a client has no kernel's clock; nothing depends on when it returns"
-    )]
-    async fn pause(&self) {
-        if let Some(doublings) = self.failures.checked_sub(1) {
-            tokio::time::sleep(PAUSE.0.saturating_mul(1 << doublings.min(10)).min(PAUSE.1)).await;
-        }
+/// Doubles with each failure in a row.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a client has no kernel's clock; nothing depends on when it returns"
+)]
+async fn pause(failures: u32) {
+    if let Some(doublings) = failures.checked_sub(1) {
+        tokio::time::sleep(PAUSE.0.saturating_mul(1 << doublings.min(10)).min(PAUSE.1)).await;
     }
 }

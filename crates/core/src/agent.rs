@@ -57,6 +57,10 @@ pub struct AgentDefinition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub output_schema: Option<Value>,
+    /// Bytes of a tool's answer that the model is shown, of at least 1000; the rest is an artifact. As configured if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1000))]
+    pub result_bytes: Option<usize>,
 }
 
 const fn first() -> u32 {
@@ -87,6 +91,7 @@ impl AgentDefinition {
             deny: vec![],
             limits: RunLimits::default(),
             output_schema: None,
+            result_bytes: None,
         }
     }
 

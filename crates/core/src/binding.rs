@@ -14,7 +14,7 @@ use crate::message::names;
 use crate::{BindingId, Body, MessageId, NodeId, Refusal, SessionId, Time};
 
 /// A session's tie to a runtime-native session.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Binding {

@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, DelegationId, DelegationMode,
-    DelegationStatus, EventId, Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId,
-    RunStatus, SessionId, SessionStatus, StateAuthor, StateScope, StepId, StopReason, Time, TitleSource,
-    Usage, Visibility, WaitId,
+    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Budget, DelegationId,
+    DelegationMode, DelegationStatus, DigestBy, EventId, Failure, Fidelity, GrantId, Message, MessageId,
+    Mode, Policy, RunId, RunStatus, SessionId, SessionStatus, StateAuthor, StateScope, StepId, StopReason,
+    Time, TitleSource, Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -415,6 +415,18 @@ bodies! {
         stop_reason: StopReason,
         #[serde(default, skip_serializing_if = "Option::is_none")] message_id: Option<MessageId>,
         #[serde(default, skip_serializing_if = "Option::is_none")] error: Option<Failure>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] budget: Option<Budget>,
+    }
+    /// Older messages of the path are not shown to the model any more: what it is told instead. The tree keeps them.
+    "context.compacted" => ContextCompacted {
+        from_message_id: MessageId,
+        to_message_id: MessageId,
+        messages: u32,
+        total: u32,
+        by: DigestBy,
+        tokens_before: u64,
+        tokens_after: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")] summary: Option<String>,
     }
     /// The agent answered in the form it was asked for; null if it could not, and then why.
     "output.completed" => OutputCompleted {

@@ -9,6 +9,7 @@ pub mod agent;
 pub mod attempt;
 pub mod binding;
 pub mod delegation;
+pub mod digest;
 pub mod event;
 pub mod ids;
 pub mod limits;
@@ -31,6 +32,7 @@ pub use agent::{AgentDefinition, AgentName};
 pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};
 pub use delegation::{Delegation, DelegationMode, DelegationStatus};
+pub use digest::{Digest, DigestBy};
 pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, Live, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolOutcome,
@@ -43,7 +45,9 @@ pub use limits::{BadName, Limits};
 pub use message::{Block, Message, MessageStatus, Role};
 pub use record::{Artifact, ArtifactRole, Effect, Grant, GrantSource};
 pub use refusal::{Failure, Refusal};
-pub use run::{Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOptions, RunState, RunStatus};
+pub use run::{
+    Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOptions, RunState, RunStatus,
+};
 pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, TitleSource};
 pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, Unexpected};
 pub use step::{PromptRef, Step, StopReason};

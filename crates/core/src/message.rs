@@ -42,6 +42,12 @@ impl Message {
         text_of(&self.content)
     }
 
+    /// True for what was said to the agent; false for what it says, and for what tools answered.
+    pub fn is_prompt(&self) -> bool {
+        let results = self.content.iter().any(|block| matches!(block, Block::ToolResult { .. }));
+        self.role == Role::User && !results
+    }
+
     /// The tool calls it asks for, id and name, in order: they have no results yet when it is written.
     pub fn unanswered(&self) -> Vec<(String, String)> {
         let call = |block: &Block| match block {

@@ -59,7 +59,7 @@ pub enum GrantSource {
 names!(GrantSource { LegacyDefault => "legacy_default", Policy => "policy", User => "user", System => "system" });
 
 /// A concrete result: a file, a patch, a report, a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {

@@ -24,8 +24,10 @@ use crate::{
     SessionId, Time, Usage, WaitId,
 };
 
+mod budget;
 mod request;
 mod state;
+pub use budget::Budget;
 pub use request::{Limit, Mode, Place, Policy, RequestName, RunLimits, RunOptions};
 pub use state::{RunState, RunStatus};
 
@@ -88,6 +90,9 @@ pub struct Run {
     pub final_message: Option<MessageId>,
     /// What all its attempts used.
     pub usage: Usage,
+    /// What it may still use, as of its latest model call; absent if nothing is limited, or no model was called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
     /// When it was accepted.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
@@ -136,6 +141,11 @@ pub enum Command {
         wait: WaitId,
         /// The answer.
         answer: Answer,
+    },
+    /// Nobody has answered in time, and the attempt goes on without an answer.
+    Lapse {
+        /// Which attempt.
+        by: AttemptId,
     },
     /// A worker is free to go on with the answer.
     Resume {
@@ -229,6 +239,13 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
             }
         }
         (state, Command::Answer { wait, answer }) => settled(state, wait, Some(answer)),
+        (state, Command::Lapse { by }) => {
+            authority(run, attempt, by)?;
+            match state.wait() {
+                Some(wait) if wait.answer.is_none() => settled(state, wait.id, None),
+                _ => Err(wrong(status)),
+            }
+        }
         (state, Command::Resume { by }) => {
             authority(run, attempt, by)?;
             match state.wait() {
@@ -414,11 +431,12 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
                 };
             }
         }
-        Body::InputProvided { input: Some(input), .. } => {
-            answer(run, Answer::Input { input: input.clone() });
+        // Where nobody has answered, that is the answer: the run ends with it, or goes on.
+        Body::InputProvided { wait_id, input } => {
+            answer(run, *wait_id, Answer::Input { input: input.clone().unwrap_or_default() });
         }
-        Body::ApprovalResolved { decision, .. } if *decision != wait::Approval::Expired => {
-            answer(run, Answer::Approval { decision: *decision });
+        Body::ApprovalResolved { wait_id, decision, .. } => {
+            answer(run, *wait_id, Answer::Approval { decision: *decision });
         }
         Body::RunCancellationRequested { reason } => {
             if let Some(attempt) = run.state.holder() {
@@ -426,6 +444,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
             }
         }
         Body::UsageUpdated { usage } => run.usage += *usage,
+        Body::StepCompleted { budget: Some(budget), .. } => run.budget = Some(*budget),
         Body::RunSucceeded { close } => end(run, RunState::Succeeded {}, close),
         Body::RunFailed { error, close } => end(run, RunState::Failed { error: error.clone() }, close),
         Body::RunCancelled { reason, close } => end(run, RunState::Cancelled { reason: *reason }, close),
@@ -435,8 +454,10 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
     }
 }
 
-fn answer(run: &mut Run, answer: Answer) {
-    if let RunState::WaitingInput { wait, .. } | RunState::WaitingApproval { wait, .. } = &mut run.state {
+fn answer(run: &mut Run, to: WaitId, answer: Answer) {
+    if let RunState::WaitingInput { wait, .. } | RunState::WaitingApproval { wait, .. } = &mut run.state
+        && wait.id == to
+    {
         wait.answer = Some(answer);
     }
 }

@@ -24,6 +24,12 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// All tokens, read and written.
+    pub fn tokens(&self) -> u64 {
+        let all = [self.input_tokens, self.output_tokens, self.cache_read_tokens, self.cache_write_tokens];
+        all.into_iter().fold(0, u64::saturating_add)
+    }
+
     /// True when nothing was used.
     pub fn is_zero(&self) -> bool {
         *self == Self::default()

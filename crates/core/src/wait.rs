@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open ──answer──▶ provided | allowed | denied
-//!   └── expire, cancel, lose ──▶ provided without an input | expired
+//!   └── expire, lapse, cancel, lose ──▶ provided without an input | expired
 //! ```
 //!
 //! Invariant: a wait is answered at most once, by what it asks for.

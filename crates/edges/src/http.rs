@@ -103,7 +103,7 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
         .routes(routes!(artifacts::run_artifacts))
         .routes(routes!(artifacts::artifact_get, artifacts::artifact_delete))
         .routes(routes!(artifacts::artifact_content))
-        .routes(routes!(bindings::binding_list))
+        .routes(routes!(bindings::binding_list, bindings::binding_adopt))
         .routes(routes!(bindings::binding_invalidate))
         .routes(routes!(search::session_search))
         .routes(routes!(portable::session_import))

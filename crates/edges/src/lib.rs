@@ -1,3 +1,4 @@
 //! Inbound protocols: they translate and decide nothing.
 
 pub mod http;
+pub mod jsonl;

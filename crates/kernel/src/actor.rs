@@ -12,12 +12,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Answer, Attempt, Message, Proof, Run, Time};
+use mainspring_core::{Attempt, Message, Proof, Run, Time};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::{Record, Recording};
+use crate::adapter::{Holder, Record};
 use crate::board::LiveStatus;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -87,7 +87,7 @@ struct Active {
     cancel: CancellationToken,
     prompt: Arc<Message>,
     /// Adapters that wait for an answer while they hold their execution.
-    held: Option<Recording<Answer>>,
+    held: Option<Holder>,
     /// Who wants to know how the cancellation was dispatched.
     cancelling: Vec<Reply<CancelOutcome>>,
     /// True while it is told to stop and what came of that is not recorded.
@@ -269,7 +269,7 @@ impl Actor {
                 self.count();
                 let _ = reply.send(outcome);
             }
-            Command::Ask { by, ask, reply } => self.ask(by, ask, reply).await,
+            Command::Ask { by, ask, holder } => self.ask(by, ask, holder).await,
             Command::Head { by, reply } => {
                 let _ = reply.send(self.head(by));
             }

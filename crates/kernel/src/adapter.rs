@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Answer, Approval, Attempt, AttemptId, Binding, Block, Failure, Fidelity, Grant, GrantId, Message,
-    PromptRef, Run, Session, StopReason, Time, ToolOutcome, Usage, WaitRequest,
+    Answer, Approval, Attempt, AttemptId, Binding, Block, Budget, Digest, DigestBy, Failure, Fidelity, Grant,
+    GrantId, Message, MessageId, Point, PromptRef, Run, Session, StopReason, Time, ToolOutcome, Usage,
+    WaitRequest,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -21,7 +22,7 @@ use crate::store::Effect;
 mod handle;
 pub use crate::kernel::NewArtifact;
 pub use handle::AttemptHandle;
-pub(crate) use handle::{HandleParts, Recording};
+pub(crate) use handle::{HandleParts, Holder, Recording};
 
 /// Drives one kind of agent runtime.
 #[async_trait]
@@ -151,7 +152,7 @@ pub struct Ask {
     pub request: WaitRequest,
     /// The question.
     pub question: String,
-    /// When it expires; after the kernel's default if not given.
+    /// When it expires, or lapses; after the kernel's default if not given.
     pub expires_at: Option<Time>,
     /// What the adapter wants back with the answer.
     pub resume: Value,
@@ -219,6 +220,8 @@ pub enum Record {
     },
     /// A model was called. After a [`Record::Message`] of the same call, that is what it made.
     Step(Box<StepTaken>),
+    /// Older messages of the path are not shown to models any more.
+    Compacted(Box<Compacted>),
     /// The user's side goes on by itself: the agent is asked again.
     Continued {
         /// What it is told.
@@ -311,6 +314,36 @@ pub struct StepTaken {
     pub first_piece_at: Option<Time>,
     /// What the provider demands back, until the run ends.
     pub private: Option<Value>,
+    /// What the run may still use.
+    pub budget: Option<Budget>,
+}
+
+/// What an adapter says of messages that models are not shown any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compacted {
+    /// What models are told instead; when it was made is the kernel's to say.
+    pub digest: Digest,
+    /// The first of the messages that no digest stood for before.
+    pub from: MessageId,
+    /// How many of them there are.
+    pub messages: u32,
+    /// Who decided what the digest says.
+    pub by: DigestBy,
+    /// Tokens that the path came to before, by estimate.
+    pub tokens_before: u64,
+    /// Tokens that it comes to now, by estimate.
+    pub tokens_after: u64,
+}
+
+/// The path as it is to be shown to a model.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Context {
+    /// What stands for the older messages.
+    pub digest: Option<Digest>,
+    /// The last prompt, if it lies among those.
+    pub prompt: Option<Arc<Message>>,
+    /// The messages after those, each with its place, root first.
+    pub messages: Vec<(Point, Arc<Message>)>,
 }
 
 /// Why a call of the handle was not applied.

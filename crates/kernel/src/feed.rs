@@ -268,7 +268,7 @@ impl Feed {
         }
         state.thought_no += 1;
         let at = Position { cursor: state.cursor, pos: state.pos };
-        let thought = Thought { no: state.thought_no, at, attempt: by, text: text.into() };
+        let thought = Thought { no: state.thought_no, attempt: by, text: text.into(), at };
         state.thoughts.push_back(thought);
         if state.thoughts.len() > THOUGHTS {
             state.thoughts.pop_front();

@@ -3,7 +3,7 @@
 //! `legacy` is high trust: whatever an agent asks for is allowed. It is never a default; an adapter opts into it, every
 //! run gets a grant that says so, and every decision is an event that names the grant.
 
-use mainspring_core::{Answer, Approval, Effect, Grant, GrantSource, Mode, WaitRequest};
+use mainspring_core::{Answer, Approval, Effect, Grant, GrantSource, Mode, Time, WaitRequest};
 use serde_json::Value;
 
 use crate::adapter::{Ask, AttemptHandle, HandleError, Record};
@@ -52,23 +52,75 @@ impl Permissions {
     }
 }
 
-/// Decides what the agent asks: by the standing grant, or by asking a person and waiting. Recorded before it returns.
+/// What an agent asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// For people.
+    pub text: String,
+    /// When the agent goes on without an answer; it waits until the question expires if it does not.
+    pub lapses_at: Option<Time>,
+}
+
+impl From<String> for Question {
+    fn from(text: String) -> Self {
+        Self { text, lapses_at: None }
+    }
+}
+
+/// Decides what the agent asks to be allowed: by the standing grant, or by asking a person and waiting. Recorded before
+/// it returns.
 pub async fn permit(
     attempt: &AttemptHandle,
     standing: Option<&Grant>,
-    question: String,
+    question: Question,
 ) -> Result<Approval, HandleError> {
     if let Some(grant) = standing {
-        let decision = match grant.effect {
-            Effect::Allow => Approval::Allowed,
-            Effect::Deny => Approval::Denied,
-        };
-        attempt.record(vec![Record::Decided { question, decision, grant: Some(grant.id) }]).await?;
-        return Ok(decision);
+        return decide(attempt, grant, question).await;
     }
-    let ask = Ask { request: WaitRequest::Approval, question, expires_at: None, resume: Value::Null };
-    match attempt.ask(ask).await? {
-        Answer::Approval { decision } => Ok(decision),
-        Answer::Input { .. } => Ok(Approval::Denied),
+    Ok(match ask(attempt, WaitRequest::Approval, question).await? {
+        Some(Answer::Approval { decision }) => decision,
+        Some(Answer::Input { .. }) => Approval::Denied,
+        None => Approval::Expired,
+    })
+}
+
+/// Asks for what only a person knows: their input, or none if there is none in time. No grant can give it, but one that
+/// allows nothing refuses to ask. Recorded before it returns.
+pub async fn inquire(
+    attempt: &AttemptHandle,
+    standing: Option<&Grant>,
+    question: Question,
+) -> Result<Option<Value>, HandleError> {
+    if let Some(grant) = standing.filter(|grant| grant.effect == Effect::Deny) {
+        decide(attempt, grant, question).await?;
+        return Ok(None);
+    }
+    Ok(match ask(attempt, WaitRequest::Input, question).await? {
+        Some(Answer::Input { input }) => Some(input),
+        Some(Answer::Approval { .. }) | None => None,
+    })
+}
+
+/// What the grant says.
+async fn decide(attempt: &AttemptHandle, grant: &Grant, question: Question) -> Result<Approval, HandleError> {
+    let decision = match grant.effect {
+        Effect::Allow => Approval::Allowed,
+        Effect::Deny => Approval::Denied,
+    };
+    let question = question.text;
+    attempt.record(vec![Record::Decided { question, decision, grant: Some(grant.id) }]).await?;
+    Ok(decision)
+}
+
+async fn ask(
+    attempt: &AttemptHandle,
+    request: WaitRequest,
+    question: Question,
+) -> Result<Option<Answer>, HandleError> {
+    let Question { text, lapses_at } = question;
+    let ask = Ask { request, question: text, expires_at: lapses_at, resume: Value::Null };
+    match lapses_at {
+        Some(_) => attempt.ask_until(ask).await,
+        None => attempt.ask(ask).await.map(Some),
     }
 }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     AgentDefinition, ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation,
-    Event, EventId, ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId, Point,
-    Position, Range, Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry, StateOutcome,
-    StateSlot, Step, Time, Unexpected,
+    Digest, Event, EventId, ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId,
+    Point, Position, Range, Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry,
+    StateOutcome, StateSlot, Step, Time, Unexpected,
 };
 use serde_json::Value;
 
@@ -85,6 +85,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// The model calls of one run, the first first.
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError>;
+
+    /// What stands for messages above `tip` on its path: the one that stands for the most. Those that count are the
+    /// session's own, and on each line those of the session that opened it.
+    async fn digest(&self, session: SessionId, tip: Point) -> Result<Option<Digest>, StoreError>;
 
     /// What was answered to a request, if it is remembered.
     async fn request_get(
@@ -345,6 +349,8 @@ pub enum Row {
     Step(Box<Step>),
     /// The run has ended: what its steps kept for it alone is erased.
     StepsSeal(RunId),
+    /// What stands for messages of the path where a model is shown it. At most one at a point.
+    Digest(Box<Digest>),
     /// A new message, with its place if it has one yet.
     Message(Arc<Message>, Option<Point>),
     /// A stored prompt takes its place and is completed.

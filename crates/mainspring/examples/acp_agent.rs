@@ -149,6 +149,7 @@ impl Agent {
                 let heard = std::fs::read_to_string(self.folder.join(session)).unwrap();
                 self.say(session, &heard);
             }
+            "env" => self.say(session, &std::env::var(rest).unwrap_or_default()),
             "tool" => self.tool(session, rest),
             "ask" => return self.ask(session, rest),
             "plan" => {

@@ -6,21 +6,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring_adapters::process;
-use mainspring_adapters::{AcpAdapter, AcpOptions, ScriptAdapter};
+use mainspring_adapters::{AcpOptions, AgentOptions, ProcessAdapter, ScriptAdapter};
 use mainspring_agent::models::{BadModels, SCRIPTED};
 use mainspring_agent::tool::mcp::McpServers;
-use mainspring_agent::{Definitions, Models, NativeAdapter, Toolbox};
+use mainspring_agent::{Definitions, Models, NativeAdapter, NativeOptions, Toolbox};
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::Permissions;
 
 use crate::config::{self, AdapterConfig, AdapterKind, Config};
 use crate::scripted::Scripted;
+use crate::server::fits_socket;
+
+/// The variable in which agents find the relay.
+const BRIDGE: &str = "OMI_BRIDGE_PIPE";
+/// The relay's socket within the state directory.
+const RELAY: &str = "relay.sock";
 
 /// The adapters of one node, and what of them must be closed.
 pub(crate) struct Agents {
     pub(crate) adapters: Vec<Arc<dyn Adapter>>,
-    processes: Vec<Arc<AcpAdapter>>,
+    processes: Vec<Arc<ProcessAdapter>>,
 }
 
 impl Agents {
@@ -32,12 +38,17 @@ impl Agents {
         definitions: Arc<Definitions>,
         clock: &Clock,
     ) -> Result<Self, BadModels> {
-        let processes: Vec<Arc<AcpAdapter>> = config
+        let processes: Vec<Arc<ProcessAdapter>> = config
             .adapters
             .iter()
-            .filter(|(_, adapter)| adapter.kind == Some(AdapterKind::Acp))
-            .map(|(name, adapter)| acp(name, adapter, config))
-            .map(|options| Arc::new(AcpAdapter::new(options, clock.clone())))
+            .filter_map(|(name, adapter)| {
+                let kind = adapter.kind?;
+                let options = options(name, adapter, kind, config);
+                Some(Arc::new(match kind {
+                    AdapterKind::Acp => ProcessAdapter::acp(options, acp(adapter), clock.clone()),
+                    AdapterKind::Pi => ProcessAdapter::pi(options, clock.clone()),
+                }))
+            })
             .collect();
         let mut adapters: Vec<Arc<dyn Adapter>> =
             vec![Arc::new(ScriptAdapter), Arc::new(native(config, tools, definitions)?)];
@@ -68,17 +79,21 @@ fn native(
 ) -> Result<NativeAdapter, BadModels> {
     let models = Models::new(&config.models)?.with_provider(SCRIPTED, Arc::new(Scripted::default()));
     let native = NativeAdapter::new(models, tools, definitions);
-    Ok(native.with_mcp(McpServers::new(&config.models.mcp)))
+    let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
+    Ok(native.with_options(options).with_mcp(McpServers::new(&config.models.mcp)))
 }
 
-fn acp(name: &str, adapter: &AdapterConfig, config: &Config) -> AcpOptions {
+fn options(name: &str, adapter: &AdapterConfig, kind: AdapterKind, config: &Config) -> AgentOptions {
     let millis = |set: Option<u64>, default: u64| Duration::from_millis(set.unwrap_or(default));
-    AcpOptions {
+    AgentOptions {
         name: name.to_owned(),
         guard: guard(config),
         scope: scope(config),
-        command: adapter.command.clone().unwrap_or_default(),
-        env: adapter.env.clone().unwrap_or_default().into_iter().collect(),
+        command: adapter
+            .command
+            .clone()
+            .unwrap_or_else(|| kind.command().iter().map(ToString::to_string).collect()),
+        env: env(adapter, config),
         pass_env: adapter.pass_env.clone().unwrap_or_default(),
         cwd: adapter
             .cwd
@@ -94,11 +109,28 @@ fn acp(name: &str, adapter: &AdapterConfig, config: &Config) -> AcpOptions {
             Some(config::Permissions::Legacy) => Permissions::Legacy,
             Some(config::Permissions::Deny) => Permissions::Deny,
         },
-        auth_method: adapter.auth_method.clone(),
         model: adapter.model.clone(),
+    }
+}
+
+fn acp(adapter: &AdapterConfig) -> AcpOptions {
+    AcpOptions {
+        auth_method: adapter.auth_method.clone(),
         act_mode: adapter.act_mode.clone(),
         ask_mode: adapter.ask_mode.clone(),
     }
+}
+
+/// What an agent finds in its environment besides what every agent does.
+fn env(adapter: &AdapterConfig, config: &Config) -> Vec<(String, String)> {
+    let relay = relay(config).map(|path| (BRIDGE.to_owned(), path.to_string_lossy().into_owned()));
+    // What is set for the adapter comes last, and wins.
+    relay.into_iter().chain(adapter.env.clone().unwrap_or_default()).collect()
+}
+
+/// Where agents reach the tools of a host, whether one listens there or not; nowhere if the path is too long.
+pub(crate) fn relay(config: &Config) -> Option<PathBuf> {
+    Some(config.state_dir.join(RELAY)).filter(|path| fits_socket(path))
 }
 
 /// What marks the processes of this node: its state directory, which one process owns at a time.

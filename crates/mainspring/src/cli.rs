@@ -13,6 +13,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::config::{Config, Resolved, Sources};
 
 mod agent;
+mod attach;
 mod chat;
 mod config;
 mod demo;
@@ -29,6 +30,7 @@ mod prompt;
 mod run;
 mod serve;
 mod session;
+mod stdio;
 mod tree;
 mod watch;
 
@@ -101,6 +103,8 @@ enum Command {
     Feed(feed::Feed),
     /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
     Serve(serve::Serve),
+    /// Serve a host over standard input and output: JSON lines, of the protocol's versions 2 and 1
+    Stdio(stdio::Stdio),
     /// Serve a scripted model, in the protocols of the providers, to try things out without a key
     ModelServer(model_server::ModelServer),
     /// Make, list and revoke API keys
@@ -225,6 +229,7 @@ impl Context<'_> {
             Command::Agent(agent) => Box::pin(agent.execute(self)).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
+            Command::Stdio(stdio) => Box::pin(stdio.execute(self)).await,
             Command::ModelServer(server) => server.execute(self).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Config(config) => config.execute(self),

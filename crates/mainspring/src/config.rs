@@ -29,7 +29,7 @@ use serde::Serialize;
 pub use adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterKind, AdapterSetting, Permissions};
 pub use error::{ConfigError, Problem};
 pub use rule::Value;
-pub use settings::{Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Titles};
+pub use settings::{Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles};
 pub use source::{Origin, Sources, VARIABLES, Variable};
 
 use rule::{Given, Raw};

@@ -121,11 +121,16 @@ pub(crate) struct Socket {
     short: Option<(PathBuf, File)>,
 }
 
+/// Whether `path` can be the address of a socket.
+pub(crate) fn fits_socket(path: &Path) -> bool {
+    path.as_os_str().len() <= SOCKET_PATH
+}
+
 impl Socket {
     /// The socket of `state_dir`, whether somebody listens there or not.
     pub(crate) fn of(state_dir: &Path) -> Self {
         let path = state_dir.join(SOCKET);
-        let short = if path.as_os_str().len() > SOCKET_PATH { shortened(state_dir) } else { None };
+        let short = if fits_socket(&path) { None } else { shortened(state_dir) };
         Self { path, short }
     }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Event, Line, MessageId, NodeId, Point, Position,
-    Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Step, Time,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Line, MessageId, NodeId, Point,
+    Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Step, Time,
     Unexpected,
 };
 use mainspring_kernel::search::Query;
@@ -208,6 +208,10 @@ impl Store for MemoryStore {
             steps.sort_by_key(|step| (step.no, step.completed_at, step.id));
             steps
         })
+    }
+
+    async fn digest(&self, session: SessionId, tip: Point) -> Result<Option<Digest>, StoreError> {
+        self.read(|state| state.digest(session, tip))?
     }
 
     async fn request_get(

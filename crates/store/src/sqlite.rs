@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Event, Line, MessageId, NodeId, Point, Position,
-    Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Line, MessageId, NodeId, Point,
+    Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -35,6 +35,7 @@ mod apply;
 mod check;
 mod columns;
 mod data;
+mod digests;
 mod error;
 mod migrate;
 mod open;
@@ -295,6 +296,10 @@ impl Store for SqliteStore {
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
         self.read(move |connection| steps::steps(connection, run)).await
+    }
+
+    async fn digest(&self, session: SessionId, tip: Point) -> Result<Option<Digest>, StoreError> {
+        self.read(move |connection| digests::digest(connection, session, tip)).await
     }
 
     async fn request_get(

@@ -1,8 +1,6 @@
 //! A turn: what an agent says between a prompt and its end, as deltas, records and questions.
 
-use std::collections::{HashMap, VecDeque};
-use std::pin::Pin;
-use std::sync::Arc;
+use std::collections::HashMap;
 
 use agent_client_protocol::Responder;
 use agent_client_protocol::v1::schema::{
@@ -10,8 +8,8 @@ use agent_client_protocol::v1::schema::{
     RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome, SessionUpdate,
     ToolCallContent, ToolCallStatus, ToolCallUpdateFields, UsageUpdate,
 };
-use mainspring_core::{Approval, Cost, Failure, Grant, ToolOutcome, Usage};
-use mainspring_kernel::adapter::{AttemptHandle, End, HandleError, Record};
+use mainspring_core::{Approval, Cost, Failure, ToolOutcome, Usage};
+use mainspring_kernel::adapter::{End, HandleError, Record};
 use mainspring_kernel::policy;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,9 +17,7 @@ use tokio::sync::mpsc;
 
 use super::wire::{CallError, Inbound};
 use super::worker::Worker;
-
-/// How much of what a tool says, or is asked with, is kept in an event.
-const EXCERPT: usize = 16 << 10;
+use crate::driver::{Agent, Questions, Turn, Turned, Voice, excerpt};
 
 /// What an agent answers to a prompt.
 #[derive(Debug, Deserialize)]
@@ -32,32 +28,16 @@ struct Answer {
     usage: Option<Value>,
 }
 
-/// How a turn ended.
-pub(super) enum Turned {
-    /// The agent has ended it and can take another.
-    Ended(End),
-    /// What the agent does now is not known; its process must end.
-    Broken(End),
-    /// The agent does not know the native session, and has done nothing.
-    Unknown(String),
-}
-
 /// One turn under way.
-pub(super) struct Turn<'a> {
-    pub(super) attempt: &'a AttemptHandle,
-    pub(super) worker: Arc<Worker>,
-    pub(super) native: &'a str,
-    /// Decides permissions; a person does if there is none.
-    pub(super) standing: Option<Grant>,
+pub(super) struct Play<'a> {
+    turn: Turn<'a, Worker>,
+    voice: Voice<'a>,
     /// What the native session had cost before, where that is known.
-    pub(super) cost_before: Option<f64>,
+    cost_before: Option<f64>,
+    cost: Option<f64>,
     tools: HashMap<String, Tool>,
-    block: u32,
-    /// True when text goes into the next block: a tool was called since.
-    breaks: bool,
     /// True once anything was heard.
     heard: bool,
-    cost: Option<f64>,
 }
 
 /// A tool call that has no outcome.
@@ -67,61 +47,32 @@ struct Tool {
     started: bool,
 }
 
-/// A permission that is being decided, one at a time.
-type Deciding = Pin<Box<dyn Future<Output = Result<(), HandleError>> + Send>>;
-
-impl<'a> Turn<'a> {
-    pub(super) fn new(
-        attempt: &'a AttemptHandle,
-        worker: Arc<Worker>,
-        native: &'a str,
-        standing: Option<Grant>,
-        cost_before: Option<f64>,
-    ) -> Self {
-        let tools = HashMap::new();
-        Self {
-            attempt,
-            worker,
-            native,
-            standing,
-            cost_before,
-            tools,
-            block: 0,
-            breaks: false,
-            heard: false,
-            cost: None,
-        }
+impl<'a> Play<'a> {
+    pub(super) fn new(turn: Turn<'a, Worker>, cost_before: Option<f64>) -> Self {
+        let voice = Voice::new(turn.attempt);
+        Self { turn, voice, cost_before, cost: None, tools: HashMap::new(), heard: false }
     }
 
-    /// Prompts the agent and listens until it has ended its turn.
+    /// Prompts the agent and listens until it has ended its turn: how it did, and what the native session has cost.
     pub(super) async fn play(mut self, prompt: Vec<ContentBlock>) -> (Turned, Option<f64>) {
-        let worker = self.worker.clone();
-        let mut inbound = worker.connection.listen(self.native);
-        let params = json!({"sessionId": self.native, "prompt": prompt});
+        let worker = self.turn.worker.clone();
+        let mut inbound = worker.connection.listen(self.turn.native);
+        let params = json!({"sessionId": self.turn.native, "prompt": prompt});
         let answer = worker.connection.call::<Answer>("session/prompt", params);
         tokio::pin!(answer);
-        let mut waiting: VecDeque<Box<(RequestPermissionRequest, Responder)>> = VecDeque::new();
-        let mut deciding: Option<Deciding> = None;
+        let mut questions = Questions::default();
         let turned = loop {
-            if deciding.is_none()
-                && let Some(asked) = waiting.pop_front()
-            {
-                deciding = Some(self.decide(asked.0, asked.1));
-            }
             let step = tokio::select! {
                 biased;
                 Some(heard) = inbound.recv() => match heard {
                     Inbound::Update(update) => self.update(*update).await,
                     Inbound::Permission(asked) => {
                         let started = self.tool_asked(&asked.0).await;
-                        waiting.push_back(asked);
+                        questions.push(self.decide(asked.0, asked.1), false);
                         started
                     }
                 },
-                decided = async { deciding.as_mut().expect("polled only if there is one").await }, if deciding.is_some() => {
-                    deciding = None;
-                    decided
-                }
+                decided = questions.answered() => decided,
                 answer = &mut answer => break self.answered(answer, &mut inbound).await,
                 () = worker.gone() => break self.lost(&mut inbound).await,
             };
@@ -161,11 +112,11 @@ impl<'a> Turn<'a> {
             Ok(answer) => answer,
             Err(CallError::Gone) => return self.lost(inbound).await,
             Err(error) if !self.heard && is_unknown(&error) => return Turned::Unknown(error.to_string()),
-            Err(error) if self.attempt.is_cancelled() => {
+            Err(error) if self.turn.attempt.is_cancelled() => {
                 tracing::debug!(%error, "an agent answered a cancelled prompt with an error");
                 return Turned::Broken(End::Stopped { usage: self.usage(None) });
             }
-            Err(error) => return Turned::Broken(self.failed(self.worker.failure(&error), false)),
+            Err(error) => return Turned::Broken(self.failed(self.turn.worker.failure(&error), false)),
         };
         let usage = self.usage(answer.usage.as_ref());
         let failed = |code: &str, message: &str| End::Failed {
@@ -195,7 +146,7 @@ impl<'a> Turn<'a> {
             let _ = self.update(*update).await;
         }
         // Another try could do twice what was done already.
-        Turned::Broken(self.failed(self.worker.failure(&CallError::Gone), false))
+        Turned::Broken(self.failed(self.turn.worker.failure(&CallError::Gone), false))
     }
 
     fn failed(&self, error: Failure, retryable: bool) -> End {
@@ -205,8 +156,8 @@ impl<'a> Turn<'a> {
     async fn update(&mut self, update: SessionUpdate) -> Result<(), HandleError> {
         self.heard = true;
         match update {
-            SessionUpdate::AgentMessageChunk(chunk) => self.text(&text_of(&chunk.content)),
-            SessionUpdate::AgentThoughtChunk(chunk) => self.attempt.thought(&text_of(&chunk.content)),
+            SessionUpdate::AgentMessageChunk(chunk) => self.voice.say(&text_of(&chunk.content)),
+            SessionUpdate::AgentThoughtChunk(chunk) => self.turn.attempt.thought(&text_of(&chunk.content)),
             SessionUpdate::ToolCall(call) => {
                 let fields = ToolCallUpdateFields::new()
                     .title(call.title)
@@ -220,7 +171,7 @@ impl<'a> Turn<'a> {
             }
             SessionUpdate::ToolCallUpdate(update) => self.tool(&update.tool_call_id.0, &update.fields).await,
             SessionUpdate::Plan(plan) => {
-                self.attempt.record(vec![Record::Progress { text: plan_text(&plan) }]).await
+                self.turn.attempt.record(vec![Record::Progress { text: plan_text(&plan) }]).await
             }
             SessionUpdate::UsageUpdate(update) => {
                 self.spent(&update);
@@ -231,19 +182,9 @@ impl<'a> Turn<'a> {
         }
     }
 
-    fn text(&mut self, text: &str) -> Result<(), HandleError> {
-        if text.is_empty() {
-            return Ok(());
-        }
-        if std::mem::take(&mut self.breaks) {
-            self.block += 1;
-        }
-        self.attempt.delta(self.block, text)
-    }
-
     /// A tool call begins, reports or ends. It has begun once its input is known or it is under way.
     async fn tool(&mut self, id: &str, fields: &ToolCallUpdateFields) -> Result<(), HandleError> {
-        self.breaks = true;
+        self.voice.pause();
         let tool = self.tools.entry(id.to_owned()).or_insert_with(|| Tool {
             name: String::new(),
             input: None,
@@ -284,7 +225,7 @@ impl<'a> Turn<'a> {
         if matches!(status, ToolCallStatus::Completed | ToolCallStatus::Failed) {
             self.tools.remove(id);
         }
-        if records.is_empty() { Ok(()) } else { self.attempt.record(records).await }
+        if records.is_empty() { Ok(()) } else { self.turn.attempt.record(records).await }
     }
 
     /// A tool call that a permission is asked for has begun, whatever its state.
@@ -295,16 +236,20 @@ impl<'a> Turn<'a> {
         match self.tools.get_mut(&*call.tool_call_id.0).filter(|tool| !tool.started) {
             Some(tool) => {
                 let begun = started(&call.tool_call_id.0, tool);
-                self.attempt.record(vec![begun]).await
+                self.turn.attempt.record(vec![begun]).await
             }
             None => Ok(()),
         }
     }
 
-    fn decide(&self, request: RequestPermissionRequest, responder: Responder) -> Deciding {
-        let (attempt, standing) = (self.attempt.clone(), self.standing.clone());
-        Box::pin(async move {
-            let decided = policy::permit(&attempt, standing.as_ref(), question(&request)).await;
+    fn decide(
+        &self,
+        request: RequestPermissionRequest,
+        responder: Responder,
+    ) -> impl Future<Output = Result<(), HandleError>> + Send + use<> {
+        let (attempt, standing) = (self.turn.attempt.clone(), self.turn.standing.clone());
+        async move {
+            let decided = policy::permit(&attempt, standing.as_ref(), question(&request).into()).await;
             let chosen = match &decided {
                 Ok(decision) => choice(&request.options, *decision),
                 Err(_) => None,
@@ -318,7 +263,7 @@ impl<'a> Turn<'a> {
             let answer = serde_json::to_value(RequestPermissionResponse::new(outcome)).unwrap_or_default();
             let _ = responder.respond(answer);
             decided.map(drop)
-        })
+        }
     }
 
     fn spent(&mut self, update: &UsageUpdate) {
@@ -410,14 +355,6 @@ fn choice(options: &[PermissionOption], decision: Approval) -> Option<&Permissio
         }
     };
     kinds.iter().find_map(|kind| options.iter().find(|option| option.kind == *kind))
-}
-
-fn excerpt(mut text: String) -> String {
-    if text.len() > EXCERPT {
-        text.truncate(text.floor_char_boundary(EXCERPT));
-        text.push('…');
-    }
-    text
 }
 
 /// True when an error says that the native session is not known. There is no code that all agents use.

@@ -1,8 +1,6 @@
 //! A worker: one agent process that has been greeted, and what it says it can do.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use agent_client_protocol::ErrorCode;
 use agent_client_protocol::schema::ProtocolVersion;
@@ -12,21 +10,17 @@ use agent_client_protocol::v1::schema::{
 };
 use mainspring_core::Failure;
 use mainspring_kernel::adapter::Death;
-use mainspring_kernel::clock::Clock;
-use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::wire::{CallError, Connection};
+use crate::driver::{Agent, Ground, gone, with_last_words};
 use crate::pool;
 use crate::process::{Launch, Process};
 
-/// The last of what an agent wrote to its standard error, in a failure.
-const LAST_WORDS: usize = 500;
-
 /// One agent process.
-pub(super) struct Worker {
+pub(crate) struct Worker {
     process: Process,
     pub(super) connection: Connection,
     pub(super) capabilities: AgentCapabilities,
@@ -49,7 +43,7 @@ pub(super) struct Opened {
 
 /// How an agent that cannot resume is told apart from one that can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Resumes {
+enum Resumes {
     /// By `session/resume`: nothing is repeated.
     Resume,
     /// By `session/load`: the agent repeats its history, which is not listened to.
@@ -63,14 +57,12 @@ impl Worker {
     pub(super) async fn start(
         launch: &Launch,
         auth_method: Option<&str>,
-        ignored: Arc<AtomicU64>,
-        tasks: &Tasks,
-        clock: &Clock,
+        ground: &Ground,
     ) -> Result<Self, Failure> {
-        let (process, pipes) = Process::start(launch, tasks, clock)
+        let (process, pipes) = Process::start(launch, &ground.tasks, &ground.clock)
             .map_err(|error| Failure::new("adapter_unavailable", error.to_string()))?;
         let greeted = async {
-            let connection = Connection::open(pipes, ignored, tasks).await?;
+            let connection = Connection::open(pipes, ground.ignored.clone(), &ground.tasks).await?;
             let hello = InitializeRequest::new(ProtocolVersion::V1)
                 .client_capabilities(ClientCapabilities::default())
                 .client_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")));
@@ -122,7 +114,7 @@ impl Worker {
     }
 
     /// How it takes up a native session that it has not in its memory.
-    pub(super) fn resumes(&self) -> Resumes {
+    fn ways(&self) -> Resumes {
         if self.capabilities.session_capabilities.resume.is_some() {
             Resumes::Resume
         } else if self.capabilities.load_session {
@@ -146,7 +138,7 @@ impl Worker {
     /// agent does not know it any more.
     pub(super) async fn resume(&self, native: &str, cwd: &Path) -> Result<(), CallError> {
         let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": []});
-        let method = match self.resumes() {
+        let method = match self.ways() {
             Resumes::Resume => "session/resume",
             Resumes::Load => "session/load",
             Resumes::No => {
@@ -203,15 +195,21 @@ impl Worker {
             CallError::Refused { .. } | CallError::Nonsense { .. } => {
                 Failure::new("adapter_execution_failed", error.to_string())
             }
-            CallError::Gone => {
-                let failure = Failure::new("transport_interruption", "the agent's process has ended");
-                with_last_words(failure, &self.process)
-            }
+            CallError::Gone => gone(self),
         }
     }
+}
 
-    /// Resolves once the agent is gone.
-    pub(super) async fn gone(&self) {
+impl Agent for Worker {
+    fn resumes(&self) -> bool {
+        self.ways() != Resumes::No
+    }
+
+    fn process(&self) -> &Process {
+        &self.process
+    }
+
+    async fn gone(&self) {
         tokio::select! {
             () = self.process.ended() => {}
             () = self.connection.closed() => {}
@@ -302,15 +300,5 @@ impl Opened {
         let offered = state.get(list)?.as_array()?;
         let ids = offered.iter().filter_map(|offer| offer.get(id)?.as_str().map(str::to_owned));
         Some((state.get(current)?.as_str()?.to_owned(), ids.collect()))
-    }
-}
-
-fn with_last_words(failure: Failure, process: &Process) -> Failure {
-    let stderr = process.stderr();
-    let words = stderr.trim();
-    let from = words.char_indices().rev().nth(LAST_WORDS - 1).map_or(0, |(at, _)| at);
-    match &words[from..] {
-        "" => failure,
-        words => Failure::new(failure.code, format!("{}; its last words: {words}", failure.message)),
     }
 }

@@ -35,18 +35,31 @@ struct World {
 
 impl World {
     fn new(max: usize) -> Self {
+        Self::with(max, false)
+    }
+
+    fn with(max: usize, pinned: bool) -> Self {
         let clock = Clock::manual(Time(0));
-        let options = PoolOptions { max, idle: 1_000, backoff: 100 };
+        let options = PoolOptions { max, idle: 1_000, backoff: 100, pinned };
         let pool = Pool::new(options, clock.clone(), Tasks::default());
         Self { pool, clock, started: AtomicUsize::new(0), ended: Arc::default() }
     }
 
     async fn lease(&self, place: &str, native: Option<&str>) -> Lease<Fake> {
+        self.lease_with(place, &[], native).await
+    }
+
+    async fn lease_with(
+        &self,
+        place: &str,
+        arguments: &'static [&'static str],
+        native: Option<&str>,
+    ) -> Lease<Fake> {
         let start = async || {
             let no = self.started.fetch_add(1, Ordering::Relaxed) + 1;
             Ok::<_, ()>(Fake { no, alive: AtomicBool::new(true), ended: self.ended.clone() })
         };
-        self.pool.acquire(Path::new(place), native, start).await.unwrap().unwrap()
+        self.pool.acquire(&Spot { cwd: place.into(), arguments }, native, start).await.unwrap().unwrap()
     }
 
     /// Lets everything that can go on without the clock go on.
@@ -141,9 +154,10 @@ async fn who_is_idle_for_long_or_dead_is_not_kept() {
 #[tokio::test]
 async fn starts_that_fail_are_tried_ever_more_slowly() {
     let world = World::new(1);
+    let spot = Spot::default();
     let fails = async || Err::<Fake, _>("no");
     for pause in [0, 100, 200, 400] {
-        let start = world.pool.acquire(Path::new("/"), None, fails);
+        let start = world.pool.acquire(&spot, None, fails);
         tokio::pin!(start);
         for _ in 0..pause {
             tokio::select! {
@@ -156,7 +170,7 @@ async fn starts_that_fail_are_tried_ever_more_slowly() {
         assert_eq!(world.pool.size(), (0, 0));
     }
     // A start that is given up leaves its place to others.
-    let waits = world.pool.acquire(Path::new("/"), None, fails);
+    let waits = world.pool.acquire(&spot, None, fails);
     tokio::select! {
         biased;
         _ = waits => unreachable!("it waits for the clock"),
@@ -168,6 +182,40 @@ async fn starts_that_fail_are_tried_ever_more_slowly() {
     lease.release(None);
     world.pool.close().await;
     assert_eq!(world.ended(), [1], "whoever closes ends all");
-    let closed = world.pool.acquire(Path::new("/"), None, fails).await;
+    let closed = world.pool.acquire(&spot, None, fails).await;
     assert!(matches!(closed, Ok(None)));
+}
+
+#[tokio::test]
+async fn a_pinned_worker_serves_another_session_only_where_none_may_be_started() {
+    let world = World::with(2, true);
+    world.lease("/a", None).await.release(home("n1", false));
+    // The native session, whether it is the one that was served last, and who serves.
+    for (native, knows, no) in [
+        ("n2", false, 2),
+        ("n1", true, 1),
+        ("n2", true, 2),
+        // There are as many as there may be: the one that has been idle longest changes hands.
+        ("n3", false, 1),
+        ("n3", true, 1),
+        ("n2", true, 2),
+        ("n1", false, 1),
+    ] {
+        let lease = world.lease("/a", Some(native)).await;
+        let found = (lease.home.as_ref().is_some_and(|home| home.native == native), lease.worker().no);
+        assert_eq!(found, (knows, no), "{native}");
+        lease.release(home(native, false));
+    }
+    assert_eq!(world.ended(), [] as [usize; 0]);
+}
+
+#[tokio::test]
+async fn who_served_a_session_before_another_did_no_longer_knows_it() {
+    let world = World::new(9);
+    world.lease_with("/a", &[], Some("n1")).await.release(home("n1", false));
+    let other = world.lease_with("/a", &["--careful"], Some("n1")).await;
+    assert_eq!((other.home.clone(), other.worker().no), (None, 2));
+    other.release(home("n1", false));
+    let first = world.lease_with("/a", &[], Some("n1")).await;
+    assert_eq!((first.home.clone(), first.worker().no), (None, 1));
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{AgentName, Failure, Mode, RunLimits};
+use mainspring_core::{AgentName, Failure, Mode, RunLimits, StateScope};
 use mainspring_kernel::adapter::{AttemptHandle, End};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::{NativeAdapter, Stop};
 use crate::definition::Definition;
@@ -27,6 +27,8 @@ pub struct Plan {
     pub limits: RunLimits,
     /// The form its answer has.
     pub output: Option<Form>,
+    /// Bytes of a tool's answer that the model is shown.
+    pub result_bytes: usize,
 }
 
 impl Plan {
@@ -41,7 +43,11 @@ impl Plan {
         // A profile that was asked for beats the model that the definition names.
         let wish = wish.or(if profile.is_none() { agent.model.as_deref() } else { None });
         let model = adapter.models.choose(wish, profile.or(agent.profile.as_deref()));
-        let model = model.map_err(|error| Stop::failed(error.kind.code(), error.message))?;
+        let mut model = model.map_err(|error| Stop::failed(error.kind.code(), error.message))?;
+        if let Some(given) = &options.model_options {
+            let merged = model.options.with(given);
+            model.options = merged.map_err(|error| Stop::failed("invalid_model_options", error))?;
+        }
         let limits = options.limits.or(agent.limits).or(adapter.options.limits);
         if limits.max_cost.is_some() && model.price.is_none() {
             let message = format!(
@@ -58,7 +64,11 @@ impl Plan {
                 "metadata": session.metadata,
             },
             "run": {"id": run.id, "mode": run.mode, "cwd": options.cwd.as_ref().or(session.cwd.as_ref())},
-            "state": {},
+            "state": if agent.reads_state() && options.system_prompt.is_none() {
+                state(attempt).await?
+            } else {
+                Map::new()
+            },
         });
         let system = match &options.system_prompt {
             Some(given) => Some(given.clone()),
@@ -68,7 +78,9 @@ impl Plan {
             Mode::Ask => Toolbox::default(),
             Mode::Act => adapter.tools.only(&agent.tools),
         };
-        Ok(Self { output: output.or_else(|| agent.output.clone()), agent, model, system, tools, limits })
+        let output = output.or_else(|| agent.output.clone());
+        let result_bytes = agent.result_bytes.unwrap_or(adapter.options.result_bytes);
+        Ok(Self { agent, model, system, tools, limits, output, result_bytes })
     }
 
     /// Adds the tools of MCP servers; says what is missing, unless the definition cannot do without.
@@ -95,6 +107,19 @@ impl Plan {
         let form = self.output.as_ref().map(Form::instruction);
         let parts: Vec<String> = self.system.iter().cloned().chain(form).collect();
         (!parts.is_empty()).then(|| parts.join("\n\n"))
+    }
+}
+
+/// All state of the session, as the run sees it.
+async fn state(attempt: &AttemptHandle) -> Result<Map<String, Value>, Stop> {
+    let mut all = Map::new();
+    loop {
+        let after = all.keys().next_back().cloned();
+        let page = attempt.state_list(StateScope::Session, after.as_deref(), 500).await?;
+        if page.is_empty() {
+            return Ok(all);
+        }
+        all.extend(page.into_iter().map(|entry| (entry.key, entry.value)));
     }
 }
 

@@ -9,17 +9,19 @@ use std::sync::Arc;
 use mainspring_core::{Block, Message, MessageId, MessageStatus, Role};
 use serde_json::Value;
 
+use super::files::Files;
 use crate::provider::{Call, Part, Turn};
 
 /// The conversation that `path` is.
-pub(super) fn turns(path: &[Arc<Message>], private: &HashMap<MessageId, Value>) -> Vec<Turn> {
+pub(super) fn turns(path: &[Arc<Message>], private: &HashMap<MessageId, Value>, files: &Files) -> Vec<Turn> {
     let mut turns: Vec<Turn> = vec![];
     let mut open: Vec<Call> = vec![];
     for message in path {
         if message.role == Role::Assistant && message.status != MessageStatus::Completed {
             continue;
         }
-        let mut parts: Vec<Part> = message.content.iter().filter_map(part).collect();
+        let parts = message.content.iter().filter_map(|block| part(block, files));
+        let mut parts: Vec<Part> = parts.collect();
         match message.role {
             Role::User => {
                 parts.retain(|part| match part {
@@ -44,6 +46,11 @@ pub(super) fn turns(path: &[Arc<Message>], private: &HashMap<MessageId, Value>) 
         }
     }
     turns
+}
+
+/// What the model is told instead of what it is not shown.
+pub(super) fn note(text: String) -> Turn {
+    Turn { role: Role::User, parts: vec![Part::Text(text)], private: None }
 }
 
 /// The tool calls of a message, in order.
@@ -72,14 +79,11 @@ fn lost(call: Call) -> Part {
     }
 }
 
-fn part(block: &Block) -> Option<Part> {
+fn part(block: &Block, files: &Files) -> Option<Part> {
     match block {
         Block::Text { text } if text.is_empty() => None,
         Block::Text { text } => Some(Part::Text(text.clone())),
-        Block::Attachment { mime_type, name, .. } => {
-            let name = name.as_deref().unwrap_or("without a name");
-            Some(Part::Text(format!("[attachment {name}, {mime_type}: its content cannot be shown here]")))
-        }
+        Block::Attachment { artifact, .. } => Some(files.part(*artifact)),
         Block::ToolUse { id, name, input } => {
             Some(Part::Call(Call { id: id.clone(), name: name.clone(), input: input.clone() }))
         }
@@ -136,7 +140,7 @@ mod tests {
             message(Role::User, Completed, vec![Block::text("three")]),
             message(Role::Assistant, Cancelled, vec![call("d")]),
         ];
-        let shown: String = turns(&path, &HashMap::new())
+        let shown: String = turns(&path, &HashMap::new(), &Files::default())
             .iter()
             .map(|turn| {
                 let parts: Vec<String> = turn

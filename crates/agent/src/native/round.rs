@@ -8,16 +8,17 @@ use std::panic::AssertUnwindSafe;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use mainspring_core::{Block, Failure, ToolOutcome, WaitRequest};
-use mainspring_kernel::adapter::{End, Record};
+use mainspring_core::{ArtifactRole, Block, Failure, ToolOutcome, WaitRequest};
+use mainspring_kernel::adapter::{End, HandleError, NewArtifact, Record};
 use serde_json::Value;
 
 use super::Stop;
 use super::resume::About;
+use super::summary::ends;
 use super::turn::Looper;
 use crate::hooks::{Decision, ToolResult};
 use crate::provider::Call;
-use crate::tool::{Entry, ToolCall, fits};
+use crate::tool::{Desk, Entry, ToolCall, fits};
 
 /// How a call that ran ended.
 struct Ran {
@@ -61,7 +62,7 @@ impl Looper<'_> {
         }
         for (call, result) in calls.iter().zip(&mut results) {
             if let Some(known) = result.take() {
-                *result = Some(self.adapter.hooks.on_tool_result(self.occasion(), call, known).await);
+                *result = Some(self.told(call, known).await?);
             }
         }
         if !running.is_empty() {
@@ -76,11 +77,10 @@ impl Looper<'_> {
             if let Some(Ran { at, ended }) = ran {
                 records.push(outcome(&calls[at], &ended));
                 let result = match ended {
-                    Ok(text) => ToolResult { text: self.cut(text), is_error: false },
-                    Err((_, text)) => ToolResult::error(self.cut(text)),
+                    Ok(text) => ToolResult { text, is_error: false },
+                    Err((_, text)) => ToolResult::error(text),
                 };
-                results[at] =
-                    Some(self.adapter.hooks.on_tool_result(self.occasion(), &calls[at], result).await);
+                results[at] = Some(self.told(&calls[at], result).await?);
             }
             if running.is_empty() {
                 records.push(Record::ToolResults { blocks: blocks(calls, results) });
@@ -162,6 +162,7 @@ impl Looper<'_> {
             run: assignment.run.id,
             owner: assignment.run.owner.clone(),
             cwd,
+            desk: Desk::new(self.attempt.clone(), self.plan.result_bytes),
         };
         let attempt = self.attempt.clone();
         async move {
@@ -183,16 +184,40 @@ impl Looper<'_> {
         }
     }
 
-    /// As much of a tool's answer as the model is shown.
-    fn cut(&self, mut text: String) -> String {
-        let limit = self.adapter.options.result_bytes;
-        if text.len() > limit {
-            let end = (0..=limit).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-            let left_out = text.len() - end;
-            text.truncate(end);
-            text.push_str(&format!("\n[{left_out} more bytes are left out]"));
+    /// What the model is told of a call: what a hook makes of its result, as much of it as is shown. All of what is
+    /// longer becomes an artifact.
+    async fn told(&self, call: &Call, result: ToolResult) -> Result<ToolResult, Stop> {
+        let result = self.adapter.hooks.on_tool_result(self.occasion(), call, result).await;
+        let (limit, size) = (self.plan.result_bytes, result.text.len());
+        if size <= limit {
+            return Ok(result);
         }
-        text
+        let new = NewArtifact {
+            kind: "tool_output".into(),
+            role: ArtifactRole::ToolOutput,
+            name: Some(format!("{}.txt", call.name)),
+            mime_type: Some("text/plain; charset=utf-8".into()),
+        };
+        let kept = match self.attempt.artifact(new, &mut result.text.as_bytes()).await {
+            Ok(artifact) => Some(artifact.id),
+            Err(HandleError::Revoked) => return Err(HandleError::Revoked.into()),
+            Err(HandleError::Kernel(error)) => {
+                tracing::warn!(%error, "the answer of a tool could not be kept as an artifact");
+                None
+            }
+        };
+        let (head, tail) = ends(&result.text, limit * 3 / 4, limit / 4);
+        let (from, left_out) = (head.len(), size - head.len() - tail.len());
+        let kept = match kept {
+            None => "they could not be kept".to_owned(),
+            Some(id) if self.plan.tools.get("artifact_read").is_some() => format!(
+                "all {size} are kept as the artifact {id}: to read on call artifact_read with \"artifact\": \"{id}\", \
+                 \"offset\": {from}"
+            ),
+            Some(id) => format!("all {size} are kept as the artifact {id}"),
+        };
+        let text = format!("{head}\n[{left_out} bytes are left out here; {kept}]\n{tail}");
+        Ok(ToolResult { text, is_error: result.is_error })
     }
 }
 

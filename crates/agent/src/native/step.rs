@@ -1,14 +1,13 @@
 //! One step: a model is asked, streams, and is asked again if it did not answer.
 
-use std::sync::Arc;
-
 use futures_util::StreamExt;
-use mainspring_core::{Block, Failure, Message, PromptRef, StopReason, Time, Usage};
-use mainspring_kernel::adapter::{End, Record, StepTaken};
+use mainspring_core::{Block, Failure, PromptRef, StopReason, Time, Usage};
+use mainspring_kernel::adapter::{Context, End, Record, StepTaken};
 use serde_json::Value;
 
+use super::Stop;
+use super::context::Cause;
 use super::turn::Looper;
-use super::{Stop, prompt};
 use crate::hooks::OnError;
 use crate::provider::{Answer, Call, ErrorKind, ModelError, Piece, Request};
 
@@ -42,21 +41,22 @@ enum Ended {
 
 impl Looper<'_> {
     /// Asks the model until it answers, as often as it may be asked.
-    pub(super) async fn step(&mut self, path: &[Arc<Message>]) -> Result<Stepped, Stop> {
+    pub(super) async fn step(&mut self, mut context: Context) -> Result<Stepped, Stop> {
         let mut tries = 0;
+        let mut squeezed = false;
         loop {
             tries += 1;
             let mut asking = Asking {
                 started_at: self.attempt.now(),
                 first_piece_at: None,
                 prompt: PromptRef {
-                    last: path.last().map(|message| message.id),
-                    messages: u32::try_from(path.len()).unwrap_or(u32::MAX),
+                    last: context.messages.last().map(|(_, message)| message.id),
+                    messages: u32::try_from(context.messages.len()).unwrap_or(u32::MAX),
                 },
                 text: String::new(),
                 thought: false,
             };
-            match self.ask(&mut asking, path).await? {
+            match self.ask(&mut asking, &context).await? {
                 Ok(answer) => return Ok(self.answered(asking, answer)),
                 Err(Ended::Cancelled) => {
                     let step =
@@ -64,21 +64,37 @@ impl Looper<'_> {
                     self.attempt.record_at_end(vec![Record::Step(Box::new(step))]).await?;
                     return Err(End::stopped().into());
                 }
-                Err(Ended::Failed(error)) => self.failed(&asking, error, tries).await?,
+                Err(Ended::Failed(error)) => {
+                    // What is too long is shortened, once.
+                    let too_long = error.kind == ErrorKind::ContextTooLong && asking.text.is_empty();
+                    if too_long && !std::mem::replace(&mut squeezed, true) {
+                        let failure = Failure::new(error.kind.code(), error.message.clone());
+                        let step = self.taken(
+                            &asking,
+                            StopReason::Error,
+                            Some(failure),
+                            Usage::default(),
+                            Value::Null,
+                        );
+                        self.attempt.record(vec![Record::Step(Box::new(step))]).await?;
+                        if let Some(smaller) = self.compact(&context, Cause::Provider).await? {
+                            context = smaller;
+                            continue;
+                        }
+                    }
+                    self.failed(&asking, error, tries).await?;
+                }
             }
         }
     }
 
     /// One request, streamed.
-    async fn ask(
-        &mut self,
-        asking: &mut Asking,
-        path: &[Arc<Message>],
-    ) -> Result<Result<Answer, Ended>, Stop> {
+    async fn ask(&mut self, asking: &mut Asking, context: &Context) -> Result<Result<Answer, Ended>, Stop> {
+        self.files.read(&self.attempt, context, self.plan.result_bytes).await?;
         let request = Request {
             model: self.plan.model.model.clone(),
             system: self.plan.told(),
-            turns: prompt::turns(path, &self.private),
+            turns: self.turns(context),
             tools: self.plan.tools.iter().map(|entry| entry.spec.clone()).collect(),
             options: self.plan.model.options.clone(),
             call_prefix: format!("{}_{}", self.attempt.assignment().run.id, self.steps + 1),
@@ -157,8 +173,7 @@ impl Looper<'_> {
             OnError::Retry => true,
             OnError::Stop => false,
         };
-        let doubled = options.retry_base.saturating_mul(1 << (tries - 1).min(32)).min(options.retry_max);
-        let wait = error.retry_after.unwrap_or(0).max(doubled);
+        let wait = options.wait(tries, &error);
         // What was streamed is on the way to its readers: only a new attempt can set it aside.
         if !again || tries >= options.tries || wait > PATIENCE || !asking.text.is_empty() {
             self.attempt.record_at_end(vec![step]).await?;
@@ -202,6 +217,7 @@ impl Looper<'_> {
             started_at: asking.started_at,
             first_piece_at: asking.first_piece_at,
             private: None,
+            budget: self.budget(),
         }
     }
 }

@@ -1,15 +1,15 @@
 //! The loop: looks at the head of the path and goes on from there, until the run ends or somebody is asked.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use mainspring_core::{
-    Answer, Approval, Block, Failure, Message, MessageId, MessageStatus, Role, Usage, WaitRequest,
+    Answer, Approval, Block, Budget, Failure, MessageId, MessageStatus, Role, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, AttemptHandle, End, Executed, Record};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::files::Files;
 use super::resume::{About, Resume};
 use super::{NativeAdapter, Plan, Stop, prompt};
 use crate::hooks::{Decision, Next, Occasion};
@@ -33,12 +33,14 @@ pub(super) struct Looper<'a> {
     /// What the provider demands back with messages of this run.
     pub(super) private: HashMap<MessageId, Value>,
     pub(super) resume: Resume,
+    /// The files that its messages name.
+    pub(super) files: Files,
 }
 
 /// What the path ends with.
 enum Head {
     /// The model is to answer.
-    User(Vec<Arc<Message>>),
+    User,
     /// Tools are to be called: the calls, what was decided of them, and what is to be recorded with them.
     Calls { calls: Vec<Call>, decided: Vec<Decision>, records: Vec<Record> },
     /// The model has answered: its text, and what is to be recorded of it.
@@ -70,6 +72,7 @@ impl<'a> Looper<'a> {
             usage,
             private: HashMap::new(),
             resume: Resume::default(),
+            files: Files::default(),
         };
         if let Some(text) = missing {
             looper.attempt.record(vec![Record::Progress { text }]).await?;
@@ -78,10 +81,16 @@ impl<'a> Looper<'a> {
         let mut head = looper.take_up().await?;
         loop {
             head = match head {
-                Head::User(path) => {
-                    let path = looper.steered(path).await?;
+                Head::User => {
+                    if looper.attempt.is_steered() {
+                        // What was said to the run while it worked is on its path from here on.
+                        looper.attempt.steer(vec![]).await?;
+                    }
                     looper.check_limits()?;
-                    let stepped = looper.step(&path).await?;
+                    let context = looper.fitting().await?;
+                    // To make it fit may have cost something.
+                    looper.check_limits()?;
+                    let stepped = looper.step(context).await?;
                     match stepped.calls.is_empty() {
                         true => Head::Said { text: stepped.text, records: stepped.records },
                         false => {
@@ -92,22 +101,14 @@ impl<'a> Looper<'a> {
                 Head::Calls { calls, decided, records } => {
                     looper.round(&calls, decided, records).await?;
                     looper.remember().await?;
-                    Head::User(looper.path().await?)
+                    Head::User
                 }
                 Head::Said { text, records } => match looper.said(&text, records).await? {
                     Some(executed) => return Ok(executed),
-                    None => Head::User(looper.path().await?),
+                    None => Head::User,
                 },
             };
         }
-    }
-
-    /// The path, with the prompts that were said to the run while it worked.
-    async fn steered(&self, path: Vec<Arc<Message>>) -> Result<Vec<Arc<Message>>, Stop> {
-        if !self.attempt.is_steered() || self.attempt.steer(vec![]).await?.is_empty() {
-            return Ok(path);
-        }
-        self.path().await
     }
 
     pub(super) fn occasion(&self) -> Occasion {
@@ -128,13 +129,9 @@ impl<'a> Looper<'a> {
         Ok(())
     }
 
-    async fn path(&self) -> Result<Vec<Arc<Message>>, Stop> {
-        Ok(self.attempt.path(usize::MAX).await?)
-    }
-
     /// Where the execution begins: at the head of the path, and with the answer it waited for.
     async fn take_up(&mut self) -> Result<Head, Stop> {
-        let path = self.path().await?;
+        let last = self.attempt.path(1).await?.pop();
         let mut decided = vec![];
         if let Some(answered) = self.attempt.answer().cloned() {
             let resume = Resume::deserialize(&answered.resume);
@@ -149,11 +146,10 @@ impl<'a> Looper<'a> {
                 }
             }
         }
-        let last = path
-            .last()
-            .filter(|last| last.role == Role::Assistant && last.status == MessageStatus::Completed);
-        Ok(match last.map(|last| (prompt::calls(last), last.text())) {
-            None => Head::User(path),
+        let last =
+            last.filter(|last| last.role == Role::Assistant && last.status == MessageStatus::Completed);
+        Ok(match last.map(|last| (prompt::calls(&last), last.text())) {
+            None => Head::User,
             Some((calls, text)) if calls.is_empty() => Head::Said { text, records: vec![] },
             Some((calls, _)) => Head::Calls { calls, decided, records: vec![] },
         })
@@ -166,6 +162,13 @@ impl<'a> Looper<'a> {
             return Ok(());
         }
         Err(Stop::failed("limit_reached", "the run has used up a limit, and nobody granted more"))
+    }
+
+    /// What the run may still use.
+    pub(super) fn budget(&self) -> Option<Budget> {
+        let run = &self.attempt.assignment().run;
+        let since = run.started_at.unwrap_or(run.created_at);
+        Budget::of(&self.plan.limits, self.resume.granted + 1, self.steps, &self.usage, since)
     }
 
     /// Before each model call: has the run used up what it may?
@@ -218,6 +221,7 @@ impl<'a> Looper<'a> {
             return self.go_on(more, records).await;
         }
         self.attempt.record_at_end(records).await?;
+        self.name_session(text);
         Ok(Some(End::succeeded()))
     }
 

@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod behaviours;
+mod context;
+mod data;
 mod mcp;
 mod provider;
 mod steering;
+mod titles;
 mod tools;
 mod turns;
 mod world;

@@ -1,6 +1,7 @@
 //! A kernel with the native adapter, a scripted model server it asks over HTTP, and a clock that a test turns.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +50,10 @@ pub(crate) struct Setup {
     pub(crate) profile: &'static str,
     pub(crate) seed: u64,
     pub(crate) on_orphan: OnOrphan,
+    /// Whether sessions that nobody has named get a title.
+    pub(crate) titles: bool,
+    /// Where artifacts are kept.
+    pub(crate) artifacts: Option<PathBuf>,
 }
 
 impl Default for Setup {
@@ -62,6 +67,8 @@ impl Default for Setup {
             profile: "",
             seed: 1,
             on_orphan: OnOrphan::Leave,
+            titles: false,
+            artifacts: None,
         }
     }
 }
@@ -110,7 +117,13 @@ impl Setup {
             None => adapter,
         };
         let clock = Clock::manual(NOW);
-        let options = Options { adapter: "native".into(), on_orphan: self.on_orphan, ..Options::default() };
+        let options = Options {
+            adapter: "native".into(),
+            on_orphan: self.on_orphan,
+            auto_title: self.titles,
+            artifacts: self.artifacts,
+            ..Options::default()
+        };
         let ids = Ids::seeded(self.seed);
         let kernel =
             Kernel::start(self.store.clone(), vec![Arc::new(adapter)], options, clock.clone(), ids).await;

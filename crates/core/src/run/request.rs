@@ -164,9 +164,7 @@ impl RunLimits {
 
     /// The first limit that is used up, when each was granted `times` over.
     pub fn used_up(&self, times: u32, steps: u32, usage: &Usage, millis: u64) -> Option<Limit> {
-        let Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost } = *usage;
-        let tokens = [input_tokens, output_tokens, cache_read_tokens, cache_write_tokens];
-        let tokens = tokens.into_iter().fold(0, u64::saturating_add);
+        let (tokens, cost) = (usage.tokens(), usage.cost);
         let granted = |limit: u64| limit.saturating_mul(u64::from(times));
         let step =
             self.max_steps.map(|max| max.saturating_mul(times)).filter(|max| steps >= *max).map(Limit::Steps);

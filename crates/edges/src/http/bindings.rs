@@ -2,16 +2,18 @@
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, State};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::{Json, RequestPartsExt};
 use mainspring_core::Binding;
-use mainspring_kernel::kernel::session_ref;
+use mainspring_kernel::kernel::{Adopted, session_ref};
 use mainspring_kernel::store::SessionRef;
-use utoipa::IntoParams;
+use serde::Deserialize;
 use utoipa::openapi::path::{Parameter, ParameterIn};
+use utoipa::{IntoParams, ToSchema};
 
 use super::access::Known;
-use super::body::{Named, in_path};
+use super::body::{Input, Named, in_path};
 use super::sessions::Page;
 use super::{Http, Problem};
 
@@ -51,6 +53,43 @@ pub(super) async fn binding_list(
 ) -> Result<Json<Page<Binding>>, Problem> {
     let items = http.kernel.binding_list(&caller, &by).await?;
     Ok(Json(Page { items, next: None }))
+}
+
+/// An agent's own session that exists already.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = BindingAdoption)]
+pub(super) struct Adoption {
+    /// The adapter, by its name.
+    adapter: String,
+    /// The agent's own id of it.
+    #[schema(min_length = 1, max_length = 512)]
+    adapter_native_session_id: String,
+    /// The folder it was opened in; the session's if not given.
+    #[serde(default)]
+    cwd: Option<String>,
+    /// The instructions it was opened with; the session's if not given.
+    #[serde(default)]
+    system_prompt: Option<String>,
+}
+
+/// Ties a session to an agent's own session that exists already, unless it has been tied to one
+#[utoipa::path(
+    post, path = "/v1/sessions/{session}/bindings", params(Named), request_body = Adoption,
+    responses((status = 201, description = "The binding, which the next run takes up", body = Binding)),
+    extensions(("x-problems" = json!([
+        "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy", "already_exists", "wrong_state"
+    ]))),
+)]
+pub(super) async fn binding_adopt(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Named(by): Named,
+    Input(adoption): Input<Adoption>,
+) -> Result<(StatusCode, Json<Binding>), Problem> {
+    let Adoption { adapter, adapter_native_session_id: native, cwd, system_prompt } = adoption;
+    let adopted = Adopted { native, cwd, system_prompt };
+    Ok((StatusCode::CREATED, Json(http.kernel.binding_adopt(&caller, &by, &adapter, adopted).await?)))
 }
 
 /// Makes sure that the agent's own session is not used again

@@ -8,10 +8,12 @@ use mainspring_core::{
     ExternalRef, LegacyAlias, Message, Position, Run, RunOptions, Session, SessionId, SessionStatus, Time,
     Visibility,
 };
+use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{
-    NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionStart, SessionTarget, Snapshot, Started,
-    session_ref,
+    Caller, NewSession, Opening, RunQuery, Scope, SessionPatch, SessionQuery, SessionStart, SessionTarget,
+    Snapshot, Started, session_ref,
 };
+use mainspring_kernel::store::SessionRef;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
@@ -226,11 +228,39 @@ pub(super) struct ListQuery {
     status: Option<SessionStatus>,
     /// Only these.
     surface_kind: Option<String>,
+    /// Only the one that stands for something of this kind; with `externalId`.
+    external_kind: Option<String>,
+    /// Which one of that kind.
+    external_id: Option<String>,
+    /// Only the one that has an alias within this scope; with `legacyKey`.
+    legacy_scope: Option<String>,
+    /// Which one of that scope.
+    legacy_key: Option<String>,
     /// How many; 50 if not given.
     limit: Option<usize>,
     /// The `next` of the page before.
     #[param(pattern = r"^[0-9]{1,18}\.ses_[0-9a-f]{32}$")]
     before: Option<String>,
+}
+
+impl ListQuery {
+    /// The names that the one that is meant has, each if it is whole; none if all are meant.
+    fn names(&self) -> Option<Vec<SessionRef>> {
+        let pair = |one: &Option<String>, other: &Option<String>| one.clone().zip(other.clone());
+        let external = pair(&self.external_kind, &self.external_id);
+        let external = external.map(|(kind, id)| SessionRef::External(ExternalRef { kind, id }));
+        let legacy = pair(&self.legacy_scope, &self.legacy_key);
+        let legacy = legacy.map(|(scope, key)| SessionRef::Legacy(LegacyAlias { scope, key }));
+        let named = [&self.external_kind, &self.external_id, &self.legacy_scope, &self.legacy_key];
+        named.iter().any(|name| name.is_some()).then(|| external.into_iter().chain(legacy).collect())
+    }
+
+    /// Whether a session that is meant by its name is one of these.
+    fn fits(&self, session: &Session) -> bool {
+        self.pinned.is_none_or(|pinned| pinned == session.pinned)
+            && self.status.is_none_or(|status| status == session.status)
+            && self.surface_kind.as_ref().is_none_or(|kind| *kind == session.surface_kind)
+    }
 }
 
 /// One page of a list, and where the next one begins.
@@ -283,6 +313,9 @@ pub(super) async fn session_list(
     Asked(query): Asked<ListQuery>,
 ) -> Result<Json<Page<Listed>>, Problem> {
     let limit = query.limit;
+    if let Some(names) = query.names() {
+        return Ok(Json(Page { items: named(&http, &caller, &query, &names).await?, next: None }));
+    }
     let before = place(query.before)?;
     let (scope, pinned, status) = (query.scope, query.pinned, query.status);
     let query = SessionQuery { scope, pinned, status, surface_kind: query.surface_kind, before, limit };
@@ -290,6 +323,31 @@ pub(super) async fn session_list(
     let items = sessions.into_iter().map(|(session, latest_run)| Listed { session, latest_run }).collect();
     let at = |listed: &Listed| format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
     Ok(Json(Page::of(&http, items, limit, at)))
+}
+
+/// The one session that has all of these names; a name that is not whole is nobody's.
+async fn named(
+    http: &Http,
+    caller: &Caller,
+    query: &ListQuery,
+    names: &[SessionRef],
+) -> Result<Vec<Listed>, Problem> {
+    let mut found: Option<Session> = None;
+    for name in names {
+        let session = match http.kernel.session_get(caller, name).await {
+            Ok(session) => session,
+            Err(Error::NotFound { .. }) => return Ok(vec![]),
+            Err(error) => return Err(error.into()),
+        };
+        if found.as_ref().is_some_and(|found| found.id != session.id) {
+            return Ok(vec![]);
+        }
+        found = Some(session);
+    }
+    let Some(session) = found.filter(|session| query.fits(session)) else { return Ok(vec![]) };
+    let runs = RunQuery { session: Some(session.id), limit: Some(1), ..RunQuery::default() };
+    let latest_run = http.kernel.run_list(caller, runs).await?.into_iter().next();
+    Ok(vec![Listed { session, latest_run }])
 }
 
 /// One session

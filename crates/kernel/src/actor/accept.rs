@@ -175,6 +175,7 @@ impl Actor {
             place: accept.place,
             steers: accept.policy == Policy::Steer && self.busy().is_some(),
             merged_into: None,
+            budget: None,
             pen: None,
             state: RunState::Queued { retry_at: None },
             attempts: 0,

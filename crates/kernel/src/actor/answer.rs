@@ -4,25 +4,25 @@ use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{Answer, AttemptId, Failure, Refusal, Run, RunId, RunStatus, Usage, Wait, WaitId};
 
 use super::{Actor, Draft};
-use crate::adapter::{Answered, Ask, HandleError, Recording};
+use crate::adapter::{Answered, Ask, HandleError, Holder};
 use crate::error::Error;
 use crate::scheduler::Permit;
 
 impl Actor {
     /// An adapter asks and holds its execution.
-    pub(super) async fn ask(&mut self, by: AttemptId, ask: Ask, reply: Recording<Answer>) {
+    pub(super) async fn ask(&mut self, by: AttemptId, ask: Ask, holder: Holder) {
         match self.authority(by) {
             Some(active) if active.run.state.status() == RunStatus::Running => {
-                self.wait(by, ask, Some(reply)).await;
+                self.wait(by, ask, Some(holder)).await;
             }
             Some(_) | None => {
-                let _ = reply.send(Err(HandleError::Revoked));
+                let _ = holder.reply.send(Err(HandleError::Revoked));
             }
         }
     }
 
     /// The active run waits: `held` by its execution, or by the store alone.
-    pub(super) async fn wait(&mut self, by: AttemptId, ask: Ask, held: Option<Recording<Answer>>) {
+    pub(super) async fn wait(&mut self, by: AttemptId, ask: Ask, held: Option<Holder>) {
         let expiry = self.shared.clock.now().plus(self.shared.options.wait_expiry);
         let wait = Wait {
             id: self.shared.ids.wait(),
@@ -58,8 +58,8 @@ impl Actor {
                     active.permit = None;
                 }
             }
-            (Err(error), Some(reply)) => {
-                let _ = reply.send(Err(HandleError::Kernel(error)));
+            (Err(error), Some(holder)) => {
+                let _ = holder.reply.send(Err(HandleError::Kernel(error)));
             }
             (Err(error), None) => {
                 let error = Failure::new("unavailable", error.to_string());
@@ -111,7 +111,7 @@ impl Actor {
             Some(held) => {
                 active.permit = Some(permit);
                 self.active = Some(active);
-                let _ = held.send(Ok(answer));
+                let _ = held.reply.send(Ok(answer));
             }
             None => {
                 let answered = Answered { answer, resume };
@@ -121,9 +121,14 @@ impl Actor {
         Ok(())
     }
 
-    /// Nobody answered in time. An execution that holds the wait is stopped before the run ends.
+    /// Nobody answered in time. An execution that holds the wait is stopped before the run ends, unless it said that
+    /// it goes on.
     pub(super) async fn expire(&mut self) {
         let Some(active) = &mut self.active else { return };
+        if active.killing.is_none() && active.held.as_ref().is_some_and(|holder| holder.lapses) {
+            let by = active.attempt.id;
+            return self.lapse(by).await;
+        }
         let outcome = Outcome::Failed {
             status: RunStatus::TimedOut,
             error: Failure::new("wait_expired", "nobody answered in time"),
@@ -136,6 +141,28 @@ impl Actor {
             None => {
                 let by = active.attempt.id;
                 self.finish(by, outcome, Usage::default()).await;
+            }
+        }
+    }
+
+    /// The execution goes on as soon as a worker is free, without an answer.
+    async fn lapse(&mut self, by: AttemptId) {
+        let mut pause = 50;
+        while let Some(mut draft) = self.active_draft() {
+            if let Err(refusal) = draft.command(RunCommand::Lapse { by }) {
+                self.give_up();
+                tracing::error!(%refusal, "a question lapsed in a way its run does not allow");
+                return;
+            }
+            match self.take_over(draft).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "that a question has lapsed could not be recorded yet");
+                    self.rest(&mut pause).await;
+                }
+            }
+            if self.over {
+                return;
             }
         }
     }

@@ -14,6 +14,7 @@ use mainspring_core::{
 
 use super::{Actor, Draft, before};
 use crate::error::Error;
+use crate::kernel::Adopted;
 use crate::store::{Row, StoreError};
 
 /// What an attempt of an adapter with bindings finds.
@@ -28,7 +29,7 @@ pub(crate) enum BindingChange {
     /// It must not be used again.
     Invalidate(String),
     /// The session's first binding of an adapter is one that exists already.
-    Adopt(String, String),
+    Adopt(String, Adopted),
 }
 
 impl Actor {
@@ -123,7 +124,7 @@ impl Actor {
                 Some(_) => draft.binding_command(BindingCommand::Invalidate).map_err(Error::from),
                 None => Err(Error::not_found("binding", adapter)),
             },
-            BindingChange::Adopt(adapter, native) => draft.binding_adopt(adapter, native, self.shared.node),
+            BindingChange::Adopt(adapter, adopted) => draft.binding_adopt(adapter, adopted, self.shared.node),
         };
         if let Err(error) = changed {
             self.give_up();
@@ -215,7 +216,7 @@ impl Draft {
     }
 
     /// Makes a native session that exists already the session's first of this adapter.
-    fn binding_adopt(&mut self, adapter: String, native: String, boot: NodeId) -> Result<(), Error> {
+    fn binding_adopt(&mut self, adapter: String, adopted: Adopted, boot: NodeId) -> Result<(), Error> {
         if let Some(binding) = &self.hot.binding {
             return Err(Error::AlreadyExists { name: format!("binding {}", binding.id) });
         }
@@ -225,13 +226,15 @@ impl Draft {
             session: session.id,
             adapter: adapter.clone(),
             generation: 1,
-            native: Some(native),
+            native: Some(adopted.native),
             fidelity: Fidelity::Native,
             status: BindingStatus::Active,
             boot,
             stands_at: session.tip_message,
-            cwd: session.cwd.clone(),
-            system_prompt_hash: hash(session.system_prompt.as_deref()),
+            cwd: adopted.cwd.or_else(|| session.cwd.clone()),
+            system_prompt_hash: hash(
+                adopted.system_prompt.as_ref().or(session.system_prompt.as_ref()).map(String::as_str),
+            ),
             reconstructed: false,
             created_at: self.at,
             updated_at: self.at,

@@ -84,7 +84,7 @@ impl Actor {
         active.telling = true;
         active.cancel.cancel();
         if let Some(held) = active.held.take() {
-            let _ = held.send(Err(HandleError::Revoked));
+            let _ = held.reply.send(Err(HandleError::Revoked));
         }
         let kill_at = self.shared.clock.now().plus(self.shared.options.cancel_grace);
         active.kill_at = Some(kill_at);

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
 use super::{BindingChange, Data, Instant};
-use crate::adapter::{Ask, Death, Dispatch, Executed, Record, Recording};
+use crate::adapter::{Ask, Death, Dispatch, Executed, Holder, Record, Recording};
 use crate::error::Error;
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
 use crate::scheduler::Permit;
@@ -58,7 +58,7 @@ pub(crate) enum Command {
     /// An adapter records, and takes the prompts that wait to join its run.
     Steer { by: AttemptId, records: Vec<Record>, reply: Recording<Vec<Arc<Message>>> },
     /// An adapter asks a person and waits.
-    Ask { by: AttemptId, ask: Ask, reply: Recording<Answer> },
+    Ask { by: AttemptId, ask: Ask, holder: Holder },
     /// An adapter reads where its path ends.
     Head { by: AttemptId, reply: Recording<Option<Point>> },
     /// An execution has returned, panicked or been aborted.

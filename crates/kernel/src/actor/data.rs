@@ -3,7 +3,7 @@
 use mainspring_core::state::decide;
 use mainspring_core::{
     Artifact, ArtifactId, AttemptId, Body, Expect, Point, RunId, RunStatus, StateAuthor, StateOutcome,
-    StateSlot,
+    StateSlot, TitleSource, Usage, session,
 };
 use serde_json::Value;
 
@@ -35,6 +35,8 @@ pub(crate) enum Data {
     ArtifactBy(AttemptId, Artifact, Recording<()>),
     /// Delete an artifact.
     ArtifactDelete(ArtifactId, Reply<()>),
+    /// A model has a title for the session, or has none; and what it used.
+    Title(Option<String>, Usage, Reply<()>),
 }
 
 impl Data {
@@ -49,6 +51,7 @@ impl Data {
             Self::State(_, reply) => drop(reply.send(Err(error))),
             Self::Artifact(_, _, reply) => drop(reply.send(Err(error))),
             Self::ArtifactDelete(_, reply) => drop(reply.send(Err(error))),
+            Self::Title(_, _, reply) => drop(reply.send(Err(error))),
             // Whoever executes has lost its authority and learns it by the closed channel.
             Self::StateBy(..) | Self::ArtifactBy(..) => {}
         }
@@ -72,6 +75,9 @@ impl Actor {
             }
             Data::ArtifactDelete(artifact, reply) => {
                 let _ = reply.send(self.artifact_delete(artifact).await);
+            }
+            Data::Title(title, used, reply) => {
+                let _ = reply.send(self.titled(title, used).await);
             }
         }
     }
@@ -202,6 +208,26 @@ impl Actor {
         };
         add(&mut draft, artifact);
         self.take_over(draft).await.map_err(|error| HandleError::Kernel(error.into()))
+    }
+
+    /// A model has named the session, beside its runs.
+    async fn titled(&mut self, title: Option<String>, used: Usage) -> Result<(), Error> {
+        let (mut draft, _) = self.draft(false);
+        if !used.is_zero() {
+            draft.emit(Body::UsageUpdated { usage: used });
+        }
+        if let Some(title) = title.as_deref().and_then(session::title_of) {
+            let title = session::Command::Title { title, source: TitleSource::Agent };
+            if let Err(refusal) = draft.session_command(title) {
+                self.give_up();
+                return Err(refusal.into());
+            }
+        }
+        match draft.is_empty() {
+            true => self.give_up(),
+            false => drop(self.commit(draft).await?),
+        }
+        Ok(())
     }
 
     async fn artifact_delete(&mut self, id: ArtifactId) -> Result<(), Error> {

@@ -10,13 +10,14 @@ use mainspring_core::run::{self, Command};
 use mainspring_core::state::EVENT_VALUE_BYTES;
 use mainspring_core::tree::{place, visit};
 use mainspring_core::{
-    Attempt, AttemptId, Binding, Block, Body, Close, Failure, Line, LineId, Message, MessageId,
+    Attempt, AttemptId, Binding, Block, Body, Close, Digest, Failure, Line, LineId, Message, MessageId,
     MessageStatus, NodeId, Place, Point, Refusal, Role, Run, Session, SessionChange, StateAuthor, StateScope,
     Step, Time, TitleSource, ToolOutcome, Usage, Wait, attempt, session,
 };
 
 use super::tree::Base;
-use crate::adapter::StepTaken;
+use crate::adapter::{Compacted, StepTaken};
+use crate::error::Error;
 use crate::feed::OpenText;
 use crate::ids::Ids;
 use crate::store::{Commit, Effect, Fence, NewEvent, Row, StatePlace, StateRow, Turn};
@@ -331,9 +332,33 @@ impl Draft {
             stop_reason: step.stop_reason,
             message_id: step.output,
             error: step.error.clone(),
+            budget: taken.budget,
         };
         self.rows.push(Row::Step(Box::new(step)));
         self.emit(completed);
+    }
+
+    /// Writes what stands for older messages of the run's path from now on.
+    pub(crate) fn compact(&mut self, compacted: Compacted) -> Result<(), Error> {
+        let Compacted { digest, from, messages, by, tokens_before, tokens_after } = compacted;
+        let pen = self.run.as_ref().and_then(|run| run.pen);
+        if pen.is_none_or(|pen| digest.at.pos >= pen.pos) {
+            return Err(Error::Invalid("what a digest stands for must lie on the path".into()));
+        }
+        let digest = Digest { made_at: self.at, ..digest };
+        let compacted = Body::ContextCompacted {
+            from_message_id: from,
+            to_message_id: digest.message,
+            messages,
+            total: digest.messages(),
+            by,
+            tokens_before,
+            tokens_after,
+            summary: digest.summary.clone(),
+        };
+        self.rows.push(Row::Digest(Box::new(digest)));
+        self.emit(compacted);
+        Ok(())
     }
 
     pub(crate) fn effect_start(&mut self, tool_use_id: String, name: String) {

@@ -378,6 +378,7 @@ pub(super) fn apply(draft: &mut Draft, node: NodeId, by: AttemptId, record: Reco
             }
         }
         Record::Step(step) => draft.step(by, *step),
+        Record::Compacted(compacted) => draft.compact(*compacted)?,
         Record::Output { output, error } => draft.emit(Body::OutputCompleted { output, error }),
         Record::Continued { blocks } | Record::ToolResults { blocks } => draft.write_results(blocks),
         Record::ToolStarted { tool_use_id, name, input } => {
@@ -411,6 +412,9 @@ pub(super) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             | Record::Continued { blocks }
             | Record::ToolResults { blocks } => ("message", size_of(blocks)),
             Record::Output { output, .. } => ("output", output.to_string().len()),
+            Record::Compacted(compacted) => {
+                ("summary", compacted.digest.summary.as_ref().map_or(0, String::len))
+            }
             Record::Step(step) => {
                 ("step", step.private.as_ref().map_or(0, |private| private.to_string().len()))
             }

@@ -3,21 +3,22 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentDefinition, AgentName, Answer, Artifact, AttemptId, Expect, GrantId, Message, Point, StateEntry,
-    StateOutcome, StateScope, Step, Time,
+    AgentDefinition, AgentName, Answer, Approval, Artifact, ArtifactId, AttemptId, Block, Expect, GrantId,
+    Message, Point, StateEntry, StateOutcome, StateScope, Step, Time, Usage,
 };
 use serde_json::Value;
-use tokio::io::AsyncRead;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{Answered, Ask, Assignment, HandleError, Record};
+use super::{Answered, Ask, Assignment, Context, HandleError, Record};
 use crate::actor::{Command, Data, StateWrite};
+use crate::blobs::BlobReader;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::ids::Ids;
 use crate::kernel::{NewArtifact, Shared};
-use crate::store::{StateAt, Store};
+use crate::store::{ArtifactPage, SessionRef, StateAt, Store};
 
 /// Authority over one attempt: streams, records and reads.
 #[derive(Clone)]
@@ -40,6 +41,13 @@ pub(crate) struct HandleParts {
 
 /// What comes back from a recording.
 pub(crate) type Recording<T> = oneshot::Sender<Result<T, HandleError>>;
+
+/// An execution that waits for an answer.
+pub(crate) struct Holder {
+    pub(crate) reply: Recording<Answer>,
+    /// It goes on when the time is up, with or without an answer.
+    pub(crate) lapses: bool,
+}
 
 impl AttemptHandle {
     pub(crate) fn new(assignment: Assignment, parts: HandleParts) -> Self {
@@ -119,7 +127,19 @@ impl AttemptHandle {
     /// be stored returns [`super::Executed::Waiting`] instead.
     pub async fn ask(&self, ask: Ask) -> Result<Answer, HandleError> {
         let by = self.id();
-        self.call(|reply| Command::Ask { by, ask, reply }).await
+        self.call(|reply| Command::Ask { by, ask, holder: Holder { reply, lapses: false } }).await
+    }
+
+    /// Asks a person and waits like [`AttemptHandle::ask`], but no longer than until the question expires: then it is
+    /// withdrawn, and the attempt goes on without an answer.
+    pub async fn ask_until(&self, ask: Ask) -> Result<Option<Answer>, HandleError> {
+        let by = self.id();
+        let answer =
+            self.call(|reply| Command::Ask { by, ask, holder: Holder { reply, lapses: true } }).await?;
+        Ok(match answer {
+            Answer::Approval { decision: Approval::Expired } | Answer::Input { input: Value::Null } => None,
+            answer => Some(answer),
+        })
     }
 
     /// The last `limit` messages that the agent is to see, root first.
@@ -128,6 +148,27 @@ impl AttemptHandle {
         let Some(tip) = tip else { return Ok(vec![]) };
         let path = self.parts.store.path(tip, None, limit).await.map_err(Error::from)?;
         Ok(path.into_iter().map(|placed| placed.message).collect())
+    }
+
+    /// The path that the agent is to see, with what stands for its older messages if a model that takes `tokens` needs
+    /// that. Costs what is shown, not the history.
+    pub async fn context(&self, tokens: Option<u64>) -> Result<Context, HandleError> {
+        let Some(tip) = self.head().await? else { return Ok(Context::default()) };
+        let (store, session) = (&self.parts.store, self.assignment.session.id);
+        let digest = store.digest(session, tip).await.map_err(Error::from)?;
+        let digest = digest.filter(|digest| tokens.is_none_or(|tokens| tokens < digest.below));
+        let shown = digest.as_ref().map_or(usize::MAX, |digest| {
+            usize::try_from(tip.pos.saturating_sub(digest.at.pos)).unwrap_or(usize::MAX)
+        });
+        let path = store.path(tip, None, shown).await.map_err(Error::from)?;
+        let placed = path.into_iter().filter_map(|placed| Some((placed.point?, placed.message)));
+        let messages: Vec<(Point, Arc<Message>)> = placed.collect();
+        let said = messages.iter().any(|(_, message)| message.is_prompt());
+        let prompt = match digest.as_ref().and_then(|digest| digest.prompt).filter(|_| !said) {
+            Some(prompt) => store.message_get(session, prompt).await.map_err(Error::from)?,
+            None => None,
+        };
+        Ok(Context { digest, prompt: prompt.map(|(placed, _)| placed.message), messages })
     }
 
     /// A version of an agent that the run's owner has made; the latest if none is named.
@@ -204,6 +245,56 @@ impl AttemptHandle {
         Ok(artifact)
     }
 
+    /// Artifacts of the session, the newest first.
+    pub async fn artifact_list(&self, limit: usize) -> Result<Vec<Artifact>, HandleError> {
+        let page = ArtifactPage { session: self.assignment.session.id, run: None, before: None, limit };
+        Ok(self.parts.store.artifact_page(&page).await.map_err(Error::from)?)
+    }
+
+    /// One artifact of the session's owner: messages name also those of other sessions.
+    pub async fn artifact_get(&self, id: ArtifactId) -> Result<Artifact, HandleError> {
+        let (store, owner) = (&self.parts.store, &self.assignment.session.owner);
+        let unknown = || Error::not_found("artifact", id);
+        let artifact = store.artifact_get(id).await.map_err(Error::from)?.ok_or_else(unknown)?;
+        let session = SessionRef::Id(artifact.session);
+        let session = store.session_find(owner, &session).await.map_err(Error::from)?;
+        if session.is_none_or(|session| session.owner != *owner) {
+            return Err(unknown().into());
+        }
+        Ok(artifact)
+    }
+
+    /// At most `length` bytes of an artifact, from `from` on.
+    pub async fn artifact_read(
+        &self,
+        artifact: &Artifact,
+        from: u64,
+        length: u64,
+    ) -> Result<Vec<u8>, HandleError> {
+        let mut reader = self.parts.shared.artifact_open(artifact, from, Some(length)).await?;
+        let mut bytes = vec![];
+        let read = reader.read_to_end(&mut bytes).await;
+        read.map_err(|error| Error::Corrupt(format!("the bytes of {}: {error}", artifact.id)))?;
+        Ok(bytes)
+    }
+
+    /// A file that `prompt` names, and all its bytes.
+    pub async fn attachment(
+        &self,
+        prompt: &Message,
+        id: ArtifactId,
+    ) -> Result<(Artifact, BlobReader), HandleError> {
+        let is = |block: &Block| matches!(block, Block::Attachment { artifact, .. } if *artifact == id);
+        let not_found = || Error::not_found("artifact", id);
+        if prompt.session != self.assignment.session.id || !prompt.content.iter().any(is) {
+            return Err(not_found().into());
+        }
+        let found = self.parts.store.artifact_get(id).await.map_err(Error::from)?;
+        let artifact = found.ok_or_else(not_found)?;
+        let bytes = self.parts.shared.artifact_open(&artifact, 0, None).await?;
+        Ok((artifact, bytes))
+    }
+
     /// Where state is as the run sees it now: that of the session up to where it writes its next message.
     async fn state_at(&self, scope: StateScope) -> Result<StateAt, HandleError> {
         Ok(match scope {
@@ -224,6 +315,27 @@ impl AttemptHandle {
     /// The model calls of the run so far, of all its attempts.
     pub async fn steps(&self) -> Result<Vec<Step>, HandleError> {
         Ok(self.parts.store.steps(self.assignment.run.id).await.map_err(Error::from)?)
+    }
+
+    /// True when nobody has named the session, and somebody should once a turn is completed.
+    pub fn wants_title(&self) -> bool {
+        self.parts.shared.options.auto_title && self.assignment.session.title_source.is_none()
+    }
+
+    /// Names the session with what `title` comes to, at some later time and also after the attempt is over, unless a
+    /// person has named it by then. What it used is told as the session's.
+    pub fn title_later(&self, title: impl Future<Output = (Option<String>, Usage)> + Send + 'static) {
+        let (shared, session) = (self.parts.shared.clone(), self.assignment.session.id);
+        self.parts.shared.tasks.spawn(async move {
+            let (title, used) = tokio::select! {
+                () = shared.tasks.stopping() => return,
+                titled = title => titled,
+            };
+            let titled = |reply| Command::Data(Box::new(Data::Title(title, used, reply)));
+            if let Err(error) = shared.call(session, titled).await {
+                tracing::warn!(%error, %session, "a session could not be named");
+            }
+        });
     }
 
     /// The time now.

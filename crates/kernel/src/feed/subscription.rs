@@ -66,12 +66,12 @@ pub struct Delta {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thought {
     pub(super) no: u64,
-    /// Where the stream stood.
-    pub(super) at: Position,
     /// Who thought it.
     pub attempt: AttemptId,
     /// The text.
     pub text: Arc<str>,
+    /// Where the stream stood.
+    pub(super) at: Position,
 }
 
 impl Item {
@@ -206,45 +206,27 @@ impl Subscription {
             Some(event) => event.pos,
             None => state.barrier.unwrap_or(state.pos),
         };
-        // A thought comes where it was thought: before the text and the events that came after it.
-        let thought = self.thought(&state);
-        let (mut limit, mut event) = (limit, event);
-        if let Some(thought) = thought
-            && self.at.pos <= limit
-        {
-            if thought.at.pos <= self.at.pos && thought.at.cursor <= self.at.cursor {
-                self.thought = thought.no;
-                return Step::Ready(Item::Thought(thought.clone()));
-            }
-            if event.as_ref().is_none_or(|event| event.cursor > thought.at.cursor) && thought.at.pos <= limit
-            {
-                (limit, event) = (thought.at.pos.max(self.at.pos), None);
-            }
-        }
         if self.at.pos > limit {
             self.at.pos = limit;
             return Step::Ready(Item::Truncated(self.at));
         }
-        if let Some(delta) = self.delta(&state, limit) {
+        let thought = state.thoughts.iter().find(|thought| thought.no > self.thought);
+        let until = thought.map_or(limit, |thought| limit.min(thought.at.pos.max(self.at.pos)));
+        if let Some(delta) = self.delta(&state, until) {
             return Step::Ready(Item::Delta(delta));
+        }
+        // A thought comes after the text and the events that were there before it.
+        if let Some(thought) = thought.filter(|thought| thought.at.pos <= self.at.pos)
+            && event.as_ref().is_none_or(|event| event.cursor > thought.at.cursor)
+        {
+            self.thought = thought.no;
+            return Step::Ready(Item::Thought(thought.clone()));
         }
         if let Some(event) = event {
             self.at = event.position();
             return Step::Ready(Item::Event(event));
         }
-        // What it came after is gone from memory.
-        if let Some(thought) = thought {
-            self.thought = thought.no;
-            return Step::Ready(Item::Thought(thought.clone()));
-        }
         if state.phase == Phase::Closed { Step::End } else { Step::Wait }
-    }
-
-    /// The next thought that is still kept.
-    fn thought<'a>(&self, state: &'a State) -> Option<&'a Thought> {
-        let first = state.thoughts.front()?.no;
-        let next = usize::try_from((self.thought + 1).saturating_sub(first)).ok()?;
-        state.thoughts.get(next)
     }
 
     /// The next stretch of streamed text before `limit`. Text that is gone from memory is in a completed message,

@@ -140,16 +140,7 @@ impl Kernel {
         length: Option<u64>,
     ) -> Result<(Artifact, BlobReader), Error> {
         let artifact = self.artifact_get(caller, id).await?;
-        let Some(hash) = &artifact.content_hash else {
-            return Err(Error::Invalid(format!(
-                "the bytes of {id} are not kept here but at {}",
-                artifact.uri
-            )));
-        };
-        let left = artifact.size_bytes.unwrap_or(u64::MAX).saturating_sub(from);
-        let read =
-            self.shared.blobs()?.read(hash, from, length.map_or(left, |length| length.min(left))).await;
-        let read = read.map_err(|error| Error::Corrupt(format!("the bytes of {id}: {error}")))?;
+        let read = self.shared.artifact_open(&artifact, from, length).await?;
         Ok((artifact, read))
     }
 
@@ -231,6 +222,22 @@ impl Shared {
         let none =
             || Error::Invalid("artifacts are not kept here: start the kernel with a folder for them".into());
         self.blobs.as_ref().ok_or_else(none)
+    }
+
+    /// The bytes of an artifact, `length` of them from `from` on; all that follow if no length is given.
+    pub(crate) async fn artifact_open(
+        &self,
+        artifact: &Artifact,
+        from: u64,
+        length: Option<u64>,
+    ) -> Result<BlobReader, Error> {
+        let Artifact { id, uri, .. } = artifact;
+        let Some(hash) = &artifact.content_hash else {
+            return Err(Error::Invalid(format!("the bytes of {id} are not kept here but at {uri}")));
+        };
+        let left = artifact.size_bytes.unwrap_or(u64::MAX).saturating_sub(from);
+        let read = self.blobs()?.read(hash, from, length.map_or(left, |length| length.min(left))).await;
+        read.map_err(|error| Error::Corrupt(format!("the bytes of {id}: {error}")))
     }
 
     /// Writes `content` where it is durable, and says what artifact it is to be.

@@ -1,12 +1,24 @@
 //! Bindings: what native sessions a session is or was tied to.
 
-use mainspring_core::Binding;
 use mainspring_core::limits::check_text;
+use mainspring_core::{Binding, RunOptions};
 
 use super::{Caller, Kernel};
 use crate::actor::{BindingChange, Command};
 use crate::error::Error;
 use crate::store::SessionRef;
+
+/// A native session that exists already. What it was opened with must be what the next run asks for: else that run opens
+/// another.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Adopted {
+    /// The runtime's own id.
+    pub native: String,
+    /// The folder it was opened in; the session's if not given.
+    pub cwd: Option<String>,
+    /// The instructions it was opened with; the session's if not given.
+    pub system_prompt: Option<String>,
+}
 
 impl Kernel {
     /// The bindings of a session, by adapter and the newest generation first.
@@ -36,12 +48,14 @@ impl Kernel {
         caller: &Caller,
         session: &SessionRef,
         adapter: &str,
-        native: &str,
+        adopted: Adopted,
     ) -> Result<Binding, Error> {
         let session = self.session_changed(caller, session).await?;
         self.check_binds(adapter)?;
-        check_text("a native session id", native)?;
-        let change = BindingChange::Adopt(adapter.to_owned(), native.to_owned());
+        check_text("a native session id", &adopted.native)?;
+        let Adopted { cwd, system_prompt, .. } = adopted.clone();
+        self.check_options(&RunOptions { cwd, system_prompt, ..RunOptions::default() })?;
+        let change = BindingChange::Adopt(adapter.to_owned(), adopted);
         self.shared.call(session.id, |reply| Command::Binding(change, reply)).await
     }
 

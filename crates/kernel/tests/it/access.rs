@@ -6,8 +6,8 @@ use mainspring_core::{
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
-    ArtifactQuery, Caller, ForkRequest, NewArtifact, NewSession, RunQuery, RunRequest, Scope, SessionPatch,
-    SessionQuery, SessionTarget, StateOf, TreeQuery,
+    Adopted, ArtifactQuery, Caller, ForkRequest, NewArtifact, NewSession, RunQuery, RunRequest, Scope,
+    SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
@@ -71,7 +71,7 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     let of = StateOf::Session(by.clone(), None);
     let put = kernel.artifact_put(caller, &by, NewArtifact::default(), None, &mut &b"x"[..]).await;
     vec![
-        ("binding_adopt", outcome(kernel.binding_adopt(caller, &by, "script", "n1").await)),
+        ("binding_adopt", outcome(kernel.binding_adopt(caller, &by, "script", Adopted::default()).await)),
         ("binding_invalidate", outcome(kernel.binding_invalidate(caller, &by, "script").await)),
         ("state_set", outcome(kernel.state_set(caller, &of, "k", Some(json!(1)), Expect::Any).await)),
         (

@@ -307,6 +307,37 @@ async fn an_attempt_records_what_it_made_and_prompts_name_it() {
 }
 
 #[tokio::test]
+async fn an_attempt_reads_the_files_that_its_prompt_names_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Disk::memory();
+    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let options = Options { artifacts: Some(folder.path().join("artifacts")), ..Options::default() };
+    let world = World::boot(disk, options, vec![adapter], Clock::manual(NOW), 1).await;
+    let target = SessionTarget { key: Some("a".into()), ..SessionTarget::default() };
+    world.kernel.session_open(&world.me, &target, None).await.unwrap();
+    let (named, other) = (world.put("a", b"hello").await.unwrap(), world.put("a", b"other").await.unwrap());
+    let attachment = Block::Attachment { artifact: named.id, mime_type: String::new(), name: None };
+    let run = RunRequest { prompt: vec![attachment], ..pull("a", "") };
+    let run = world.send(run).await.unwrap().run;
+    let strings = hands.next().await;
+    let prompt = &strings.handle.assignment().prompt;
+    let (artifact, mut reader) = strings.handle.attachment(prompt, named.id).await.unwrap();
+    let mut bytes = vec![];
+    reader.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!((artifact.id, bytes.as_slice()), (named.id, &b"hello"[..]));
+    for (id, why) in [(other.id, "it is not named"), (named.id, "it is gone")] {
+        if id == named.id {
+            world.kernel.artifact_delete(&world.me, id).await.unwrap();
+        }
+        let refused = strings.handle.attachment(prompt, id).await.map(drop).unwrap_err();
+        let HandleError::Kernel(error) = refused else { panic!("{refused}") };
+        assert_eq!(error.code(), "not_found", "{why}");
+    }
+    strings.end(End::succeeded());
+    world.ended(run.id).await;
+}
+
+#[tokio::test]
 async fn whoever_may_see_a_session_may_see_what_it_made_and_no_more() {
     let folder = tempfile::tempdir().unwrap();
     let world = keeping(Disk::memory(), &folder, 1).await;

@@ -3,7 +3,7 @@
 use mainspring_core::{Binding, BindingStatus, Failure, Fidelity, MessageId, Place, Role, RunStatus};
 use mainspring_kernel::adapter::{End, Executed, Record};
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::kernel::{ForkRequest, RunRequest};
+use mainspring_kernel::kernel::{Adopted, ForkRequest, RunRequest, SessionTarget};
 use mainspring_kernel::{Error, Options};
 
 use crate::portable::{export, import};
@@ -313,6 +313,26 @@ fn only_native_state_survives_a_crash() {
     }
 }
 
+fn old(native: &str) -> Adopted {
+    Adopted { native: native.into(), ..Adopted::default() }
+}
+
+#[tokio::test]
+async fn a_native_session_is_adopted_as_the_next_run_wants_it() {
+    let (world, mut hands) = world(Disk::sqlite(), 1).await;
+    let (kernel, me) = (&world.kernel, &world.me);
+    let opened = SessionTarget { key: Some("a".into()), ..SessionTarget::default() };
+    kernel.session_open(me, &opened, None).await.unwrap();
+    let old =
+        Adopted { native: "old".into(), cwd: Some("/work".into()), system_prompt: Some("be kind".into()) };
+    kernel.binding_adopt(me, &by("a"), "puppet", old).await.unwrap();
+    let mut asked = pull("a", "go on");
+    (asked.options.cwd, asked.options.system_prompt) = (Some("/work".into()), Some("be kind".into()));
+    assert_eq!(play(&world, &mut hands, asked.clone(), "n1").await.as_deref(), Some("old"));
+    asked.options.cwd = Some("/elsewhere".into());
+    assert_eq!(play(&world, &mut hands, asked, "n1").await, None, "it was opened in another folder");
+}
+
 #[tokio::test]
 async fn a_binding_is_declared_invalid_or_adopted_and_the_session_stays() {
     let (world, mut hands) = world(Disk::sqlite(), 1).await;
@@ -332,15 +352,15 @@ async fn a_binding_is_declared_invalid_or_adopted_and_the_session_stays() {
     assert_eq!(play(&world, &mut hands, pull("a", "two"), "n2").await, None);
     assert_eq!(world.path("a").await.len(), 4);
 
-    let taken = kernel.binding_adopt(me, &by("a"), "puppet", "n9").await.unwrap_err();
+    let taken = kernel.binding_adopt(me, &by("a"), "puppet", old("n9")).await.unwrap_err();
     assert!(matches!(taken, Error::AlreadyExists { .. }), "{taken}");
     world.prompt("b", "say hi").await;
     world.kernel.drain().await;
-    let adopted = kernel.binding_adopt(me, &by("b"), "puppet", "old-1").await.unwrap();
+    let adopted = kernel.binding_adopt(me, &by("b"), "puppet", old("old-1")).await.unwrap();
     assert_eq!((adopted.generation, adopted.fidelity), (1, Fidelity::Native));
     assert_eq!(play(&world, &mut hands, pull("b", "go on"), "n3").await.as_deref(), Some("old-1"));
     world.prompt("c", "say hi").await;
     world.kernel.drain().await;
-    let twice = kernel.binding_adopt(me, &by("c"), "puppet", "old-1").await.unwrap_err();
+    let twice = kernel.binding_adopt(me, &by("c"), "puppet", old("old-1")).await.unwrap_err();
     assert_eq!(twice.code(), "invalid_request", "{twice}");
 }

@@ -245,6 +245,39 @@ async fn a_cursor_from_the_future_is_refused() {
 }
 
 #[tokio::test]
+async fn a_thought_is_shown_between_what_came_before_and_after_it() {
+    let disk = Disk::memory();
+    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    let run = world.send(pull("a", "go")).await.unwrap().run;
+    let strings = hands.next().await;
+    let (_, mut events) = world.subscribe("a", None).await;
+    let handle = &strings.handle;
+    handle.thought("one").unwrap();
+    handle.delta(0, "two").unwrap();
+    handle.thought("three").unwrap();
+    soon(handle.record(vec![Record::Progress { text: "four".into() }])).await.unwrap();
+    handle.thought("five").unwrap();
+    handle.delta(0, "six").unwrap();
+    let mut shown = vec![];
+    // Nothing was read before all of it had happened.
+    while shown.len() < 6 {
+        match soon(events.next()).await.unwrap().unwrap() {
+            Item::Thought(thought) => shown.push(thought.text.to_string()),
+            Item::Delta(delta) => shown.push(delta.text),
+            Item::Event(event) => match &event.body {
+                Body::ProgressUpdated { text } => shown.push(text.clone()),
+                body => panic!("{}", body.kind()),
+            },
+            item => panic!("{item:?}"),
+        }
+    }
+    assert_eq!(shown, ["one", "two", "three", "four", "five", "six"]);
+    strings.end(End::succeeded());
+    world.ended(run.id).await;
+}
+
+#[tokio::test]
 async fn thoughts_are_shown_and_kept_nowhere() {
     let disk = Disk::sqlite();
     let world = World::on(disk.clone()).await;

@@ -118,6 +118,31 @@ async fn a_held_question_nobody_answers_stops_the_agent_before_the_run_ends() {
 }
 
 #[tokio::test]
+async fn a_question_that_lapses_is_withdrawn_and_the_agent_goes_on() {
+    for request in [WaitRequest::Approval, WaitRequest::Input] {
+        let disk = Disk::memory();
+        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let world = World::with(disk, Options::default(), vec![adapter]).await;
+        let run = world.send(pull("a", "go")).await.unwrap().run;
+        let strings = hands.next().await;
+        let ask = question(request, Some(NOW.plus(1_000)));
+        let answer = world.turning(100, strings.handle.ask_until(ask)).await;
+        assert_eq!(answer, Ok(None));
+        assert_eq!(world.get(run.id).await.state.status(), RunStatus::Running);
+        // Answered in time, it has its answer.
+        let ask = question(request, Some(world.clock.now().plus(1_000)));
+        let given = if request == WaitRequest::Approval { allowed() } else { input("blue") };
+        let (answer, ()) = tokio::join!(strings.handle.ask_until(ask), async {
+            let wait = world.asked(run.id).await;
+            world.kernel.run_answer(&world.me, run.id, wait, given.clone()).await.unwrap();
+        });
+        assert_eq!(answer, Ok(Some(given)));
+        strings.end(End::succeeded());
+        assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);
+    }
+}
+
+#[tokio::test]
 async fn a_waiting_run_can_be_cancelled_held_or_not() {
     for held in [false, true] {
         let disk = Disk::memory();

@@ -3,6 +3,8 @@
 //!
 //! All three are one thing to a command: a client. A guest whose host leaves takes the directory over and goes on.
 
+use std::time::Duration;
+
 use mainspring_client::{Client, Error, Events, Feed};
 use mainspring_core::Position;
 use mainspring_kernel::clock::Clock;
@@ -131,6 +133,11 @@ impl<'a> Home<'a> {
         Ok(())
     }
 
+    /// Who to ask, for somebody who handles the host's leaving.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// True for the guest of another process on this machine.
     pub(super) fn is_guest(&self) -> bool {
         self.own.is_none() && self.context.config().url.is_none()
@@ -152,6 +159,19 @@ impl<'a> Home<'a> {
 }
 
 impl Home<'_> {
+    /// Leaves within `drain` milliseconds: what executes here may finish until then and is stopped after that, and who
+    /// follows it is told how it ended.
+    pub(super) async fn leave_within(self, drain: u64) {
+        let Some((node, server)) = self.own else { return };
+        server.close();
+        tokio::select! {
+            () = node.kernel().drain() => {}
+            () = node.kernel().pause(Duration::from_millis(drain)) => {}
+        }
+        server.stop().await;
+        node.close().await;
+    }
+
     /// Leaves at once. What is being executed here is stopped and recorded so; what is queued stays queued.
     pub(super) async fn abandon(self) -> Result<(), Fail> {
         if let Some((node, server)) = self.own {

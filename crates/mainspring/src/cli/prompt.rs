@@ -1,6 +1,7 @@
 //! `mainspring prompt`
 
 use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use mainspring_client::{Accepted, Target};
@@ -11,7 +12,7 @@ use super::fail::{Exit, Fail};
 use super::home::{Home, Purpose};
 use super::output::DIM;
 use super::watch::{ended, exit_of, watch};
-use super::{Context, run};
+use super::{Context, attach, run};
 
 /// Send a prompt and stream the answer
 #[derive(Args)]
@@ -22,6 +23,9 @@ prompt as a script, for example: say hello; tool add {\"a\":1,\"b\":2}; ask How 
 pub(super) struct Prompt {
     /// The prompt
     text: Vec<String>,
+    /// A file to go with the prompt, such as an image; may be given more than once
+    #[arg(long, value_name = "FILE", conflicts_with = "regenerate")]
+    attach: Vec<PathBuf>,
     /// The session: a key of your choice (made if it is new) or a ses_… id [default: a new session]
     #[arg(long, short, value_name = "KEY|ID")]
     session: Option<String>,
@@ -83,7 +87,8 @@ enum CliPolicy {
 
 impl Prompt {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
-        deliver(context, &self.prompt()?).await
+        let files = attach::read(&self.attach)?;
+        send(context, self.prompt()?, &files).await
     }
 
     fn prompt(self) -> Result<mainspring_client::Prompt, Fail> {
@@ -94,7 +99,9 @@ impl Prompt {
             _ => Place::Tip,
         };
         let text = match self.text.join(" ") {
-            text if text.is_empty() && self.regenerate.is_none() => standard_input()?,
+            text if text.is_empty() && self.regenerate.is_none() && self.attach.is_empty() => {
+                standard_input()?
+            }
             text => text,
         };
         let (id, key) = match self.session {
@@ -117,7 +124,10 @@ impl Prompt {
                 surface_kind: Some("cli".into()),
                 ..Target::default()
             },
-            prompt: if self.regenerate.is_some() { vec![] } else { vec![Block::text(text)] },
+            prompt: match text.is_empty() && (self.regenerate.is_some() || !self.attach.is_empty()) {
+                true => vec![],
+                false => vec![Block::text(text)],
+            },
             adapter: self.adapter,
             mode: match self.mode {
                 CliMode::Ask => Mode::Ask,
@@ -147,8 +157,17 @@ impl Prompt {
 
 /// Sends a prompt and follows its run to the end.
 pub(super) async fn deliver(context: &Context<'_>, prompt: &mainspring_client::Prompt) -> Result<Exit, Fail> {
+    send(context, prompt.clone(), &[]).await
+}
+
+async fn send(
+    context: &Context<'_>,
+    prompt: mainspring_client::Prompt,
+    files: &[attach::File],
+) -> Result<Exit, Fail> {
     let mut home = context.home(Purpose::Execute).await?;
     let exit = async {
+        let prompt = &attach::attach(&mut home, prompt, files).await?;
         let accepted = home.ask(async |client| client.run_create(prompt).await).await?;
         announce(context, &mut home, &accepted).await?;
         let Accepted { run, position, replayed, .. } = accepted;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use clap::Subcommand;
-use mainspring_core::{Answer, Approval, Cursor, Event, Position, RunId, RunStatus, SessionId};
+use mainspring_core::{Answer, Approval, Budget, Cursor, Event, Position, RunId, RunStatus, SessionId};
 use serde_json::{Value, json};
 
 use super::Context;
@@ -197,6 +197,20 @@ fn took(run: &mainspring_core::Run) -> String {
     run.completed_at.map(|end| span(end.since(run.created_at))).unwrap_or_default()
 }
 
+/// What a run may still use, in words.
+fn left(budget: &Budget) -> String {
+    let steps = budget.max_steps.zip(budget.steps_left);
+    let tokens = budget.max_tokens.zip(budget.tokens_left);
+    let cost = budget.max_cost.zip(budget.cost_left);
+    let parts = [
+        steps.map(|(max, left)| format!("{left} of {max} model calls left")),
+        tokens.map(|(max, left)| format!("{left} of {max} tokens left")),
+        cost.map(|(max, left)| format!("${:.6} of ${:.6} left", left.usd(), max.usd())),
+        budget.ends_at.map(|end| format!("until {}", moment(end))),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
 async fn show(context: &Context<'_>, home: &mut Home<'_>, run: RunId) -> Result<(), Fail> {
     let output = context.output;
     let run = home.ask(async |client| client.run_get(run).await).await?;
@@ -227,6 +241,9 @@ async fn show(context: &Context<'_>, home: &mut Home<'_>, run: RunId) -> Result<
             usage.output_tokens,
             usage.cost.usd()
         ))?;
+    }
+    if let Some(budget) = &run.budget {
+        output.line(format_args!("budget    {}", left(budget)))?;
     }
     for attempt in attempts {
         let error =

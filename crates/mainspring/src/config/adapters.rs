@@ -48,10 +48,29 @@ pub struct AdapterConfig {
 pub enum AdapterKind {
     /// A process that speaks the Agent Client Protocol.
     Acp,
+    /// Pi, in its RPC mode.
+    Pi,
+}
+
+impl AdapterKind {
+    /// The command that starts the agent where none is set.
+    pub const fn command(self) -> &'static [&'static str] {
+        match self {
+            Self::Acp => &[],
+            Self::Pi => &["pi", "--mode", "rpc"],
+        }
+    }
+}
+
+impl AdapterKind {
+    /// Its word in the file.
+    pub fn word(self) -> &'static str {
+        Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(word, _)| word)
+    }
 }
 
 impl Word for AdapterKind {
-    const ALL: &'static [(&'static str, Self)] = &[("acp", Self::Acp)];
+    const ALL: &'static [(&'static str, Self)] = &[("acp", Self::Acp), ("pi", Self::Pi)];
 }
 
 /// Who decides what an agent may do.
@@ -116,7 +135,7 @@ adapter_settings! {
     #[doc = "Kind of runtime it drives."]
     kind: AdapterKind, word(), "none";
     #[doc = "Command that starts the agent; a relative path is relative to the file."]
-    command: Vec<String>, command(), "none";
+    command: Vec<String>, command(), "`pi --mode rpc` for pi, else none";
     #[doc = "Variables the agent gets; only their names are shown."]
     env: BTreeMap<String, String>, table(), "none";
     #[doc = "Variables of mainspring's own environment that the agent may see besides the harmless ones."]
@@ -135,13 +154,13 @@ adapter_settings! {
     stop_grace_ms: u64, number(0, 60 * MINUTE), "2000";
     #[doc = "Who decides what the agent may do: a person, nobody since all is allowed (high trust), nobody since nothing is."]
     permissions: Permissions, word(), "ask";
-    #[doc = "How the agent is to authenticate: one of the ways it names."]
+    #[doc = "How the agent is to authenticate: one of the ways it names. ACP only."]
     auth_method: String, text(), "none";
     #[doc = "Model of runs that name none."]
     model: String, text(), "the agent's own";
-    #[doc = "Mode of the agent in runs that may act."]
+    #[doc = "Mode of the agent in runs that may act. ACP only."]
     act_mode: String, text(), "the agent's own";
-    #[doc = "Mode of the agent in runs that may only answer."]
+    #[doc = "Mode of the agent in runs that may only answer. ACP only."]
     ask_mode: String, text(), "the agent's own";
 }
 
@@ -156,14 +175,26 @@ pub(super) fn problems(name: &str, adapter: &AdapterConfig) -> Vec<Problem> {
         Some(_) if [mainspring_adapters::script::NAME, mainspring_agent::native::NAME].contains(&name) => {
             vec![wrong("kind", "must not be set: this adapter is built in; choose another name")]
         }
-        Some(AdapterKind::Acp) if adapter.command.as_ref().is_none_or(Vec::is_empty) => {
-            vec![wrong("command", "is missing: write the command that starts the agent, as a list")]
+        Some(kind) => {
+            let set_to_nothing = adapter.command.as_ref().is_some_and(Vec::is_empty);
+            let missing = set_to_nothing || (adapter.command.is_none() && kind.command().is_empty());
+            let command = missing
+                .then(|| wrong("command", "is missing: write the command that starts the agent, as a list"));
+            let of_acp = ["auth_method", "act_mode", "ask_mode"];
+            let others = ADAPTER_SETTINGS
+                .iter()
+                .filter(|setting| kind != AdapterKind::Acp && of_acp.contains(&setting.key) && set(setting));
+            let others = others.map(|setting| wrong(setting.key, "is for agents of kind \"acp\": remove it"));
+            command.into_iter().chain(others).collect()
         }
-        Some(AdapterKind::Acp) => vec![],
         None => {
             let others =
                 ADAPTER_SETTINGS.iter().filter(|setting| setting.key != "max_workers" && set(setting));
-            others.map(|setting| wrong(setting.key, "needs a kind: write kind = \"acp\" beside it")).collect()
+            others
+                .map(|setting| {
+                    wrong(setting.key, "needs a kind: write kind = \"acp\" or kind = \"pi\" beside it")
+                })
+                .collect()
         }
     }
 }

@@ -108,8 +108,10 @@ settings! {
         readers: usize, number(1, 64), 4;
         /// What happens to a run that a crash interrupted: leave it to somebody, or retry it.
         on_orphan: OnOrphan, word(), OnOrphan::Leave;
-        /// Who names a session that nobody has named: the first words of its first completed turn, or nobody (off).
+        /// Who names a session that nobody has named: the first words of its first completed turn, then the model `titler` if there is one; or nobody (off).
         titles: Titles, word(), Titles::Heuristic;
+        /// Bytes of a tool's answer that the native adapter's models are shown; a longer one is kept as an artifact.
+        tool_result_bytes: usize, number(1_000, 16 << 20), 64 << 10;
         /// Address that `serve` listens on; on any but a loopback address, TLS belongs in front of it.
         listen: String, address(), "127.0.0.1:7433".into();
         /// Server that the command line talks to instead of the state directory's, such as `http://127.0.0.1:7433`.
@@ -167,6 +169,13 @@ settings! {
         /// Milliseconds in which a request's body must have come.
         body_ms, number(1, HOUR), HttpLimits::default().body_ms;
     }
+    /// A host that asks over standard input and output.
+    stdio: Stdio {
+        /// Milliseconds that an agent waits for a tool of the host of `stdio`.
+        tool_timeout_ms, number(1, HOUR), 120 * SECOND;
+        /// Bytes of one line of the host of `stdio`.
+        line_bytes, number(1 << 10, TEXT), 32 << 20;
+    }
     /// How long to wait before a failed attempt is repeated.
     retry: Retry {
         /// Milliseconds before the second attempt; each further one waits longer.
@@ -174,6 +183,15 @@ settings! {
         /// Milliseconds that no wait between attempts exceeds.
         max_ms, number(1, 24 * HOUR), 30 * SECOND;
     }
+}
+
+/// What holds for a host that asks over standard input and output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stdio {
+    /// Milliseconds that an agent waits for a tool of the host.
+    pub tool_timeout_ms: u64,
+    /// Bytes of one line.
+    pub line_bytes: usize,
 }
 
 /// How long to wait before a failed attempt is repeated.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use mainspring::Config;
-use mainspring::config::{ADAPTER_SETTINGS, AdapterKind, SETTINGS, Sources, VARIABLES};
+use mainspring::config::{ADAPTER_SETTINGS, SETTINGS, Sources, VARIABLES};
 use mainspring::core::{Body, Limits};
 
 pub(crate) fn document(name: &str) -> String {
@@ -77,7 +77,7 @@ fn the_examples_of_adapters_are_configurations() {
         let (cwd, home) = (folder.path().to_owned(), Some(folder.path().to_owned()));
         let sources = Sources { file: Some(file), cwd, home, ..Sources::default() };
         let config = Config::load(&sources).unwrap_or_else(|error| panic!("{error}:\n{example}")).config;
-        assert!(config.adapters.values().all(|adapter| adapter.kind == Some(AdapterKind::Acp)), "{example}");
+        assert!(config.adapters.values().all(|adapter| adapter.kind.is_some()), "{example}");
     }
 }
 
@@ -104,6 +104,7 @@ fn the_documents_link_to_what_exists() {
         "docs/script.md",
         "docs/configuration.md",
         "docs/http.md",
+        "docs/jsonl.md",
         "docs/metrics.md",
         "docs/models.md",
     ] {

@@ -5,6 +5,7 @@
 
 mod access;
 mod acp;
+mod agents;
 mod chat;
 mod cli;
 mod client;
@@ -12,10 +13,12 @@ mod docs;
 mod guard;
 mod guests;
 mod http;
+mod jsonl;
 mod kill;
 mod limits;
 mod mcp;
 mod metrics;
 mod model_server;
 mod native;
+mod pi;
 mod streams;

@@ -86,3 +86,43 @@ async fn a_key_reaches_the_provider_and_nothing_else() {
         assert!(listed.contains("[key]"), "{wire:?}: the careless server was heard: {listed}");
     }
 }
+
+/// A picture of one dot.
+const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_go_with_a_prompt_and_a_run_shows_what_it_may_still_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = ModelServer::start().await.unwrap();
+    configure(dir.path(), &server, Wire::Anthropic);
+    std::fs::write(dir.path().join("dot.png"), PNG).unwrap();
+    std::fs::write(dir.path().join("notes"), "Grüße").unwrap();
+    let prompt = |more: &[&str]| {
+        let all = ["prompt", "--json", "--attach", "dot.png", "--attach", "notes"];
+        let output = mainspring(dir.path(), &[&all[..], more].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let first: Value =
+            serde_json::from_slice(output.stdout.split(|byte| *byte == b'\n').next().unwrap()).unwrap();
+        first["runId"].as_str().unwrap().to_owned()
+    };
+    let named = ["--request-id", "r1", "-s", "s", "say a dot"];
+    let run = prompt(&named);
+    let asked = server.requests()[0].body.to_string();
+    assert!(asked.contains("iVBORw0KGgoAAAANSUhEUg==") && asked.contains("image/png"), "{asked}");
+    assert!(asked.contains("Grüße") && asked.contains("file notes, text/plain"), "{asked}");
+    // Sent again it is the same run, with the same files.
+    assert_eq!(prompt(&named), run);
+    assert_eq!(server.counts().asked, 1);
+    // Without a text, and in a session of its own.
+    prompt(&[]);
+    assert_eq!(server.counts().asked, 2);
+    let missing = mainspring(dir.path(), &["prompt", "--attach", "nowhere.png", "hi"]);
+    assert_eq!(missing.status.code(), Some(2));
+
+    let shown = mainspring(dir.path(), &["run", "show", &run]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("99 of 100 model calls left"), "{shown}");
+    let shown = mainspring(dir.path(), &["run", "show", "--json", &run]);
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(shown["budget"]["stepsLeft"], 99, "{shown}");
+}

@@ -92,6 +92,8 @@ def seed():
     # Only the last run of a session can be tried again, and in the sweep another one soon is.
     failed = runs[SCRIPTS.index("fail no luck")]["runId"]
     requests.post(f"{URL}/v1/runs/{failed}/retry", headers=HEADERS, timeout=30).raise_for_status()
+    adopted = {"adapter": "agent", "adapterNativeSessionId": "seed"}
+    requests.post(f"{URL}/v1/sessions/seed-1/bindings", json=adopted, headers=HEADERS, timeout=30).raise_for_status()
     # What is invalid once stays so: in the sweep itself this may only ever be refused.
     invalid = f"{URL}/v1/sessions/{BOUND[0]}/bindings/agent"
     requests.delete(invalid, headers=HEADERS, timeout=30).raise_for_status()
@@ -158,6 +160,9 @@ def before_call(context, case, kwargs):
         parameters["session"] = BOUND[choice % len(BOUND)]
     if "adapter" in parameters:
         parameters["adapter"] = "agent"
+    if operation == "binding_adopt":
+        parameters["session"] = SESSIONS[choice % len(SESSIONS)]
+        case.body = {"adapter": "agent", "adapterNativeSessionId": f"old-{choice}"}
     if "message" in parameters or operation in ("session_navigate", "session_fork"):
         parameters["session"] = "seed-0"
     if "message" in parameters:

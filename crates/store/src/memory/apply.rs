@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Artifact, Attempt, Binding, Cursor, Delegation, Event, Grant, Line, Message, MessageId, MessageStatus,
-    Point, Run, Session, SessionId, Step,
+    Artifact, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, Message, MessageId,
+    MessageStatus, Point, Run, Session, SessionId, Step,
 };
 use mainspring_kernel::store::{
     Commit, Effect, Fresh, InboxItem, NewEvent, PlacedMessage, Request, Row, StoreError, Unique,
@@ -85,6 +85,7 @@ impl State {
             Row::State(row) => self.state_apply(session, row),
             Row::StateBack(from, key) => self.state_back(*from, key),
             Row::Delegation(image) => drop(self.delegations.insert(image.id, Delegation::clone(image))),
+            Row::Digest(image) => drop(self.digests.insert((image.at, session), Digest::clone(image))),
             Row::Step(image) => drop(self.steps.insert((image.run, image.no, image.id), Step::clone(image))),
             Row::StepsSeal(run) => {
                 self.steps.values_mut().filter(|step| step.run == *run).for_each(|step| step.private = None);

@@ -46,7 +46,9 @@ impl State {
     fn messages_fit(&self) -> bool {
         let places = || self.messages.values().filter_map(|message| message.point);
         let parents = || self.lines.iter().filter_map(|(_, line)| line.parent);
-        distinct(places()) && places().chain(parents()).all(|point| self.line(point.line).is_some())
+        let digests = || self.digests.keys().map(|(point, _)| *point);
+        distinct(places())
+            && places().chain(parents()).chain(digests()).all(|point| self.line(point.line).is_some())
     }
 
     fn runs_fit(&self) -> bool {

@@ -19,6 +19,7 @@ impl State {
         for id in artifacts.map(|artifact| artifact.id).collect::<Vec<_>>() {
             self.artifact_remove(id);
         }
+        self.digests.retain(|(_, of), _| *of != gone);
         self.grants.retain(|_, grant| grant.session != gone);
         self.bindings.retain(|_, binding| binding.session != gone);
         self.delegations.retain(|_, delegation| delegation.parent_session != gone);
@@ -34,6 +35,7 @@ impl State {
         while let Some(line) = self.unread_line(gone) {
             self.lines.retain(|(_, known)| known.id != line.id);
             self.messages.retain(|_, message| message.point.is_none_or(|point| point.line != line.id));
+            self.digests.retain(|(point, _), _| point.line != line.id);
             self.adopt(gone, line.parent);
         }
         self.trim(gone);

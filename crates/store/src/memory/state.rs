@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Event, Grant,
-    GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
-    StateSlot, Step, StepId,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Digest, Event,
+    Grant, GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId,
+    StateEntry, StateSlot, Step, StepId,
 };
 use mainspring_kernel::store::{AgentRow, Chunk, Effect, InboxItem, PlacedMessage, Request};
 
 use super::data::{Kept, Opened};
+
+/// A version of an agent: its hash, and what it says unless it was deleted.
+pub(super) type AgentKept = ([u8; 32], Option<AgentRow>);
 
 /// Maps by key, and lists where the order of arrival matters.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +27,7 @@ pub(super) struct State {
     pub(super) floors: BTreeMap<SessionId, (Position, bool)>,
     pub(super) attempts: BTreeMap<(RunId, u32), Attempt>,
     pub(super) steps: BTreeMap<(RunId, u32, StepId), Step>,
+    pub(super) digests: BTreeMap<(Point, SessionId), Digest>,
     pub(super) events: BTreeMap<u64, Event>,
     pub(super) messages: BTreeMap<MessageId, PlacedMessage>,
     /// When each message came, as a number that grows.
@@ -49,8 +53,8 @@ pub(super) struct State {
     /// Hashes of artifacts that are gone.
     pub(super) loose: BTreeSet<String>,
     pub(super) keys: BTreeMap<KeyId, ApiKey>,
-    /// By owner, id and version; of those that were deleted only the hash.
-    pub(super) agents: BTreeMap<(String, String, u32), ([u8; 32], Option<AgentRow>)>,
+    /// By owner, id and version.
+    pub(super) agents: BTreeMap<(String, String, u32), AgentKept>,
 }
 
 impl State {

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use mainspring_core::tree::{Inherited, View, leaf, parting, ranges};
-use mainspring_core::{Line, LineId, MessageId, Point, Range, SessionId};
+use mainspring_core::{Digest, Line, LineId, MessageId, Point, Range, SessionId};
 use mainspring_kernel::store::{PlacedMessage, StoreError, TreeRow, Turn};
 
 use super::state::State;
@@ -128,6 +128,17 @@ impl State {
             path.into_iter().flat_map(|range| self.line_messages(range)).collect();
         path.retain(|message| message.point.zip(before).is_none_or(|(point, before)| point.pos < before));
         Ok(path.split_off(path.len().saturating_sub(limit)))
+    }
+
+    pub(super) fn digest(&self, session: SessionId, tip: Point) -> Result<Option<Digest>, StoreError> {
+        let path = ranges(Some(tip), |id| self.parent_of(id))?;
+        let counts = |(at, by): &(Point, SessionId)| {
+            let opened = self.opened.get(&at.line).is_some_and(|opened| opened.by == *by);
+            at.pos < tip.pos && (*by == session || opened) && path.iter().any(|range| range.contains(*at))
+        };
+        let found = self.digests.iter().filter(|(key, _)| counts(key));
+        let nearest = found.max_by_key(|((at, by), _)| (at.pos, *by == session));
+        Ok(nearest.map(|(_, digest)| digest.clone()))
     }
 
     fn line_messages(&self, range: Range) -> Vec<PlacedMessage> {

@@ -11,6 +11,7 @@ use rusqlite::{Connection, params};
 
 use super::columns::{Id, blob, int};
 use super::data::{state_back, state_write};
+use super::digests::digest_write;
 use super::steps::{step_write, steps_seal};
 use super::write::{
     Written, attempt_write, cursor_write, effect_write, floor_write, fresh_check, inbox_write, line_write,
@@ -109,6 +110,7 @@ impl Prepared {
             Row::State(row) => state_write(connection, session, row, seq),
             Row::StateBack(from, key) => state_back(connection, *from, key),
             Row::Delegation(delegation) => delegation_write(connection, delegation),
+            Row::Digest(digest) => digest_write(connection, session, digest),
             Row::Step(step) => step_write(connection, step),
             Row::StepsSeal(run) => steps_seal(connection, *run),
         }

@@ -14,7 +14,9 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (7, include_str!("../../migrations/0007_steps.sql")),
     (8, include_str!("../../migrations/0008_bindings.sql")),
     (9, include_str!("../../migrations/0009_steering.sql")),
-    (11, include_str!("../../migrations/0011_agents.sql")),
+    (10, include_str!("../../migrations/0010_digests.sql")),
+    (11, include_str!("../../migrations/0011_budgets.sql")),
+    (12, include_str!("../../migrations/0012_agents.sql")),
 ];
 
 /// The version this program writes.

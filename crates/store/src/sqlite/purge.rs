@@ -13,7 +13,7 @@ use super::search::messages_remove;
 const STEP: i64 = 1000;
 
 /// What belongs to one session alone.
-const OWNED: [&str; 10] = [
+const OWNED: [&str; 11] = [
     "DELETE FROM events WHERE event_seq IN (SELECT event_seq FROM events WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM retention WHERE session_id IN (SELECT session_id FROM retention WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM chunks WHERE (session_id, pos) IN (SELECT session_id, pos FROM chunks WHERE session_id = ?1 LIMIT ?2)",
@@ -21,6 +21,8 @@ const OWNED: [&str; 10] = [
     "DELETE FROM inbox WHERE id IN (SELECT id FROM inbox WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM cursors WHERE (session_id, line, pos) IN
        (SELECT session_id, line, pos FROM cursors WHERE session_id = ?1 LIMIT ?2)",
+    "DELETE FROM digests WHERE (line, pos, session_id) IN
+       (SELECT line, pos, session_id FROM digests WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM artifacts WHERE artifact_id IN (SELECT artifact_id FROM artifacts WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM grants WHERE grant_id IN (SELECT grant_id FROM grants WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM adapter_bindings WHERE binding_id IN

@@ -39,7 +39,7 @@ macro_rules! run_columns {
          adapter_id, mode, prompt_message_id, options, place, pen_line, pen_pos, status, active_attempt_id, \
          retry_at_ms, wait, reason, error_code, error_message, attempts, last_attempt_id, final_message_id, \
          input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, created_at_ms, started_at_ms, \
-         completed_at_ms, updated_at_ms, steers, merged_into_run_id"
+         completed_at_ms, updated_at_ms, steers, merged_into_run_id, budget"
     };
 }
 macro_rules! attempt_columns {
@@ -179,6 +179,7 @@ fn run(columns: &mut Columns<'_>) -> Result<Run> {
         updated_at: columns.time()?,
         steers: columns.get::<Option<bool>>()?.unwrap_or(false),
         merged_into: columns.maybe_id()?,
+        budget: columns.maybe_json()?,
     })
 }
 

@@ -70,15 +70,15 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> Written
                status, active_attempt_id, retry_at_ms, wait, reason, error_code, error_message, pen_line, pen_pos,
                attempts, last_attempt_id, final_message_id, input_tokens, output_tokens, cache_read_tokens,
                cache_write_tokens, cost_nanos, started_at_ms, completed_at_ms, updated_at_ms,
-               steers, merged_into_run_id)
+               steers, merged_into_run_id, budget)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-               ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38)
+               ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39)
              ON CONFLICT (run_id) DO UPDATE SET
                adapter_id = ?10, status = ?17, active_attempt_id = ?18, retry_at_ms = ?19, wait = ?20, reason = ?21, error_code = ?22,
                error_message = ?23, pen_line = ?24, pen_pos = ?25, attempts = ?26, last_attempt_id = ?27,
                final_message_id = ?28, input_tokens = ?29, output_tokens = ?30, cache_read_tokens = ?31,
                cache_write_tokens = ?32, cost_nanos = ?33, started_at_ms = ?34, completed_at_ms = ?35,
-               updated_at_ms = ?36, merged_into_run_id = ?38",
+               updated_at_ms = ?36, merged_into_run_id = ?38, budget = ?39",
         )?
         .execute(params![
             run.id.bytes(),
@@ -119,6 +119,7 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> Written
             run.updated_at.0,
             run.steers.then_some(1),
             blob(run.merged_into),
+            run.budget.as_ref().map(json).transpose()?,
         ])?;
     Ok(())
 }

@@ -121,6 +121,7 @@ pub(crate) fn run(n: u64, of: u64, no: u32, state: RunState) -> Run {
         place: Place::Tip,
         steers: false,
         merged_into: None,
+        budget: None,
         pen: None,
         state,
         attempts: 0,

@@ -5,6 +5,7 @@
 mod agents;
 mod contract;
 mod data;
+mod digests;
 mod fixtures;
 mod keys;
 mod migrations;

@@ -8,6 +8,7 @@ use mainspring_kernel::store::{Row, SessionRef, StateAt, StatePlace, StateRow, S
 use mainspring_store::SCHEMA_VERSION;
 use rusqlite::Connection;
 
+use crate::digests::digest;
 use crate::fixtures::*;
 use crate::steps::step;
 
@@ -174,7 +175,7 @@ async fn what_was_said_before_there_was_search_is_found_and_branched_from() {
 }
 
 #[tokio::test]
-async fn a_run_from_before_there_were_steps_and_steering_has_neither_and_can_get_them() {
+async fn a_run_from_before_there_were_steps_steering_digests_and_budgets_has_none_and_can_get_them() {
     let folder = tempfile::tempdir().unwrap();
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
@@ -196,10 +197,17 @@ async fn a_run_from_before_there_were_steps_and_steering_has_neither_and_can_get
     let old = run(1, 1, 1, queued());
     assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(old.clone()));
     let fence = lease(&store, 1).await;
-    let merged = Run { merged_into: Some(run_id(2)), ..old };
-    let step = step(1, 1, 1);
-    let rows = vec![row_run(merged.clone()), Row::Step(Box::new(step.clone()))];
+    let budget = Budget { max_steps: Some(9), steps_left: Some(7), ..Budget::default() };
+    let merged = Run { merged_into: Some(run_id(2)), budget: Some(budget), ..old };
+    let (step, digest) = (step(1, 1, 1), digest(1, 2));
+    let rows = vec![
+        row_run(merged.clone()),
+        Row::Step(Box::new(step.clone())),
+        Row::Line(line(1, None, 4)),
+        Row::Digest(Box::new(digest.clone())),
+    ];
     commit(&store, fence, rows, vec![progress(1)]).await.unwrap();
     assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(merged));
     assert_eq!(store.steps(run_id(1)).await.unwrap(), [step]);
+    assert_eq!(store.digest(session_id(1), point(1, 3)).await.unwrap(), Some(digest));
 }

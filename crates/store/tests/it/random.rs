@@ -11,6 +11,7 @@ use mainspring_kernel::store::{
 use mainspring_store::MemoryStore;
 use serde_json::json;
 
+use crate::digests::digest as digest_at;
 use crate::fixtures::*;
 use crate::steps::step as step_of;
 
@@ -295,6 +296,10 @@ async fn everything(store: &dyn Store) -> Vec<String> {
                 ));
                 all.push(format!("leaf {line} {pos} {:?}", store.leaf(of, point(line, pos)).await));
             }
+            for reader in [of, session_id(2)] {
+                let digest = store.digest(reader, point(line, 2)).await.map_err(|_| "lost");
+                all.push(format!("digest {line} {digest:?}"));
+            }
             let turn = store.turn(of, Some(point(n, 1)), point(line, 2)).await.map_err(|_| "lost");
             all.push(format!("turn {line} {turn:?}"));
         }
@@ -393,6 +398,14 @@ async fn drive(seed: u64) {
                     };
                     let seal = steps.chance(20);
                     rows.push(if seal { Row::StepsSeal(known.id) } else { Row::Step(Box::new(taken)) });
+                }
+                if steps.chance(30) {
+                    let of_line = i64::try_from(of * 3 + steps.roll(3)).unwrap();
+                    let digest = digest_at(of_line, u32::try_from(steps.roll(4)).unwrap());
+                    if memory.path(digest.at, None, 1).await.is_ok() {
+                        let made_at = NOW.plus(steps.roll(9));
+                        rows.push(Row::Digest(Box::new(Digest { made_at, ..digest })));
+                    }
                 }
                 let mut events: Vec<NewEvent> = (0..dice.roll(3)).map(|_| dice.event()).collect();
                 for event in &mut events {

@@ -4,14 +4,9 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-/// What the run failed with.
-fn failure(run: &Run) -> String {
-    serde_json::to_value(run).unwrap()["error"]["code"].as_str().unwrap_or_default().to_owned()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_agent_ends_its_turn_and_its_partial_text_is_kept() {
-    let world = World::new("resume").await;
+    let world = world("resume").await;
     let run = world.prompt("a", "one; hang").await;
     world.streams("a", "hanging").await;
     let outcome = soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
@@ -28,7 +23,7 @@ async fn a_cancelled_agent_ends_its_turn_and_its_partial_text_is_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_ignores_a_cancellation_is_killed_with_all_it_started() {
-    let world = World::new("resume").await;
+    let world = world("resume").await;
     let run = world.prompt("a", "spawn; deaf").await;
     world.streams("a", "deaf").await;
     world.grows_to(4).await;
@@ -43,7 +38,7 @@ async fn an_agent_that_ignores_a_cancellation_is_killed_with_all_it_started() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_waits_for_a_permission_is_cancelled() {
-    let world = World::new("resume").await;
+    let world = world("resume").await;
     let run = world.prompt("a", "ask write").await;
     world.asked(run).await;
     soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
@@ -54,7 +49,7 @@ async fn an_agent_that_waits_for_a_permission_is_cancelled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_crashes_fails_its_attempt_and_the_next_gets_a_fresh_one() {
-    let world = World::new("resume").await;
+    let world = world("resume").await;
     let run = world.play("a", "one; tool read; crash").await;
     assert_eq!((run.state.status(), run.attempts), (RunStatus::Failed, 1));
     assert_eq!(failure(&run), "transport_interruption");
@@ -68,7 +63,7 @@ async fn an_agent_that_crashes_fails_its_attempt_and_the_next_gets_a_fresh_one()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_native_session_that_is_gone_is_reconstructed_in_the_second_attempt() {
     for resumes in ["resume", "load"] {
-        let mut world = World::new(resumes).await;
+        let mut world = world(resumes).await;
         world.say("a", "my name is Ada").await;
         let native = world.bindings("a").await[0].native.clone().unwrap();
         std::fs::remove_file(world.folder.path().join("agent").join(native)).unwrap();
@@ -81,7 +76,7 @@ async fn a_native_session_that_is_gone_is_reconstructed_in_the_second_attempt() 
         world.close().await;
     }
     // The process that knew it is still there, and says that it does not any more.
-    let world = World::new("resume").await;
+    let world = world("resume").await;
     world.say("a", "my name is Ada").await;
     let native = world.bindings("a").await[0].native.clone().unwrap();
     std::fs::remove_file(world.folder.path().join("agent").join(native)).unwrap();
@@ -92,7 +87,7 @@ async fn a_native_session_that_is_gone_is_reconstructed_in_the_second_attempt() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silence_is_no_success_and_neither_is_an_odd_end() {
-    let world = World::new("none").await;
+    let world = world("none").await;
     for (reason, status, code) in [
         ("max_tokens", RunStatus::Failed, "max_tokens"),
         ("refusal", RunStatus::Failed, "refusal"),
@@ -131,7 +126,7 @@ async fn an_agent_that_is_not_there_or_does_not_speak_says_why() {
         (|it| it.cwd = Some("/no/such/folder".into()), "invalid_request", "does not exist"),
     ];
     for (change, code, says) in cases {
-        let mut world = World::with("none", change).await;
+        let mut world = world_with("none", change).await;
         world.config.retry.base_ms = 1;
         world.config.retry.max_ms = 1;
         world.reopen().await;
@@ -145,7 +140,7 @@ async fn an_agent_that_is_not_there_or_does_not_speak_says_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_is_cancelled_while_it_starts_has_ended_when_its_run_has() {
-    let world = World::with("none", |it| it.command = Some(vec!["sleep".into(), "1000".into()])).await;
+    let world = world_with("none", |it| it.command = Some(vec!["sleep".into(), "1000".into()])).await;
     let run = world.prompt("a", "hi").await;
     world.grows_to(2).await;
     soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
@@ -156,7 +151,7 @@ async fn an_agent_that_is_cancelled_while_it_starts_has_ended_when_its_run_has()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_processes_are_shut_down() {
-    let world = World::with("resume", |adapter| adapter.idle_ms = Some(1)).await;
+    let world = world_with("resume", |adapter| adapter.idle_ms = Some(1)).await;
     world.say("a", "one").await;
     world.nothing_left().await;
     assert_eq!(world.say("a", "history").await, "one\nhistory\n");
@@ -165,7 +160,7 @@ async fn idle_processes_are_shut_down() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_stops_what_runs_and_leaves_nothing() {
-    let world = World::new("resume").await;
+    let world = world("resume").await;
     world.prompt("a", "spawn; hang").await;
     world.streams("a", "hanging").await;
     world.close().await;
@@ -173,7 +168,7 @@ async fn a_shutdown_stops_what_runs_and_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_daemon_leaves_no_agent_and_the_session_goes_on_after_it() {
-    let mut world = World::new("load").await;
+    let mut world = world("load").await;
     world.node.take().unwrap().close().await;
     let file = world.folder.path().join("mainspring.toml");
     let adapter = &world.config.adapters["agent"];
@@ -216,7 +211,7 @@ async fn a_killed_daemon_leaves_no_agent_and_the_session_goes_on_after_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_opens_once_nothing_acts_that_an_earlier_one_had_started() {
-    let mut world = World::new("none").await;
+    let mut world = world("none").await;
     world.node.take().unwrap().close().await;
     let mark = format!("{}#of-an-earlier-one", world.config.state_dir.display());
     let done = world.folder.path().join("done");

@@ -1,25 +1,15 @@
 //! Real agents, as their makers publish them.
 
-use std::process::Command;
-
 use mainspring_kernel::tasks::Tasks;
 use serde_json::json;
 
 use super::*;
 
-/// Where the agents are installed; installs them if they are not.
-fn installed() -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/install");
-    let output = Command::new(&script).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_agent_of_the_protocols_own_library() {
     let agent = installed().join("node_modules/@agentclientprotocol/sdk/dist/examples/agent.js");
     let command = vec!["node".to_owned(), agent.to_string_lossy().into_owned()];
-    let world = World::with("", |adapter| adapter.command = Some(command.clone())).await;
+    let world = world_with("", |adapter| adapter.command = Some(command.clone())).await;
     let run = world.prompt("a", "improve my project").await;
     let (wait, question) = world.asked(run).await;
     assert!(question.contains("Modifying critical configuration file"), "{question}");
@@ -45,7 +35,7 @@ async fn the_example_agent_of_the_protocols_own_library() {
 async fn opencode(tasks: &Tasks) -> World {
     let base = model::serve(tasks).await;
     let binary = installed().join("node_modules/opencode-linux-x64/bin/opencode");
-    World::with("", |adapter| {
+    world_with("", |adapter| {
         let env = adapter.env.get_or_insert_default();
         let folder = PathBuf::from(&env[FOLDER]);
         let settings = json!({

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_with_text_thoughts_tools_and_progress() {
-    let world = World::new("resume").await;
+    let world = world("resume").await;
     let text = world.say("a", "hello; think tea; tool read; plan write; spend 0.25; bye").await;
     assert_eq!(text, "hello\nbye\n");
     let events = world.events("a").await;
@@ -40,14 +40,14 @@ async fn a_turn_with_text_thoughts_tools_and_progress() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_concerns_another_session_or_is_unknown_is_dropped_and_the_turn_goes_on() {
-    let world = World::new("load").await;
+    let world = world("load").await;
     assert_eq!(world.say("a", "one; noise; two").await, "one\nvendor -32601\ntwo\n");
     world.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_person_decides_what_the_agent_may_do() {
-    let world = World::new("resume").await;
+    let world = world("resume").await;
     for (decision, chosen) in [(Approval::Allowed, "\"yes\""), (Approval::Denied, "\"no\"")] {
         let run = world.prompt("a", "ask write a file; done").await;
         let (wait, question) = world.asked(run).await;
@@ -69,7 +69,7 @@ async fn what_is_decided_without_asking_is_recorded_and_names_its_grant() {
         (Permissions::Deny, Mode::Act, "no"),
         (Permissions::Legacy, Mode::Ask, "no"),
     ] {
-        let world = World::with("none", |adapter| adapter.permissions = Some(permissions)).await;
+        let world = world_with("none", |adapter| adapter.permissions = Some(permissions)).await;
         let run = world.send(RunRequest { mode, ..request("a", "ask write") }).await;
         assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
         assert_eq!(world.last("a").await.text(), format!("\"selected\" \"{chosen}\"\n"));
@@ -91,7 +91,7 @@ async fn a_session_goes_on_with_all_it_knows_in_the_same_process_and_in_the_next
     for (resumes, fidelity) in
         [("resume", Fidelity::Native), ("load", Fidelity::Native), ("none", Fidelity::Reconstructed)]
     {
-        let mut world = World::new(resumes).await;
+        let mut world = world(resumes).await;
         world.say("a", "my name is Ada").await;
         let heard = world.say("a", "history").await;
         assert_eq!(heard, "my name is Ada\nhistory\n", "{resumes}");
@@ -114,7 +114,7 @@ async fn a_session_goes_on_with_all_it_knows_in_the_same_process_and_in_the_next
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_work_side_by_side_in_processes_of_their_own_and_do_not_mix() {
-    let world = World::with("resume", |adapter| adapter.max_processes = Some(4)).await;
+    let world = world_with("resume", |adapter| adapter.max_processes = Some(4)).await;
     let runs: Vec<RunId> = {
         let mut runs = vec![];
         for no in 0..4 {
@@ -148,7 +148,7 @@ async fn sessions_work_side_by_side_in_processes_of_their_own_and_do_not_mix() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_model_is_chosen_where_the_agent_offers_it() {
-    let world = World::new("resume").await;
+    let world = world("resume").await;
     let with_model = |key: &str, model: &str| {
         let mut request = request(key, "history");
         request.options.model = Some(model.into());
@@ -172,7 +172,7 @@ async fn the_model_is_chosen_where_the_agent_offers_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn instructions_are_told_once_and_other_ones_are_another_session() {
-    let world = World::new("resume").await;
+    let world = world("resume").await;
     let with = |system: &str| {
         let mut request = request("a", "history");
         request.options.system_prompt = Some(system.into());
@@ -196,10 +196,10 @@ async fn instructions_are_told_once_and_other_ones_are_another_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_authenticates_in_the_way_it_is_told() {
-    let world = World::with("none", |adapter| adapter.auth_method = Some("token".into())).await;
+    let world = world_with("none", |adapter| adapter.auth_method = Some("token".into())).await;
     assert_eq!(world.say("a", "hi").await, "hi\n");
     world.close().await;
-    let world = World::with("none", |adapter| adapter.auth_method = Some("magic".into())).await;
+    let world = world_with("none", |adapter| adapter.auth_method = Some("magic".into())).await;
     let run = serde_json::to_string(&world.play("a", "hi").await).unwrap();
     assert!(run.contains("authentication") && run.contains("it has token"), "{run}");
     world.close().await;
@@ -207,7 +207,7 @@ async fn an_agent_authenticates_in_the_way_it_is_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_sessions_run_side_by_side_and_those_behind_them_are_cancelled_at_once() {
-    let world = World::with("resume", |adapter| adapter.max_processes = Some(8)).await;
+    let world = world_with("resume", |adapter| adapter.max_processes = Some(8)).await;
     let mut running = vec![];
     for no in 0..8 {
         running.push(world.prompt(&format!("r{no}"), "hang").await);
@@ -235,7 +235,7 @@ async fn eight_sessions_run_side_by_side_and_those_behind_them_are_cancelled_at_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_text_arrives_whole() {
-    let world = World::new("none").await;
+    let world = world("none").await;
     let text = world.say("a", "flood 20000").await;
     assert_eq!(text, "0123456789".repeat(20_000));
     world.close().await;

@@ -1,42 +1,35 @@
-//! What a native session is told: the prompt, and what it cannot know.
+//! What a native session is told before its first prompt: what it cannot know.
 
-use agent_client_protocol::v1::schema::ContentBlock;
-use mainspring_core::{Block, Failure, Message, MessageStatus, Role};
+use mainspring_core::{Message, MessageStatus, Role};
 
 /// How much of a path's text is handed to a fresh native session: the last of it.
 const CONTEXT: usize = 200 << 10;
 
-/// The prompt as the agent gets it.
-pub(super) fn prompt(message: &Message) -> Result<Vec<ContentBlock>, Failure> {
-    message
-        .content
-        .iter()
-        .filter_map(|block| match block {
-            Block::Text { text } => Some(Ok(ContentBlock::from(text.as_str()))),
-            Block::Attachment { .. } => Some(Err(Failure::new(
-                "adapter_incompatible",
-                "attachments cannot be handed to this agent; put the file's path into the prompt instead",
-            ))),
-            _ => None,
-        })
-        .collect()
+/// What a new native session is told first.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Preface {
+    /// Nothing, where there is nothing to be told.
+    pub(super) text: Option<String>,
+    /// A conversation is part of it.
+    pub(super) reconstructed: bool,
 }
 
-/// What is said before the prompt to a native session that has not heard it: instructions, and the conversation so
-/// far. The second is true when there is a conversation.
-pub(super) fn preface(system_prompt: Option<&str>, path: &[impl AsRef<Message>]) -> (Option<String>, bool) {
-    let transcript = transcript(path);
-    let instructions = system_prompt.filter(|text| !text.is_empty());
-    let instructions = instructions.map(|text| format!("<instructions>\n{text}\n</instructions>"));
-    let reconstructed = transcript.is_some();
-    let transcript = transcript.map(|text| {
-        format!(
-            "<conversation>\n{text}</conversation>\nThe conversation above took place before this session was opened. \
-             Go on from there: what follows is the next message."
-        )
-    });
-    let parts: Vec<String> = instructions.into_iter().chain(transcript).collect();
-    ((!parts.is_empty()).then(|| parts.join("\n\n")), reconstructed)
+impl Preface {
+    /// Instructions, and the conversation so far.
+    pub(super) fn of(system_prompt: Option<&str>, path: &[impl AsRef<Message>]) -> Self {
+        let transcript = transcript(path);
+        let instructions = system_prompt.filter(|text| !text.is_empty());
+        let instructions = instructions.map(|text| format!("<instructions>\n{text}\n</instructions>"));
+        let reconstructed = transcript.is_some();
+        let transcript = transcript.map(|text| {
+            format!(
+                "<conversation>\n{text}</conversation>\nThe conversation above took place before this session was \
+                 opened. Go on from there: what follows is the next message."
+            )
+        });
+        let parts: Vec<String> = instructions.into_iter().chain(transcript).collect();
+        Self { text: (!parts.is_empty()).then(|| parts.join("\n\n")), reconstructed }
+    }
 }
 
 /// The text of the messages before the last, which is the prompt. Failed and cancelled ones are not part of it.
@@ -69,7 +62,7 @@ fn transcript(path: &[impl AsRef<Message>]) -> Option<String> {
 mod tests {
     use std::sync::Arc;
 
-    use mainspring_core::{MessageId, SessionId, Time};
+    use mainspring_core::{Block, MessageId, SessionId, Time};
 
     use super::*;
 
@@ -95,9 +88,9 @@ mod tests {
             said(Role::Assistant, MessageStatus::Failed, "half a"),
             said(Role::User, MessageStatus::Completed, "what is my name?"),
         ];
-        let (told, reconstructed) = preface(Some("be kind"), &path);
-        assert!(reconstructed);
-        insta::assert_snapshot!(told.unwrap(), @r"
+        let told = Preface::of(Some("be kind"), &path);
+        assert!(told.reconstructed);
+        insta::assert_snapshot!(told.text.unwrap(), @r"
         <instructions>
         be kind
         </instructions>
@@ -109,8 +102,9 @@ mod tests {
         </conversation>
         The conversation above took place before this session was opened. Go on from there: what follows is the next message.
         ");
-        assert_eq!(preface(None, &path[..1]), (None, false));
-        assert_eq!(preface(Some(""), &path[..0]), (None, false));
+        let nothing = Preface { text: None, reconstructed: false };
+        assert_eq!(Preface::of(None, &path[..1]), nothing);
+        assert_eq!(Preface::of(Some(""), &path[..0]), nothing);
     }
 
     #[test]

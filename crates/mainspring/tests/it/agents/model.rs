@@ -1,12 +1,14 @@
 //! A model that real agents are given: Chat Completions over HTTP, and what it says is what it was told to.
 //!
-//! `RUN command` makes it call the agent's shell tool, `HANG` makes it stream a word and then nothing, anything else it
-//! answers with all that people have said so far.
+//! `RUN command` makes it call the agent's shell tool, `HANG` makes it stream a word and then nothing, `MODEL` makes it
+//! say which model it was asked to be, `IMAGES` how many it sees, `FAIL status` makes it fail; anything else it answers
+//! with all that people have said so far.
 
 use std::convert::Infallible;
 
 use axum::Router;
 use axum::extract::Json;
+use axum::http::StatusCode;
 use axum::response::sse::{Event, Sse};
 use axum::routing::post;
 use futures_util::stream::{self, Stream, StreamExt};
@@ -14,7 +16,7 @@ use mainspring_kernel::tasks::Tasks;
 use serde_json::{Value, json};
 
 /// A model server on a free port, and the base address that agents are given.
-pub(super) async fn serve(tasks: &Tasks) -> String {
+pub(crate) async fn serve(tasks: &Tasks) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}/v1", listener.local_addr().unwrap());
     let router = Router::new().route("/v1/chat/completions", post(complete));
@@ -22,7 +24,14 @@ pub(super) async fn serve(tasks: &Tasks) -> String {
     base
 }
 
-async fn complete(Json(body): Json<Value>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+async fn complete(
+    Json(body): Json<Value>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, (StatusCode, Json<Value>)> {
+    let said = body["messages"].as_array().and_then(|messages| messages.last()).map(content);
+    if let Some((_, status)) = said.as_deref().and_then(|said| said.split_once("FAIL ")) {
+        let status = StatusCode::from_bytes(&status.as_bytes()[..3]).unwrap();
+        return Err((status, Json(json!({"error": {"message": "it was told to fail", "type": "told"}}))));
+    }
     let (deltas, ends) = answer(&body);
     let chunk = |delta: Value, reason: Value| {
         let choice = json!({"index": 0, "delta": delta, "finish_reason": reason});
@@ -45,7 +54,7 @@ async fn complete(Json(body): Json<Value>) -> Sse<impl Stream<Item = Result<Even
             std::future::pending::<()>().await;
         }
     });
-    Sse::new(stream::iter(events).map(Ok).chain(rest.filter_map(async |()| None)))
+    Ok(Sse::new(stream::iter(events).map(Ok).chain(rest.filter_map(async |()| None))))
 }
 
 /// What is streamed, and why it ends; never, if there is no reason.
@@ -54,18 +63,29 @@ fn answer(body: &Value) -> (Vec<Value>, Option<&'static str>) {
     let last = messages.last().cloned().unwrap_or_default();
     let text = |text: &str| json!({"role": "assistant", "content": text});
     let said = content(&last);
+    // What a new native session is told first is no command.
+    let asked = said.rsplit("what follows is the next message.").next().unwrap_or_default();
     if last["role"] == "tool" {
         return (vec![text("the tool said: "), text(&said)], Some("stop"));
     }
     let has_tools = body["tools"].as_array().is_some_and(|tools| !tools.is_empty());
-    if let Some((_, command)) = said.split_once("RUN ").filter(|_| has_tools) {
+    if let Some((_, command)) = asked.split_once("RUN ").filter(|_| has_tools) {
         let arguments = json!({"command": command.trim(), "description": "runs it"}).to_string();
         let call = json!({"index": 0, "id": "call_1", "type": "function",
                           "function": {"name": "bash", "arguments": arguments}});
         return (vec![json!({"role": "assistant", "tool_calls": [call]})], Some("tool_calls"));
     }
-    if said.contains("HANG") && has_tools {
+    if asked.contains("HANG") && has_tools {
         return (vec![text("hanging")], None);
+    }
+    if asked.contains("MODEL") {
+        let model = body["model"].as_str().unwrap_or_default();
+        return (vec![text(&format!("the model is {model}"))], Some("stop"));
+    }
+    if asked.contains("IMAGES") {
+        let parts = last["content"].as_array().into_iter().flatten();
+        let images = parts.filter(|part| part["type"] == "image_url").count();
+        return (vec![text(&format!("images: {images}"))], Some("stop"));
     }
     let people = messages.iter().filter(|message| message["role"] == "user").map(content);
     (vec![text("heard: "), text(&people.collect::<Vec<_>>().join(" / "))], Some("stop"))

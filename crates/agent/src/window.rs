@@ -1,0 +1,39 @@
+//! Windows: how many tokens a model takes, by the beginning of its name. Those that are built in are what providers said
+//! when this was written; what the user writes wins.
+
+/// The built-in windows: beginning of the name, tokens of prompt and answer together.
+const BUILT_IN: [(&str, u64); 14] = [
+    ("claude-", 200_000),
+    ("gpt-3.5", 16_385),
+    ("gpt-4", 8_192),
+    ("gpt-4-turbo", 128_000),
+    ("gpt-4o", 128_000),
+    ("gpt-4.1", 1_047_576),
+    ("gpt-5", 400_000),
+    ("o1", 200_000),
+    ("o3", 200_000),
+    ("o4-mini", 200_000),
+    ("gemini-1.5", 1_048_576),
+    ("gemini-2", 1_048_576),
+    ("gemini-3", 1_048_576),
+    ("deepseek-", 128_000),
+];
+
+/// How many tokens a model takes, if that is known.
+pub fn window(model: &str) -> Option<u64> {
+    let known = BUILT_IN.iter().filter(|(name, _)| model.starts_with(name));
+    known.max_by_key(|(name, _)| name.len()).map(|(_, tokens)| *tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_name_wins() {
+        assert_eq!(window("gpt-4o-mini"), Some(128_000));
+        assert_eq!(window("gpt-4-0613"), Some(8_192));
+        assert_eq!(window("claude-sonnet-4-5"), Some(200_000));
+        assert_eq!(window("unheard-of"), None);
+    }
+}

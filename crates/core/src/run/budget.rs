@@ -1,0 +1,77 @@
+//! Budgets: what a run may still use.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Cost, RunLimits, Time, Usage};
+
+/// What a run may use in all, with what was granted on the way, and what is left of it. What is absent has no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct Budget {
+    /// Model calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_steps: Option<u32>,
+    /// Those that are left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps_left: Option<u32>,
+    /// Tokens, read and written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// Those that are left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_left: Option<u64>,
+    /// Money.
+    #[serde(rename = "maxCostUsd", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
+    pub max_cost: Option<Cost>,
+    /// What is left of it.
+    #[serde(rename = "costUsdLeft", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
+    pub cost_left: Option<Cost>,
+    /// When its time is over.
+    #[serde(rename = "endsAtMs", skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<Time>,
+}
+
+impl Budget {
+    /// What `limits`, each granted `times` over, leave to a run that began at `since` and has used this; none if nothing
+    /// is limited.
+    pub fn of(limits: &RunLimits, times: u32, steps: u32, usage: &Usage, since: Time) -> Option<Self> {
+        let granted = |limit: u64| limit.saturating_mul(u64::from(times));
+        let max_steps = limits.max_steps.map(|max| max.saturating_mul(times));
+        let max_tokens = limits.max_tokens.map(granted);
+        let max_cost = limits.max_cost.map(|max| Cost(granted(max.0)));
+        let budget = Self {
+            max_steps,
+            steps_left: max_steps.map(|max| max.saturating_sub(steps)),
+            max_tokens,
+            tokens_left: max_tokens.map(|max| max.saturating_sub(usage.tokens())),
+            max_cost,
+            cost_left: max_cost.map(|max| Cost(max.0.saturating_sub(usage.cost.0))),
+            ends_at: limits.max_time.map(|max| since.plus(granted(max))),
+        };
+        (budget != Self::default()).then_some(budget)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_what_was_granted_without_what_was_used() {
+        let limits = RunLimits {
+            max_steps: Some(3),
+            max_tokens: Some(100),
+            max_cost: Some(Cost::from(0.5)),
+            max_time: Some(1_000),
+            ask: Some(true),
+        };
+        let usage = Usage { input_tokens: 90, output_tokens: 20, cost: Cost::from(0.2), ..Usage::default() };
+        let json = |times| serde_json::to_string(&Budget::of(&limits, times, 2, &usage, Time(5))).unwrap();
+        insta::assert_snapshot!(json(1), @r#"{"maxSteps":3,"stepsLeft":1,"maxTokens":100,"tokensLeft":0,"maxCostUsd":0.5,"costUsdLeft":0.3,"endsAtMs":1005}"#);
+        insta::assert_snapshot!(json(2), @r#"{"maxSteps":6,"stepsLeft":4,"maxTokens":200,"tokensLeft":90,"maxCostUsd":1.0,"costUsdLeft":0.8,"endsAtMs":2005}"#);
+        assert_eq!(Budget::of(&RunLimits::default(), 1, 2, &usage, Time(5)), None);
+    }
+}

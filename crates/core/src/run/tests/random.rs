@@ -1,0 +1,174 @@
+//! Any commands in any order.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::Cancellation;
+
+/// What the properties draw from. More of what moves a run forward, so that sequences get far.
+const COMMANDS: &[&str] = &[
+    "start",
+    "start",
+    "start",
+    "start",
+    "open",
+    "open",
+    "open",
+    "open",
+    "open a1",
+    "open a2",
+    "open a9",
+    "ask input",
+    "ask input held",
+    "ask approval w2",
+    "ask approval w2 held",
+    "ask a1 input",
+    "lapse",
+    "lapse a1",
+    "input",
+    "input",
+    "input w2",
+    "input w9",
+    "allow w2",
+    "allow w2",
+    "deny w2",
+    "allow",
+    "resume",
+    "resume",
+    "resume",
+    "resume a1",
+    "cancel",
+    "dispatch",
+    "dispatch acknowledged",
+    "dispatch unsent",
+    "dispatch a1",
+    "finish ok",
+    "finish a1 ok",
+    "finish a2 ok",
+    "finish a9 stopped",
+    "finish stopped",
+    "finish killed",
+    "finish failed",
+    "finish timed_out",
+    "finish orphaned",
+    "finish failed again",
+    "finish failed again",
+    "finish failed again",
+    "finish orphaned again",
+    "finish timed_out again",
+    "finish running",
+    "finish queued again",
+    "finish succeeded",
+    "retry",
+    "retry",
+    "retry",
+    "spend 1",
+    "spend 7",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn the_invariants_hold_after_any_commands(
+        script in prop::collection::vec(prop::sample::select(COMMANDS), 0..60),
+    ) {
+        let mut world = World::new();
+        for command in script {
+            let before = world.clone();
+            let result = world.step(command);
+            check_step(&before, command, &result, &world)?;
+            check_state(&world)?;
+        }
+    }
+}
+
+/// What a command may do.
+fn check_step(
+    before: &World,
+    command: &str,
+    result: &Result<Vec<Body>, Refusal>,
+    after: &World,
+) -> Result<(), TestCaseError> {
+    let (was, is) = (before.run.state.status(), after.run.state.status());
+    let silent = result.as_ref().map_or(true, Vec::is_empty);
+    if silent {
+        prop_assert_eq!(before, after, "what makes no event changes nothing");
+    }
+    if was.is_final() {
+        prop_assert!(silent, "{} is final", was);
+    }
+    if was.is_settled() && !silent {
+        prop_assert_eq!((command, is), ("retry", RunStatus::Queued), "{} is settled", was);
+    }
+    if was == RunStatus::Cancelling {
+        let ends = [RunStatus::Cancelling, RunStatus::Cancelled, RunStatus::Orphaned];
+        prop_assert!(ends.contains(&is), "a run that is being stopped became {}", is);
+    }
+    if let Some(by) = by(command).filter(|by| before.run.state.holder() != Some(*by)) {
+        let refused = matches!(
+            result,
+            Err(Refusal::StaleAttempt { by: named, .. } | Refusal::NoAuthority { by: named, .. }) if *named == by
+        );
+        prop_assert!(refused, "{} has no authority: {:?}", by, result);
+    }
+    for (was, is) in before.attempts.iter().zip(&after.attempts) {
+        if was.status.is_ended() {
+            prop_assert_eq!(was, is, "an ended attempt never changes again");
+        }
+        let stages = |attempt: &Attempt| {
+            let Cancellation { requested_at, dispatched_at, acknowledged_at } = attempt.cancellation;
+            [requested_at, dispatched_at, acknowledged_at]
+        };
+        for (was, is) in stages(was).into_iter().zip(stages(is)) {
+            prop_assert!(was.is_none() || was == is, "a stage of a cancellation was taken back");
+        }
+    }
+    Ok(())
+}
+
+/// What is true in between.
+fn check_state(world: &World) -> Result<(), TestCaseError> {
+    let World { run, attempts, events, .. } = world;
+    let status = run.state.status();
+
+    let live: Vec<&Attempt> = attempts.iter().filter(|attempt| !attempt.status.is_ended()).collect();
+    prop_assert!(live.len() <= 1, "two attempts are live");
+    prop_assert_eq!(
+        live.first().map(|attempt| (attempt.id, attempt.status)),
+        run.state.holder().map(|id| (id, status))
+    );
+    prop_assert_eq!(run.state.holder().is_some(), !status.is_ended() && status != RunStatus::Queued);
+    if let Some(holder) = run.state.holder() {
+        prop_assert_eq!(Some(holder), attempts.last().map(|attempt| attempt.id));
+    }
+
+    let mut previous = None;
+    for (attempt, no) in attempts.iter().zip(1..) {
+        prop_assert_eq!((attempt.no, attempt.resume_from), (no, previous));
+        prop_assert_eq!(attempt.completed_at.is_some(), attempt.status.is_ended());
+        prop_assert_eq!(attempt.error.is_some(), attempt.status.is_settled());
+        prop_assert!(
+            attempts.iter().filter(|other| other.id == attempt.id).count() == 1,
+            "an id was given twice"
+        );
+        previous = Some(attempt.id);
+    }
+    prop_assert_eq!((run.attempts as usize, run.last_attempt), (attempts.len(), previous));
+    prop_assert_eq!(run.started_at, attempts.first().map(|attempt| attempt.created_at));
+
+    prop_assert_eq!(run.completed_at.is_some(), status.is_ended());
+    prop_assert_eq!(run.state.error().is_some(), status.is_settled());
+    let used = attempts.iter().fold(Usage::default(), |sum, attempt| sum + attempt.usage);
+    prop_assert_eq!(run.usage, used);
+
+    let count = |kinds: [&str; 2]| events.iter().filter(|body| kinds.contains(&body.kind())).count();
+    let asked = count(["input.requested", "approval.requested"]);
+    let closed = count(["input.provided", "approval.resolved"]);
+    prop_assert_eq!(
+        asked - closed,
+        usize::from(run.state.wait().is_some_and(|wait| wait.answer.is_none())),
+        "a wait closes once, with its run"
+    );
+    Ok(())
+}

@@ -1,0 +1,446 @@
+//! Control tools: what an agent may do with sessions and runs, by the names and in the form that its tools know.
+//!
+//! An answer is `{"ok": true, …}` or `{"ok": false, "error": {"code", "message"}}`.
+
+use mainspring_client::{Client, Prompt, SessionList, Target};
+use mainspring_core::{
+    ArtifactRole, AttemptId, Block, Mode, Position, RunId, RunOptions, SessionId, SessionStatus,
+};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::{Shared, told};
+
+mod forms;
+
+/// The client of messages that agents send and that name none.
+const CLIENT: &str = "omi-control-tools";
+
+/// Their names.
+const NAMES: [&str; 6] = [
+    "list_agent_sessions",
+    "get_agent_run",
+    "cancel_agent_run",
+    "inspect_agent_artifacts",
+    "send_agent_message",
+    "delegate_agent",
+];
+
+/// True for a tool that is answered here and not by the host.
+pub(super) fn is_control_tool(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
+/// What a tool answers, or a stable code and a sentence.
+type Answer = Result<Map<String, Value>, (String, String)>;
+
+/// Carries a tool out for `owner`; `session` is the one whose run calls it.
+pub(super) async fn call(
+    shared: &Shared,
+    owner: &str,
+    session: Option<SessionId>,
+    name: &str,
+    input: Value,
+) -> String {
+    let tools = Tools { shared, owner, session };
+    let answer = match name {
+        "list_agent_sessions" => tools.list(input).await,
+        "get_agent_run" => tools.get(input).await,
+        "cancel_agent_run" => tools.cancel(input).await,
+        "inspect_agent_artifacts" => tools.artifacts(input).await,
+        "send_agent_message" => Box::pin(tools.send(input)).await,
+        "delegate_agent" => {
+            Err(failed("control_tool_failed", "work cannot be delegated yet; use send_agent_message"))
+        }
+        other => Err(failed("unknown_control_tool", format!("there is no control tool {other:?}"))),
+    };
+    let answer = match answer {
+        Ok(mut answer) => {
+            answer.insert("ok".into(), true.into());
+            Value::Object(answer)
+        }
+        Err((code, message)) => json!({"ok": false, "error": {"code": code, "message": message}}),
+    };
+    answer.to_string()
+}
+
+fn failed(code: &str, message: impl Into<String>) -> (String, String) {
+    (code.to_owned(), message.into())
+}
+
+fn object(value: Value) -> Answer {
+    match value {
+        Value::Object(object) => Ok(object),
+        _ => Ok(Map::new()),
+    }
+}
+
+fn read<T: DeserializeOwned>(input: Value) -> Result<T, (String, String)> {
+    let input = if input.is_null() { json!({}) } else { input };
+    serde_json::from_value(input).map_err(|error| failed("invalid_tool_input", error.to_string()))
+}
+
+/// How many of something, at most `most`.
+fn limit(given: Option<usize>, default: usize, most: usize) -> Result<usize, (String, String)> {
+    match given {
+        None => Ok(default),
+        Some(limit) if (1..=most).contains(&limit) => Ok(limit),
+        Some(_) => Err(failed("invalid_tool_input", format!("a limit is from 1 to {most}"))),
+    }
+}
+
+struct Tools<'a> {
+    shared: &'a Shared,
+    owner: &'a str,
+    session: Option<SessionId>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct List {
+    owner_id: Option<String>,
+    status: Option<SessionStatus>,
+    surface_kind: Option<String>,
+    limit: Option<usize>,
+    before_updated_at_ms: Option<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Get {
+    run_id: String,
+    owner_id: Option<String>,
+    include_events: Option<bool>,
+    event_limit: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Cancel {
+    run_id: String,
+    owner_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Inspect {
+    session_id: Option<String>,
+    run_id: Option<String>,
+    attempt_id: Option<String>,
+    owner_id: Option<String>,
+    role: Option<ArtifactRole>,
+    limit: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Send {
+    session_id: String,
+    prompt: String,
+    owner_id: Option<String>,
+    mode: Option<Mode>,
+    adapter_id: Option<String>,
+    cwd: Option<String>,
+    model: Option<String>,
+    request_id: Option<String>,
+    client_id: Option<String>,
+}
+
+impl Tools<'_> {
+    async fn list(&self, input: Value) -> Answer {
+        let input: List = read(input)?;
+        self.check_owner(input.owner_id.as_deref())?;
+        let list = SessionList {
+            status: input.status,
+            surface_kind: input.surface_kind,
+            limit: Some(limit(input.limit, 50, 200)?),
+            // The smallest id there is: everything strictly before this moment.
+            before: input.before_updated_at_ms.map(|at| format!("{at}.ses_{:032x}", 0)),
+            ..SessionList::default()
+        };
+        let page = self.ask(|client| {
+            let list = &list;
+            async move { client.session_list(list).await }
+        });
+        let mut sessions = vec![];
+        for listed in page.await?.items {
+            let latest = match &listed.latest_run {
+                Some(run) => self.run_form(run).await?,
+                None => Value::Null,
+            };
+            let active = match &listed.latest_run {
+                Some(run) if !run.state.status().is_ended() => {
+                    let id = listed.session.id.to_string();
+                    let snapshot = self.ask(|client| {
+                        let id = &id;
+                        async move { client.session_snapshot(id).await }
+                    });
+                    match snapshot.await?.active_run {
+                        Some(run) => self.run_form(&run).await?,
+                        None => Value::Null,
+                    }
+                }
+                _ => Value::Null,
+            };
+            sessions.push(json!({
+                "session": forms::session(&listed.session),
+                "latestRun": latest,
+                "activeRun": active,
+                "adapterBindings": self.bindings(listed.session.id).await?,
+            }));
+        }
+        object(json!({"sessions": sessions}))
+    }
+
+    async fn get(&self, input: Value) -> Answer {
+        let input: Get = read(input)?;
+        self.check_owner(input.owner_id.as_deref())?;
+        let events = match input.include_events.unwrap_or(true) {
+            true => limit(input.event_limit, 100, 500)?,
+            false => 0,
+        };
+        let run = self.run(&input.run_id).await?;
+        let session = run.session.to_string();
+        let session = self.ask(|client| {
+            let session = &session;
+            async move { client.session_get(session).await }
+        });
+        let id = run.id;
+        object(json!({
+            "session": forms::session(&session.await?),
+            "run": self.run_form(&run).await?,
+            "attempts": self.attempts(id).await?,
+            "adapterBindings": self.bindings(run.session).await?,
+            "artifacts": self.run_artifacts(id, 200).await?.iter().map(forms::artifact).collect::<Vec<_>>(),
+            "events": self.events(id, events).await?,
+            "parentDelegations": [],
+            "childDelegations": [],
+        }))
+    }
+
+    async fn cancel(&self, input: Value) -> Answer {
+        let input: Cancel = read(input)?;
+        self.check_owner(input.owner_id.as_deref())?;
+        let run = self.run(&input.run_id).await?.id;
+        let cancellation = self.ask(|client| async move { client.run_cancel(run).await }).await?;
+        let run = self.run(&input.run_id).await?;
+        object(json!({
+            "cancellation": cancellation,
+            "run": self.run_form(&run).await?,
+            "attempts": self.attempts(run.id).await?,
+        }))
+    }
+
+    async fn artifacts(&self, input: Value) -> Answer {
+        let input: Inspect = read(input)?;
+        self.check_owner(input.owner_id.as_deref())?;
+        let most = limit(input.limit, 50, 200)?;
+        let found = match (&input.session_id, &input.run_id, &input.attempt_id) {
+            (Some(session), None, None) => {
+                let session: SessionId =
+                    session.parse().map_err(|_| failed("not_found", format!("no session {session:?}")))?;
+                let session = session.to_string();
+                let page = self.ask(|client| {
+                    let session = &session;
+                    async move { client.session_artifacts(session, Some(200)).await }
+                });
+                page.await?.items
+            }
+            (None, Some(run), None) => self.run_artifacts(run_id(run)?, 200).await?,
+            (None, None, Some(attempt)) => {
+                let id: AttemptId =
+                    attempt.parse().map_err(|_| failed("not_found", format!("no attempt {attempt:?}")))?;
+                let run = self.shared.attempts.run_of(id).ok_or_else(|| {
+                    failed("not_found", format!("{attempt} is not one of this host's latest; name its run"))
+                })?;
+                let mut found = self.run_artifacts(run, 200).await?;
+                found.retain(|artifact| artifact.attempt == Some(id));
+                found
+            }
+            _ => {
+                let message = "name exactly one of sessionId, runId and attemptId";
+                return Err(failed("invalid_tool_input", message));
+            }
+        };
+        let fits =
+            |artifact: &&mainspring_core::Artifact| input.role.is_none_or(|role| role == artifact.role);
+        let artifacts: Vec<Value> = found.iter().filter(fits).take(most).map(forms::artifact).collect();
+        object(json!({"artifacts": artifacts}))
+    }
+
+    async fn send(&self, input: Value) -> Answer {
+        let input: Send = read(input)?;
+        self.check_owner(input.owner_id.as_deref())?;
+        let session: SessionId = input
+            .session_id
+            .parse()
+            .map_err(|_| failed("not_found", format!("no session {:?}", input.session_id)))?;
+        if self.session == Some(session) {
+            let message = "a run cannot wait for another of its own session: it would wait for itself";
+            return Err(failed("would_deadlock", message));
+        }
+        let adapter =
+            input.adapter_id.map(|name| self.shared.options.aliases.get(&name).cloned().unwrap_or(name));
+        let prompt = Prompt {
+            session: Target { session_id: Some(session), ..Target::default() },
+            prompt: vec![Block::text(input.prompt)],
+            adapter,
+            mode: input.mode.unwrap_or(Mode::Ask),
+            options: RunOptions { model: input.model, cwd: input.cwd, ..RunOptions::default() },
+            client_id: Some(input.client_id.unwrap_or_else(|| CLIENT.into())),
+            request_id: Some(input.request_id.unwrap_or_else(|| self.shared.ids.secret())),
+            ..Prompt::default()
+        };
+        let accepted = self.ask(|client| {
+            let prompt = &prompt;
+            async move { client.run_create(prompt).await }
+        });
+        let run = accepted.await?.run.id;
+        self.ended(run).await?;
+        let ended = self.run(&run.to_string()).await?;
+        let session = session.to_string();
+        let session = self.ask(|client| {
+            let session = &session;
+            async move { client.session_get(session).await }
+        });
+        let attempts = self.attempts(run).await?;
+        let text =
+            super::follow::said(self.shared, self.owner, &ended).await.map_err(|error| told(&error))?;
+        object(json!({
+            "session": forms::session(&session.await?),
+            "run": self.run_form(&ended).await?,
+            "attempt": attempts.last(),
+            "adapterSessionId": self.native(&ended).await?,
+            "terminalStatus": ended.state.status(),
+            "text": text,
+        }))
+    }
+
+    /// Resolves once a run has ended.
+    async fn ended(&self, run: RunId) -> Result<(), (String, String)> {
+        loop {
+            let (client, no) = self.shared.link.client(self.owner);
+            let mut events = client.run_events(run, None).give_up_after(1);
+            loop {
+                match events.next().await {
+                    None => return Ok(()),
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) if error.is_gone() && self.shared.link.renewed(no).await => break,
+                    Some(Err(error)) => return Err(told(&error)),
+                }
+            }
+        }
+    }
+
+    /// Refuses another owner than the one the agent acts for: what is another's is not found.
+    fn check_owner(&self, named: Option<&str>) -> Result<(), (String, String)> {
+        match named {
+            Some(named) if named != self.owner => Err(failed("not_found", format!("no owner {named:?}"))),
+            _ => Ok(()),
+        }
+    }
+
+    async fn ask<T, F>(&self, ask: impl Fn(Client) -> F) -> Result<T, (String, String)>
+    where
+        F: Future<Output = Result<T, mainspring_client::Error>>,
+    {
+        self.shared.link.ask(self.owner, ask).await.map_err(|error| told(&error))
+    }
+
+    async fn run(&self, id: &str) -> Result<mainspring_core::Run, (String, String)> {
+        let id = run_id(id)?;
+        self.ask(|client| async move { client.run_get(id).await }).await
+    }
+
+    async fn attempts(&self, run: RunId) -> Result<Vec<Value>, (String, String)> {
+        let attempts = self.ask(|client| async move { client.run_attempts(run).await }).await?;
+        Ok(attempts.iter().map(forms::attempt).collect())
+    }
+
+    async fn run_artifacts(
+        &self,
+        run: RunId,
+        limit: usize,
+    ) -> Result<Vec<mainspring_core::Artifact>, (String, String)> {
+        Ok(self.ask(|client| async move { client.run_artifacts(run, Some(limit)).await }).await?.items)
+    }
+
+    /// The last `limit` events of a run.
+    async fn events(&self, run: RunId, limit: usize) -> Result<Vec<Value>, (String, String)> {
+        let (mut last, mut after) = (vec![], Position::START);
+        if limit == 0 {
+            return Ok(vec![]);
+        }
+        loop {
+            let page =
+                self.ask(|client| async move { client.run_history(run, after, Some(500)).await }).await?;
+            last.extend(page.items);
+            last.drain(..last.len().saturating_sub(limit));
+            match page.next.and_then(|next| next.parse().ok()) {
+                Some(next) => after = next,
+                None => break,
+            }
+        }
+        Ok(last.iter().map(forms::event).collect())
+    }
+
+    async fn bindings(&self, session: SessionId) -> Result<Vec<Value>, (String, String)> {
+        let ask = |client: Client| async move { client.binding_list(&session.to_string()).await };
+        Ok(self.ask(ask).await?.iter().map(forms::binding).collect())
+    }
+
+    /// The agent's own name for the session of a run.
+    async fn native(&self, run: &mainspring_core::Run) -> Result<Option<String>, (String, String)> {
+        let (id, session) = (run.id, run.session);
+        let attempts = self.ask(|client| async move { client.run_attempts(id).await }).await?;
+        let used = attempts.last().and_then(|attempt| attempt.binding);
+        let ask = |client: Client| async move { client.binding_list(&session.to_string()).await };
+        let bindings = self.ask(ask).await?;
+        Ok(bindings.into_iter().find(|binding| Some(binding.id) == used).and_then(|binding| binding.native))
+    }
+
+    /// A run, with what it was asked and what it said.
+    async fn run_form(&self, run: &mainspring_core::Run) -> Result<Value, (String, String)> {
+        let session = run.session.to_string();
+        let text = async |message: Option<mainspring_core::MessageId>| {
+            let Some(message) = message else { return Ok(None) };
+            let ask = |client: Client| {
+                let session = &session;
+                async move { client.session_message(session, message).await }
+            };
+            match self.shared.link.ask(self.owner, ask).await {
+                Ok(node) => Ok(Some(node.message.text())),
+                // A prompt that waits its turn has no place in the tree yet.
+                Err(error) if error.code() == "not_found" => Ok(None),
+                Err(error) => Err(told(&error)),
+            }
+        };
+        let (prompt, last) = (text(run.prompt).await?, text(run.final_message).await?);
+        Ok(forms::run(run, prompt.as_deref(), last.as_deref()))
+    }
+}
+
+fn run_id(text: &str) -> Result<RunId, (String, String)> {
+    text.parse().map_err(|_| failed("not_found", format!("no run {text:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_control_tools_are_answered_here() {
+        assert!(NAMES.iter().all(|name| is_control_tool(name)));
+        assert!(!is_control_tool("execute_sql"));
+    }
+
+    #[test]
+    fn limits_are_refused_rather_than_cut() {
+        assert_eq!(limit(None, 50, 200), Ok(50));
+        assert_eq!(limit(Some(200), 50, 200), Ok(200));
+        for beyond in [0, 201] {
+            assert_eq!(limit(Some(beyond), 50, 200).unwrap_err().0, "invalid_tool_input");
+        }
+    }
+}

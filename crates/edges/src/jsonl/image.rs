@@ -1,0 +1,52 @@
+//! Images that come with a query: kept as artifacts of its session.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use mainspring_client::{Client, NewArtifact};
+use mainspring_core::{Block, SessionId};
+
+use super::live::Query;
+use super::query::Refused;
+use super::{Shared, told};
+
+/// Reads an image.
+pub(super) fn read(image: &str) -> Result<Vec<u8>, Refused> {
+    // Hosts are used to write what it is before it.
+    let encoded = image.split_once("base64,").map_or(image, |(_, encoded)| encoded);
+    let invalid = |error| ("invalid_request".to_owned(), format!("imageBase64: {error}"));
+    BASE64_STANDARD.decode(encoded.trim()).map_err(invalid)
+}
+
+/// Keeps an image, once for each name of a query.
+pub(super) async fn keep(
+    shared: &Shared,
+    query: &Query,
+    session: SessionId,
+    bytes: Vec<u8>,
+    client: &str,
+) -> Result<Block, Refused> {
+    let mime_type = media_type(&bytes);
+    let new = NewArtifact {
+        kind: Some("image".into()),
+        mime_type: Some(mime_type.into()),
+        ..NewArtifact::default()
+    };
+    let name = blake3::hash(format!("{client}\0{}", query.request).as_bytes()).to_hex().to_string();
+    let kept = shared.link.ask(&query.owner, |client: Client| {
+        let (new, name, bytes) = (&new, &name, bytes.clone());
+        async move { client.artifact_put(&session.to_string(), new, bytes, name).await }
+    });
+    let artifact = kept.await.map_err(|error| told(&error))?.id;
+    Ok(Block::Attachment { artifact, mime_type: mime_type.into(), name: None })
+}
+
+/// What kind of image it is, by how it begins.
+fn media_type(bytes: &[u8]) -> &'static str {
+    match bytes {
+        [0x89, b'P', b'N', b'G', ..] => "image/png",
+        [0xff, 0xd8, 0xff, ..] => "image/jpeg",
+        [b'G', b'I', b'F', b'8', ..] => "image/gif",
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => "image/webp",
+        _ => "application/octet-stream",
+    }
+}

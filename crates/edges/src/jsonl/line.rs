@@ -1,0 +1,266 @@
+//! What the host says: one JSON object per line.
+//!
+//! Every line has an envelope (`protocolVersion`, `requestId`, `clientId`, `ownerId`), and all of it may be absent: a line
+//! without a version is of version 1. What a field is called in version 1 is read here and nowhere else.
+
+use mainspring_core::Mode;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// The version of the protocol that a line is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// Answers carry no names: the host has one question at a time.
+    V1,
+    /// Every answer names what it belongs to.
+    V2,
+}
+
+/// Who says a line, and what it is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Envelope {
+    pub(super) version: Version,
+    pub(super) request: Option<String>,
+    pub(super) client: Option<String>,
+    pub(super) owner: Option<String>,
+}
+
+/// A line that was understood.
+#[derive(Debug, PartialEq)]
+pub(super) enum Line {
+    Query(Box<Query>),
+    Interrupt(Interrupt),
+    InvalidateSession(InvalidateSession),
+    Warmup(Warmup),
+    ToolResult(ToolResult),
+    RefreshToken(RefreshToken),
+    Authenticate(Authenticate),
+    Stop,
+}
+
+/// A prompt.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Query {
+    pub(super) prompt: String,
+    pub(super) system_prompt: Option<String>,
+    pub(super) adapter_id: Option<String>,
+    pub(super) session_id: Option<String>,
+    pub(super) surface_kind: Option<String>,
+    pub(super) external_ref_kind: Option<String>,
+    pub(super) external_ref_id: Option<String>,
+    pub(super) legacy_client_scope: Option<String>,
+    pub(super) legacy_session_key: Option<String>,
+    pub(super) legacy_adapter_session_id: Option<String>,
+    pub(super) session_key: Option<String>,
+    pub(super) cwd: Option<String>,
+    pub(super) mode: Option<Mode>,
+    pub(super) model: Option<String>,
+    pub(super) resume: Option<String>,
+    pub(super) image_base64: Option<String>,
+}
+
+/// A wish to stop: what is named, else the latest.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Interrupt {
+    pub(super) session_id: Option<String>,
+    pub(super) run_id: Option<String>,
+    pub(super) attempt_id: Option<String>,
+}
+
+/// The runtime's own session is not to be used again.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct InvalidateSession {
+    pub(super) session_key: String,
+}
+
+/// What later queries will want.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+pub(super) struct Warmup {
+    pub(super) cwd: Option<String>,
+    pub(super) model: Option<String>,
+    pub(super) models: Option<Vec<String>>,
+    pub(super) sessions: Option<Vec<WarmupSession>>,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct WarmupSession {
+    pub(super) key: String,
+    pub(super) model: Option<String>,
+    pub(super) system_prompt: Option<String>,
+}
+
+/// What a tool of the host answered.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ToolResult {
+    pub(super) call_id: String,
+    pub(super) result: Value,
+}
+
+/// A newer token of the owner's.
+#[derive(PartialEq, Deserialize)]
+pub(super) struct RefreshToken {
+    pub(super) token: String,
+}
+
+impl std::fmt::Debug for RefreshToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RefreshToken(…)")
+    }
+}
+
+/// How the user wants to authenticate.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Authenticate {
+    pub(super) method_id: String,
+}
+
+/// A line that was not understood, and what of its envelope could be read.
+#[derive(Debug, PartialEq)]
+pub(super) struct Bad {
+    pub(super) code: &'static str,
+    pub(super) message: String,
+    pub(super) echo: Echo,
+}
+
+/// What a line called itself, to be said back with what is wrong with it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Echo {
+    pub(super) version: Option<u64>,
+    pub(super) request: Option<String>,
+    pub(super) client: Option<String>,
+}
+
+/// Reads a line.
+pub(super) fn read(bytes: &[u8]) -> Result<(Envelope, Line), Bad> {
+    let bad = |code, message| Bad { code, message, echo: Echo::default() };
+    let object = match serde_json::from_slice(bytes) {
+        Ok(Value::Object(object)) => object,
+        Ok(_) => return Err(bad("invalid_request", "a line is a JSON object".into())),
+        Err(error) => return Err(bad("invalid_json", format!("the line is not JSON: {error}"))),
+    };
+    let echo = Echo {
+        version: object.get("protocolVersion").and_then(Value::as_u64),
+        request: object.get("requestId").and_then(Value::as_str).map(str::to_owned),
+        client: object.get("clientId").and_then(Value::as_str).map(str::to_owned),
+    };
+    understand(object).map_err(|message| Bad { code: "invalid_request", message, echo })
+}
+
+fn understand(mut object: Map<String, Value>) -> Result<(Envelope, Line), String> {
+    let version = match object.get("protocolVersion") {
+        None | Some(Value::Null) => Version::V1,
+        Some(version) => match version.as_u64() {
+            Some(1) => Version::V1,
+            Some(2) => Version::V2,
+            _ => return Err(format!("protocolVersion {version} is not spoken here; 1 and 2 are")),
+        },
+    };
+    let mut name = |field: &'static str| match object.remove(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(name)) if !name.is_empty() => Ok(Some(name)),
+        Some(_) => Err(format!("{field} is a text that is not empty")),
+    };
+    let (request, id) = (name("requestId")?, name("id")?);
+    let envelope =
+        Envelope { version, request: request.or(id), client: name("clientId")?, owner: name("ownerId")? };
+    let kind = name("type")?.ok_or("a line has a type")?;
+    let line = match kind.as_str() {
+        "query" => Line::Query(Box::new(fields(&kind, object)?)),
+        "interrupt" => Line::Interrupt(fields(&kind, object)?),
+        "invalidate_session" => Line::InvalidateSession(fields(&kind, object)?),
+        "warmup" => Line::Warmup(fields(&kind, object)?),
+        "tool_result" => Line::ToolResult(fields(&kind, object)?),
+        "refresh_token" => Line::RefreshToken(fields(&kind, object)?),
+        "authenticate" => Line::Authenticate(fields(&kind, object)?),
+        "stop" => Line::Stop,
+        other => {
+            let other: String = other.chars().take(64).collect();
+            return Err(format!("no line has the type {other:?}"));
+        }
+    };
+    Ok((envelope, line))
+}
+
+fn fields<T: serde::de::DeserializeOwned>(kind: &str, object: Map<String, Value>) -> Result<T, String> {
+    // What a newer host says besides is not our concern.
+    serde_json::from_value(Value::Object(object)).map_err(|error| format!("{kind}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(value: &Value) -> Result<(Envelope, Line), Bad> {
+        read(value.to_string().as_bytes())
+    }
+
+    #[test]
+    fn a_line_without_a_version_is_of_version_1_and_its_id_names_the_request() {
+        let (envelope, _) =
+            line(&json!({"type": "query", "id": "r1", "prompt": "hi", "systemPrompt": ""})).unwrap();
+        assert_eq!((envelope.version, envelope.request.as_deref()), (Version::V1, Some("r1")));
+        let both =
+            json!({"type": "stop", "protocolVersion": 2, "id": "old", "requestId": "new", "clientId": null});
+        let (envelope, read) = line(&both).unwrap();
+        assert_eq!(
+            (envelope.version, envelope.request.as_deref(), envelope.client),
+            (Version::V2, Some("new"), None)
+        );
+        assert_eq!(read, Line::Stop);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_said_back_with_its_names() {
+        let cases = [
+            (json!([1]), "invalid_request", "a line is a JSON object", None),
+            (
+                json!({"type": "nope", "requestId": "r"}),
+                "invalid_request",
+                "no line has the type \"nope\"",
+                Some("r"),
+            ),
+            (json!({"requestId": "r"}), "invalid_request", "a line has a type", Some("r")),
+            (
+                json!({"type": "query", "requestId": "r"}),
+                "invalid_request",
+                "query: missing field `prompt`",
+                Some("r"),
+            ),
+            (
+                json!({"type": "query", "requestId": 5, "prompt": "x"}),
+                "invalid_request",
+                "requestId is a text that is not empty",
+                None,
+            ),
+            (
+                json!({"type": "query", "protocolVersion": 3, "requestId": "r", "prompt": "x"}),
+                "invalid_request",
+                "protocolVersion 3 is not spoken here; 1 and 2 are",
+                Some("r"),
+            ),
+        ];
+        for (value, code, message, request) in cases {
+            let bad = line(&value).unwrap_err();
+            assert_eq!(
+                (bad.code, bad.message.as_str(), bad.echo.request.as_deref()),
+                (code, message, request)
+            );
+        }
+        assert_eq!(read(b"{\"type\":").unwrap_err().code, "invalid_json");
+        assert_eq!(read(b"{\"type\":\"\xff\"}").unwrap_err().code, "invalid_json");
+    }
+
+    #[test]
+    fn a_token_is_never_shown() {
+        let (_, line) = line(&json!({"type": "refresh_token", "token": "secret"})).unwrap();
+        assert!(!format!("{line:?}").contains("secret"));
+    }
+}

@@ -1,0 +1,113 @@
+//! Files of a prompt: kept as artifacts of its session, then named by it.
+
+use std::path::{Path, PathBuf};
+
+use mainspring_client::{NewArtifact, Prompt, Target};
+use mainspring_core::Block;
+
+use super::fail::Fail;
+use super::file;
+use super::home::Home;
+
+/// Media types by the end of a file's name.
+const TYPES: &[(&str, &str)] = &[
+    ("png", "image/png"),
+    ("jpg", "image/jpeg"),
+    ("jpeg", "image/jpeg"),
+    ("gif", "image/gif"),
+    ("webp", "image/webp"),
+    ("pdf", "application/pdf"),
+    ("txt", "text/plain"),
+    ("md", "text/markdown"),
+    ("csv", "text/csv"),
+    ("html", "text/html"),
+    ("json", "application/json"),
+    ("xml", "application/xml"),
+    ("yaml", "application/yaml"),
+    ("yml", "application/yaml"),
+    ("toml", "application/toml"),
+];
+
+/// A file that a prompt is to name.
+pub(super) struct File {
+    name: String,
+    mime_type: String,
+    bytes: Vec<u8>,
+}
+
+/// Reads files that a prompt is to name.
+pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<File>, Fail> {
+    let read = |path: &PathBuf| {
+        let bytes = file::read(path)?;
+        let name = match path.file_name() {
+            Some(name) if path.as_os_str() != "-" => name.to_string_lossy().into_owned(),
+            _ => "standard input".to_owned(),
+        };
+        Ok(File { mime_type: media_type(path, &bytes).to_owned(), name, bytes })
+    };
+    paths.iter().map(read).collect()
+}
+
+/// Keeps `files` as artifacts of the prompt's session, which is made if it is new, and names them in the prompt. Under
+/// the prompt's own name, so that it can be sent again.
+pub(super) async fn attach(home: &mut Home<'_>, mut prompt: Prompt, files: &[File]) -> Result<Prompt, Fail> {
+    if files.is_empty() {
+        return Ok(prompt);
+    }
+    let name = match (&prompt.idempotency_key, &prompt.client_id, &prompt.request_id) {
+        (Some(key), ..) => key.clone(),
+        (None, Some(client), Some(request)) => format!("{client}.{request}"),
+        _ => return Err(Fail::bad_request("a prompt with files needs a name")),
+    };
+    let session = match prompt.session.session_id {
+        Some(id) => id,
+        None => {
+            let (target, name) = (prompt.session.clone(), format!("{name}.session"));
+            home.ask(async |client| client.session_open_once(&target, &name).await).await?.id
+        }
+    };
+    let id = session.to_string();
+    for (no, file) in files.iter().enumerate() {
+        let key = format!("{name}.file.{no}");
+        let new = NewArtifact {
+            name: Some(file.name.clone()),
+            mime_type: Some(file.mime_type.clone()),
+            ..NewArtifact::default()
+        };
+        let put = async |client: &mainspring_client::Client| {
+            client.artifact_put(&id, &new, file.bytes.clone(), &key).await
+        };
+        let artifact = home.ask(put).await?;
+        prompt.prompt.push(Block::Attachment {
+            artifact: artifact.id,
+            mime_type: file.mime_type.clone(),
+            name: Some(file.name.clone()),
+        });
+    }
+    prompt.session = Target { session_id: Some(session), ..Target::default() };
+    Ok(prompt)
+}
+
+/// By the end of the name; else text if it is text.
+fn media_type(path: &Path, bytes: &[u8]) -> &'static str {
+    let end = path.extension().map(|end| end.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+    match TYPES.iter().find(|(known, _)| *known == end) {
+        Some((_, kind)) => kind,
+        None if !bytes.contains(&0) && std::str::from_utf8(bytes).is_ok() => "text/plain",
+        None => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_media_type_is_guessed() {
+        let kind = |name: &str, bytes: &[u8]| media_type(Path::new(name), bytes);
+        assert_eq!(kind("a.PNG", b"x"), "image/png");
+        assert_eq!(kind("main.rs", "fn ä() {}".as_bytes()), "text/plain");
+        assert_eq!(kind("core", &[0, 1, 2]), "application/octet-stream");
+        assert_eq!(kind("-", &[0xFF]), "application/octet-stream");
+    }
+}

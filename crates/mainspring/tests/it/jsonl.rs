@@ -1,0 +1,212 @@
+//! `mainspring stdio`: a host that speaks JSON lines to a real process through real pipes.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::cli::command;
+
+mod acp;
+mod docs;
+mod faults;
+mod golden;
+mod guests;
+mod many;
+mod relay;
+mod restart;
+mod slow;
+
+/// A `mainspring stdio` and the host that speaks to it; killed when it is dropped.
+pub(crate) struct Host {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: BufReader<ChildStdout>,
+    dir: PathBuf,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Host {
+    /// Starts one on `dir` and waits until it is ready.
+    pub(crate) fn start(dir: &Path) -> Self {
+        Self::start_with(dir, &[], &[])
+    }
+
+    pub(crate) fn start_with(dir: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
+        let mut host = Self::start_unready(dir, arguments, settings);
+        assert_eq!(host.hear(), json!({"type": "init", "sessionId": ""}));
+        host
+    }
+
+    fn start_unready(dir: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
+        let mut child = command(dir)
+            .arg("stdio")
+            .args(arguments)
+            .envs(settings.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (stdin, lines) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, stdin, lines, dir: dir.to_owned() }
+    }
+
+    /// Says a line.
+    pub(crate) fn say(&mut self, line: &Value) {
+        self.write(&format!("{line}\n"));
+    }
+
+    /// Writes what may be no line.
+    fn write(&mut self, text: &str) {
+        self.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// A query of version 2 in the session of `key`.
+    pub(crate) fn query(&mut self, request: &str, key: &str, prompt: &str) {
+        self.say(&query(request, key, prompt));
+    }
+
+    /// The next line.
+    pub(crate) fn hear(&mut self) -> Value {
+        self.next().unwrap_or_else(|| panic!("nothing more is said"))
+    }
+
+    /// The next line; none at the end.
+    fn next(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        assert!(line.is_empty() || line.ends_with('\n'), "half a line: {line:?}");
+        (!line.is_empty())
+            .then(|| serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}")))
+    }
+
+    /// Every line up to the first that `is`, which comes last.
+    pub(crate) fn until(&mut self, is: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let mut heard = vec![];
+        loop {
+            heard.push(self.hear());
+            if is(&heard[heard.len() - 1]) {
+                return heard;
+            }
+        }
+    }
+
+    /// Every line up to the end of a query.
+    pub(crate) fn ended(&mut self, request: &str) -> Vec<Value> {
+        self.until(|line| is_end(line) && line["requestId"] == request)
+    }
+
+    /// The end of a query.
+    pub(crate) fn end_of(&mut self, request: &str) -> Value {
+        self.ended(request).pop().unwrap()
+    }
+
+    /// Closes its end, and gives everything that is still said and the exit code.
+    pub(crate) fn close(mut self) -> (Vec<Value>, i32) {
+        drop(self.stdin.take());
+        self.rest()
+    }
+
+    /// Everything that is said until the process ends by itself, and its exit code.
+    fn rest(&mut self) -> (Vec<Value>, i32) {
+        let rest = std::iter::from_fn(|| self.next()).collect();
+        (rest, self.child.wait().unwrap().code().unwrap())
+    }
+
+    /// Kills it, as `kill -9` does.
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn relay(&self) -> PathBuf {
+        self.dir.join("state/relay.sock")
+    }
+}
+
+/// The reading end of a pipe into which nobody writes.
+fn empty() -> ChildStdout {
+    let (read, _) = std::io::pipe().unwrap();
+    std::os::fd::OwnedFd::from(read).into()
+}
+
+/// A query of version 2 in the session of `key`.
+fn query(request: &str, key: &str, prompt: &str) -> Value {
+    json!({
+        "type": "query", "protocolVersion": 2, "requestId": request, "clientId": "test", "legacySessionKey": key,
+        "prompt": prompt, "systemPrompt": "",
+    })
+}
+
+/// True for a line that ends a query.
+fn is_end(line: &Value) -> bool {
+    line["type"] == "result" || line["type"] == "error"
+}
+
+/// What was streamed to a query.
+fn text_of(lines: &[Value], request: &str) -> String {
+    let of = |line: &&Value| line["type"] == "text_delta" && line["requestId"] == request;
+    lines.iter().filter(of).map(|line| line["text"].as_str().unwrap()).collect()
+}
+
+/// A transcript in which nothing differs from one time to the next: ids are numbered in the order of their coming, and
+/// text that came in pieces is one piece.
+fn golden(lines: &[Value]) -> String {
+    let mut whole = joined(lines);
+    // Whether maps keep the order of their making depends on who else is in the build.
+    whole.iter_mut().for_each(Value::sort_all_objects);
+    let text: Vec<String> = whole.iter().map(Value::to_string).collect();
+    numbered(&text.join("\n"))
+}
+
+/// The same lines with text that came in pieces as one piece.
+fn joined(lines: &[Value]) -> Vec<Value> {
+    let mut whole: Vec<Value> = vec![];
+    for line in lines {
+        match whole.last_mut() {
+            Some(last)
+                if last["type"] == "text_delta" && line["type"] == "text_delta" && {
+                    last["requestId"] == line["requestId"]
+                } =>
+            {
+                let text = format!("{}{}", last["text"].as_str().unwrap(), line["text"].as_str().unwrap());
+                last["text"] = text.into();
+            }
+            _ => whole.push(line.clone()),
+        }
+    }
+    whole
+}
+
+/// The same text with `run_4f…` as `run_1`, and so on.
+fn numbered(text: &str) -> String {
+    let (mut numbers, mut seen) = (HashMap::<String, usize>::new(), HashMap::<String, String>::new());
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('_') {
+        let kind = rest[..at].rsplit(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
+        let id: String = rest[at + 1..].chars().take_while(char::is_ascii_hexdigit).collect();
+        let (before, after) = rest.split_at(at + 1);
+        out.push_str(before);
+        rest = after;
+        if id.len() == 32 {
+            let number = seen.entry(id).or_insert_with(|| {
+                let number = numbers.entry(kind.to_owned()).or_default();
+                *number += 1;
+                number.to_string()
+            });
+            out.push_str(number);
+            rest = &after[32..];
+        }
+    }
+    out + rest
+}

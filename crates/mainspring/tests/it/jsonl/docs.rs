@@ -1,0 +1,62 @@
+//! The examples of docs/jsonl.md happen as they are written.
+
+use serde_json::Value;
+
+use super::{Host, joined};
+use crate::docs::document;
+
+/// A line as the document shows it: ids are shortened.
+fn shortened(line: &Value) -> Value {
+    match line {
+        Value::String(text) => match text.split_once('_') {
+            Some((kind, id)) if id.len() >= 32 && id[..32].bytes().all(|b| b.is_ascii_hexdigit()) => {
+                format!("{kind}_…{}", &id[32..]).into()
+            }
+            _ => line.clone(),
+        },
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| (name.clone(), shortened(value)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+        _ => line.clone(),
+    }
+}
+
+#[test]
+fn the_examples_are_what_happens() {
+    let text = document("docs/jsonl.md");
+    let examples: Vec<&str> =
+        text.split("```jsonl\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(examples.len() >= 3);
+    for example in examples {
+        let dir = tempfile::tempdir().unwrap();
+        let mut host = Host::start(dir.path());
+        let mut heard = vec![];
+        for line in example.lines() {
+            match line.split_at(2) {
+                ("> ", said) => {
+                    assert_eq!(heard, Vec::<Value>::new(), "before {said}");
+                    host.write(&format!("{said}\n"));
+                }
+                ("< ", expected) => {
+                    let expected: Value = serde_json::from_str(expected).unwrap();
+                    // A text may come in pieces.
+                    while heard.first() != Some(&expected) {
+                        heard.push(shortened(&host.hear()));
+                        heard = joined(&heard);
+                        let so_far = heard[0]["text"].as_str().unwrap_or_default();
+                        let whole = expected["text"].as_str().unwrap_or_default();
+                        assert!(
+                            heard[0] == expected || (whole.starts_with(so_far) && heard.len() == 1),
+                            "{expected}: {heard:?}"
+                        );
+                    }
+                    heard.remove(0);
+                }
+                _ => panic!("what is {line:?}?"),
+            }
+        }
+        assert_eq!(heard, Vec::<Value>::new());
+    }
+}

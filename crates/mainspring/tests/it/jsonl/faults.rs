@@ -1,0 +1,227 @@
+//! What the system that spoke this protocol first did wrong: each was seen there, none may be seen here.
+
+use serde_json::{Value, json};
+
+use super::{Host, is_end, query, text_of};
+use crate::cli::{json_lines, run};
+
+fn interrupt(request: &str) -> Value {
+    json!({"type": "interrupt", "protocolVersion": 2, "requestId": request, "clientId": "test"})
+}
+
+#[test]
+fn four_sessions_run_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    let names = ["a", "b", "c", "d"];
+    names.iter().for_each(|name| host.query(name, name, &format!("say {name} is here; hang")));
+    let mut here = vec![];
+    while here.len() < 4 {
+        let line = host.hear();
+        assert_eq!(line["type"], "text_delta", "all of them work before any of them ends");
+        here.push(line["requestId"].as_str().unwrap().to_owned());
+    }
+    here.sort();
+    assert_eq!(here, names);
+    names.iter().for_each(|name| host.say(&interrupt(name)));
+    let mut ended = 0;
+    while ended < 4 {
+        ended += usize::from(host.hear()["terminalStatus"] == "cancelled");
+    }
+}
+
+#[test]
+fn an_agent_that_ignores_a_cancellation_is_killed_and_the_next_query_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_CANCEL_GRACE_MS", "50")]);
+    host.query("deaf", "k", "say half; ignore-cancel; hang");
+    host.until(|line| line["type"] == "text_delta");
+    host.query("next", "k", "say next");
+    host.say(&interrupt("deaf"));
+    let heard = host.ended("deaf");
+    let types: Vec<&str> = heard.iter().map(|line| line["type"].as_str().unwrap()).collect();
+    assert_eq!(types, ["cancel_ack", "result"]);
+    assert_eq!((&heard[1]["terminalStatus"], &heard[1]["text"]), (&"cancelled".into(), &"half\n".into()));
+    assert_eq!(host.end_of("next")["text"], "next\n");
+}
+
+#[test]
+fn a_query_that_waits_its_turn_is_cancelled_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    host.query("active", "k", "say here; hang");
+    host.until(|line| line["type"] == "text_delta");
+    host.query("queued", "k", "say never");
+    host.say(&interrupt("queued"));
+    let heard = host.ended("queued");
+    assert_eq!(heard.len(), 2, "{heard:?}");
+    assert_eq!((&heard[0]["accepted"], &heard[0]["dispatchAttempted"]), (&true.into(), &false.into()));
+    assert_eq!((&heard[1]["terminalStatus"], &heard[1]["text"]), (&"cancelled".into(), &"".into()));
+    assert!(heard[1].get("attemptId").is_none(), "nothing has acted for it");
+    host.say(&interrupt("active"));
+    host.end_of("active");
+}
+
+#[test]
+fn a_crash_is_told_and_the_next_query_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_LIMITS_ATTEMPTS", "1")]);
+    host.query("crash", "k", "say half; crash");
+    host.query("next", "k", "say next");
+    let heard = host.ended("crash");
+    assert_eq!(heard.last().unwrap()["type"], "error");
+    assert_eq!(text_of(&heard, "crash"), "half\n");
+    assert_eq!(host.end_of("next")["text"], "next\n");
+}
+
+#[test]
+fn a_query_that_is_sent_again_is_the_same_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    let line = query("r", "k", "say once; sleep 50ms; say more");
+    host.say(&line);
+    // While it lives there is one answer to both.
+    host.say(&line);
+    let first = host.end_of("r");
+    // Later the answer is told again.
+    host.say(&line);
+    let again = host.hear();
+    for field in ["type", "text", "runId", "attemptId", "sessionId", "terminalStatus"] {
+        assert_eq!(again[field], first[field], "{field}");
+    }
+    host.say(&query("r", "k", "say something else"));
+    let other = host.hear();
+    assert_eq!(
+        (&other["type"], &other["code"], &other["requestId"]),
+        (&"error".into(), &"request_conflict".into(), &"r".into())
+    );
+    assert_eq!(host.close(), (vec![], 0));
+    let owner = ["--owner", "desktop-local-user"];
+    let runs = json_lines(&run(dir.path(), &[&["run", "list", "--json"][..], &owner].concat()));
+    assert_eq!(runs.len(), 1);
+}
+
+#[test]
+fn requests_of_a_client_without_a_name_are_its_connections_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    for text in ["one", "two"] {
+        let mut host = Host::start(dir.path());
+        host.say(&json!({"type": "query", "id": "1", "prompt": format!("say {text}"), "systemPrompt": ""}));
+        let heard = host.until(is_end);
+        assert_eq!(heard.last().unwrap()["text"], format!("{text}\n"));
+    }
+}
+
+#[test]
+fn a_thought_is_kept_nowhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    host.query("first", "k", "say here; hang");
+    host.until(|line| line["type"] == "text_delta");
+    host.query("r", "k", "think xyzzy; say aloud");
+    host.say(&interrupt("first"));
+    let heard = host.ended("r");
+    assert!(heard.iter().any(|line| line["type"] == "thinking_delta" && line["text"] == "xyzzy"));
+    host.close();
+    let mut aloud = 0;
+    for file in std::fs::read_dir(dir.path().join("state")).unwrap() {
+        let path = file.unwrap().path();
+        let bytes = if path.is_file() { std::fs::read(path).unwrap() } else { continue };
+        let holds =
+            |text: &str| bytes.windows(text.len()).filter(|window| *window == text.as_bytes()).count();
+        // The prompt, which is a script here, says it itself.
+        assert_eq!(holds("xyzzy"), holds("think xyzzy"));
+        aloud += holds("aloud") - holds("say aloud");
+    }
+    assert!(aloud > 0, "what was said is kept");
+}
+
+#[test]
+fn usage_is_that_of_all_attempts() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_RETRY_BASE_MS", "1")]);
+    host.query("r", "k", "usage 10 20 0.25; say try; fail once no luck; say done");
+    let heard = host.ended("r");
+    let last = heard.last().unwrap();
+    assert_eq!(
+        (&last["inputTokens"], &last["outputTokens"], &last["costUsd"]),
+        (&20.into(), &40.into(), &0.5.into())
+    );
+    assert_eq!(last["text"], "try\ndone\n", "what a failed attempt said is not part of the answer");
+    let attempts: std::collections::BTreeSet<_> =
+        heard.iter().map(|line| line["attemptId"].to_string()).collect();
+    assert_eq!(attempts.len(), 2, "each line names the attempt it belongs to");
+}
+
+#[test]
+fn sessions_are_found_by_their_names_and_owners_kept_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    let mut no = 0;
+    let mut session_of = |fields: Value| {
+        no += 1;
+        let mut line = json!({
+            "type": "query", "protocolVersion": 2, "requestId": no.to_string(), "clientId": "test", "prompt": "say x",
+        });
+        line.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        host.say(&line);
+        let end = host.end_of(&no.to_string());
+        end["sessionId"].as_str().unwrap_or_else(|| end["code"].as_str().unwrap()).to_owned()
+    };
+    let task = session_of(json!({"externalRefKind": "task", "externalRefId": "7", "legacySessionKey": "t"}));
+    assert_eq!(session_of(json!({"externalRefKind": "task", "externalRefId": "7"})), task);
+    assert_eq!(session_of(json!({"sessionId": task})), task);
+    // An explicit reference keeps the alias out of it.
+    let alias = session_of(json!({"legacySessionKey": "t"}));
+    assert_ne!(alias, task);
+    assert_eq!(session_of(json!({"sessionKey": "t"})), alias);
+    assert_eq!(
+        session_of(json!({"model": "t"})),
+        alias,
+        "the model's name is the key of those who name none"
+    );
+    assert_ne!(session_of(json!({"legacySessionKey": "t", "legacyClientScope": "pill"})), alias);
+    assert_eq!(session_of(json!({})), session_of(json!({})));
+    // What is another's is not found; what it stands for is the caller's own.
+    assert_eq!(session_of(json!({"sessionId": task, "ownerId": "jürgen"})), "not_found");
+    let others = session_of(
+        json!({"sessionId": task, "ownerId": "jürgen", "externalRefKind": "task", "externalRefId": "7"}),
+    );
+    assert!(others != task && others.starts_with("ses_"), "{others}");
+    let listed = run(dir.path(), &["session", "list", "--json", "--owner", "jürgen"]);
+    assert_eq!(json_lines(&listed).len(), 1, "{}", listed.err);
+}
+
+#[test]
+fn an_image_is_kept_once_and_a_model_folder_and_alias_are_passed_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start_with(dir.path(), &["--alias", "acp-claude=script"], &[]);
+    let image =
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+    host.say(&json!({"type": "warmup", "cwd": "/tmp/hinted", "models": ["m1"]}));
+    let mut line = query("r", "k", "say seen");
+    line["imageBase64"] = image.into();
+    line["adapterId"] = "acp-claude".into();
+    line["model"] = "m2".into();
+    host.say(&line);
+    host.say(&line);
+    let first = host.end_of("r");
+    assert_eq!(first["text"], "seen\n");
+    host.say(&line);
+    assert_eq!(host.end_of("r")["runId"], first["runId"]);
+    host.say(&json!({"type": "query", "protocolVersion": 2, "requestId": "h", "clientId": "test", "prompt": "say x", "model": "m1"}));
+    host.end_of("h");
+    host.close();
+    let owner = ["--owner", "desktop-local-user", "--json"];
+    let runs = json_lines(&run(dir.path(), &[&["run", "list"][..], &owner].concat()));
+    let options: Vec<_> =
+        runs.iter().map(|run| (run["options"]["model"].clone(), run["options"]["cwd"].clone())).collect();
+    assert_eq!(options[0], (json!("m1"), json!("/tmp/hinted")));
+    assert_eq!(options[1], (json!("m2"), json!(dir.path())), "the home folder, where nobody says otherwise");
+    let session = first["sessionId"].as_str().unwrap();
+    let shown = json_lines(&run(dir.path(), &[&["session", "show", session][..], &owner].concat()));
+    let prompt = &shown[0]["messages"][0]["content"];
+    assert_eq!((&prompt[0]["type"], &prompt[0]["mimeType"]), (&json!("attachment"), &json!("image/png")));
+    let blobs = std::fs::read_dir(dir.path().join("state/artifacts")).unwrap().count();
+    assert!(blobs >= 1);
+}

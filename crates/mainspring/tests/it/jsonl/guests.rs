@@ -1,0 +1,147 @@
+//! A host is served in the same way by the process that owns the sessions and by a guest of it, and is told the truth when
+//! it leaves.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::{Host, query};
+use crate::cli::{json_lines, run};
+use crate::guests::serve;
+
+fn statuses(dir: &std::path::Path) -> Vec<String> {
+    let listed = run(dir, &["run", "list", "--json", "--owner", "desktop-local-user"]);
+    json_lines(&listed).iter().map(|run| run["status"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_guest_is_answered_and_its_runs_go_on_without_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, _) = serve(dir.path());
+    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_DRAIN_MS", "1")]);
+    host.query("r", "k", "say hello; tool add {\"a\":1,\"b\":2}");
+    assert_eq!(host.end_of("r")["text"], "hello\n");
+    host.query("long", "k", "say here; hang");
+    host.until(|line| line["type"] == "text_delta");
+    let (rest, code) = host.close();
+    assert_eq!((rest.len(), code), (1, 0));
+    assert_eq!((&rest[0]["code"], &rest[0]["requestId"]), (&"shutting_down".into(), &"long".into()));
+    assert_eq!(statuses(dir.path()), ["running", "succeeded"], "to leave is not to cancel");
+}
+
+#[test]
+fn a_guest_whose_server_is_killed_takes_over_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _) = serve(dir.path());
+    let mut host = Host::start(dir.path());
+    host.query("active", "a", "say half; hang");
+    host.until(|line| line["type"] == "text_delta");
+    host.query("queued", "a", "say later");
+    host.query("other", "b", "say other");
+    host.end_of("other");
+    drop(server);
+    let orphaned = host.end_of("active");
+    assert_eq!((&orphaned["type"], &orphaned["code"]), (&"error".into(), &"executor_lost".into()));
+    assert_eq!(host.end_of("queued")["text"], "later\n");
+    host.query("new", "a", "say new");
+    assert_eq!(host.end_of("new")["text"], "new\n");
+}
+
+#[test]
+fn the_end_of_the_input_waits_for_the_answers() {
+    for is_guest in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let _server = is_guest.then(|| serve(dir.path()));
+        let mut host = Host::start(dir.path());
+        host.query("one", "a", "sleep 50ms; say one");
+        host.query("two", "a", "say two");
+        let (rest, code) = host.close();
+        let ends: Vec<&Value> =
+            rest.iter().filter(|line| line["type"] == "result").map(|line| &line["text"]).collect();
+        assert_eq!((ends, code), (vec![&json!("one\n"), &json!("two\n")], 0), "{rest:?}");
+    }
+}
+
+#[test]
+fn the_end_of_the_input_does_not_wait_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_DRAIN_MS", "50")]);
+    host.query("active", "a", "say half; hang");
+    host.until(|line| line["type"] == "text_delta");
+    host.query("queued", "a", "say later");
+    let (rest, code) = host.close();
+    assert_eq!(code, 0);
+    let told = |request: &str| rest.iter().find(|line| line["requestId"] == request).unwrap();
+    assert_eq!(
+        (&told("active")["terminalStatus"], &told("active")["text"]),
+        (&"cancelled".into(), &"half\n".into())
+    );
+    assert_eq!(told("queued")["code"], "shutting_down");
+    // It was accepted, so it is worked off by whoever comes next.
+    let mut host = Host::start(dir.path());
+    host.say(&query("queued", "a", "say later"));
+    assert_eq!(host.end_of("queued")["text"], "later\n");
+}
+
+#[test]
+fn stop_cancels_what_was_asked_and_tells_it() {
+    for how in ["line", "signal", "guest"] {
+        let dir = tempfile::tempdir().unwrap();
+        let _server = (how == "guest").then(|| serve(dir.path()));
+        let mut host = Host::start(dir.path());
+        host.query("active", "a", "say half; hang");
+        host.until(|line| line["type"] == "text_delta");
+        host.query("queued", "a", "say never");
+        while statuses(dir.path()).len() < 2 {}
+        match how {
+            "signal" => kill_process(Pid::from_child(&host.child), Signal::TERM).unwrap(),
+            _ => host.say(&json!({"type": "stop"})),
+        }
+        let (rest, code) = host.rest();
+        let ends: Vec<_> = rest
+            .iter()
+            .map(|line| (line["requestId"].as_str().unwrap(), line["terminalStatus"].as_str().unwrap()))
+            .collect();
+        assert_eq!(ends, [("queued", "cancelled"), ("active", "cancelled")], "{how}: {rest:?}");
+        assert_eq!(code, 0, "{how}");
+        assert_eq!(statuses(dir.path()), ["cancelled", "cancelled"], "{how}");
+    }
+}
+
+#[test]
+fn a_host_that_does_not_read_any_more_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_DRAIN_MS", "50")]);
+    host.query("r", "a", "stream 100000 every 1ms x");
+    host.until(|line| line["type"] == "text_delta");
+    // A pipe whose other end is closed.
+    host.lines = std::io::BufReader::new(crate::jsonl::empty());
+    assert!(host.child.wait().unwrap().success());
+    assert_eq!(statuses(dir.path()), ["cancelled"]);
+}
+
+#[test]
+fn a_host_is_told_why_there_is_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("state"), "no folder").unwrap();
+    let mut host = Host::start_unready(dir.path(), &[], &[]);
+    let line = host.hear();
+    assert_eq!((&line["type"], &line["code"]), (&"error".into(), &"state_dir_unusable".into()), "{line}");
+    assert_eq!(host.rest(), (vec![], 5));
+}
+
+#[test]
+fn a_host_speaks_to_a_server_elsewhere_with_a_key() {
+    let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (_server, url) = serve(far.path());
+    let made = json_lines(&run(far.path(), &["key", "create", "host", "--for", "ann", "--json"]));
+    let key = made[0]["secret"].as_str().unwrap();
+    let mut host = Host::start_with(near.path(), &["--url", &url], &[("MAINSPRING_KEY", key)]);
+    host.query("mine", "k", "say mine");
+    assert_eq!(host.end_of("mine")["text"], "mine\n");
+    let mut line = query("other", "k", "say x");
+    line["ownerId"] = "ben".into();
+    host.say(&line);
+    assert_eq!(host.end_of("other")["code"], "not_found", "a key is one owner's");
+    let listed = json_lines(&run(far.path(), &["session", "list", "--json", "--owner", "ann"]));
+    assert_eq!(listed.len(), 1);
+}

@@ -1,0 +1,135 @@
+//! Many clients through one pipe: no line is torn, mixed or lost, whoever interrupts whom.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::{Value, json};
+
+use super::{Host, is_end};
+use crate::kill::Dice;
+
+const CLIENTS: usize = 4;
+const QUERIES: usize = 200;
+
+/// What is known of a query.
+#[derive(Default)]
+struct Seen {
+    session: Option<Value>,
+    run: Option<Value>,
+    text: String,
+    asked_to_stop: usize,
+    acknowledged: usize,
+    end: Option<Value>,
+}
+
+#[test]
+fn four_clients_with_two_hundred_queries_each_never_mix_a_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let seed = u64::from(std::process::id()) | 1 << 40;
+    eprintln!("seed {seed}");
+    let mut dice = Dice(seed);
+    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_DURABILITY", "normal")]);
+    let mut seen: BTreeMap<(String, String), Seen> = BTreeMap::new();
+    let (mut asked, mut ended) = (vec![0; CLIENTS], 0);
+    // Each client has a few queries under way at a time, in sessions of its own and in one that all share.
+    while ended < CLIENTS * QUERIES {
+        for (client, asked) in asked.iter_mut().enumerate() {
+            while *asked < QUERIES && *asked < ended / CLIENTS + 12 {
+                let line = ask(client, *asked, &mut dice);
+                seen.insert(
+                    (line["clientId"].as_str().unwrap().into(), line["requestId"].as_str().unwrap().into()),
+                    Seen::default(),
+                );
+                host.say(&line);
+                *asked += 1;
+                if dice.below(4) == 0 {
+                    interrupt(&mut host, &mut seen, client, &mut dice);
+                }
+            }
+        }
+        let line = host.hear();
+        let name =
+            (line["clientId"].as_str().unwrap().to_owned(), line["requestId"].as_str().unwrap().to_owned());
+        let query = seen.get_mut(&name).unwrap_or_else(|| panic!("nobody asked for {line}"));
+        ended += usize::from(hear(query, &name, line));
+    }
+    // What was asked about queries that had ended is still answered.
+    let (rest, code) = host.close();
+    for line in rest {
+        assert_eq!(line["type"], "cancel_ack", "{line}");
+        let name =
+            (line["clientId"].as_str().unwrap().to_owned(), line["requestId"].as_str().unwrap().to_owned());
+        seen.get_mut(&name).unwrap().acknowledged += 1;
+    }
+    assert_eq!(code, 0);
+    let mut statuses: HashMap<String, usize> = HashMap::new();
+    for (name, query) in &seen {
+        assert_eq!(query.acknowledged, query.asked_to_stop, "{name:?}");
+        let end = query.end.as_ref().unwrap();
+        *statuses.entry(end["terminalStatus"].as_str().unwrap_or("error").to_owned()).or_default() += 1;
+    }
+    eprintln!("{statuses:?}");
+    assert!(statuses["succeeded"] > 200 && statuses["cancelled"] > 20, "{statuses:?}");
+}
+
+fn ask(client: usize, no: usize, dice: &mut Dice) -> Value {
+    let word = format!("c{client}q{no}");
+    let prompt = match dice.below(6) {
+        0 => format!("say {word}; tool echo {{\"text\":\"{word}\"}}; say {word}"),
+        1 => format!("stream 30 every 1ms {word}"),
+        2 => format!("say {word}; sleep 5ms; fail {word}"),
+        3 => format!("stream 3000 {word}"),
+        _ => format!("say {word}"),
+    };
+    let key = match dice.below(4) {
+        0 => "shared".to_owned(),
+        lane => format!("c{client}s{lane}"),
+    };
+    json!({
+        "type": "query", "protocolVersion": 2, "requestId": format!("q{no}"), "clientId": format!("c{client}"),
+        "legacySessionKey": key, "prompt": prompt, "systemPrompt": "",
+    })
+}
+
+fn interrupt(host: &mut Host, seen: &mut BTreeMap<(String, String), Seen>, client: usize, dice: &mut Dice) {
+    let mine: Vec<_> = seen
+        .iter()
+        .filter(|((name, _), query)| *name == format!("c{client}") && query.end.is_none())
+        .map(|(name, _)| name.clone())
+        .collect();
+    let (client, request) = &mine[usize::try_from(dice.below(mine.len() as u64)).unwrap()];
+    host.say(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": request, "clientId": client}));
+    seen.get_mut(&(client.clone(), request.clone())).unwrap().asked_to_stop += 1;
+}
+
+/// Takes a line; true if it ends its query.
+fn hear(query: &mut Seen, name: &(String, String), line: Value) -> bool {
+    if line["type"] == "cancel_ack" {
+        query.acknowledged += 1;
+        return false;
+    }
+    assert!(query.end.is_none(), "{name:?} has ended before {line}");
+    // Whatever a line says, it says it of one run.
+    for (known, field) in [(&mut query.session, "sessionId"), (&mut query.run, "runId")] {
+        assert_eq!(known.get_or_insert_with(|| line[field].clone()), &line[field], "{name:?}: {line}");
+    }
+    let word = format!("{}{}", name.0, name.1);
+    match line["type"].as_str().unwrap() {
+        "text_delta" => query.text.push_str(line["text"].as_str().unwrap()),
+        "tool_result_display" => assert_eq!(line["output"], format!("{{\"text\":\"{word}\"}}")),
+        "tool_activity" => assert_eq!(line["name"], "echo"),
+        "result" => {
+            assert_eq!(line["text"], query.text, "{name:?}: what was streamed is what was said");
+            if line["terminalStatus"] == "cancelled" {
+                assert!(query.asked_to_stop > 0, "{name:?} was cancelled and nobody asked");
+            }
+        }
+        "error" => assert_eq!(line["message"], word, "{line}"),
+        other => panic!("{other}"),
+    }
+    assert!(query.text.split_whitespace().all(|said| said == word), "{name:?} was told {:?}", query.text);
+    if is_end(&line) {
+        query.end = Some(line);
+        return true;
+    }
+    false
+}

@@ -1,0 +1,266 @@
+//! The tool relay: an agent's calls over its socket, answered by the kernel or by the host.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use super::{Host, golden, is_end};
+use crate::guests::serve;
+
+/// An agent at the relay of a host.
+struct Agent(BufReader<UnixStream>);
+
+impl Agent {
+    fn of(host: &Host) -> Self {
+        Self(BufReader::new(UnixStream::connect(host.relay()).unwrap()))
+    }
+
+    fn say(&mut self, line: &Value) {
+        self.0.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+
+    fn call(&mut self, id: &str, name: &str, input: &Value) {
+        self.say(&json!({"type": "tool_use", "callId": id, "name": name, "input": input}));
+    }
+
+    /// The next answer: the call, and its result as text.
+    fn hear(&mut self) -> (String, String) {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        let line: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(line["type"], "tool_result");
+        (line["callId"].as_str().unwrap().to_owned(), line["result"].as_str().unwrap().to_owned())
+    }
+
+    /// What a control tool answers.
+    fn control(&mut self, name: &str, input: &Value) -> Value {
+        self.call("c", name, input);
+        serde_json::from_str(&self.hear().1).unwrap()
+    }
+}
+
+/// The code of an answer that is none.
+fn code(answer: &str) -> String {
+    let answer: Value = serde_json::from_str(answer).unwrap();
+    assert_eq!(answer["ok"], false);
+    answer["error"]["code"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_tool_of_the_host_is_called_and_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    let mode = std::fs::metadata(host.relay()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "the owner's alone");
+    host.query("r", "k", "say here; hang");
+    host.until(|line| line["type"] == "text_delta");
+    let mut agent = Agent::of(&host);
+    // There is one query under way: the call is its.
+    agent.call("omi-1", "execute_sql", &json!({"query": "SELECT 1"}));
+    assert_snapshot!(golden(&[host.hear()]), @r#"{"attemptId":"att_1","callId":"omi-1","clientId":"test","input":{"query":"SELECT 1"},"name":"execute_sql","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","type":"tool_use"}"#);
+    host.say(&json!({"type": "tool_result", "callId": "omi-1", "result": "one row"}));
+    assert_eq!(agent.hear(), ("omi-1".into(), "one row".into()));
+    // Or it says whose it is; what it says of a query that is not known here is passed on as it is.
+    host.query("r2", "k2", "say here too; hang");
+    host.until(|line| line["type"] == "text_delta");
+    for (call, correlation) in [
+        ("by request", json!({"requestId": "r2", "clientId": "test"})),
+        (
+            "unknown",
+            json!({"requestId": "elsewhere", "clientId": "other", "protocolVersion": 2, "adapterSessionId": "n"}),
+        ),
+        ("ambiguous", json!({})),
+    ] {
+        let mut line = json!({"type": "tool_use", "callId": call, "name": "lookup", "input": {}});
+        line.as_object_mut().unwrap().extend(correlation.as_object().unwrap().clone());
+        agent.say(&line);
+        let said = host.hear();
+        assert_eq!((&said["type"], &said["callId"]), (&"tool_use".into(), &call.into()));
+        let expected = correlation.get("requestId").cloned().unwrap_or_default();
+        assert_eq!(said["requestId"], expected, "{said}");
+        assert_eq!(said.get("runId").is_some(), call == "by request", "{said}");
+        host.say(&json!({"type": "tool_result", "callId": call, "result": {"rows": [1]}}));
+        assert_eq!(agent.hear(), (call.into(), "{\"rows\":[1]}".into()));
+    }
+}
+
+#[test]
+fn every_call_has_an_answer_whatever_happens() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_STDIO_TOOL_TIMEOUT_MS", "200")]);
+    let (mut agent, mut other) = (Agent::of(&host), Agent::of(&host));
+    // Nobody answers: its time is up, and a late answer is told to be late.
+    agent.call("late", "slow_tool", &json!({}));
+    assert_eq!(host.hear()["callId"], "late");
+    let (call, answer) = agent.hear();
+    assert_eq!((call.as_str(), code(&answer).as_str()), ("late", "timeout"));
+    host.say(&json!({"type": "tool_result", "callId": "late", "result": "x", "protocolVersion": 2, "requestId": "r"}));
+    let late = host.hear();
+    assert_eq!(
+        (&late["code"], &late["callId"], late.get("requestId")),
+        (&"not_found".into(), &"late".into(), None)
+    );
+    // Two agents that give their calls the same name get their own answers.
+    agent.call("same", "tool", &json!({"from": "agent"}));
+    let first = host.hear();
+    other.call("same", "tool", &json!({"from": "other"}));
+    let second = host.hear();
+    for line in [second, first] {
+        host.say(&json!({"type": "tool_result", "callId": line["callId"], "result": line["input"]["from"]}));
+    }
+    assert_eq!(agent.hear(), ("same".into(), "agent".into()));
+    assert_eq!(other.hear(), ("same".into(), "other".into()));
+    // Lines that make no sense.
+    agent.say(&json!({"type": "tool_use", "callId": "no name"}));
+    assert_eq!(code(&agent.hear().1), "invalid_tool_input");
+    agent.say(&json!({"type": "other", "callId": "x", "name": "y"}));
+    assert_eq!(code(&agent.hear().1), "invalid_tool_input");
+    agent.0.get_mut().write_all(b"nonsense\n").unwrap();
+    assert_eq!(code(&agent.hear().1), "invalid_tool_input");
+    // The host leaves.
+    agent.call("gone", "tool", &json!({}));
+    assert_eq!(host.hear()["callId"], "gone");
+    let (dir, relay) = (dir, host.relay());
+    host.close();
+    assert_eq!(code(&agent.hear().1), "transport_interruption");
+    assert!(!relay.exists(), "who leaves in good order leaves nothing");
+    drop(dir);
+}
+
+#[test]
+fn the_kernel_answers_the_control_tools() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    host.query("done", "a", "say hello; usage 1 2 0.5");
+    let done = host.end_of("done");
+    host.query("active", "b", "say here; hang");
+    let active = host.until(|line| line["type"] == "text_delta").pop().unwrap();
+    let mut agent = Agent::of(&host);
+
+    let listed = agent.control("list_agent_sessions", &json!({"limit": 10, "surfaceKind": "legacy_jsonl"}));
+    assert_eq!(listed["ok"], true, "{listed}");
+    let sessions = listed["sessions"].as_array().unwrap();
+    assert_eq!(sessions.len(), 2);
+    let of = |id: &Value| sessions.iter().find(|listed| listed["session"]["omiSessionId"] == *id).unwrap();
+    assert_eq!(of(&done["sessionId"])["latestRun"]["finalText"], "hello\n");
+    assert_eq!(of(&done["sessionId"])["activeRun"], Value::Null);
+    assert_eq!(of(&active["sessionId"])["activeRun"]["runId"], active["runId"]);
+    let before = of(&done["sessionId"])["session"]["lastActivityAtMs"].as_i64().unwrap();
+    let none = agent.control("list_agent_sessions", &json!({"beforeUpdatedAtMs": before}));
+    assert_eq!(none["sessions"], json!([]));
+
+    let got = agent.control("get_agent_run", &json!({"runId": done["runId"]}));
+    assert_eq!(got["run"]["input"], json!({"prompt": "say hello; usage 1 2 0.5"}));
+    assert_eq!((&got["run"]["status"], &got["run"]["clientId"]), (&"succeeded".into(), &"test".into()));
+    assert_eq!(
+        (&got["run"]["usage"]["costUsd"], &got["run"]["omiSessionId"]),
+        (&0.5.into(), &done["sessionId"])
+    );
+    assert_eq!(got["session"]["legacySessionKey"], "a");
+    assert_eq!(got["attempts"][0]["attemptId"], done["attemptId"]);
+    let types: Vec<&str> =
+        got["events"].as_array().unwrap().iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!((types.first(), types.last()), (Some(&"run.queued"), Some(&"run.succeeded")));
+    for absent in ["adapterBindings", "artifacts", "parentDelegations", "childDelegations"] {
+        assert_eq!(got[absent], json!([]), "{absent}");
+    }
+    let last = agent.control("get_agent_run", &json!({"runId": done["runId"], "eventLimit": 1}));
+    assert_eq!(last["events"][0]["type"], "run.succeeded");
+    let without = agent.control("get_agent_run", &json!({"runId": done["runId"], "includeEvents": false}));
+    assert_eq!(without["events"], json!([]));
+
+    let sent =
+        agent.control("send_agent_message", &json!({"sessionId": done["sessionId"], "prompt": "say again"}));
+    assert_eq!((&sent["text"], &sent["terminalStatus"]), (&"again\n".into(), &"succeeded".into()), "{sent}");
+    assert_eq!(
+        (&sent["run"]["mode"], &sent["run"]["clientId"]),
+        (&"ask".into(), &"omi-control-tools".into())
+    );
+    assert_eq!(sent["attempt"]["runId"], sent["run"]["runId"]);
+
+    for of in ["sessionId", "runId", "attemptId"] {
+        let found = agent.control("inspect_agent_artifacts", &json!({of: done[of]}));
+        assert_eq!(found, json!({"ok": true, "artifacts": []}), "{of}");
+    }
+
+    let cancelled = agent.control("cancel_agent_run", &json!({"runId": active["runId"]}));
+    assert_eq!(
+        (&cancelled["cancellation"]["accepted"], &cancelled["run"]["runId"]),
+        (&true.into(), &active["runId"])
+    );
+    assert_eq!(host.until(is_end).pop().unwrap()["terminalStatus"], "cancelled");
+}
+
+#[test]
+fn control_tools_refuse_what_makes_no_sense_and_what_is_anothers() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    host.query("r", "a", "say here; hang");
+    let mine = host.until(|line| line["type"] == "text_delta").pop().unwrap();
+    let mut agent = Agent::of(&host);
+    let unknown = "run_00000000000040008000000000000000";
+    for (tool, input, code) in [
+        ("get_agent_run", json!({}), "invalid_tool_input"),
+        ("get_agent_run", json!({"runId": unknown}), "not_found"),
+        ("get_agent_run", json!({"runId": "1; DROP TABLE runs"}), "not_found"),
+        ("get_agent_run", json!({"runId": unknown, "eventLimit": 501}), "invalid_tool_input"),
+        ("cancel_agent_run", json!({"runId": unknown}), "not_found"),
+        ("list_agent_sessions", json!({"limit": 201}), "invalid_tool_input"),
+        ("list_agent_sessions", json!({"ownerId": "somebody else"}), "not_found"),
+        ("inspect_agent_artifacts", json!({}), "invalid_tool_input"),
+        ("inspect_agent_artifacts", json!({"runId": unknown, "sessionId": "x"}), "invalid_tool_input"),
+        ("send_agent_message", json!({"sessionId": mine["sessionId"]}), "invalid_tool_input"),
+        ("send_agent_message", json!({"sessionId": mine["sessionId"], "prompt": "say x"}), "would_deadlock"),
+        (
+            "delegate_agent",
+            json!({"mode": "call", "parentRunId": mine["runId"], "objective": "x"}),
+            "control_tool_failed",
+        ),
+    ] {
+        let answer = agent.control(tool, &input);
+        assert_eq!(
+            (&answer["ok"], &answer["error"]["code"]),
+            (&false.into(), &code.into()),
+            "{tool} {input}: {answer}"
+        );
+    }
+    // An agent acts for the owner of the query that it works on, and sees nobody else's.
+    let mut line = super::query("bens", "b", "say here; hang");
+    line["ownerId"] = "ben".into();
+    host.say(&line);
+    host.until(|line| line["requestId"] == "bens");
+    let list = |agent: &mut Agent, request: &str| {
+        agent.say(&json!({"type": "tool_use", "callId": "x", "name": "list_agent_sessions", "input": {}, "requestId": request, "clientId": "test"}));
+        let answer: Value = serde_json::from_str(&agent.hear().1).unwrap();
+        let sessions = answer["sessions"].as_array().unwrap().clone();
+        sessions
+            .iter()
+            .map(|listed| listed["session"]["ownerId"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(list(&mut agent, "r"), ["desktop-local-user"]);
+    assert_eq!(list(&mut agent, "bens"), ["ben"]);
+}
+
+#[test]
+fn the_first_host_keeps_the_relay_and_the_next_one_gets_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, _) = serve(dir.path());
+    let mut first = Host::start(dir.path());
+    let mut second = Host::start(dir.path());
+    let mut agent = Agent::of(&second);
+    agent.call("c", "tool", &json!({}));
+    assert_eq!(first.hear()["type"], "tool_use");
+    first.say(&json!({"type": "tool_result", "callId": "c", "result": "from the first"}));
+    assert_eq!(agent.hear().1, "from the first");
+    first.kill();
+    second.say(&json!({"type": "stop"}));
+    second.rest();
+    let mut third = Host::start(dir.path());
+    let mut agent = Agent::of(&third);
+    agent.call("c", "tool", &json!({}));
+    assert_eq!(third.hear()["type"], "tool_use");
+}

@@ -1,0 +1,92 @@
+//! `kill -9` and a new start: what was accepted is one run, whatever the host sends again.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::{Host, is_end, query};
+use crate::cli::{json_lines, run};
+use crate::kill::Dice;
+
+fn runs(dir: &std::path::Path) -> Vec<Value> {
+    json_lines(&run(dir, &["run", "list", "--json", "--limit", "500", "--owner", "desktop-local-user"]))
+}
+
+#[test]
+fn queries_that_are_sent_again_after_a_kill_are_told_what_became_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = [
+        query("ended", "a", "say done"),
+        query("active", "b", "say half; hang"),
+        query("queued", "b", "say later"),
+    ];
+    let mut host = Host::start(dir.path());
+    host.say(&lines[0]);
+    let ended = host.end_of("ended");
+    host.say(&lines[1]);
+    let half = host.until(|line| line["type"] == "text_delta").pop().unwrap();
+    host.say(&lines[2]);
+    // Nothing is said of a query that waits; that it was accepted is seen by asking for it.
+    while runs(dir.path()).len() < 3 {}
+    let relay = host.relay();
+    host.kill();
+    assert!(relay.exists(), "the dead leave their socket");
+    let mut host = Host::start(dir.path());
+    host.say(&lines[0]);
+    let again = host.end_of("ended");
+    assert_eq!((&again["runId"], &again["text"]), (&ended["runId"], &ended["text"]));
+    host.say(&lines[1]);
+    let orphaned = host.end_of("active");
+    assert_eq!(
+        (&orphaned["type"], &orphaned["code"], &orphaned["runId"]),
+        (&"error".into(), &"executor_lost".into(), &half["runId"])
+    );
+    host.say(&lines[2]);
+    assert_eq!(host.end_of("queued")["text"], "later\n");
+    assert_eq!(runs(dir.path()).len(), 3);
+    assert!(std::os::unix::net::UnixStream::connect(&relay).is_ok(), "somebody listens there again");
+}
+
+#[test]
+fn twenty_kills_make_no_query_twice_and_lose_none() {
+    const KILLS: usize = 20;
+    const QUERIES: usize = 5 * KILLS;
+    let dir = tempfile::tempdir().unwrap();
+    let seed = u64::from(std::process::id()) | 1 << 40;
+    eprintln!("seed {seed}");
+    let mut dice = Dice(seed);
+    let mut ends: HashMap<String, Value> = HashMap::new();
+    let line =
+        |no: usize| query(&format!("q{no}"), &format!("s{}", no % 7), &format!("stream 20 every 1ms w{no}"));
+    for kill in 1..=KILLS {
+        let mut host = Host::start(dir.path());
+        let asked = 5 * kill;
+        let open = (0..asked).filter(|no| !ends.contains_key(&format!("q{no}")));
+        open.collect::<Vec<_>>().into_iter().for_each(|no| host.say(&line(no)));
+        // The last one is killed when it has answered everything.
+        let most = if kill < KILLS { dice.below(40) } else { u64::MAX };
+        let mut heard = 0;
+        while heard < most && ends.len() < asked {
+            let line = host.hear();
+            heard += 1;
+            if is_end(&line) {
+                let known = ends.insert(line["requestId"].as_str().unwrap().to_owned(), line.clone());
+                assert_eq!(known, None, "one end each: {line}");
+            }
+        }
+        host.kill();
+    }
+    let mut host = Host::start(dir.path());
+    for no in 0..QUERIES {
+        host.say(&line(no));
+        let (request, again) = (format!("q{no}"), host.hear());
+        let first = &ends[&request];
+        for field in ["type", "runId", "sessionId", "text", "code", "terminalStatus"] {
+            assert_eq!(again.get(field), first.get(field), "{request} {field}");
+        }
+        if first["type"] == "result" {
+            assert_eq!(first["text"], format!("w{no} ").repeat(20));
+        }
+    }
+    assert_eq!(runs(dir.path()).len(), QUERIES, "each query is one run");
+}

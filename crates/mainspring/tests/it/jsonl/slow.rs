@@ -1,0 +1,43 @@
+//! A host that does not read: nothing is lost, and nothing is kept for it.
+
+use super::{Host, is_end, text_of};
+use crate::guests::serve;
+
+/// What a process holds in memory at most, in kilobytes.
+fn peak(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_host_that_reads_late_is_told_everything_and_costs_no_memory() {
+    const QUERIES: usize = 6;
+    // Each text is as large as a message may be; together they are many times what a process without them holds.
+    const TIMES: usize = 1_500_000;
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, _) = serve(dir.path());
+    let mut host = Host::start(dir.path());
+    let name = |no: usize| format!("q{no}");
+    (0..QUERIES)
+        .for_each(|no| host.query(&name(no), &name(no), &format!("stream {TIMES} word{no}; say end")));
+    // Everything has happened before the first line is read.
+    let ended = |listed: &str| listed.matches("\"status\":\"succeeded\"").count();
+    let list = ["run", "list", "--json", "--owner", "desktop-local-user"];
+    while ended(&crate::cli::run(dir.path(), &list).out) < QUERIES {}
+    let before = peak(host.child.id());
+    let (mut heard, mut ends) = (vec![], 0);
+    while ends < QUERIES {
+        let line = host.hear();
+        ends += usize::from(is_end(&line));
+        heard.push(line);
+    }
+    for no in 0..QUERIES {
+        let whole = format!("word{no} ").repeat(TIMES) + "end\n";
+        assert!(text_of(&heard, &name(no)) == whole, "{no}: every byte once and in order");
+        let end = heard.iter().find(|line| is_end(line) && line["requestId"] == name(no)).unwrap();
+        assert!(end["text"] == whole, "{no}");
+    }
+    // The runs had said sixty megabytes by then.
+    assert!(before < 45_000, "{before} kB were held for a host that had not read");
+}

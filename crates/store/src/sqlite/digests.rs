@@ -1,0 +1,71 @@
+//! Digests, written and read.
+
+use mainspring_core::{Digest, LineId, Point, SessionId};
+use mainspring_kernel::store::StoreError;
+use rusqlite::{Connection, params};
+
+use super::columns::{Id, blob, int};
+use super::read::one;
+use super::write::Written;
+
+pub(super) fn digest_write(connection: &Connection, session: SessionId, digest: &Digest) -> Written {
+    connection
+        .prepare_cached(
+            "INSERT OR REPLACE INTO digests (line, pos, session_id, message_id, prompt_message_id, summary, left_out,
+               below, made_at_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        )?
+        .execute(params![
+            digest.at.line.0,
+            digest.at.pos,
+            session.bytes(),
+            digest.message.bytes(),
+            blob(digest.prompt),
+            digest.summary,
+            digest.left_out,
+            int(digest.below),
+            digest.made_at.0,
+        ])?;
+    Ok(())
+}
+
+/// Looks upwards from the tip, line by line, and stops at the first.
+pub(super) fn digest(
+    connection: &Connection,
+    session: SessionId,
+    tip: Point,
+) -> Result<Option<Digest>, StoreError> {
+    let mut next = Some(tip);
+    while let Some(point) = next {
+        let sql =
+            "SELECT parent_line, parent_pos, coalesce(opened_by, session_id) FROM lines WHERE line = ?1";
+        let line = one(connection, sql, [point.line.0], |columns| {
+            Ok((columns.point()?, columns.get::<[u8; 16]>()?))
+        })?;
+        let (parent, opened_by) =
+            line.ok_or_else(|| StoreError::Corrupt(format!("line {} is not there", point.line.0)))?;
+        let found = one(
+            connection,
+            "SELECT line, pos, message_id, prompt_message_id, summary, left_out, below, made_at_ms FROM digests
+             WHERE line = ?1 AND pos <= ?2 AND pos < ?5 AND session_id IN (?3, ?4)
+             ORDER BY pos DESC, session_id = ?3 DESC LIMIT 1",
+            params![point.line.0, point.pos, session.bytes(), opened_by, tip.pos],
+            |columns| {
+                Ok(Digest {
+                    at: Point { line: LineId(columns.get()?), pos: columns.get()? },
+                    message: columns.id()?,
+                    prompt: columns.maybe_id()?,
+                    summary: columns.get()?,
+                    left_out: columns.get()?,
+                    below: columns.number()?,
+                    made_at: columns.time()?,
+                })
+            },
+        )?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        next = parent;
+    }
+    Ok(None)
+}
