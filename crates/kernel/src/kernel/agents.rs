@@ -23,6 +23,8 @@ pub const AGENTS_PER_OWNER: usize = 10_000;
 pub struct Agent {
     /// The definition.
     #[serde(flatten)]
+    // Its own schema allows nothing beside it.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub definition: AgentDefinition,
     /// Whose it is.
     pub scope: AgentScope,
