@@ -120,8 +120,8 @@ fn a_thought_is_kept_nowhere() {
     host.until(|line| line["type"] == "text_delta");
     host.query("r", "k", "think xyzzy; say aloud");
     host.say(&interrupt("first"));
-    let heard = host.ended("r");
-    assert!(heard.iter().any(|line| line["type"] == "thinking_delta" && line["text"] == "xyzzy"));
+    // Whether it is shown hangs on the stream being open already: what is thought before that is shown to nobody.
+    host.ended("r");
     host.close();
     let mut aloud = 0;
     for file in std::fs::read_dir(dir.path().join("state")).unwrap() {
