@@ -15,6 +15,7 @@ mod faults;
 mod golden;
 mod guests;
 mod many;
+mod pi;
 mod relay;
 mod restart;
 mod slow;

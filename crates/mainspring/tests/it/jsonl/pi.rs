@@ -1,0 +1,76 @@
+//! A host whose queries are answered by pi, which it knows as `pi-mono`.
+
+use serde_json::{Value, json};
+
+use super::{Host, query};
+use crate::kill::example;
+
+/// A folder with a scripted pi set up in it, beside the adapter that is the default.
+fn folder() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = dir.path().join("agent");
+    std::fs::create_dir(&agent).unwrap();
+    let command = json!([example("pi_agent"), agent, "keep"]);
+    let file = format!("[adapters.coder]\nkind = \"pi\"\ncommand = {command}\npermissions = \"legacy\"\n");
+    std::fs::write(dir.path().join("mainspring.toml"), file).unwrap();
+    dir
+}
+
+fn ask(host: &mut Host, request: &str, key: &str, prompt: &str) {
+    let mut line = query(request, key, prompt);
+    line["adapterId"] = "pi-mono".into();
+    host.say(&line);
+}
+
+fn end(host: &mut Host, request: &str, key: &str, prompt: &str) -> Value {
+    ask(host, request, key, prompt);
+    host.ended(request).pop().unwrap()
+}
+
+#[test]
+fn conversations_with_pi_do_not_mix_and_outlive_the_host() {
+    let dir = folder();
+    let mut host = Host::start(dir.path());
+    let first = end(&mut host, "1", "a", "i am a; ask confirm May I?");
+    assert_eq!((&first["type"], &first["text"]), (&"result".into(), &"i am a\ntrue\n".into()), "{first}");
+    assert_eq!((&first["inputTokens"], &first["outputTokens"]), (&7.into(), &3.into()), "{first}");
+    let native = first["adapterSessionId"].as_str().unwrap().to_owned();
+    assert!(native.ends_with(".jsonl"), "{native}");
+    assert_eq!(end(&mut host, "2", "b", "history")["text"], "history");
+    host.close();
+    let mut host = Host::start(dir.path());
+    let next = end(&mut host, "3", "a", "history");
+    assert_eq!(next["text"], "i am a; ask confirm May I?\nhistory");
+    assert_eq!(next["adapterSessionId"], native);
+    host.close();
+}
+
+#[test]
+fn an_interrupted_pi_has_said_what_it_has_said() {
+    let dir = folder();
+    let mut host = Host::start(dir.path());
+    ask(&mut host, "1", "a", "one; hang");
+    host.until(|line| line["text"].as_str().is_some_and(|text| text.contains("hanging")));
+    host.say(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "1", "clientId": "test"}));
+    let end = host.ended("1").pop().unwrap();
+    assert_eq!(
+        (&end["terminalStatus"], &end["text"]),
+        (&"cancelled".into(), &"one\nhanging".into()),
+        "{end}"
+    );
+    host.close();
+}
+
+#[test]
+fn a_session_that_only_an_earlier_pi_knew_is_opened_anew() {
+    let dir = folder();
+    let mut host = Host::start(dir.path());
+    let mut line = query("1", "a", "history");
+    line["adapterId"] = "pi-mono".into();
+    line["legacyAdapterSessionId"] = "pi-session-7".into();
+    host.say(&line);
+    let end = host.ended("1").pop().unwrap();
+    assert_eq!((&end["type"], &end["text"]), (&"result".into(), &"history".into()), "{end}");
+    assert!(end["adapterSessionId"].as_str().unwrap().ends_with(".jsonl"), "{end}");
+    host.close();
+}
