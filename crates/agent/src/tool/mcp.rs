@@ -7,9 +7,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock, MetaObject, RequestMetaObject};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResult, ClientRequest, ContentBlock, MetaObject, PingRequest,
+    RequestMetaObject,
+};
 use rmcp::service::RunningService;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
@@ -25,6 +29,8 @@ use crate::provider::{KeySource, ToolSpec, install_tls};
 const BETWEEN: &str = "__";
 /// The key of a call's id in `_meta`.
 const CALL_ID: &str = "mainspring/toolUseId";
+/// How long a server may take to say that it is there.
+const PING: Duration = Duration::from_secs(5);
 /// What a server's process may see of our environment.
 const PASSED_ON: [&str; 6] = ["PATH", "HOME", "LANG", "TMPDIR", "USER", "SHELL"];
 
@@ -141,7 +147,7 @@ impl McpServers {
             if !wanted.iter().any(|pattern| fits(pattern, name)) {
                 continue;
             }
-            match server.running().await {
+            match server.answering().await {
                 Err(reason) => problems.push(format!("the MCP server {name:?} cannot be used: {reason}")),
                 Ok(running) => {
                     for tool in &running.tools {
@@ -169,6 +175,21 @@ impl Server {
             State::Running(_) | State::Stopped => Health::Stopped,
             State::Failed(reason) => Health::Failed { reason: reason.clone() },
         }
+    }
+
+    /// The server, which answers now. One over HTTP is asked: it may have been started anew and not know us any more, which
+    /// a connection cannot tell.
+    async fn answering(&self) -> Result<Arc<Running>, String> {
+        let running = self.running().await?;
+        if self.config.url.is_none() {
+            return Ok(running);
+        }
+        let ping = running.service.send_request(ClientRequest::PingRequest(PingRequest::default()));
+        if let Ok(Ok(_)) = tokio::time::timeout(PING, ping).await {
+            return Ok(running);
+        }
+        *self.state.lock().await = State::Stopped;
+        self.running().await
     }
 
     /// The server, started if it does not run.
