@@ -60,9 +60,7 @@ impl AdapterKind {
             Self::Pi => &["pi", "--mode", "rpc"],
         }
     }
-}
 
-impl AdapterKind {
     /// Its word in the file.
     pub fn word(self) -> &'static str {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(word, _)| word)
