@@ -23,6 +23,7 @@ mod feed;
 mod file;
 mod guard;
 mod home;
+mod import;
 mod key;
 mod model_server;
 mod output;
@@ -110,6 +111,9 @@ enum Command {
     /// Make, list and revoke API keys
     #[command(subcommand)]
     Key(key::Key),
+    /// Take in what another program has kept
+    #[command(subcommand)]
+    Import(import::Import),
     /// Show the configuration
     #[command(subcommand)]
     Config(config::Config),
@@ -232,6 +236,7 @@ impl Context<'_> {
             Command::Stdio(stdio) => Box::pin(stdio.execute(self)).await,
             Command::ModelServer(server) => server.execute(self).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
+            Command::Import(import) => Box::pin(import.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,
             Command::Guard(_) | Command::Completions { .. } => Ok(Exit::Done),

@@ -38,6 +38,7 @@ mod data;
 mod digests;
 mod error;
 mod migrate;
+mod omi;
 mod open;
 mod purge;
 mod queue;
@@ -52,6 +53,7 @@ mod writer;
 
 pub use self::check::SqliteCheck;
 pub use self::migrate::SCHEMA_VERSION;
+pub use self::omi::{OMI_DATABASE, OmiArtifact, OmiError, OmiLeft, OmiOptions, OmiReport, OmiSource};
 pub use self::open::OpenError;
 
 /// How the file is used.

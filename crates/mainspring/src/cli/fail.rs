@@ -137,7 +137,7 @@ impl From<std::io::Error> for Fail {
 }
 
 /// An error and its sources, each once.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -13,6 +13,7 @@ mod docs;
 mod guard;
 mod guests;
 mod http;
+mod import;
 mod jsonl;
 mod kill;
 mod limits;
