@@ -158,11 +158,11 @@ fn unescaped(text: &str) -> Vec<u8> {
 fn shown(context: &Context<'_>, report: &OmiReport, dry_run: bool) -> io::Result<()> {
     let output = context.output;
     let verb = if dry_run { "would take" } else { "took" };
-    for (what, taken) in &report.taken {
-        output.line(format_args!("{GREEN}{verb}{GREEN:#} {taken} of {} {what}", report.found[what]))?;
+    for (what, taken, found) in report.counts().filter(|(.., found)| *found > 0) {
+        output.line(format_args!("{GREEN}{verb}{GREEN:#} {taken} of {found} {what}"))?;
     }
     output.line(format_args!(
-        "{GREEN}made{GREEN:#} {} messages of the runs' inputs and final texts",
+        "{GREEN}{verb}{GREEN:#} the runs' inputs and final texts as {} messages",
         report.messages
     ))?;
     let said = |mark: &str, OmiLeft { what, why, count, examples }: &OmiLeft| {

@@ -62,8 +62,8 @@ pub enum OmiError {
     #[error("{} holds {what} already: import into an empty state directory (--state-dir)", path.display())]
     NotEmpty { path: PathBuf, what: String },
     /// It was done before.
-    #[error("the original's sessions were imported into {} before, at {at}: there is nothing to do", path.display())]
-    Done { path: PathBuf, at: i64 },
+    #[error("the original's sessions were imported into {} before: there is nothing to do", path.display())]
+    Done { path: PathBuf },
     /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -198,8 +198,8 @@ fn check_empty(target: &Connection, path: &Path) -> Result<(), OmiError> {
         let sql = "SELECT value FROM meta WHERE name = ?1";
         target.query_row(sql, [name], |row| row.get::<_, i64>(0)).optional()
     };
-    if let Some(at) = meta(MARK).map_err(fail)? {
-        return Err(OmiError::Done { path: path.into(), at });
+    if meta(MARK).map_err(fail)?.is_some() {
+        return Err(OmiError::Done { path: path.into() });
     }
     let sessions = number("SELECT count(*) FROM sessions").map_err(fail)?;
     let used = number("SELECT coalesce(max(event_seq), 0) FROM events")

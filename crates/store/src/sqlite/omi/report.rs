@@ -54,6 +54,12 @@ pub struct OmiLeft {
 }
 
 impl OmiReport {
+    /// What there is of each, in the order of the tables: its name, how many were taken, how many there were.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64, u64)> + '_ {
+        let of = |map: &BTreeMap<&'static str, u64>, what| map.get(what).copied().unwrap_or(0);
+        TABLES.iter().map(move |(_, what)| (*what, of(&self.taken, what), of(&self.found, what)))
+    }
+
     /// Nothing is taken yet.
     pub(super) fn of(source: &Connection) -> Result<Self> {
         let mut found = BTreeMap::new();
