@@ -42,6 +42,8 @@ pub use access::Access;
 pub use document::document;
 pub use limits::HttpLimits;
 pub use listen::serve;
+#[cfg(test)]
+pub(crate) use problem::PROBLEMS;
 pub use problem::Problem;
 
 /// What every handler reaches.

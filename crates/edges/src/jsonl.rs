@@ -23,6 +23,7 @@ use mainspring_kernel::ids::Ids;
 use mainspring_kernel::tasks::Tasks;
 use tokio::sync::{Semaphore, mpsc};
 
+mod code;
 mod control;
 mod follow;
 mod image;
@@ -39,6 +40,7 @@ mod say;
 mod tell;
 mod warmup;
 
+pub use code::{is_mapped, told as told_code};
 use line::{Bad, Echo, Envelope, Line};
 pub use link::{Keeper, Link};
 use live::{Attempts, Live};

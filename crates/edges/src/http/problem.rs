@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 /// Every problem of this edge: its status and its code. What is answered and what the document says both come from
 /// here. What the kernel says has the status of its code's first line.
-pub(super) const PROBLEMS: &[(StatusCode, &str)] = &[
+pub(crate) const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::BAD_REQUEST, "invalid_request"),
     (StatusCode::BAD_REQUEST, "adapter_not_registered"),
     (StatusCode::BAD_REQUEST, "adapter_incompatible"),

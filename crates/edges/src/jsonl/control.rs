@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use super::say::Code;
 use super::{Shared, told};
 
 mod forms;
@@ -60,9 +61,19 @@ pub(super) async fn call(
             answer.insert("ok".into(), true.into());
             Value::Object(answer)
         }
-        Err((code, message)) => json!({"ok": false, "error": {"code": code, "message": message}}),
+        Err((code, message)) => refused(&code, &message),
     };
     answer.to_string()
+}
+
+/// A tool's answer that says why there is none.
+pub(super) fn refused(code: &str, message: &str) -> Value {
+    let code = serde_json::to_value(Code::of(code)).unwrap_or_default();
+    let mut answer = json!({"ok": false, "error": {"message": message}});
+    if let (Some(error), Value::Object(code)) = (answer["error"].as_object_mut(), code) {
+        error.extend(code);
+    }
+    answer
 }
 
 fn failed(code: &str, message: impl Into<String>) -> (String, String) {

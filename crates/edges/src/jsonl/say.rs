@@ -6,6 +6,7 @@ use mainspring_core::{AttemptId, EventId, RunId, RunStatus, SessionId, Usage};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::code::told;
 use super::line::Echo;
 
 /// One thing to say.
@@ -43,7 +44,8 @@ pub(super) enum Say<'a> {
     /// The end of a query that failed, or a line that makes no sense.
     Error {
         message: &'a str,
-        code: &'a str,
+        #[serde(flatten)]
+        code: Code<'a>,
         #[serde(skip_serializing_if = "Option::is_none")]
         call_id: Option<&'a str>,
     },
@@ -52,8 +54,8 @@ pub(super) enum Say<'a> {
         accepted: bool,
         dispatch_attempted: bool,
         adapter_acknowledged: bool,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        code: Option<&'a str>,
+        #[serde(flatten)]
+        code: Option<Code<'a>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         message: Option<&'a str>,
     },
@@ -67,7 +69,23 @@ pub(super) enum Say<'a> {
 impl<'a> Say<'a> {
     /// A line that makes no sense, or a query that failed.
     pub(super) fn error(code: &'a str, message: &'a str) -> Self {
-        Self::Error { message, code, call_id: None }
+        Self::Error { message, code: Code::of(code), call_id: None }
+    }
+}
+
+/// What went wrong, in the protocol's words, and in ours where these say more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct Code<'a> {
+    code: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+impl<'a> Code<'a> {
+    /// What a host is told of one of our codes.
+    pub(super) fn of(ours: &'a str) -> Self {
+        let (code, reason) = told(ours);
+        Self { code, reason }
     }
 }
 

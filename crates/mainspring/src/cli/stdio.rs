@@ -53,7 +53,8 @@ impl Stdio {
         let served = self.serve(context).await;
         if let Err(fail) = &served {
             // The host reads this and nothing else.
-            let line = json!({"type": "error", "message": fail.message, "code": fail.code});
+            let (code, reason) = jsonl::told_code(&fail.code);
+            let line = json!({"type": "error", "message": fail.message, "code": code, "reason": reason});
             let _ = writeln!(std::io::stdout(), "{line}");
         }
         served.map(|()| Exit::Done)

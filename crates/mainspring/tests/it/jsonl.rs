@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::cli::command;
 
 mod acp;
+mod codes;
 mod docs;
 mod faults;
 mod golden;

@@ -70,7 +70,7 @@ fn an_invalidated_session_is_opened_anew_and_stays_the_same_to_the_host() {
     host.until(|line| line["type"] == "text_delta");
     host.say(&json!({"type": "invalidate_session", "sessionKey": "k", "protocolVersion": 2, "requestId": "i", "clientId": "test"}));
     let refused = host.hear();
-    assert_eq!((&refused["code"], &refused["requestId"]), (&"session_busy".into(), &"i".into()));
+    assert_eq!((&refused["reason"], &refused["requestId"]), (&"session_busy".into(), &"i".into()));
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn a_query_that_is_sent_again_is_the_same_run() {
     host.say(&query("r", "k", "say something else"));
     let other = host.hear();
     assert_eq!(
-        (&other["type"], &other["code"], &other["requestId"]),
+        (&other["type"], &other["reason"], &other["requestId"]),
         (&"error".into(), &"request_conflict".into(), &"r".into())
     );
     assert_eq!(host.close(), (vec![], 0));

@@ -38,7 +38,7 @@ fn queries_that_are_sent_again_after_a_kill_are_told_what_became_of_them() {
     host.say(&lines[1]);
     let orphaned = host.end_of("active");
     assert_eq!(
-        (&orphaned["type"], &orphaned["code"], &orphaned["runId"]),
+        (&orphaned["type"], &orphaned["reason"], &orphaned["runId"]),
         (&"error".into(), &"executor_lost".into(), &half["runId"])
     );
     host.say(&lines[2]);
