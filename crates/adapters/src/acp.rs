@@ -6,8 +6,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use agent_client_protocol::ErrorCode;
 use agent_client_protocol::v1::schema::ContentBlock;
-use mainspring_core::{Block, Failure, Message, Mode, Run};
+use mainspring_core::{AuthMethod, Block, Failure, Message, Mode, Run};
 use mainspring_kernel::adapter::AttemptHandle;
 use mainspring_kernel::policy::Permissions;
 use parking_lot::Mutex;
@@ -16,9 +17,11 @@ use serde_json::json;
 use crate::driver::{Dialect, Ground, Lost, Turn, Turned};
 use crate::process::Launch;
 
+mod login;
 mod turn;
 mod wire;
 mod worker;
+use login::Login;
 use turn::Play;
 use wire::CallError;
 use worker::{Choice, Worker};
@@ -37,13 +40,14 @@ pub struct AcpOptions {
 /// The Agent Client Protocol, version 1.
 pub(crate) struct Acp {
     options: AcpOptions,
+    login: Login,
     /// What native sessions have cost so far, as their agents say.
     costs: Mutex<HashMap<String, f64>>,
 }
 
 impl Acp {
     pub(crate) fn new(options: AcpOptions) -> Self {
-        Self { options, costs: Mutex::default() }
+        Self { login: Login::new(options.auth_method.clone()), options, costs: Mutex::default() }
     }
 }
 
@@ -53,6 +57,7 @@ impl Dialect for Acp {
 
     const PINNED: bool = false;
     const STEERS: bool = false;
+    const AUTHENTICATES: bool = true;
 
     fn arguments(&self, _permissions: Permissions) -> &'static [&'static str] {
         // What it may do is decided when it asks.
@@ -64,7 +69,17 @@ impl Dialect for Acp {
     }
 
     async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
-        Worker::start(launch, self.options.auth_method.as_deref(), ground).await
+        let worker = Worker::start(launch, ground).await?;
+        self.login.greet(&worker).await?;
+        Ok(worker)
+    }
+
+    fn auth_methods(&self) -> Vec<AuthMethod> {
+        self.login.methods()
+    }
+
+    async fn authenticate(&self, launch: &Launch, ground: &Ground, method: &str) -> Result<(), Failure> {
+        self.login.try_out(Worker::start(launch, ground).await?, method).await
     }
 
     async fn open(&self, worker: &Worker, cwd: &Path) -> Result<String, Failure> {
@@ -74,6 +89,9 @@ impl Dialect for Acp {
     async fn resume(&self, worker: &Worker, native: &str, cwd: &Path) -> Result<(), Lost> {
         worker.resume(native, cwd).await.map_err(|error| match error {
             CallError::Gone => Lost::Gone,
+            CallError::Refused { code: ErrorCode::AUTH_REQUIRED, .. } => {
+                Lost::Refused(worker.failure(&error))
+            }
             // One that is no failure of the connection means that the agent does not know it any more.
             error => Lost::Unknown(error.to_string()),
         })

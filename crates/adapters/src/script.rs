@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Answer, Approval, AttemptId, Block, Failure, Fidelity, Place, ToolOutcome, WaitRequest,
+    Answer, Approval, AttemptId, AuthMethod, Block, Failure, Fidelity, Place, ToolOutcome, WaitRequest,
 };
 use mainspring_kernel::adapter::{
     Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
@@ -40,6 +40,7 @@ impl Adapter for ScriptAdapter {
             supports_steering: false,
             restart_behavior: RestartBehavior::AttemptsOrphaned,
             uses_bindings: false,
+            supports_authentication: false,
         }
     }
 
@@ -67,6 +68,14 @@ impl Adapter for ScriptAdapter {
     async fn kill(&self, _attempt: AttemptId) -> Death {
         // It is nothing but the future that has been dropped.
         Death::Proven
+    }
+
+    fn auth_methods(&self) -> Vec<AuthMethod> {
+        vec![]
+    }
+
+    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
+        Err(Failure::new("adapter_incompatible", format!("there is nothing to authenticate by {method:?}")))
     }
 }
 

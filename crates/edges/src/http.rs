@@ -27,6 +27,7 @@ mod health;
 mod keys;
 mod limits;
 mod listen;
+mod logins;
 mod metrics;
 mod portable;
 mod problem;
@@ -73,6 +74,7 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
         .routes(routes!(metrics::metrics));
     let resources = OpenApiRouter::new()
         .routes(routes!(health::adapter_list))
+        .routes(routes!(logins::login_list, logins::login_create))
         .routes(routes!(feed::feed))
         .routes(routes!(sessions::session_list, sessions::session_resolve))
         .routes(routes!(sessions::session_get, sessions::session_patch, sessions::session_delete))

@@ -33,6 +33,7 @@ mod lanes;
 mod line;
 mod link;
 mod live;
+mod login;
 mod pipes;
 mod query;
 mod relay;
@@ -102,6 +103,7 @@ struct Shared {
     lanes: lanes::Lanes,
     followers: follow::Followers,
     hints: warmup::Hints,
+    logins: login::Logins,
     calls: relay::Calls,
     /// Bytes of lines that are being worked on.
     inbound: Arc<Semaphore>,
@@ -132,6 +134,7 @@ impl Jsonl {
             lanes: lanes::Lanes::default(),
             followers: follow::Followers::default(),
             hints: warmup::Hints::default(),
+            logins: login::Logins::default(),
             calls: relay::Calls::default(),
             inbound: Arc::new(Semaphore::new(INBOUND as usize)),
             ids,
@@ -229,7 +232,7 @@ async fn hear(
         Line::Warmup(warmup) => shared.hints.hear(shared.owner(&envelope), warmup, &shared.options),
         Line::ToolResult(result) => relay::answer(shared, &envelope, result).await,
         Line::RefreshToken(_) => shared.calls.act_for(shared.owner(&envelope)),
-        Line::Authenticate(_) => shared.say(&Say::AuthSuccess {}, &Names::default()).await,
+        Line::Authenticate(line) => login::hear(shared, envelope, line),
         Line::Stop => {}
     }
 }

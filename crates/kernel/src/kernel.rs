@@ -31,6 +31,7 @@ mod artifacts;
 mod bindings;
 mod idempotency;
 mod keys;
+mod logins;
 mod portable;
 mod requests;
 mod runs;
@@ -344,8 +345,13 @@ impl Kernel {
 impl Shared {
     /// Refuses an adapter that is not one of ours.
     pub(crate) fn check_adapter(&self, name: &str) -> Result<(), Error> {
-        if self.adapters.contains_key(name) {
-            return Ok(());
+        self.adapter(name).map(drop)
+    }
+
+    /// An adapter, by its name.
+    pub(crate) fn adapter(&self, name: &str) -> Result<&Arc<dyn Adapter>, Error> {
+        if let Some(known) = self.adapters.get(name) {
+            return Ok(known);
         }
         let known = self.adapters.keys().map(String::as_str).collect::<Vec<_>>();
         Err(Error::UnknownAdapter { name: name.chars().take(64).collect(), known: known.join(", ") })

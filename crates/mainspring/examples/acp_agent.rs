@@ -18,6 +18,8 @@ struct Agent {
     resumes: String,
     asked: u64,
     opened: u64,
+    /// It wants to be authenticated first.
+    locked: bool,
 }
 
 /// How a turn goes on after a command.
@@ -30,7 +32,8 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let folder = PathBuf::from(arguments.next().unwrap());
     let resumes = arguments.next().unwrap_or("none".into());
-    let mut agent = Agent { input: std::io::stdin().lock(), folder, resumes, asked: 0, opened: 0 };
+    let locked = std::env::var_os("ACP_AGENT_LOCKED").is_some();
+    let mut agent = Agent { input: std::io::stdin().lock(), folder, resumes, asked: 0, opened: 0, locked };
     // Agents say things that are no protocol.
     println!("acp_agent ready");
     while let Some(message) = agent.read() {
@@ -69,7 +72,11 @@ impl Agent {
         let known = self.folder.join(&session).is_file();
         let answer = match message["method"].as_str().unwrap_or_default() {
             "initialize" => Ok(self.capabilities()),
-            "authenticate" if params["methodId"] == "token" => Ok(json!({})),
+            "authenticate" if params["methodId"] == "token" => {
+                self.locked = false;
+                Ok(json!({}))
+            }
+            "session/new" | "session/resume" if self.locked => Err("Authentication required"),
             "session/new" if !params["cwd"].as_str().unwrap().starts_with('/') => Err("bad cwd"),
             "session/new" => Ok(self.open()),
             "session/resume" | "session/load" if !known => Err("Session not found"),
@@ -99,7 +106,10 @@ impl Agent {
         }
         self.send(&match answer {
             Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
-            Err(why) => json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": why}}),
+            Err(why) => {
+                let code = if why.starts_with("Authentication") { -32000 } else { -32603 };
+                json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": why}})
+            }
         });
     }
 

@@ -12,6 +12,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{Config, Resolved, Sources};
 
+mod adapter;
 mod agent;
 mod attach;
 mod chat;
@@ -97,6 +98,9 @@ enum Command {
     /// List, show, cancel, retry and answer runs
     #[command(subcommand)]
     Run(run::Run),
+    /// List agent runtimes, and log in to them
+    #[command(subcommand)]
+    Adapter(adapter::Adapter),
     /// List, show, check, make and delete agent definitions
     #[command(subcommand)]
     Agent(agent::AgentCommand),
@@ -230,6 +234,7 @@ impl Context<'_> {
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::Adapter(adapter) => Box::pin(adapter.execute(self)).await,
             Command::Agent(agent) => Box::pin(agent.execute(self)).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,

@@ -49,6 +49,7 @@ pub(crate) const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::TOO_MANY_REQUESTS, "overloaded"),
     (StatusCode::TOO_MANY_REQUESTS, "too_many_streams"),
     (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
+    (StatusCode::BAD_GATEWAY, "login_failed"),
     (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
     (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),

@@ -30,7 +30,7 @@ pub(super) const PROTOCOL: [&str; 21] = [
 
 /// Our codes by those of the protocol that a host is told. What is in both lists is told as it is.
 pub(super) const CODES: &[(&str, &[&str])] = &[
-    ("authentication", &["model_key_missing", "model_unauthorized"]),
+    ("authentication", &["login_failed", "model_key_missing", "model_unauthorized"]),
     (
         "quota_exceeded",
         &["limit_reached", "max_tokens", "max_turn_requests", "model_quota_exhausted", "model_rate_limited"],

@@ -2,12 +2,12 @@
 //!
 //! Lines of version 2 that belong to a query carry its [`Names`]; those of version 1 carry none.
 
-use mainspring_core::{AttemptId, EventId, RunId, RunStatus, SessionId, Usage};
+use mainspring_core::{AttemptId, AuthMethod, EventId, RunId, RunStatus, SessionId, Usage};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::code::told;
-use super::line::Echo;
+use super::line::{Echo, Envelope, Version};
 
 /// One thing to say.
 #[derive(Debug, Serialize)]
@@ -60,8 +60,7 @@ pub(super) enum Say<'a> {
         message: Option<&'a str>,
     },
     /// The agent wants the user to authenticate.
-    #[serde(rename_all = "camelCase")]
-    AuthRequired { methods: &'a [Value] },
+    AuthRequired { methods: &'a [AuthMethod] },
     /// The user has.
     AuthSuccess {},
 }
@@ -118,6 +117,21 @@ pub(super) struct Names {
     pub(super) event_id: Option<EventId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) adapter_session_id: Option<String>,
+}
+
+impl From<&Envelope> for Names {
+    /// What the answer to a line that is no query carries: in version 1 nothing.
+    fn from(envelope: &Envelope) -> Self {
+        match envelope.version {
+            Version::V1 => Self::default(),
+            Version::V2 => Self {
+                protocol_version: Some(2),
+                request_id: envelope.request.clone(),
+                client_id: envelope.client.clone(),
+                ..Self::default()
+            },
+        }
+    }
 }
 
 impl From<Echo> for Names {

@@ -67,6 +67,7 @@ impl From<Error> for Fail {
             Error::TooMany { .. } | Error::AgentTaken { .. } => Exit::Refused,
             Error::NotLatest(_) | Error::Expired { .. } | Error::Refused(_) => Exit::Refused,
             Error::Forbidden(_) | Error::Changed { .. } => Exit::Refused,
+            Error::LoginFailed { .. } => Exit::Refused,
             Error::Overloaded { .. } | Error::ShuttingDown | Error::Unavailable(_) | Error::Corrupt(_) => {
                 Exit::NotNow
             }

@@ -48,6 +48,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("key_create", "", r#"{"name": "mine", "orgId": "theirs"}"#, Forbidden),
     ("key_list", "", "", NotListed),
     ("key_revoke", "", "", NotFound),
+    ("login_create", "", r#"{"methodId": "token"}"#, Refused),
+    ("login_list", "", "", Nothing),
     ("metrics", "", "", Nothing),
     ("openapi", "", "", Nothing),
     ("owner_state_delete", "", "", Own),

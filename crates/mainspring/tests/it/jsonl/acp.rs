@@ -5,16 +5,22 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{Host, is_end, query};
+use crate::cli::run;
 use crate::kill::example;
 
 /// A folder with a scripted ACP agent set up in it, under a name of its own.
 fn folder() -> tempfile::TempDir {
+    folder_with("")
+}
+
+/// The same, with more said of the agent.
+fn folder_with(more: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let agent = dir.path().join("agent");
     std::fs::create_dir(&agent).unwrap();
     let command = json!([example("acp_agent"), agent, "resume"]);
     let file = format!(
-        "adapter = \"claude\"\n[adapters.claude]\nkind = \"acp\"\ncommand = {command}\npermissions = \"legacy\"\n"
+        "adapter = \"claude\"\n[adapters.claude]\nkind = \"acp\"\ncommand = {command}\npermissions = \"legacy\"\n{more}\n"
     );
     std::fs::write(dir.path().join("mainspring.toml"), file).unwrap();
     dir
@@ -154,4 +160,57 @@ fn a_tool_of_the_agent_is_shown_and_its_death_is_told() {
     let dead = asks(&mut host, "2", "crash", &json!({}));
     assert_eq!(dead.last().unwrap()["code"], "transport_interruption", "{dead:?}");
     assert_eq!(asks(&mut host, "3", "hello", &json!({})).last().unwrap()["text"], "hello\n");
+}
+
+/// An agent that does nothing before somebody has logged in.
+const LOCKED: &str = "env = { ACP_AGENT_LOCKED = \"1\" }";
+
+#[test]
+fn who_must_authenticate_is_told_how_and_can() {
+    let dir = folder_with(LOCKED);
+    let mut host = Host::start(dir.path());
+    let told = asks(&mut host, "early", "hello", &json!({}));
+    let way = json!({"id": "token", "type": "agent", "displayName": "by a token", "args": [], "env": {}});
+    assert_eq!(told[0], json!({"type": "auth_required", "methods": [way]}), "{told:?}");
+    let end = told.last().unwrap();
+    assert_eq!((&end["type"], &end["code"]), (&json!("error"), &json!("authentication")), "{end}");
+    assert!(end["message"].as_str().unwrap().contains("mainspring adapter login ADAPTER token"), "{end}");
+    let says = |method: &str| json!({"type": "authenticate", "protocolVersion": 2, "requestId": method, "methodId": method});
+    host.say(&says("magic"));
+    let refused = host.hear();
+    assert_eq!(
+        (&refused["type"], &refused["code"], &refused["reason"], &refused["requestId"]),
+        (&json!("error"), &json!("authentication"), &json!("login_failed"), &json!("magic")),
+    );
+    assert!(refused["message"].as_str().unwrap().contains("it has token"), "{refused}");
+    // A host of version 1 is asked once more: an error would be the end of a query to it.
+    host.say(&json!({"type": "authenticate", "methodId": "magic"}));
+    assert_eq!(host.hear()["type"], "auth_required");
+    host.say(&says("token"));
+    assert_eq!(host.hear(), json!({"type": "auth_success", "protocolVersion": 2, "requestId": "token"}));
+    assert_eq!(asks(&mut host, "late", "hello", &json!({})).last().unwrap()["text"], "hello\n");
+    // What had failed can be asked again: its end is what it was.
+    assert_eq!(asks(&mut host, "early", "hello", &json!({})).last().unwrap()["code"], "authentication");
+}
+
+#[test]
+fn who_must_authenticate_at_the_command_line_is_told_how_and_can() {
+    let dir = folder_with(LOCKED);
+    let locked = run(dir.path(), &["prompt", "hello"]);
+    assert_eq!(locked.code, 1, "{}", locked.err);
+    assert!(locked.err.contains("mainspring adapter login ADAPTER token"), "{}", locked.err);
+    assert!(locked.err.contains("(authentication)"), "{}", locked.err);
+    let wrong = run(dir.path(), &["adapter", "login", "claude", "magic"]);
+    assert_eq!(wrong.code, 5, "{}", wrong.err);
+    assert!(wrong.err.contains("error[login_failed]"), "{}", wrong.err);
+    let done = run(dir.path(), &["adapter", "login", "claude", "token"]);
+    assert_eq!((done.code, done.out.as_str()), (0, "logged in to claude by token\n"), "{}", done.err);
+    let nothing = run(dir.path(), &["adapter", "login", "script", "token"]);
+    assert_eq!(nothing.code, 2, "{}", nothing.err);
+    let listed = run(dir.path(), &["adapter", "list"]);
+    assert!(listed.out.contains("claude"), "{}", listed.out);
+    // Chosen for good, it is done whenever an agent starts.
+    let dir = folder_with(&format!("{LOCKED}\nauth_method = \"token\""));
+    let open = run(dir.path(), &["prompt", "hello"]);
+    assert_eq!(open.code, 0, "{}", open.err);
 }
