@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use mainspring_core::{
-    AgentDefinition, Answer, ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, KeyId, Message,
+    AgentDefinition, Answer, ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, KeyId, Message,
     MessageId, Position, Run, RunId, RunStatus, Session, WaitId,
 };
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
@@ -237,6 +237,12 @@ impl Client {
         let status = status.map(|status| status.name().to_owned());
         let query = [("session", session.map(str::to_owned)), ("status", status), ("limit", text(limit))];
         self.get(&["v1", "runs"], &given(query)).await
+    }
+
+    /// What a run may do, as far as it was decided beforehand.
+    pub async fn run_grants(&self, run: RunId) -> Result<Vec<Grant>, Error> {
+        let page: Page<Grant> = self.get(&["v1", "runs", &run.to_string(), "grants"], &()).await?;
+        Ok(page.items)
     }
 
     /// The attempts of a run, the first first.

@@ -8,7 +8,8 @@ use crate::message::names;
 use crate::{ArtifactId, AttemptId, GrantId, RunId, SessionId, Time};
 
 /// A recorded capability decision.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Grant {
     /// Its id.
@@ -40,6 +41,7 @@ pub struct Grant {
 
 /// Whether a grant allows or denies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Effect {
@@ -50,6 +52,7 @@ names!(Effect { Allow => "allow", Deny => "deny" });
 
 /// Who decided a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum GrantSource {

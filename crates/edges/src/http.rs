@@ -92,6 +92,7 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
         .routes(routes!(runs::run_list, runs::run_create))
         .routes(routes!(runs::run_get))
         .routes(routes!(runs::run_attempts))
+        .routes(routes!(runs::run_grants))
         .routes(routes!(runs::run_steps))
         .routes(routes!(events::run_events))
         .routes(routes!(runs::run_cancel))

@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Line, LineId, MessageId, NodeId,
-    Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Grant, Line, LineId, MessageId,
+    NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time,
     Unexpected,
 };
 use mainspring_kernel::search::Query;
@@ -295,6 +295,10 @@ impl Store for SqliteStore {
         let adapter = adapter.map(str::to_owned);
         self.read(move |connection| read::bindings::bindings(connection, session, adapter.as_deref(), limit))
             .await
+    }
+
+    async fn grants(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, StoreError> {
+        self.read(move |connection| read::grants::grants(connection, session, run)).await
     }
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {

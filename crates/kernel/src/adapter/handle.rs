@@ -179,7 +179,7 @@ impl AttemptHandle {
     }
 
     /// An id for a grant of this attempt.
-    pub(crate) fn new_grant(&self) -> GrantId {
+    pub fn new_grant(&self) -> GrantId {
         self.parts.ids.grant()
     }
 

@@ -2,8 +2,8 @@
 
 use mainspring_core::limits::check_text;
 use mainspring_core::{
-    Answer, Attempt, Block, Cursor, Event, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
-    SessionId, Step, WaitId,
+    Answer, Attempt, Block, Cursor, Event, Grant, Place, Policy, Position, RequestName, Run, RunId,
+    RunOptions, SessionId, Step, WaitId,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -152,6 +152,12 @@ impl Kernel {
     pub async fn run_attempts(&self, caller: &Caller, run: RunId) -> Result<Vec<Attempt>, Error> {
         self.run_get(caller, run).await?;
         Ok(self.shared.store.attempts(run).await?)
+    }
+
+    /// What a run may do, as far as it was decided beforehand: its grants, the oldest first.
+    pub async fn run_grants(&self, caller: &Caller, run: RunId) -> Result<Vec<Grant>, Error> {
+        let run = self.run_get(caller, run).await?;
+        Ok(self.shared.store.grants(run.session, run.id).await?)
     }
 
     /// The model calls of a run, the first first: what each was shown, made and used.

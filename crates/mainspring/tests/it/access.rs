@@ -65,6 +65,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ),
     ("run_artifacts", "", "", NotFound),
     ("run_attempts", "", "", NotFound),
+    ("run_grants", "", "", NotFound),
     ("run_steps", "", "", NotFound),
     ("run_cancel", "", "", NotFound),
     ("run_create", "", r#"{"prompt": "say hi", "session": {"sessionId": "SESSION"}}"#, NotFound),

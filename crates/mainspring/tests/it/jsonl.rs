@@ -149,7 +149,7 @@ impl Host {
     }
 
     /// Kills it, as `kill -9` does.
-    fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{Host, is_end, query};
-use crate::cli::run;
+use crate::cli::{json_lines, run};
 use crate::kill::example;
 
 /// A folder with a scripted ACP agent set up in it, under a name of its own.
@@ -116,20 +116,35 @@ fn a_session_that_the_host_remembers_is_adopted_once() {
 }
 
 #[test]
-fn agents_find_the_relay_and_run_side_by_side() {
+fn agents_find_the_relay() {
     let dir = folder();
     let mut host = Host::start(dir.path());
     let heard = asks(&mut host, "env", "env OMI_BRIDGE_PIPE", &json!({}));
     assert_eq!(Path::new(heard.last().unwrap()["text"].as_str().unwrap()), host.relay());
+}
+
+#[test]
+fn fault_update_for_another_native_session() {
+    let dir = folder();
+    let mut host = Host::start(dir.path());
+    let heard = asks(&mut host, "1", "noise; and on", &json!({}));
+    let text = heard.last().unwrap()["text"].as_str().unwrap();
+    assert!(text.contains("and on"), "{heard:?}");
+    assert!(heard.iter().all(|line| !line.to_string().contains("LEAK")), "{heard:?}");
+}
+
+#[test]
+fn fault_four_sessions_on_acp_at_once() {
+    let dir = folder();
+    let mut host = Host::start(dir.path());
     let names = ["a", "b", "c", "d"];
-    names.iter().for_each(|name| host.query(name, name, "noise; hang"));
+    names.iter().for_each(|name| host.query(name, name, "hang"));
     let mut here: Vec<String> = vec![];
     while here.len() < 4 {
         let line = host
             .until(|line| line["text"].as_str().is_some_and(|text| text.contains("hanging")))
             .pop()
             .unwrap();
-        assert!(!line["text"].as_str().unwrap().contains("LEAK"));
         here.push(line["requestId"].as_str().unwrap().to_owned());
     }
     here.sort();
@@ -141,7 +156,7 @@ fn agents_find_the_relay_and_run_side_by_side() {
 }
 
 #[test]
-fn a_tool_of_the_agent_is_shown_and_its_death_is_told() {
+fn a_tool_of_the_agent_is_shown() {
     let dir = folder();
     let mut host = Host::start(dir.path());
     let heard = asks(&mut host, "1", "tool edit", &json!({}));
@@ -157,6 +172,12 @@ fn a_tool_of_the_agent_is_shown_and_its_death_is_told() {
         shown,
         [("activity", &json!("started")), ("activity", &json!("completed")), ("output", &json!("done it"))]
     );
+}
+
+#[test]
+fn fault_agent_process_crash() {
+    let dir = folder();
+    let mut host = Host::start(dir.path());
     let dead = asks(&mut host, "2", "crash", &json!({}));
     assert_eq!(dead.last().unwrap()["code"], "transport_interruption", "{dead:?}");
     assert_eq!(asks(&mut host, "3", "hello", &json!({})).last().unwrap()["text"], "hello\n");
@@ -213,4 +234,33 @@ fn who_must_authenticate_at_the_command_line_is_told_how_and_can() {
     let dir = folder_with(&format!("{LOCKED}\nauth_method = \"token\""));
     let open = run(dir.path(), &["prompt", "hello"]);
     assert_eq!(open.code, 0, "{}", open.err);
+}
+
+#[test]
+fn fault_grants_approvals() {
+    let dir = folder();
+    let mut host = Host::start(dir.path());
+    let shown = |verb: &str, run_id: &Value, more: &[&str]| {
+        let owner = ["--owner", "desktop-local-user"];
+        run(dir.path(), &[&["run", verb, run_id.as_str().unwrap()][..], &owner, more].concat())
+    };
+    // One asks for a permission, the other for none: both have their grant, seen through the server and by people.
+    for (request, prompt) in [("asks", "ask write a file"), ("asks not", "hello")] {
+        let end = asks(&mut host, request, prompt, &json!({})).pop().unwrap();
+        let run = &json_lines(&shown("show", &end["runId"], &["--json"]))[0];
+        let grants = run["grantList"].as_array().unwrap();
+        assert_eq!(grants.len(), 1, "{run:#}");
+        let grant = &grants[0];
+        assert_eq!((&grant["source"], &grant["effect"]), (&json!("legacy_default"), &json!("allow")));
+        assert_eq!((&grant["runId"], &grant["capability"]), (&end["runId"], &json!("*")));
+        assert!(shown("show", &end["runId"], &[]).out.contains("grant     allow * * * (legacy_default)"));
+        let events = json_lines(&shown("events", &end["runId"], &["--json"]));
+        let decided: Vec<&Value> =
+            events.iter().filter(|event| event["type"] == "approval.resolved").collect();
+        assert_eq!(decided.len(), usize::from(request == "asks"), "an event for each decision");
+        for event in decided {
+            assert_eq!(event["payload"]["grantId"], grant["grantId"], "which names the grant");
+            assert_eq!(event["payload"]["decision"], "allowed");
+        }
+    }
 }

@@ -140,16 +140,16 @@ fn a_whole_conversation_of_version_1() {
 }
 
 #[test]
-fn an_authentication_is_acknowledged() {
+fn who_authenticates_where_there_is_nothing_to_is_told_so() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     host.say(&json!({"type": "refresh_token", "token": "secret", "ownerId": "ann"}));
-    host.say(&json!({"type": "authenticate", "methodId": "login"}));
-    assert_snapshot!(host.hear(), @r#"{"type":"auth_success"}"#);
+    host.say(&json!({"type": "authenticate", "protocolVersion": 2, "requestId": "a", "methodId": "login"}));
+    assert_snapshot!(host.hear(), @r#"{"type":"error","message":"adapter \"script\" cannot be authenticated","code":"adapter_incompatible","protocolVersion":2,"requestId":"a"}"#);
 }
 
 #[test]
-fn lines_that_make_no_sense_are_answered_each() {
+fn fault_unknown_type_bad_json_missing_prompt() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_STDIO_LINE_BYTES", "1024")]);
     let mut heard = vec![];

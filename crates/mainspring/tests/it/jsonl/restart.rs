@@ -90,3 +90,17 @@ fn twenty_kills_make_no_query_twice_and_lose_none() {
     }
     assert_eq!(runs(dir.path()).len(), QUERIES, "each query is one run");
 }
+
+#[test]
+fn fault_socket_file_after_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::start(dir.path());
+    let relay = host.relay();
+    host.kill();
+    assert!(relay.exists(), "the dead leave their socket");
+    assert!(std::os::unix::net::UnixStream::connect(&relay).is_err());
+    let mut host = Host::start(dir.path());
+    assert!(std::os::unix::net::UnixStream::connect(&relay).is_ok(), "somebody listens there again");
+    host.query("r", "k", "say hi");
+    assert_eq!(host.end_of("r")["text"], "hi\n");
+}
