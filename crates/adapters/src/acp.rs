@@ -16,9 +16,11 @@ use serde_json::json;
 use crate::driver::{Dialect, Ground, Lost, Turn, Turned};
 use crate::process::Launch;
 
+mod mcp;
 mod turn;
 mod wire;
 mod worker;
+pub use mcp::McpServer;
 use turn::Play;
 use wire::CallError;
 use worker::{Choice, Worker};
@@ -32,6 +34,8 @@ pub struct AcpOptions {
     pub act_mode: Option<String>,
     /// The agent's mode for runs that may only answer.
     pub ask_mode: Option<String>,
+    /// The MCP servers that its sessions get, by name, or why one cannot be used.
+    pub mcp: Vec<(String, Result<McpServer, String>)>,
 }
 
 /// The Agent Client Protocol, version 1.
@@ -68,11 +72,14 @@ impl Dialect for Acp {
     }
 
     async fn open(&self, worker: &Worker, cwd: &Path) -> Result<String, Failure> {
-        worker.open(cwd).await
+        let servers = mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities)?;
+        worker.open(cwd, &servers).await
     }
 
     async fn resume(&self, worker: &Worker, native: &str, cwd: &Path) -> Result<(), Lost> {
-        worker.resume(native, cwd).await.map_err(|error| match error {
+        let servers =
+            mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities).map_err(Lost::Refused)?;
+        worker.resume(native, cwd, &servers).await.map_err(|error| match error {
             CallError::Gone => Lost::Gone,
             // One that is no failure of the connection means that the agent does not know it any more.
             error => Lost::Unknown(error.to_string()),

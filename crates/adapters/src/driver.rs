@@ -236,6 +236,7 @@ impl<D: Dialect> Driver<D> {
                 Ok(()) => Ok((native, None)),
                 Err(Lost::Gone) => Err(Stop::Failed(gone(&*worker), true)),
                 Err(Lost::Unknown(reason)) => Err(Stop::Stale(reason)),
+                Err(Lost::Refused(failure)) => Err(Stop::Failed(failure, false)),
             };
         }
         let path = attempt.path(PATH).await?;

@@ -12,7 +12,7 @@ mod pool;
 pub mod process;
 pub mod script;
 
-pub use acp::AcpOptions;
+pub use acp::{AcpOptions, McpServer};
 pub use driver::AgentOptions;
 pub use script::ScriptAdapter;
 

@@ -124,9 +124,9 @@ impl Worker {
         }
     }
 
-    /// Opens a new native session in `cwd`.
-    pub(super) async fn open(&self, cwd: &Path) -> Result<String, Failure> {
-        let params = json!({"cwd": cwd, "mcpServers": []});
+    /// Opens a new native session in `cwd`, with MCP servers.
+    pub(super) async fn open(&self, cwd: &Path, servers: &[Value]) -> Result<String, Failure> {
+        let params = json!({"cwd": cwd, "mcpServers": servers});
         let mut opened: Opened =
             self.connection.call("session/new", params).await.map_err(|error| self.failure(&error))?;
         let native = opened.session_id.take();
@@ -136,8 +136,8 @@ impl Worker {
 
     /// Takes up a native session of an earlier process. An error that is no failure of the connection means that the
     /// agent does not know it any more.
-    pub(super) async fn resume(&self, native: &str, cwd: &Path) -> Result<(), CallError> {
-        let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": []});
+    pub(super) async fn resume(&self, native: &str, cwd: &Path, servers: &[Value]) -> Result<(), CallError> {
+        let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": servers});
         let method = match self.ways() {
             Resumes::Resume => "session/resume",
             Resumes::Load => "session/load",

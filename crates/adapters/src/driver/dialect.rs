@@ -128,6 +128,8 @@ pub(crate) struct Ground {
 pub(crate) enum Lost {
     /// The agent does not know it any more.
     Unknown(String),
+    /// The agent cannot be given what the session needs.
+    Refused(Failure),
     /// The agent is gone.
     Gone,
 }

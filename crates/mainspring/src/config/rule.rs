@@ -309,12 +309,23 @@ impl Rule<Vec<String>> for Command {
     }
 }
 
-/// Names of variables: in the file a list, elsewhere with commas between them.
-pub(super) struct Names;
+/// Names of one kind: in the file a list, elsewhere with commas between them.
+pub(super) struct Names {
+    allowed: &'static str,
+    check: fn(&str) -> bool,
+}
 
 /// Names of variables.
 pub(super) const fn names() -> Names {
-    Names
+    Names { allowed: "a list of names of variables, such as [\"ANTHROPIC_API_KEY\"]", check: is_variable }
+}
+
+/// Names of MCP servers, or patterns for them.
+pub(super) const fn servers() -> Names {
+    Names {
+        allowed: "a list of names of MCP servers, such as [\"fs\"]",
+        check: |name| check_text("name", name).is_ok(),
+    }
 }
 
 impl Rule<Vec<String>> for Names {
@@ -324,7 +335,7 @@ impl Rule<Vec<String>> for Names {
             Raw::Untyped(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
             _ => return Err(self.allowed()),
         };
-        if names.iter().all(|name| is_variable(name)) { Ok(names) } else { Err(self.allowed()) }
+        if names.iter().all(|name| (self.check)(name)) { Ok(names) } else { Err(self.allowed()) }
     }
 
     fn show(&self, value: &Vec<String>) -> Value {
@@ -332,7 +343,7 @@ impl Rule<Vec<String>> for Names {
     }
 
     fn allowed(&self) -> String {
-        "a list of names of variables, such as [\"ANTHROPIC_API_KEY\"]".to_owned()
+        self.allowed.to_owned()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::agents::{FOLDER, World, failure, folder_of, installed, kinds, model, 
 use crate::kill::example;
 
 mod faults;
+mod mcp;
 mod real;
 mod turns;
 

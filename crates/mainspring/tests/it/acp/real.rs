@@ -1,5 +1,6 @@
 //! Real agents, as their makers publish them.
 
+use mainspring_agent::tool::mcp::McpConfig;
 use mainspring_kernel::tasks::Tasks;
 use serde_json::json;
 
@@ -108,5 +109,26 @@ async fn opencode_works_asks_stops_and_remembers() {
     assert!(dog.contains("Rex"), "{dog}");
     let bindings = world.bindings("b").await;
     assert_eq!((bindings[0].generation, bindings[0].fidelity), (1, Fidelity::Native), "{bindings:?}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opencode_uses_the_mcp_servers_that_it_is_given() {
+    let tasks = Tasks::default();
+    let mut world = opencode(&tasks).await;
+    let server = installed().join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
+    let server = McpConfig {
+        command: Some("node".into()),
+        args: vec![server.to_string_lossy().into_owned(), "stdio".into()],
+        ..McpConfig::default()
+    };
+    world.config.models.mcp = [("all".to_owned(), server)].into();
+    world.config.adapters.get_mut("agent").unwrap().mcp = Some(vec!["all".into()]);
+    // Taken up again by another process, it has them still.
+    for _ in 0..2 {
+        world.reopen().await;
+        let text = world.say("a", r#"CALL all_echo {"message": "forty-two"}"#).await;
+        assert!(text.contains("the tool said: Echo: forty-two"), "{text}");
+    }
     world.close().await;
 }
