@@ -9,17 +9,21 @@ use std::path::Path;
 use agent_client_protocol::v1::schema::ContentBlock;
 use mainspring_core::{Block, Failure, Message, Mode, Run};
 use mainspring_kernel::adapter::AttemptHandle;
-use mainspring_kernel::policy::Permissions;
+use mainspring_kernel::policy::{Permissions, Rule};
 use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::driver::{Dialect, Ground, Lost, Turn, Turned};
 use crate::process::Launch;
 
+mod client;
+mod files;
 mod mcp;
+mod terminal;
 mod turn;
 mod wire;
 mod worker;
+use client::Offer;
 pub use mcp::McpServer;
 use turn::Play;
 use wire::CallError;
@@ -41,13 +45,15 @@ pub struct AcpOptions {
 /// The Agent Client Protocol, version 1.
 pub(crate) struct Acp {
     options: AcpOptions,
+    offer: Offer,
     /// What native sessions have cost so far, as their agents say.
     costs: Mutex<HashMap<String, f64>>,
 }
 
 impl Acp {
-    pub(crate) fn new(options: AcpOptions) -> Self {
-        Self { options, costs: Mutex::default() }
+    /// For agents that are offered what `rules` let happen.
+    pub(crate) fn new(options: AcpOptions, rules: &[Rule]) -> Self {
+        Self { options, offer: Offer::of(rules), costs: Mutex::default() }
     }
 }
 
@@ -68,7 +74,7 @@ impl Dialect for Acp {
     }
 
     async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
-        Worker::start(launch, self.options.auth_method.as_deref(), ground).await
+        Worker::start(launch, self.options.auth_method.as_deref(), self.offer, ground).await
     }
 
     async fn open(&self, worker: &Worker, cwd: &Path) -> Result<String, Failure> {

@@ -14,23 +14,24 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, Failure, Fidelity, Time};
+use mainspring_core::{ArtifactRole, AttemptId, Failure, Fidelity, Time};
 use mainspring_kernel::adapter::{
-    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
+    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, NewArtifact, Record,
     RestartBehavior,
 };
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::policy::Rules;
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 
 use crate::pool::{Home, Lease, Pool, PoolOptions, Spot, Worker as _};
-use crate::process::{self, Launch, check_folder};
+use crate::process::{self, Launch, Log, check_folder};
 
 mod dialect;
 mod preface;
 mod turn;
-pub use dialect::AgentOptions;
 pub(crate) use dialect::{Agent, Dialect, Ground, Lost, Turn, gone, with_last_words};
+pub use dialect::{AgentOptions, KeepLog};
 use preface::Preface;
 pub(crate) use turn::{Questions, Turned, Voice, excerpt};
 
@@ -87,7 +88,8 @@ impl<D: Dialect> Driver<D> {
         }
     }
 
-    async fn run(&self, attempt: &AttemptHandle) -> Result<End, Stop> {
+    /// Executes an attempt; whose log it is, is in `log` as soon as there is a process.
+    async fn run(&self, attempt: &AttemptHandle, log: &Mutex<Option<Log>>) -> Result<End, Stop> {
         let about = attempt.assignment();
         let cwd = about.run.options.cwd.as_ref().map_or_else(|| self.options.cwd.clone(), PathBuf::from);
         check_folder(&cwd).map_err(|error| refused("invalid_request", error.to_string()))?;
@@ -96,7 +98,7 @@ impl<D: Dialect> Driver<D> {
 
         let permissions = self.options.permissions.of_mode(about.run.mode);
         let spot = Spot { cwd: cwd.clone(), arguments: self.dialect.arguments(permissions) };
-        let lease = self.lease(attempt, &spot, bound.as_deref()).await?;
+        let lease = self.lease(attempt, &spot, bound.as_deref(), log).await?;
         let worker = lease.worker();
         self.live.lock().insert(attempt.id(), Live { worker: worker.clone(), native: None });
         match self.play(attempt, &lease, &cwd, bound, prompt).await {
@@ -164,6 +166,13 @@ impl<D: Dialect> Driver<D> {
             worker,
             native: &native,
             standing,
+            rules: Arc::new(Rules::of_mode(&self.options.rules, run.mode)),
+            launch: Launch {
+                env: vec![],
+                pass_env: vec![],
+                ..self.launch(attempt.id(), &Spot { cwd: cwd.to_owned(), ..Spot::default() })
+            },
+            ground: &self.ground,
             opened: preface.is_some(),
             preface: preface.and_then(|preface| preface.text),
         };
@@ -192,9 +201,11 @@ impl<D: Dialect> Driver<D> {
         attempt: &AttemptHandle,
         spot: &Spot,
         native: Option<&str>,
+        log: &Mutex<Option<Log>>,
     ) -> Result<Lease<D::Worker>, Stop> {
         let start = async || {
             let launch = self.launch(attempt.id(), spot);
+            *log.lock() = Some(launch.log.clone());
             let until = self.deadline();
             tokio::select! {
                 started = self.dialect.start(&launch, &self.ground) => started,
@@ -215,7 +226,13 @@ impl<D: Dialect> Driver<D> {
         })?;
         let lease =
             lease.ok_or_else(|| refused("adapter_unavailable", "mainspring is shutting down".into()))?;
-        *self.resumes.lock() = Some(lease.worker().resumes());
+        let worker = lease.worker();
+        *self.resumes.lock() = Some(worker.resumes());
+        // One that was there before has written for others.
+        if log.lock().is_none() {
+            worker.process().log().begin();
+            *log.lock() = Some(worker.process().log().clone());
+        }
         Ok(lease)
     }
 
@@ -288,6 +305,32 @@ impl<D: Dialect> Driver<D> {
             grace: options.stop_grace,
             scope: options.scope.clone(),
             name: attempt.to_string(),
+            log: Log::new(self.secrets()),
+        }
+    }
+
+    /// What the agent's environment holds that is nobody else's to see.
+    fn secrets(&self) -> impl Iterator<Item = (String, String)> {
+        let options = &self.options;
+        let passed =
+            options.pass_env.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
+        options.env.iter().cloned().chain(passed)
+    }
+
+    /// Keeps what the agent has written to its standard error as an artifact of the attempt.
+    async fn keep_log(&self, attempt: &AttemptHandle, log: &Log) {
+        let text = log.text();
+        if text.trim().is_empty() {
+            return;
+        }
+        let new = NewArtifact {
+            kind: "log".into(),
+            role: ArtifactRole::Log,
+            name: Some("stderr.log".into()),
+            mime_type: Some("text/plain".into()),
+        };
+        if let Err(error) = attempt.artifact(new, &mut text.as_bytes()).await {
+            tracing::warn!(%error, attempt = %attempt.id(), "what an agent wrote to its standard error is lost");
         }
     }
 }
@@ -344,7 +387,18 @@ impl<D: Dialect> Adapter for Driver<D> {
     }
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
-        let ended = Box::pin(self.run(&attempt)).await;
+        let log = Mutex::default();
+        let ended = Box::pin(self.run(&attempt, &log)).await;
+        let failed = match &ended {
+            Ok(end) => matches!(end, End::Failed { .. }),
+            Err(stop) => matches!(stop, Stop::Failed(..) | Stop::Stale(_)),
+        };
+        if failed || self.options.keep_log == KeepLog::Always {
+            let log = log.lock().take();
+            if let Some(log) = log {
+                self.keep_log(&attempt, &log).await;
+            }
+        }
         // Of an execution that is dropped the worker stays known, to be killed.
         self.live.lock().remove(&attempt.id());
         Executed::Ended(match ended {
@@ -370,11 +424,13 @@ impl<D: Dialect> Adapter for Driver<D> {
 
     async fn kill(&self, attempt: AttemptId) -> Death {
         let live = self.live.lock().remove(&attempt);
-        match live {
+        let worker = match live {
             Some(live) => live.worker.kill().await,
-            // It may have been dropped while its process started; that is ended by its guard.
-            None => process::ended(&self.launch(attempt, &Spot::default()).mark(), &self.ground.clock).await,
-        }
+            None => Death::Proven,
+        };
+        // It may have been dropped while its process started, or while commands ran for it: their guards end them.
+        let others = process::ended(&self.launch(attempt, &Spot::default()).mark(), &self.ground.clock).await;
+        if worker == Death::Proven { others } else { worker }
     }
 }
 

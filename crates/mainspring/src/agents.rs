@@ -110,6 +110,8 @@ fn options(name: &str, adapter: &AdapterConfig, kind: AdapterKind, config: &Conf
             Some(config::Permissions::Legacy) => Permissions::Legacy,
             Some(config::Permissions::Deny) => Permissions::Deny,
         },
+        rules: adapter.rules.clone().unwrap_or_default(),
+        keep_log: adapter.keep_log.unwrap_or_default(),
         model: adapter.model.clone(),
     }
 }

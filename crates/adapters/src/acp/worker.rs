@@ -5,8 +5,8 @@ use std::path::Path;
 use agent_client_protocol::ErrorCode;
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::schema::{
-    AgentCapabilities, AuthMethod, ClientCapabilities, Implementation, InitializeRequest, InitializeResponse,
-    SessionConfigKind, SessionConfigOption, SessionConfigOptionCategory, SessionConfigSelectOptions,
+    AgentCapabilities, AuthMethod, Implementation, InitializeRequest, InitializeResponse, SessionConfigKind,
+    SessionConfigOption, SessionConfigOptionCategory, SessionConfigSelectOptions,
 };
 use mainspring_core::Failure;
 use mainspring_kernel::adapter::Death;
@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::client::Offer;
 use super::wire::{CallError, Connection};
 use crate::driver::{Agent, Ground, gone, with_last_words};
 use crate::pool;
@@ -57,21 +58,22 @@ impl Worker {
     pub(super) async fn start(
         launch: &Launch,
         auth_method: Option<&str>,
+        offer: Offer,
         ground: &Ground,
     ) -> Result<Self, Failure> {
         let (process, pipes) = Process::start(launch, &ground.tasks, &ground.clock)
             .map_err(|error| Failure::new("adapter_unavailable", error.to_string()))?;
         let greeted = async {
-            let connection = Connection::open(pipes, ground.ignored.clone(), &ground.tasks).await?;
+            let connection = Connection::open(pipes, offer, ground.ignored.clone(), &ground.tasks).await?;
             let hello = InitializeRequest::new(ProtocolVersion::V1)
-                .client_capabilities(ClientCapabilities::default())
+                .client_capabilities(offer.capabilities())
                 .client_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")));
             let answer: InitializeResponse = connection.call("initialize", hello).await?;
             Ok::<_, CallError>((connection, answer))
         };
         let greeted = tokio::select! {
             greeted = greeted => greeted,
-            () = process.ended() => Err(CallError::Gone),
+            _ = process.ended() => Err(CallError::Gone),
         };
         let (connection, answer) = match greeted {
             Ok(greeted) => greeted,
@@ -211,7 +213,7 @@ impl Agent for Worker {
 
     async fn gone(&self) {
         tokio::select! {
-            () = self.process.ended() => {}
+            _ = self.process.ended() => {}
             () = self.connection.closed() => {}
         }
     }

@@ -5,11 +5,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use mainspring_adapters::KeepLog;
 use mainspring_agent::tool::mcp::McpConfig;
+use mainspring_kernel::policy;
 
 use super::error::Problem;
 use super::rule::{
-    Given, Number, Rule, Value, Word, command, names, number, path, servers, table, text, word,
+    Given, Number, Rule, Value, Word, command, names, number, path, policies, servers, table, text, word,
 };
 
 /// What is set for one adapter.
@@ -45,6 +47,10 @@ pub struct AdapterConfig {
     pub act_mode: Option<String>,
     /// The agent's mode for runs that may only answer.
     pub ask_mode: Option<String>,
+    /// What is decided otherwise than by `permissions`.
+    pub rules: Option<Vec<policy::Rule>>,
+    /// When what the agent writes to its standard error is kept.
+    pub keep_log: Option<KeepLog>,
     /// The MCP servers it is given: names of tables `mcp.NAME`, in which `*` stands for anything.
     pub mcp: Option<Vec<String>>,
 }
@@ -91,6 +97,10 @@ pub enum Permissions {
 impl Word for Permissions {
     const ALL: &'static [(&'static str, Self)] =
         &[("ask", Self::Ask), ("legacy", Self::Legacy), ("deny", Self::Deny)];
+}
+
+impl Word for KeepLog {
+    const ALL: &'static [(&'static str, Self)] = &[("failed", Self::Failed), ("always", Self::Always)];
 }
 
 /// One key of `[adapters.NAME]`.
@@ -158,6 +168,10 @@ adapter_settings! {
     stop_grace_ms: u64, number(0, 60 * MINUTE), "2000";
     #[doc = "Who decides what the agent may do: a person, nobody since all is allowed (high trust), nobody since nothing is."]
     permissions: Permissions, word(), "ask";
+    #[doc = "What is decided otherwise than by `permissions`; the first that fits decides. ACP only."]
+    rules: Vec<policy::Rule>, policies(), "none";
+    #[doc = "When what the agent writes to its standard error is kept as an artifact: if the attempt has failed, or always."]
+    keep_log: KeepLog, word(), "failed";
     #[doc = "How the agent is to authenticate: one of the ways it names. ACP only."]
     auth_method: String, text(), "none";
     #[doc = "Model of runs that name none."]
@@ -190,7 +204,7 @@ pub(super) fn problems(
             let missing = set_to_nothing || (adapter.command.is_none() && kind.command().is_empty());
             let command = missing
                 .then(|| wrong("command", "is missing: write the command that starts the agent, as a list"));
-            let of_acp = ["auth_method", "act_mode", "ask_mode", "mcp"];
+            let of_acp = ["auth_method", "act_mode", "ask_mode", "mcp", "rules"];
             let others = ADAPTER_SETTINGS
                 .iter()
                 .filter(|setting| kind != AdapterKind::Acp && of_acp.contains(&setting.key) && set(setting));

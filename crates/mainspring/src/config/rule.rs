@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use mainspring_core::limits::check_text;
+use mainspring_kernel::policy;
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
@@ -344,6 +345,34 @@ impl Rule<Vec<String>> for Names {
 
     fn allowed(&self) -> String {
         self.allowed.to_owned()
+    }
+}
+
+/// Rules of a policy: in the file a list, elsewhere with commas between them.
+pub(super) struct Policies;
+
+/// Rules of a policy.
+pub(super) const fn policies() -> Policies {
+    Policies
+}
+
+impl Rule<Vec<policy::Rule>> for Policies {
+    fn read(&self, given: &Given<'_>) -> Result<Vec<policy::Rule>, String> {
+        let rules: Vec<String> = match &given.raw {
+            Raw::List(rules) => rules.clone(),
+            Raw::Untyped(text) => text.split(',').map(|rule| rule.trim().to_owned()).collect(),
+            _ => return Err(self.allowed()),
+        };
+        rules.iter().map(|rule| rule.parse()).collect::<Result<_, _>>().map_err(|_| self.allowed())
+    }
+
+    fn show(&self, value: &Vec<policy::Rule>) -> Value {
+        Value::List(value.iter().map(ToString::to_string).collect())
+    }
+
+    fn allowed(&self) -> String {
+        "a list of rules: allow, deny or ask, then capability, operation and resource, such as [\"allow fs read *\"]"
+            .to_owned()
     }
 }
 

@@ -9,6 +9,7 @@ use mainspring::core::{Approval, Body, Fidelity, Mode, RunId, RunStatus};
 use crate::agents::{FOLDER, World, failure, folder_of, installed, kinds, model, request, soon};
 use crate::kill::example;
 
+mod client;
 mod faults;
 mod mcp;
 mod real;
