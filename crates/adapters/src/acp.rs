@@ -85,11 +85,18 @@ impl Dialect for Acp {
     async fn resume(&self, worker: &Worker, native: &str, cwd: &Path) -> Result<(), Lost> {
         let servers =
             mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities).map_err(Lost::Refused)?;
-        worker.resume(native, cwd, &servers).await.map_err(|error| match error {
-            CallError::Gone => Lost::Gone,
-            // One that is no failure of the connection means that the agent does not know it any more.
-            error => Lost::Unknown(error.to_string()),
-        })
+        worker.resume(native, cwd, &servers).await.map_err(lost)
+    }
+
+    async fn fork(&self, worker: &Worker, native: &str, cwd: &Path) -> Result<String, Lost> {
+        let servers =
+            mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities).map_err(Lost::Refused)?;
+        worker.fork(native, cwd, &servers).await.map_err(lost)
+    }
+
+    async fn close(&self, worker: &Worker, native: &str) {
+        self.costs.lock().remove(native);
+        worker.close(native).await;
     }
 
     async fn choose(
@@ -127,6 +134,14 @@ impl Dialect for Acp {
 
     fn cancel(&self, worker: &Worker, native: &str) -> bool {
         worker.connection.notify("session/cancel", json!({"sessionId": native}))
+    }
+}
+
+/// An error that is no failure of the connection means that the agent does not know the session any more.
+fn lost(error: CallError) -> Lost {
+    match error {
+        CallError::Gone => Lost::Gone,
+        error => Lost::Unknown(error.to_string()),
     }
 }
 

@@ -64,4 +64,8 @@ impl Adapter for ProcessAdapter {
     async fn kill(&self, attempt: AttemptId) -> Death {
         self.0.kill(attempt).await
     }
+
+    fn forget(&self, native: &str) {
+        self.0.forget(native);
+    }
 }

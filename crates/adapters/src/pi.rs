@@ -93,6 +93,12 @@ impl Dialect for Pi {
         worker.resume(native).await
     }
 
+    async fn fork(&self, _worker: &Worker, native: &str, _cwd: &Path) -> Result<String, Lost> {
+        Err(Lost::Unknown(format!("pi does not fork {native}")))
+    }
+
+    async fn close(&self, _worker: &Worker, _native: &str) {}
+
     async fn choose(
         &self,
         worker: &Worker,

@@ -102,6 +102,18 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         cwd: &Path,
     ) -> impl Future<Output = Result<(), Lost>> + Send;
 
+    /// Makes a new native session that goes on from where `native` stands: its id. Only for agents that fork.
+    fn fork(
+        &self,
+        worker: &Self::Worker,
+        native: &str,
+        cwd: &Path,
+    ) -> impl Future<Output = Result<String, Lost>> + Send;
+
+    /// Lets the agent drop what it holds for a native session that it is not going to be asked for. Only for agents that
+    /// close.
+    fn close(&self, worker: &Self::Worker, native: &str) -> impl Future<Output = ()> + Send;
+
     /// Chooses what can be chosen of a native session: `model`, and what else the dialect knows of.
     fn choose(
         &self,
@@ -123,6 +135,10 @@ pub(crate) trait Dialect: Send + Sync + 'static {
 pub(crate) trait Agent: Worker {
     /// It takes up native sessions of earlier processes.
     fn resumes(&self) -> bool;
+    /// It makes a native session that goes on from another.
+    fn forks(&self) -> bool;
+    /// It drops what it holds for a native session when it is told to.
+    fn closes(&self) -> bool;
     /// Its process.
     fn process(&self) -> &Process;
     /// Resolves once it is gone.

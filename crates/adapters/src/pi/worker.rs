@@ -167,6 +167,15 @@ impl Worker {
 }
 
 impl Agent for Worker {
+    /// Its forks begin at a prompt and not after an answer: what is wanted here it cannot do.
+    fn forks(&self) -> bool {
+        false
+    }
+
+    fn closes(&self) -> bool {
+        false
+    }
+
     fn resumes(&self) -> bool {
         self.keeps
     }

@@ -11,6 +11,7 @@ use crate::kill::example;
 
 mod client;
 mod faults;
+mod forks;
 mod mcp;
 mod real;
 mod turns;

@@ -179,6 +179,11 @@ impl World {
         path.last().unwrap().clone()
     }
 
+    /// The active path, root first.
+    pub(crate) async fn path(&self, key: &str) -> Vec<Arc<Message>> {
+        self.node().kernel().session_path(&self.me, &session_ref(key).unwrap(), None, None).await.unwrap()
+    }
+
     pub(crate) async fn bindings(&self, key: &str) -> Vec<Binding> {
         self.node().kernel().binding_list(&self.me, &session_ref(key).unwrap()).await.unwrap()
     }
