@@ -6,9 +6,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use agent_client_protocol::v1::schema::ContentBlock;
-use mainspring_core::{Block, Failure, Message, Mode, Run};
-use mainspring_kernel::adapter::AttemptHandle;
+use mainspring_core::{Failure, Mode, Run, Usage};
+use mainspring_kernel::adapter::{AttemptHandle, End};
 use mainspring_kernel::policy::{Permissions, Rule};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -19,12 +18,14 @@ use crate::process::Launch;
 mod client;
 mod files;
 mod mcp;
+mod prompt;
 mod terminal;
 mod turn;
 mod wire;
 mod worker;
 use client::Offer;
 pub use mcp::McpServer;
+use prompt::Piece;
 use turn::Play;
 use wire::CallError;
 use worker::{Choice, Worker};
@@ -59,7 +60,7 @@ impl Acp {
 
 impl Dialect for Acp {
     type Worker = Worker;
-    type Prompt = Vec<ContentBlock>;
+    type Prompt = Vec<Piece>;
 
     const PINNED: bool = false;
     const STEERS: bool = false;
@@ -70,7 +71,7 @@ impl Dialect for Acp {
     }
 
     async fn prompt(&self, attempt: &AttemptHandle) -> Result<Self::Prompt, Failure> {
-        blocks(&attempt.assignment().prompt)
+        prompt::pieces(attempt, &attempt.assignment().prompt).await
     }
 
     async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
@@ -123,8 +124,15 @@ impl Dialect for Acp {
             true => Some(0.0),
             false => self.costs.lock().get(&native).copied(),
         };
-        let told = turn.preface.as_deref().map(ContentBlock::from);
-        let prompt = told.into_iter().chain(prompt).collect();
+        let blocks = match prompt::blocks(prompt, &turn.worker.capabilities.prompt_capabilities) {
+            Ok(blocks) => blocks,
+            // The agent has heard nothing of it.
+            Err(error) => {
+                return Turned::Ended(End::Failed { error, retryable: false, usage: Usage::default() });
+            }
+        };
+        let told = turn.preface.as_deref().map(prompt::text_block);
+        let prompt = told.into_iter().chain(blocks).collect();
         let (turned, cost) = Play::new(turn, cost_before).play(prompt).await;
         if let Some(cost) = cost {
             self.costs.lock().insert(native, cost);
@@ -143,20 +151,4 @@ fn lost(error: CallError) -> Lost {
         CallError::Gone => Lost::Gone,
         error => Lost::Unknown(error.to_string()),
     }
-}
-
-/// The prompt as the agent gets it.
-fn blocks(prompt: &Message) -> Result<Vec<ContentBlock>, Failure> {
-    prompt
-        .content
-        .iter()
-        .filter_map(|block| match block {
-            Block::Text { text } => Some(Ok(ContentBlock::from(text.as_str()))),
-            Block::Attachment { .. } => Some(Err(Failure::new(
-                "adapter_incompatible",
-                "attachments cannot be handed to this agent; put the file's path into the prompt instead",
-            ))),
-            _ => None,
-        })
-        .collect()
 }

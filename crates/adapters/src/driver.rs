@@ -28,11 +28,13 @@ use crate::pool::{Home, Lease, Pool, PoolOptions, Spot, Worker as _};
 use crate::process::{self, Launch, Log, check_folder};
 
 mod dialect;
+mod files;
 mod natives;
 mod preface;
 mod turn;
 pub(crate) use dialect::{Agent, Dialect, Ground, Lost, Turn, gone, with_last_words};
 pub use dialect::{AgentOptions, KeepLog};
+pub(crate) use files::attached;
 use natives::Natives;
 use preface::Preface;
 pub(crate) use turn::{Questions, Turned, Voice, excerpt};

@@ -194,7 +194,7 @@ impl Agent {
         };
         let texts: Vec<String> = blocks.iter().map(text).collect();
         texts.iter().for_each(|text| self.note(session, text));
-        let said = texts.iter().rfind(|text| !text.starts_with('[')).unwrap();
+        let said = texts.iter().rfind(|text| !text.starts_with(['[', '<'])).unwrap();
         for command in said.split(';') {
             if let Next::Stop(reason) = self.command(session, command.trim()) {
                 return reason;

@@ -56,7 +56,7 @@ impl<'a> Play<'a> {
     }
 
     /// Prompts the agent and listens until it has ended its turn: how it did, and what the native session has cost.
-    pub(super) async fn play(mut self, prompt: Vec<ContentBlock>) -> (Turned, Option<f64>) {
+    pub(super) async fn play(mut self, prompt: Vec<Value>) -> (Turned, Option<f64>) {
         let worker = self.turn.worker.clone();
         let mut inbound = worker.connection.listen(self.turn.native);
         let params = json!({"sessionId": self.turn.native, "prompt": prompt});

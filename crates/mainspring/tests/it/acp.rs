@@ -6,7 +6,7 @@ use mainspring::RunRequest;
 use mainspring::config::{AdapterConfig, AdapterKind, Permissions};
 use mainspring::core::{Approval, Body, Fidelity, Mode, RunId, RunStatus};
 
-use crate::agents::{FOLDER, World, failure, folder_of, installed, kinds, model, request, soon};
+use crate::agents::{FOLDER, PICTURE, World, failure, folder_of, installed, kinds, model, request, soon};
 use crate::kill::example;
 
 mod client;

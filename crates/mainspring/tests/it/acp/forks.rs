@@ -7,7 +7,7 @@ use mainspring_kernel::kernel::ForkRequest;
 use super::*;
 
 /// Forks a session at a message; at its last if none is given.
-async fn fork(world: &World, from: &str, to: &str, at: Option<MessageId>) {
+pub(super) async fn fork(world: &World, from: &str, to: &str, at: Option<MessageId>) {
     let message = match at {
         Some(at) => at,
         None => world.last(from).await.id,

@@ -39,11 +39,13 @@ async fn opencode(tasks: &Tasks) -> World {
     world_with("", |adapter| {
         let env = adapter.env.get_or_insert_default();
         let folder = PathBuf::from(&env[FOLDER]);
+        let model = json!({"tool_call": true, "attachment": true, "limit": {"context": 100_000, "output": 8_000},
+                           "modalities": {"input": ["text", "image"], "output": ["text"]}});
         let settings = json!({
             "autoupdate": false, "model": "stub/stub-1", "small_model": "stub/stub-1", "enabled_providers": ["stub"],
             "permission": {"bash": "ask", "edit": "ask"},
             "provider": {"stub": {"npm": "@ai-sdk/openai-compatible", "options": {"baseURL": base, "apiKey": "fake"},
-                "models": {"stub-1": {"tool_call": true, "limit": {"context": 100_000, "output": 8_000}}}}},
+                "models": {"stub-1": model, "stub-2": model}}},
         });
         std::fs::create_dir_all(folder.join("config/opencode")).unwrap();
         std::fs::create_dir_all(folder.join("work")).unwrap();
@@ -130,5 +132,43 @@ async fn opencode_uses_the_mcp_servers_that_it_is_given() {
         let text = world.say("a", r#"CALL all_echo {"message": "forty-two"}"#).await;
         assert!(text.contains("the tool said: Echo: forty-two"), "{text}");
     }
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opencode_is_told_its_model_and_mode_is_shown_files_and_is_forked() {
+    let tasks = Tasks::default();
+    let mut world = opencode(&tasks).await;
+    world.config.adapters.get_mut("agent").unwrap().ask_mode = Some("plan".into());
+    world.reopen().await;
+    for (wanted, used) in [(None, "stub-1"), (Some("stub/stub-2"), "stub-2")] {
+        let mut request = request("a", "MODEL?");
+        request.options.model = wanted.map(str::to_owned);
+        let run = world.send(request).await;
+        world.ended(run).await;
+        assert_eq!(world.last("a").await.text(), format!("the model is {used}"));
+    }
+    let run = world.send(world.with_file("a", "how many IMAGES?", "image/png", PICTURE).await).await;
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(world.last("a").await.text(), "images: 1");
+    let run = world.send(world.with_file("a", "my cat is Tom", "text/plain", b"my dog is Rex").await).await;
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    assert!(world.last("a").await.text().contains("my dog is Rex"), "{:?}", world.last("a").await);
+    // In a mode that it has, and in none that it has not.
+    let run = world.send(RunRequest { mode: Mode::Ask, ..request("a", "who?") }).await;
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    // A fork knows all that was said, and nothing of it was told again.
+    forks::fork(&world, "a", "b", None).await;
+    let text = world.say("b", "who?").await;
+    assert!(text.contains("Tom") && text.contains("Rex") && !text.contains("<conversation>"), "{text}");
+    let bindings = world.bindings("b").await;
+    assert_eq!((bindings.len(), bindings[0].reconstructed), (1, false), "{bindings:?}");
+    let text = world.say("a", "who else?").await;
+    assert!(text.contains("Tom"), "{text}");
+    assert_eq!(world.bindings("a").await.len(), 1, "the other goes on");
+    world.config.adapters.get_mut("agent").unwrap().act_mode = Some("no-such-mode".into());
+    world.reopen().await;
+    let run = serde_json::to_string(&world.play("a", "hi").await).unwrap();
+    assert!(run.contains("it has build, plan"), "{run}");
     world.close().await;
 }

@@ -240,3 +240,54 @@ async fn a_flood_of_text_arrives_whole() {
     assert_eq!(text, "0123456789".repeat(20_000));
     world.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_handed_over_as_the_agent_takes_them() {
+    let text = b"hello; there".as_slice();
+    for (features, mime_type, bytes, heard) in [
+        ("image", "image/png", PICTURE, Ok(r#"[image "image/png" "iVBORw0KGgo"#)),
+        ("embedded", "text/plain", text, Ok(r#"" "hello; there"]"#)),
+        ("embedded", "application/zip", PICTURE, Ok(r#"[resource "artifact:art_"#)),
+        ("none", "text/plain", text, Ok("> | hello; there | </file>")),
+        ("embedded", "image/png", PICTURE, Err("takes no files of type")),
+        ("image", "application/zip", PICTURE, Err("put the file's path into the prompt instead")),
+        ("image", "audio/wav", PICTURE, Err("takes no files of type")),
+    ] {
+        let world = world(&format!("resume,{features}")).await;
+        world.say("a", "hi").await;
+        let run = world.send(world.with_file("a", "history", mime_type, bytes).await).await;
+        let run = world.ended(run).await;
+        match heard {
+            Ok(part) => assert!(world.last("a").await.text().contains(part), "{:?}", world.last("a").await),
+            Err(why) => {
+                assert_eq!(failure(&run), "adapter_incompatible", "{features} {mime_type}");
+                let json = serde_json::to_string(&run).unwrap();
+                assert!(json.contains(why), "{json}");
+                assert_eq!(world.say("a", "history").await, "hi\nhistory\n", "it has heard nothing of it");
+            }
+        }
+        world.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_mode_is_chosen_by_what_a_run_may_do() {
+    let world = world_with("resume,modes", |adapter| {
+        adapter.act_mode = Some("code".into());
+        adapter.ask_mode = Some("plan".into());
+    })
+    .await;
+    let say = async |mode| {
+        let run = world.send(RunRequest { mode, ..request("a", "history") }).await;
+        world.ended(run).await;
+        world.last("a").await.text()
+    };
+    assert_eq!(say(Mode::Act).await, "history\n", "it is in that mode already");
+    assert_eq!(say(Mode::Ask).await, "history\nmode=\"plan\"\nhistory\n");
+    assert!(say(Mode::Act).await.ends_with("mode=\"code\"\nhistory\n"));
+    world.close().await;
+    let world = world_with("resume", |adapter| adapter.act_mode = Some("code".into())).await;
+    let run = serde_json::to_string(&world.play("a", "hi").await).unwrap();
+    assert!(run.contains("the agent does not let the mode be chosen"), "{run}");
+    world.close().await;
+}
