@@ -25,6 +25,8 @@ struct Agent {
     servers: Value,
     /// The terminal that was made last.
     terminal: String,
+    /// What it says once its turn is over.
+    afterthought: Option<String>,
 }
 
 /// How a turn goes on after a command.
@@ -46,6 +48,7 @@ fn main() {
         client: Value::Null,
         servers: Value::Null,
         terminal: String::new(),
+        afterthought: None,
     };
     // Agents say things that are no protocol.
     println!("acp_agent ready");
@@ -137,6 +140,9 @@ impl Agent {
             Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
             Err(why) => json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": why}}),
         });
+        if let Some(text) = self.afterthought.take() {
+            self.say(&session, &text);
+        }
     }
 
     fn capabilities(&self) -> Value {
@@ -248,6 +254,14 @@ impl Agent {
             "hang" => {
                 self.say(session, "hanging");
                 return self.hang(session);
+            }
+            // Told to stop, it goes on for a while, and says that it has done its work.
+            "late" => {
+                self.say(session, "late\n");
+                self.hang(session);
+                self.say(session, rest);
+                self.afterthought = Some("AFTERTHOUGHT".into());
+                return Next::Stop("end_turn");
             }
             "deaf" => {
                 self.say(session, "deaf");

@@ -199,7 +199,14 @@ fn hear(
     message: Dispatch,
 ) -> Handled<Dispatch> {
     let not_ours = |message| Handled::No { message, retry: false };
-    let attention = attention.lock();
+    let mut attention = attention.lock();
+    if let Dispatch::Response(_, router) = &message
+        && router.method() == "session/prompt"
+    {
+        // The turn is over: what the agent says after that belongs to none.
+        *attention = Attention::default();
+        return not_ours(message);
+    }
     let concerns = |params: &Value| {
         let session = params.get("sessionId").and_then(Value::as_str);
         session.is_some() && session == attention.native.as_deref()

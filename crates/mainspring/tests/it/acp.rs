@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use mainspring::RunRequest;
 use mainspring::config::{AdapterConfig, AdapterKind, Permissions};
 use mainspring::core::{Approval, Body, Fidelity, Mode, RunId, RunStatus};
+use mainspring::{Caller, RunRequest, session_ref};
 
 use crate::agents::{FOLDER, PICTURE, World, failure, folder_of, installed, kinds, model, request, soon};
 use crate::kill::example;

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use mainspring::{RunRequest, session_ref};
 use mainspring::config::{AdapterConfig, AdapterKind, Permissions};
 use mainspring::core::{Answer, Approval, Body, Fidelity, Mode, Policy, RunId, RunStatus, WaitId};
+use mainspring::{RunRequest, session_ref};
 use serde_json::json;
 
 use crate::agents::{PICTURE, World, failure, folder_of, installed, kinds, model, request, soon};

@@ -42,6 +42,21 @@ async fn an_agent_that_ignores_a_cancellation_is_killed_with_all_it_started() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_answers_late_was_cancelled_and_what_it_says_after_its_turn_is_nobodys() {
+    let world = world_with("resume", |adapter| adapter.max_processes = Some(1)).await;
+    let run = world.prompt("a", "late but here").await;
+    world.streams("a", "late").await;
+    soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
+    assert_eq!(world.last("a").await.text(), "late\nbut here", "what it said before its end is kept");
+    // The same process, another session.
+    assert_eq!(world.say("b", "history").await, "history\n");
+    assert_eq!(world.last("a").await.text(), "late\nbut here");
+    assert_eq!(world.processes(), 2);
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_waits_for_a_permission_is_cancelled() {
     let world = world("resume").await;
     let run = world.prompt("a", "ask write").await;

@@ -1,7 +1,6 @@
 //! Native sessions that are forked, and those that are closed.
 
 use mainspring::core::{BindingStatus, MessageId, Place};
-use mainspring::session_ref;
 use mainspring_kernel::kernel::ForkRequest;
 
 use super::*;

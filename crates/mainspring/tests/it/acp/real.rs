@@ -6,11 +6,16 @@ use serde_json::json;
 
 use super::*;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_example_agent_of_the_protocols_own_library() {
+/// The example agent: it has a part to play and plays it, whatever it is told.
+async fn example_agent() -> World {
     let agent = installed().join("node_modules/@agentclientprotocol/sdk/dist/examples/agent.js");
     let command = vec!["node".to_owned(), agent.to_string_lossy().into_owned()];
-    let world = world_with("", |adapter| adapter.command = Some(command.clone())).await;
+    world_with("", |adapter| adapter.command = Some(command.clone())).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_agent_of_the_protocols_own_library() {
+    let world = example_agent().await;
     let run = world.prompt("a", "improve my project").await;
     let (wait, question) = world.asked(run).await;
     assert!(question.contains("Modifying critical configuration file"), "{question}");
@@ -29,6 +34,45 @@ async fn the_example_agent_of_the_protocols_own_library() {
     world.streams("a", "I'll help you").await;
     soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
     assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_agent_plays_twice_at_once_and_goes_on_after_it_was_killed() {
+    let world = example_agent().await;
+    // One is allowed what the other is not.
+    let both = [world.prompt("a", "improve it").await, world.prompt("b", "improve it").await];
+    let asked = [world.asked(both[0]).await.0, world.asked(both[1]).await.0];
+    assert_eq!(world.processes(), 4, "an agent and a guard each");
+    world.answer(both[0], asked[0], Approval::Allowed).await;
+    world.answer(both[1], asked[1], Approval::Denied).await;
+    for (run, key, said) in [(both[0], "a", "I've successfully updated"), (both[1], "b", "you prefer not to")]
+    {
+        assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+        let text = world.last(key).await.text();
+        assert!(text.contains(said), "{text}");
+    }
+    let natives = [world.bindings("a").await[0].native.clone(), world.bindings("b").await[0].native.clone()];
+    assert_ne!(natives[0], natives[1]);
+    // Killed in the middle of a turn, it is gone with all it knew: the next is told what was said.
+    let run = world.prompt("a", "once more").await;
+    world.streams("a", "I'll help you").await;
+    for pid in world.agents() {
+        let is_node = std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_pid()))
+            .is_ok_and(|program| program.ends_with("node"));
+        if is_node {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+    let ended = world.ended(run).await;
+    assert_eq!(failure(&ended), "transport_interruption", "{ended:?}");
+    assert!(world.last("a").await.text().contains("I'll help you"), "what it said is kept");
+    let run = world.prompt("a", "and now?").await;
+    let (wait, _) = world.asked(run).await;
+    world.answer(run, wait, Approval::Allowed).await;
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    let bindings = world.bindings("a").await;
+    assert!(bindings[0].generation > 1 && bindings[0].reconstructed, "{bindings:?}");
     world.close().await;
 }
 

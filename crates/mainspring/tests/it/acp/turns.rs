@@ -234,6 +234,46 @@ async fn eight_sessions_run_side_by_side_and_those_behind_them_are_cancelled_at_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_that_wait_behind_eight_all_run_and_no_owner_waits_for_another() {
+    let world = world_with("resume", |adapter| adapter.max_processes = Some(8)).await;
+    let kernel = world.node().kernel();
+    let mut running = vec![];
+    for no in 0..8 {
+        running.push(world.prompt(&format!("r{no}"), "hang").await);
+    }
+    for no in 0..8 {
+        world.streams(&format!("r{no}"), "hanging").await;
+    }
+    // One has asked for much before the other asked for anything.
+    let owners = [Caller::new("ada"), Caller::new("bob")];
+    let mut queued = vec![];
+    for (owner, many) in owners.iter().zip([90, 10]) {
+        for no in 0..many {
+            let accepted = kernel.run_create(owner, request(&format!("q{no}"), "hi")).await.unwrap();
+            assert_eq!(accepted.run.state.status(), RunStatus::Queued);
+            queued.push((owner, accepted.run));
+        }
+    }
+    for run in &running {
+        soon(kernel.run_cancel(&world.me, *run)).await.unwrap();
+    }
+    soon(kernel.drain()).await;
+    let mut begun = vec![];
+    for (owner, run) in queued {
+        assert_eq!(kernel.run_get(owner, run.id).await.unwrap().state.status(), RunStatus::Succeeded);
+        let session = session_ref(&run.session.to_string()).unwrap();
+        let start = mainspring::core::Cursor::START;
+        let events = kernel.session_events(owner, &session, start, None).await.unwrap();
+        let starting = events.iter().find(|event| event.body.kind() == "run.starting").unwrap();
+        begun.push((starting.cursor, run.owner));
+    }
+    begun.sort();
+    let of_bob = begun.iter().take(30).filter(|(_, owner)| owner == "bob").count();
+    assert_eq!(of_bob, 10, "they take turns: {begun:?}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_text_arrives_whole() {
     let world = world("none").await;
     let text = world.say("a", "flood 20000").await;
