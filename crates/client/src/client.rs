@@ -22,6 +22,8 @@ use crate::{
 
 /// How long it may take until somebody answers at all.
 const CONNECT: Duration = Duration::from_secs(5);
+/// What the address of a socket can hold, on the system that allows least.
+const SOCKET_PATH: usize = 100;
 
 /// A server and the right to talk to it. Cheap to clone.
 #[derive(Clone)]
@@ -50,6 +52,20 @@ impl Client {
         let base = Url::parse("http://localhost").map_err(|error| Error::Invalid(error.to_string()))?;
         let at = socket.display().to_string();
         Self::new(reqwest::Client::builder().unix_socket(socket), base, at.into(), secret)
+    }
+
+    /// The server of a state directory, on its socket, with its token. Somebody must serve there, or have served.
+    pub fn of_state_dir(state_dir: &Path) -> Result<Self, Error> {
+        let (socket, token) = (state_dir.join("mainspring.sock"), state_dir.join("token"));
+        if socket.as_os_str().len() > SOCKET_PATH {
+            return Err(Error::Invalid(format!(
+                "{} is too long for the address of a socket: choose a shorter state directory",
+                socket.display()
+            )));
+        }
+        let secret = std::fs::read_to_string(&token)
+            .map_err(|error| Error::Invalid(format!("{} cannot be read: {error}", token.display())))?;
+        Self::over_socket(&socket, secret.trim())
     }
 
     fn new(builder: reqwest::ClientBuilder, base: Url, at: Arc<str>, secret: &str) -> Result<Self, Error> {

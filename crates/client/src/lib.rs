@@ -17,10 +17,12 @@
 //! ```
 
 mod api;
+pub mod bridge;
 mod client;
 mod error;
 mod events;
 mod feed;
+mod pause;
 mod stream;
 
 pub use api::{
