@@ -17,7 +17,8 @@ use serde_json::json;
 
 use crate::{
     Accepted, Adoption, Agent, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact,
-    NewKey, Page, Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
+    NewKey, OwnerEvents, Page, Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started,
+    Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -379,9 +380,20 @@ impl Client {
         Feed::of(self.clone())
     }
 
+    /// Every event of all of the caller's sessions after `after`, in one order; from now on if none is given. Only those
+    /// whose types begin with one of the `words`, if there are any, for example `run`.
+    pub async fn owner_events(&self, words: &[&str], after: Option<Position>) -> Result<OwnerEvents, Error> {
+        OwnerEvents::open(self.clone(), words, after).await
+    }
+
     /// A stream of server-sent events.
-    pub(crate) async fn stream(&self, path: &[&str], after: Option<Position>) -> Result<Response, Error> {
-        let mut request = self.request(Method::GET, path).header(ACCEPT, "text/event-stream");
+    pub(crate) async fn stream(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        after: Option<Position>,
+    ) -> Result<Response, Error> {
+        let mut request = self.request(Method::GET, path).query(query).header(ACCEPT, "text/event-stream");
         if let Some(after) = after {
             request = request.header("last-event-id", after.to_string());
         }

@@ -22,7 +22,9 @@ mod client;
 mod error;
 mod events;
 mod feed;
+mod owner_events;
 mod pause;
+pub mod status;
 mod stream;
 
 pub use api::{
@@ -33,3 +35,4 @@ pub use client::Client;
 pub use error::Error;
 pub use events::{Events, Item, Thought};
 pub use feed::{Feed, FeedItem, LiveSession, LiveStatus};
+pub use owner_events::{OwnerEvents, OwnerItem};

@@ -13,7 +13,8 @@ use crate::{Client, Error};
 /// The pauses between tries to come back: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
 
-type Open = Pin<Box<dyn Stream<Item = Result<Sse, sse_stream::Error>> + Send>>;
+/// One connection.
+pub(crate) type Open = Pin<Box<dyn Stream<Item = Result<Sse, sse_stream::Error>> + Send>>;
 
 /// The frames of one address, connection after connection.
 pub(crate) struct Frames {
@@ -57,7 +58,7 @@ impl Frames {
         loop {
             pause(self.failures, PAUSE.0, PAUSE.1).await;
             let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
-            let connected = self.client.stream(&path, at).await;
+            let connected = self.client.stream(&path, &[], at).await;
             // One that says nothing counts as a failure too.
             self.failures += 1;
             match connected {

@@ -112,6 +112,21 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<Event>, StoreError>;
 
+    /// Events of all of an owner's sessions after `after`, in order; of these `types` alone if they are given. Of deleted
+    /// sessions only that they were; what was pruned is left out.
+    ///
+    /// Gives up to where it has looked: there may be more after it, and nothing before it that is not given.
+    async fn owner_events(
+        &self,
+        owner: &str,
+        types: Option<&[&'static str]>,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<(Vec<Event>, Cursor), StoreError>;
+
+    /// Where the last of all events stands, or stood if it is gone.
+    async fn event_last(&self) -> Result<Cursor, StoreError>;
+
     /// Where the last event of a session before `before` stands.
     async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError>;
 

@@ -233,6 +233,20 @@ impl Store for MemoryStore {
         self.read(|state| state.events_after(session, run, after, limit))?
     }
 
+    async fn owner_events(
+        &self,
+        owner: &str,
+        types: Option<&[&'static str]>,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<(Vec<Event>, Cursor), StoreError> {
+        self.read(|state| state.owner_events(owner, types, after, limit))?
+    }
+
+    async fn event_last(&self) -> Result<Cursor, StoreError> {
+        self.read(|state| Cursor(state.seq))
+    }
+
     async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError> {
         self.read(|state| state.event_before(session, before))
     }

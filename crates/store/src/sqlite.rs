@@ -322,6 +322,24 @@ impl Store for SqliteStore {
         self.read(move |connection| read::events::events_after(connection, session, run, after, limit)).await
     }
 
+    async fn owner_events(
+        &self,
+        owner: &str,
+        types: Option<&[&'static str]>,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<(Vec<Event>, Cursor), StoreError> {
+        let (owner, types) = (owner.to_owned(), types.map(|types| serde_json::json!(types).to_string()));
+        self.read(move |connection| {
+            read::events::owner_events(connection, &owner, types.as_deref(), after, limit)
+        })
+        .await
+    }
+
+    async fn event_last(&self) -> Result<Cursor, StoreError> {
+        self.read(read::events::event_last).await
+    }
+
     async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError> {
         self.read(move |connection| read::events::event_before(connection, session, before)).await
     }

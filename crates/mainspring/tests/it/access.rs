@@ -50,6 +50,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("key_revoke", "", "", NotFound),
     ("metrics", "", "", Nothing),
     ("openapi", "", "", Nothing),
+    ("owner_events", "", "", NotListed),
     ("owner_state_delete", "", "", Own),
     ("owner_state_get", "", "", NotFound),
     ("owner_state_list", "", "", NotListed),

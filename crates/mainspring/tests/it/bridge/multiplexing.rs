@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mainspring::core::RunStatus;
 use mainspring_client::bridge::{
-    BridgeError, Launch, Phase, Query, QueryEvent, RuntimeProcess, Surface, Tools,
+    BridgeError, Launch, Notice, Phase, Query, QueryEvent, RuntimeProcess, Surface, Tools,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
