@@ -17,8 +17,8 @@ use serde_json::json;
 
 use crate::{
     Accepted, Adoption, Agent, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact,
-    NewKey, OwnerEvents, Page, Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started,
-    Target, TreeNode,
+    NewKey, OwnerEvents, Page, Problem, Prompt, SessionAdopted, SessionChanges, SessionList, Snapshot, Start,
+    Started, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -324,8 +324,43 @@ impl Client {
 
     /// The agents' own sessions that a session is or was tied to, the newest generation of each adapter first.
     pub async fn binding_list(&self, session: &str) -> Result<Vec<Binding>, Error> {
-        let page: Page<Binding> = self.get(&["v1", "sessions", session, "bindings"], &()).await?;
-        Ok(page.items)
+        let mut bindings = vec![];
+        let mut after = None;
+        loop {
+            let page = self.binding_page(session, after.as_deref(), None).await?;
+            bindings.extend(page.items);
+            after = page.next;
+            if after.is_none() {
+                return Ok(bindings);
+            }
+        }
+    }
+
+    /// A page of them.
+    pub async fn binding_page(
+        &self,
+        session: &str,
+        after: Option<&str>,
+        limit: Option<usize>,
+    ) -> Result<Page<Binding>, Error> {
+        let query = [("after", after.map(str::to_owned)), ("limit", text(limit))];
+        self.get(&["v1", "sessions", session, "bindings"], &given(query)).await
+    }
+
+    /// The session that `session` names, made if there is none, tied to an agent's own session that exists already, unless it
+    /// has been tied to one of that adapter. Asked again it does nothing more.
+    pub async fn session_adopt(
+        &self,
+        session: &Target,
+        adoption: &Adoption,
+    ) -> Result<SessionAdopted, Error> {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            session: &'a Target,
+            #[serde(flatten)]
+            adoption: &'a Adoption,
+        }
+        self.post(&["v1", "adopt"], &Body { session, adoption }).await
     }
 
     /// Ties a session to an agent's own session that exists already, unless it has been tied to one.

@@ -107,6 +107,7 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
         .routes(routes!(artifacts::artifact_content))
         .routes(routes!(bindings::binding_list, bindings::binding_adopt))
         .routes(routes!(bindings::binding_invalidate))
+        .routes(routes!(bindings::session_adopt))
         .routes(routes!(search::session_search))
         .routes(routes!(portable::session_import))
         .routes(routes!(agents::agent_list, agents::agent_create))

@@ -45,7 +45,7 @@ mod tree;
 pub use access::Caller;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
-pub use bindings::Adopted;
+pub use bindings::{Adopted, SessionAdopted};
 pub use keys::{KeyQuery, NewKey, Secret};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;

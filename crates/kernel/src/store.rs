@@ -75,11 +75,13 @@ pub trait Store: Send + Sync + 'static {
     /// The attempts of one run, the first first.
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError>;
 
-    /// The bindings of one session, by adapter and the newest generation first; of `adapter` alone if it is given.
+    /// The bindings of one session, by adapter and the newest generation first; of `adapter` alone if it is given, and only
+    /// those after the binding of an adapter and generation.
     async fn bindings(
         &self,
         session: SessionId,
         adapter: Option<&str>,
+        after: Option<(&str, u32)>,
         limit: usize,
     ) -> Result<Vec<Binding>, StoreError>;
 

@@ -287,11 +287,15 @@ impl Store for SqliteStore {
         &self,
         session: SessionId,
         adapter: Option<&str>,
+        after: Option<(&str, u32)>,
         limit: usize,
     ) -> Result<Vec<Binding>, StoreError> {
         let adapter = adapter.map(str::to_owned);
-        self.read(move |connection| read::bindings::bindings(connection, session, adapter.as_deref(), limit))
-            .await
+        let after = after.map(|(adapter, generation)| (adapter.to_owned(), generation));
+        self.read(move |connection| {
+            read::bindings::bindings(connection, session, adapter.as_deref(), after, limit)
+        })
+        .await
     }
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {

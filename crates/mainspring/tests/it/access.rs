@@ -77,6 +77,12 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("run_state_get", "", "", NotFound),
     ("run_state_list", "", "", NotFound),
     ("run_state_set", "", "1", NotFound),
+    (
+        "session_adopt",
+        "",
+        r#"{"session": {"sessionId": "SESSION"}, "adapter": "agent", "adapterNativeSessionId": "n"}"#,
+        NotFound,
+    ),
     ("session_artifacts", "", "", NotFound),
     ("session_close", "", "", NotFound),
     ("session_compact", "", r#"{"before": "0.0"}"#, NotFound),

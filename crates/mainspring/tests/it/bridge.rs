@@ -8,9 +8,11 @@ use mainspring_client::bridge::{
     AgentBridge, Health, Launch, Phase, Query, QueryEvent, QueryStream, RuntimeProcess, Surface,
 };
 
+mod migration;
 mod multiplexing;
 mod protocol;
 mod restart;
+mod status;
 
 /// How the process of `dir` is started: with no settings but its own.
 pub(crate) fn launch(dir: &Path) -> Launch {
