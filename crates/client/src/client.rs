@@ -17,14 +17,12 @@ use serde_json::json;
 
 use crate::{
     Accepted, Adoption, Agent, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact,
-    NewKey, OwnerEvents, Page, Problem, Prompt, SessionAdopted, SessionChanges, SessionList, Snapshot, Start,
-    Started, Target, TreeNode,
+    NewKey, OwnerEvents, Page, Problem, Prompt, SessionAdopted, SessionChanges, SessionList, Snapshot,
+    Socket, Start, Started, TOKEN, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
 const CONNECT: Duration = Duration::from_secs(5);
-/// What the address of a socket can hold, on the system that allows least.
-const SOCKET_PATH: usize = 100;
 
 /// A server and the right to talk to it. Cheap to clone.
 #[derive(Clone)]
@@ -34,6 +32,8 @@ pub struct Client {
     at: Arc<str>,
     secret: Arc<str>,
     owner: Option<Arc<str>>,
+    /// What it talks to has an address for as long as this lives.
+    _socket: Option<Arc<Socket>>,
 }
 
 impl Client {
@@ -57,16 +57,12 @@ impl Client {
 
     /// The server of a state directory, on its socket, with its token. Somebody must serve there, or have served.
     pub fn of_state_dir(state_dir: &Path) -> Result<Self, Error> {
-        let (socket, token) = (state_dir.join("mainspring.sock"), state_dir.join("token"));
-        if socket.as_os_str().len() > SOCKET_PATH {
-            return Err(Error::Invalid(format!(
-                "{} is too long for the address of a socket: choose a shorter state directory",
-                socket.display()
-            )));
-        }
+        let token = state_dir.join(TOKEN);
         let secret = std::fs::read_to_string(&token)
             .map_err(|error| Error::Invalid(format!("{} cannot be read: {error}", token.display())))?;
-        Self::over_socket(&socket, secret.trim())
+        let socket = Socket::of(state_dir);
+        let client = Self::over_socket(socket.address(), secret.trim())?;
+        Ok(Self { at: socket.path().display().to_string().into(), _socket: Some(Arc::new(socket)), ..client })
     }
 
     fn new(builder: reqwest::ClientBuilder, base: Url, at: Arc<str>, secret: &str) -> Result<Self, Error> {
@@ -75,7 +71,7 @@ impl Client {
         // No proxy: a server on this machine or one that was named is meant.
         let http = builder.connect_timeout(CONNECT).no_proxy().build();
         let http = http.map_err(|error| Error::Invalid(format!("no HTTP client: {error}")))?;
-        Ok(Self { http, base, at, secret: secret.into(), owner: None })
+        Ok(Self { http, base, at, secret: secret.into(), owner: None, _socket: None })
     }
 
     /// Acts for `owner`. Only the state directory's token may.

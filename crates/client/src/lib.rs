@@ -24,6 +24,7 @@ mod events;
 mod feed;
 mod owner_events;
 mod pause;
+mod socket;
 pub mod status;
 mod stream;
 
@@ -37,3 +38,4 @@ pub use error::Error;
 pub use events::{Events, Item, Thought};
 pub use feed::{Feed, FeedItem, LiveSession, LiveStatus};
 pub use owner_events::{OwnerEvents, OwnerItem};
+pub use socket::{Socket, TOKEN, fits_socket};

@@ -8,6 +8,7 @@ use mainspring_client::bridge::{
     AgentBridge, Health, Launch, Phase, Query, QueryEvent, QueryStream, RuntimeProcess, Surface,
 };
 
+mod docs;
 mod migration;
 mod multiplexing;
 mod protocol;
