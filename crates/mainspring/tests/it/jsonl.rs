@@ -76,6 +76,30 @@ impl Host {
         self.say(&query(request, key, prompt));
     }
 
+    /// A query that asks, and goes on with `script` once the host has heard the question: by then its run is followed,
+    /// so that nothing it thinks is missed. Gives the command that answered, which ends with the run.
+    fn query_followed(&mut self, request: &str, key: &str, script: &str) -> Child {
+        self.query(request, key, &format!("ask Go?; {script}"));
+        let asked = self.until(|line| line["text"].as_str().is_some_and(|text| text.ends_with("?\n")));
+        let of = |name: &str| asked[asked.len() - 1][name].as_str().unwrap();
+        let (session, run_id) = (of("sessionId"), of("runId"));
+        let owner = ["--owner", "desktop-local-user"];
+        let tail = ["session", "tail", session, "--after", "start", "--json"];
+        let mut tail = command(&self.dir).args(tail).args(owner).stdout(Stdio::piped()).spawn().unwrap();
+        let mut events = BufReader::new(tail.stdout.take().unwrap()).lines();
+        assert!(events.any(|event| event.unwrap().contains("input.requested")), "it asks");
+        tail.kill().unwrap();
+        tail.wait().unwrap();
+        let answer = ["run", "answer", run_id, "go"];
+        command(&self.dir)
+            .args(answer)
+            .args(owner)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
     /// The next line.
     pub(crate) fn hear(&mut self) -> Value {
         self.next().unwrap_or_else(|| panic!("nothing more is said"))
