@@ -11,13 +11,13 @@ use mainspring_agent::models::{BadModels, SCRIPTED};
 use mainspring_agent::tool::fits;
 use mainspring_agent::tool::mcp::{McpConfig, McpServers};
 use mainspring_agent::{Definitions, Models, NativeAdapter, NativeOptions, Toolbox};
+use mainspring_client::fits_socket;
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::Permissions;
 
 use crate::config::{self, AdapterConfig, AdapterKind, Config};
 use crate::scripted::Scripted;
-use crate::server::fits_socket;
 
 /// The variable in which agents find the relay.
 const BRIDGE: &str = "OMI_BRIDGE_PIPE";

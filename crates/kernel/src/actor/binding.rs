@@ -62,7 +62,7 @@ impl Actor {
     }
 
     pub(super) async fn binding_latest(&self, adapter: &str) -> Result<Option<Box<Binding>>, Error> {
-        let found = self.shared.store.bindings(self.fence.session, Some(adapter), 1).await?;
+        let found = self.shared.store.bindings(self.fence.session, Some(adapter), None, 1).await?;
         Ok(found.into_iter().next().map(Box::new))
     }
 
