@@ -23,6 +23,7 @@ pub mod session;
 pub mod state;
 pub mod step;
 pub mod time;
+pub mod tool;
 pub mod tree;
 pub mod usage;
 pub mod wait;
@@ -52,6 +53,7 @@ pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, Titl
 pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, Unexpected};
 pub use step::{PromptRef, Step, StopReason};
 pub use time::Time;
+pub use tool::{ClientCall, ClientResult, ClientTool};
 pub use tree::{Line, Point, Range};
 pub use usage::{Cost, Usage};
 pub use wait::{Answer, Approval, Wait, WaitRequest};

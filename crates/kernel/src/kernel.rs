@@ -27,6 +27,7 @@ use crate::tasks::Tasks;
 
 mod access;
 mod agents;
+mod answers;
 mod artifacts;
 mod bindings;
 mod idempotency;
@@ -349,6 +350,11 @@ impl Shared {
         }
         let known = self.adapters.keys().map(String::as_str).collect::<Vec<_>>();
         Err(Error::UnknownAdapter { name: name.chars().take(64).collect(), known: known.join(", ") })
+    }
+
+    /// True when an adapter calls tools that the caller executes.
+    pub(crate) fn calls_back(&self, adapter: &str) -> bool {
+        self.adapters.get(adapter).is_some_and(|adapter| adapter.capabilities().supports_client_tools)
     }
 
     /// Removes what is left of a deleted session, a little at a time.

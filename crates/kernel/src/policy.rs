@@ -79,7 +79,7 @@ pub async fn permit(
     }
     Ok(match ask(attempt, WaitRequest::Approval, question).await? {
         Some(Answer::Approval { decision }) => decision,
-        Some(Answer::Input { .. }) => Approval::Denied,
+        Some(Answer::Input { .. } | Answer::Tools { .. }) => Approval::Denied,
         None => Approval::Expired,
     })
 }
@@ -97,7 +97,7 @@ pub async fn inquire(
     }
     Ok(match ask(attempt, WaitRequest::Input, question).await? {
         Some(Answer::Input { input }) => Some(input),
-        Some(Answer::Approval { .. }) | None => None,
+        Some(Answer::Approval { .. } | Answer::Tools { .. }) | None => None,
     })
 }
 
@@ -118,7 +118,7 @@ async fn ask(
     question: Question,
 ) -> Result<Option<Answer>, HandleError> {
     let Question { text, lapses_at } = question;
-    let ask = Ask { request, question: text, expires_at: lapses_at, resume: Value::Null };
+    let ask = Ask { expires_at: lapses_at, ..Ask::new(request, text) };
     match lapses_at {
         Some(_) => attempt.ask_until(ask).await,
         None => attempt.ask(ask).await.map(Some),
