@@ -35,6 +35,7 @@ mod compact;
 mod data;
 mod draft;
 mod execute;
+mod known;
 mod lifetime;
 mod recover;
 mod session;
@@ -57,6 +58,7 @@ pub(crate) struct Actor {
     tx: mpsc::UnboundedSender<Command>,
     rx: mpsc::UnboundedReceiver<Command>,
     hot: Hot,
+    known: known::Known,
     /// False until the session's first commit.
     stored: bool,
     active: Option<Active>,
@@ -143,6 +145,7 @@ impl Actor {
             tx: channel.0,
             rx: channel.1,
             hot,
+            known: known::Known::default(),
             stored,
             active: None,
             queue: queue.into(),

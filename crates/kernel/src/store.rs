@@ -5,14 +5,15 @@
 //! their own. No rule lives behind this trait; it stores
 //! the image that the rules in `core` have made.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
     AgentDefinition, ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation,
     Digest, Event, EventId, ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId,
-    Point, Position, Range, Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry,
-    StateOutcome, StateSlot, Step, Time, Unexpected,
+    Point, Position, Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry, StateOutcome,
+    StateSlot, Step, Time, Unexpected,
 };
 use serde_json::Value;
 
@@ -130,8 +131,13 @@ pub trait Store: Send + Sync + 'static {
         message: MessageId,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
 
-    /// How `session`'s path turns if it is to end at `to` and not at `from`.
-    async fn turn(&self, session: SessionId, from: Option<Point>, to: Point) -> Result<Turn, StoreError>;
+    /// `line` and the lines that it hangs beneath, towards the root, at most `limit`, with `session`'s cursors on them.
+    async fn strands(
+        &self,
+        session: SessionId,
+        line: LineId,
+        limit: usize,
+    ) -> Result<Vec<Strand>, StoreError>;
 
     /// The leaf that `session`'s cursors lead to from `at`, and its line if that is the session's own.
     async fn leaf(
@@ -597,15 +603,15 @@ pub struct Found {
     pub title: Option<String>,
 }
 
-/// How a path turns.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Turn {
-    /// What of the new path is not on the old one, root first.
-    pub ranges: Vec<Range>,
-    /// The lines of these.
-    pub lines: Vec<Line>,
-    /// The session's cursors within the ranges: the line to follow from a point, where it is not the point's own.
-    pub cursors: Vec<(Point, LineId)>,
+/// A line as one session walks it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Strand {
+    /// The line.
+    pub line: Line,
+    /// True when the session has opened it.
+    pub own: bool,
+    /// The session's cursors on it: at a depth, the line to follow from there, where that is not this one.
+    pub cursors: BTreeMap<u32, LineId>,
 }
 
 /// A message of a session's tree, and what stands around it.

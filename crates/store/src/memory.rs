@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Line, MessageId, NodeId, Point,
-    Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Step, Time,
-    Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Line, LineId, MessageId, NodeId,
+    Point, Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot,
+    Step, Time, Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage,
-    Request, Row, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Turn, Unfinished,
+    Request, Row, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, Strand, TreeRow, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -254,8 +254,13 @@ impl Store for MemoryStore {
         self.read(|state| state.message_get(session, message))?
     }
 
-    async fn turn(&self, session: SessionId, from: Option<Point>, to: Point) -> Result<Turn, StoreError> {
-        self.read(|state| state.turn(session, from, to))?
+    async fn strands(
+        &self,
+        session: SessionId,
+        line: LineId,
+        limit: usize,
+    ) -> Result<Vec<Strand>, StoreError> {
+        self.read(|state| state.strands(session, line, limit))?
     }
 
     async fn leaf(

@@ -13,13 +13,14 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Line, MessageId, NodeId, Point,
-    Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Line, LineId, MessageId, NodeId,
+    Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time,
+    Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage,
-    Request, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Turn, Unfinished,
+    Request, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, Strand, TreeRow, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -343,8 +344,13 @@ impl Store for SqliteStore {
         self.read(move |connection| read::tree::message_get(connection, session, message)).await
     }
 
-    async fn turn(&self, session: SessionId, from: Option<Point>, to: Point) -> Result<Turn, StoreError> {
-        self.read(move |connection| read::tree::turn(connection, session, from, to)).await
+    async fn strands(
+        &self,
+        session: SessionId,
+        line: LineId,
+        limit: usize,
+    ) -> Result<Vec<Strand>, StoreError> {
+        self.read(move |connection| read::tree::strands(connection, session, line, limit)).await
     }
 
     async fn leaf(

@@ -33,7 +33,7 @@ impl Actor {
             return Err(known.not_live().into());
         };
         let queued = self.queue[at].clone();
-        let turn = self.turn_to(&queued).await?;
+        let turn = self.turn_to(queued.pen).await?;
         let (draft, _) = self.draft(false);
         let mut draft = draft.with_run(queued, None).with_turn(turn);
         if let Err(refusal) = draft.command(RunCommand::Cancel { reason }) {
@@ -47,16 +47,17 @@ impl Actor {
 
     /// Stops the active run: asks first, and kills what has not stopped after the grace period.
     async fn cancel_active(&mut self, reason: CancelReason, reply: Option<Reply<CancelOutcome>>) {
-        let Some(active) = &self.active else { return };
-        // Nothing executes while the store alone holds a wait: then the run ends here.
-        let (by, adapter) = (active.attempt.id, active.run.adapter.clone());
-        let turn = match self.turn_to(&active.run).await {
+        let Some(pen) = self.active.as_ref().map(|active| active.run.pen) else { return };
+        let turn = match self.turn_to(pen).await {
             Ok(turn) => turn,
             Err(error) => {
                 let _ = reply.map(|reply| reply.send(Err(error.into())));
                 return;
             }
         };
+        let Some(active) = &self.active else { return };
+        let (by, adapter) = (active.attempt.id, active.run.adapter.clone());
+        // Nothing executes while the store alone holds a wait: then the run ends here.
         let (draft, text) = self.draft(active.task.is_none());
         let draft = draft.with_run(active.run.clone(), Some(active.attempt.clone()));
         let mut draft = draft.with_text(text).with_turn(turn);

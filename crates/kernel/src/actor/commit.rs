@@ -64,6 +64,7 @@ impl Actor {
                 if draft.is_searched() {
                     self.shared.written.notify_one();
                 }
+                self.known.follow(&commit.rows);
                 self.hot = draft.hot;
                 self.stored = true;
                 Ok((draft.run, draft.attempt))

@@ -15,12 +15,13 @@ use mainspring_core::{
     StateScope, Step, Time, TitleSource, ToolOutcome, Usage, Wait, attempt, session,
 };
 
+use super::known::Turn;
 use super::tree::Base;
 use crate::adapter::{Compacted, StepTaken};
 use crate::error::Error;
 use crate::feed::OpenText;
 use crate::ids::Ids;
-use crate::store::{Commit, Effect, Fence, NewEvent, Row, StatePlace, StateRow, Turn};
+use crate::store::{Commit, Effect, Fence, NewEvent, Row, StatePlace, StateRow};
 
 /// The part of a session's state that drafts work on copies of.
 #[derive(Debug, Clone)]

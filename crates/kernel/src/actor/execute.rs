@@ -295,7 +295,7 @@ impl Actor {
         let resumes = self.shared.adapters.get(&run.adapter).is_some_and(|adapter| {
             adapter.capabilities().restart_behavior == RestartBehavior::ResumesFromMessages
         });
-        let turn = self.turn_to(&run).await?;
+        let turn = self.turn_to(run.pen).await?;
         let (draft, text) = self.draft(true);
         let title = self.title_of(&outcome);
         let draft = draft.with_run(run, Some(attempt)).with_text(text);

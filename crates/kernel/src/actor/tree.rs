@@ -4,14 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mainspring_core::{
-    Line, Message, MessageId, Origin, Place, Point, Role, Run, Session, SessionStatus, StateEntry,
-    TitleSource, Visibility,
+    Line, Message, MessageId, Origin, Place, Point, Role, Session, SessionStatus, StateEntry, TitleSource,
+    Visibility,
 };
 
+use super::known::{Turn, Unknown};
 use super::{Actor, Command};
 use crate::error::Error;
 use crate::kernel::Forking;
-use crate::store::{PlacedMessage, StateAt, StatePlace, StateRow, StoreError, Turn};
+use crate::store::{PlacedMessage, StateAt, StatePlace, StateRow, StoreError};
+
+/// How many lines are read at once, at least.
+const STRANDS: usize = 64;
 
 /// Where a run begins.
 #[derive(Debug, Default)]
@@ -69,16 +73,31 @@ impl Actor {
         Ok((point, placed, line))
     }
 
-    /// How the path turns to where `run` writes; none if that is where the path ends.
-    pub(super) async fn turn_to(&self, run: &Run) -> Result<Option<Turn>, StoreError> {
-        let Some(pen) = run.pen else { return Ok(None) };
+    /// How the path turns to where a run writes; none if that is where the path ends.
+    pub(super) async fn turn_to(&mut self, pen: Option<Point>) -> Result<Option<Turn>, StoreError> {
+        let Some(pen) = pen else { return Ok(None) };
         let is_root = self.hot.lines.get(&pen.line).is_some_and(|line| line.parent.is_none());
         let stays = self.hot.session.tip.is_some_and(|tip| tip.line == pen.line);
         if is_root || stays {
             return Ok(None);
         }
         // The place of the next message: the run's line may be empty still.
-        self.shared.store.turn(self.fence.session, self.hot.session.tip, pen).await.map(Some)
+        self.turn(pen).await.map(Some)
+    }
+
+    /// How the path turns if it is to end at `to`.
+    async fn turn(&mut self, to: Point) -> Result<Turn, StoreError> {
+        let from = self.hot.session.tip;
+        self.known.trim();
+        loop {
+            let Unknown(line) = match self.known.turn(from, to) {
+                Ok(turn) => return Ok(turn),
+                Err(unknown) => unknown,
+            };
+            // Twice as many each time: a long way up is a few questions.
+            let many = self.known.len().max(STRANDS);
+            self.known.learn(self.shared.store.strands(self.fence.session, line, many).await?);
+        }
     }
 
     /// Moves the active path to the leaf that the cursors lead to from a message, or to none.
@@ -95,13 +114,13 @@ impl Actor {
         let (mut leaf, mut line, mut turn) = (None, None, None);
         if let Some(to) = to {
             let (point, ..) = self.message_at(to).await?;
-            let found = store.leaf(session, point).await?;
+            let found = store.leaf(session, self.known.far(point)).await?;
             let (placed, own) = found.ok_or_else(|| Error::Corrupt(format!("{to} leads nowhere")))?;
             let end = placed.point.unwrap_or(point);
             leaf = Some((end, placed.message.id));
             line = own;
             if leaf.map(|(_, message)| message) != self.hot.session.tip_message {
-                turn = Some(store.turn(session, self.hot.session.tip, end).await?);
+                turn = Some(self.turn(end).await?);
             }
         }
         let (draft, _) = self.draft(false);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::limits::check_key;
+use mainspring_core::tree::ranges;
 use mainspring_core::{Message, MessageId, Range, Session, SessionId};
 use serde::{Deserialize, Serialize};
 
@@ -188,10 +189,12 @@ impl Kernel {
 
     /// The stretches of the active path.
     async fn active_path(&self, session: &Session) -> Result<Vec<Range>, Error> {
-        match session.tip {
-            Some(tip) => Ok(self.shared.store.turn(session.id, None, tip).await?.ranges),
-            None => Ok(vec![]),
-        }
+        let Some(tip) = session.tip else { return Ok(vec![]) };
+        let strands = self.shared.store.strands(session.id, tip.line, usize::MAX).await?;
+        // Each hangs beneath the next.
+        let mut strands = strands.iter();
+        let lost = || Error::Corrupt(format!("the path of {} has a gap", session.id));
+        ranges(Some(tip), |_| Ok(strands.next().ok_or_else(lost)?.line.parent))
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::cli::command;
+use crate::cli::{command, run};
 
 mod acp;
 mod docs;
@@ -74,6 +74,25 @@ impl Host {
     /// A query of version 2 in the session of `key`.
     pub(crate) fn query(&mut self, request: &str, key: &str, prompt: &str) {
         self.say(&query(request, key, prompt));
+    }
+
+    /// A query that asks, and goes on with `script` once the host has heard the question: by then its run is followed,
+    /// so that nothing it thinks is missed. Gives what is said after that, to its end.
+    fn query_followed(&mut self, request: &str, key: &str, script: &str) -> Vec<Value> {
+        self.query(request, key, &format!("ask Go?; {script}"));
+        let asked = self.until(|line| line["text"].as_str().is_some_and(|text| text.ends_with("?\n")));
+        let of = |name: &str| asked[asked.len() - 1][name].as_str().unwrap();
+        let (session, run_id) = (of("sessionId"), of("runId"));
+        let owner = ["--owner", "desktop-local-user"];
+        let tail = ["session", "tail", session, "--after", "start", "--json"];
+        let mut tail = command(&self.dir).args(tail).args(owner).stdout(Stdio::piped()).spawn().unwrap();
+        let mut events = BufReader::new(tail.stdout.take().unwrap()).lines();
+        assert!(events.any(|event| event.unwrap().contains("input.requested")), "it asks");
+        tail.kill().unwrap();
+        tail.wait().unwrap();
+        let answered = run(&self.dir, &[&["run", "answer", run_id, "go"][..], &owner].concat());
+        assert_eq!(answered.code, 0, "{}", answered.err);
+        self.ended(request)
     }
 
     /// The next line.

@@ -2,9 +2,9 @@
 
 use std::convert::Infallible;
 
-use mainspring_core::tree::{Inherited, View, leaf, parting, ranges};
+use mainspring_core::tree::{Inherited, View, leaf, ranges};
 use mainspring_core::{Digest, Line, LineId, MessageId, Point, Range, SessionId};
-use mainspring_kernel::store::{PlacedMessage, StoreError, TreeRow, Turn};
+use mainspring_kernel::store::{PlacedMessage, StoreError, Strand, TreeRow};
 
 use super::state::State;
 
@@ -160,18 +160,23 @@ impl State {
         Ok(sees.then(|| (found.clone(), line)))
     }
 
-    pub(super) fn turn(
+    pub(super) fn strands(
         &self,
         session: SessionId,
-        from: Option<Point>,
-        to: Point,
-    ) -> Result<Turn, StoreError> {
-        let ranges = parting(from, to, |id| self.parent_of(id))?;
-        let within = |point: &Point| ranges.iter().any(|range| range.contains(*point));
-        let cursors = self.cursors.iter().filter(|((of, at), _)| *of == session && within(at));
-        let cursors = cursors.map(|((_, at), to)| (*at, *to)).collect();
-        let lines = ranges.iter().map(|range| self.line_known(range.line)).collect::<Result<_, _>>()?;
-        Ok(Turn { lines, cursors, ranges })
+        from: LineId,
+        limit: usize,
+    ) -> Result<Vec<Strand>, StoreError> {
+        let own = self.seen(session)?;
+        let mut strands = vec![];
+        let mut next = Some(from);
+        while let Some(id) = next.filter(|_| strands.len() < limit) {
+            let line = self.line_known(id)?;
+            let within = self.cursors.iter().filter(|((of, at), _)| *of == session && at.line == id);
+            let cursors = within.map(|((_, at), to)| (at.pos, *to)).collect();
+            strands.push(Strand { line, own: own.own(id).is_some(), cursors });
+            next = line.parent.map(|parent| parent.line);
+        }
+        Ok(strands)
     }
 
     pub(super) fn leaf(

@@ -300,8 +300,8 @@ async fn everything(store: &dyn Store) -> Vec<String> {
                 let digest = store.digest(reader, point(line, 2)).await.map_err(|_| "lost");
                 all.push(format!("digest {line} {digest:?}"));
             }
-            let turn = store.turn(of, Some(point(n, 1)), point(line, 2)).await.map_err(|_| "lost");
-            all.push(format!("turn {line} {turn:?}"));
+            let strands = store.strands(of, LineId(line), 9).await.map_err(|_| "lost");
+            all.push(format!("strands {line} {strands:?}"));
         }
     }
     all

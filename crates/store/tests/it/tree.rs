@@ -1,7 +1,7 @@
 //! Messages and their tree: lines, paths, cursors.
 
 use mainspring_core::*;
-use mainspring_kernel::store::{PlacedMessage, Row, Store, StoreError, TreeRow, Turn, Unique};
+use mainspring_kernel::store::{PlacedMessage, Row, Store, StoreError, Strand, TreeRow, Unique};
 
 use crate::fixtures::*;
 
@@ -150,19 +150,26 @@ async fn a_tree_is_read_in_pages_line_by_line() {
 }
 
 #[tokio::test]
-async fn turns_leaves_and_children_follow_the_rules_of_the_tree() {
+async fn strands_leaves_and_children_follow_the_rules_of_the_tree() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         branched(store).await;
         let id = session_id(1);
-        let turn = store.turn(id, Some(point(1, 4)), point(3, 5)).await.unwrap();
-        let range = |line, from, to| Range { line: LineId(line), from, to };
-        let expected = Turn {
-            ranges: vec![range(1, 2, 2), range(2, 3, 4), range(3, 5, 5)],
-            lines: vec![line(1, None, 5), line(2, Some(point(1, 2)), 3), line(3, Some(point(2, 4)), 1)],
-            cursors: vec![(point(1, 2), LineId(2))],
+        let strand = |line, cursors: &[(u32, i64)]| Strand {
+            line,
+            own: true,
+            cursors: cursors.iter().map(|(pos, to)| (*pos, LineId(*to))).collect(),
         };
-        assert_eq!(turn, expected, "{name}");
+        let strands = [
+            strand(line(3, Some(point(2, 4)), 1), &[]),
+            strand(line(2, Some(point(1, 2)), 3), &[]),
+            strand(line(1, None, 5), &[(2, 2)]),
+        ];
+        assert_eq!(store.strands(id, LineId(3), 9).await.unwrap(), strands, "{name}");
+        assert_eq!(store.strands(id, LineId(3), 2).await.unwrap(), strands[..2], "{name}");
+        let other = store.strands(session_id(9), LineId(1), 9).await.unwrap();
+        let theirs = Strand { own: false, ..strand(line(1, None, 5), &[]) };
+        assert_eq!(other, [theirs], "{name}: nothing of it is another's own");
         let leaf = async |at| {
             let (placed, own) = store.leaf(id, at).await.unwrap().unwrap();
             (placed.message.text(), own.map(|line| line.id.0))

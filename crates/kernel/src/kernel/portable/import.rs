@@ -478,8 +478,8 @@ impl Staged {
             None => None,
         };
         if let Some(tip) = tip {
-            let path = self.shared.store.turn(self.session.id, None, tip).await?;
-            if path.lines.iter().any(|line| line.abandoned) {
+            let path = self.shared.store.strands(self.session.id, tip.line, usize::MAX).await?;
+            if path.iter().any(|strand| strand.line.abandoned) {
                 return refuse("the active path goes through what was rolled back");
             }
         }

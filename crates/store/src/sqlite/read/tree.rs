@@ -1,10 +1,8 @@
-//! Reads of the tree: paths by range, turns, leaves, children, pages.
+//! Reads of the tree: paths by range, strands, leaves, children, pages.
 
-use std::collections::HashMap;
-
-use mainspring_core::tree::{Inherited, View, leaf as leaf_of, parting, ranges};
+use mainspring_core::tree::{Inherited, View, leaf as leaf_of, ranges};
 use mainspring_core::{Line, LineId, MessageId, Point, Range, SessionId};
-use mainspring_kernel::store::{PlacedMessage, StoreError, TreeRow, Turn};
+use mainspring_kernel::store::{PlacedMessage, StoreError, Strand, TreeRow};
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Columns, Id};
@@ -58,37 +56,26 @@ pub(in super::super) fn message_get(
     Ok(seen.contains(point)?.then_some((found, Some(line))))
 }
 
-pub(in super::super) fn turn(
+pub(in super::super) fn strands(
     connection: &Connection,
     session: SessionId,
-    from: Option<Point>,
-    to: Point,
-) -> Result<Turn, StoreError> {
-    let cursors = "SELECT line, pos, to_line FROM cursors \
-                   WHERE session_id = ?1 AND line = ?2 AND pos BETWEEN ?3 AND ?4 ORDER BY pos";
-    let cursor = |columns: &mut Columns<'_>| {
-        let at = Point { line: LineId(columns.get()?), pos: columns.get()? };
-        Ok((at, LineId(columns.get()?)))
-    };
-    // Each line is asked for more than once.
-    let mut lines: HashMap<LineId, Line> = HashMap::new();
-    let mut known = |id: LineId| -> Result<Line, StoreError> {
-        if let Some(line) = lines.get(&id) {
-            return Ok(*line);
-        }
-        let line = line_known(connection, id)?;
-        lines.insert(id, line);
-        Ok(line)
-    };
-    let ranges = parting(from, to, |id| known(id).map(|line| line.parent))?;
-    let mut turn = Turn { ranges, ..Turn::default() };
-    for range in &turn.ranges {
-        let within = params![session.bytes(), range.line.0, range.from, range.to];
-        turn.cursors.extend(all(connection, cursors, within, cursor)?);
-        turn.lines.push(known(range.line)?);
+    from: LineId,
+    many: usize,
+) -> Result<Vec<Strand>, StoreError> {
+    let lines = concat!("SELECT ", line_columns!(), ", session_id = ?2 FROM lines WHERE line = ?1");
+    let cursors = "SELECT pos, to_line FROM cursors WHERE session_id = ?1 AND line = ?2";
+    let session = session.bytes();
+    let mut strands = vec![];
+    let mut next = Some(from);
+    while let Some(id) = next.filter(|_| strands.len() < many) {
+        let found = one(connection, lines, params![id.0, session], |row| Ok((line(row)?, row.get()?)))?;
+        let (line, own) = found.ok_or_else(|| lost(id))?;
+        let cursor = |row: &mut Columns<'_>| Ok((row.get()?, LineId(row.get()?)));
+        let cursors = all(connection, cursors, params![session, id.0], cursor)?;
+        strands.push(Strand { line, own, cursors: cursors.into_iter().collect() });
+        next = line.parent.map(|parent| parent.line);
     }
-    turn.cursors.sort();
-    Ok(turn)
+    Ok(strands)
 }
 
 pub(in super::super) fn leaf(
@@ -315,6 +302,9 @@ fn parent_of(connection: &Connection, id: LineId) -> Result<Option<Point>, Store
 
 fn line_known(connection: &Connection, id: LineId) -> Result<Line, StoreError> {
     let sql = concat!("SELECT ", line_columns!(), " FROM lines WHERE line = ?1");
-    one(connection, sql, [id.0], line)?
-        .ok_or_else(|| StoreError::Corrupt(format!("line {} is not there", id.0)))
+    one(connection, sql, [id.0], line)?.ok_or_else(|| lost(id))
+}
+
+fn lost(id: LineId) -> StoreError {
+    StoreError::Corrupt(format!("line {} is not there", id.0))
 }
