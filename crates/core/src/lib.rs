@@ -14,6 +14,7 @@ pub mod event;
 pub mod ids;
 pub mod limits;
 pub mod message;
+pub mod model;
 pub mod record;
 pub mod refusal;
 pub mod run;
@@ -44,6 +45,7 @@ pub use ids::{
 };
 pub use limits::{BadName, Limits};
 pub use message::{Block, Message, MessageStatus, Role};
+pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};
 pub use record::{Artifact, ArtifactRole, Effect, Grant, GrantSource};
 pub use refusal::{Failure, Refusal};
 pub use run::{

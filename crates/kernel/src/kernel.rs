@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{Limits, NodeId, SessionId};
+use mainspring_core::{Limits, ModelList, NodeId, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -294,6 +294,11 @@ impl Kernel {
     /// What the adapters can do.
     pub fn adapters(&self) -> Vec<Capabilities> {
         self.shared.adapters.values().map(|adapter| adapter.capabilities()).collect()
+    }
+
+    /// The models that can be asked.
+    pub fn models(&self) -> ModelList {
+        self.shared.options.agents.models()
     }
 
     /// How much work there is now, and whenever that changes.
