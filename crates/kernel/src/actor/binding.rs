@@ -155,7 +155,7 @@ impl Shared {
 
     /// The native sessions that a session would take up, one of each adapter.
     pub(crate) async fn natives(&self, session: SessionId) -> Result<Vec<Binding>, StoreError> {
-        let mut bindings = self.store.bindings(session, None, BINDINGS).await?;
+        let mut bindings = self.store.bindings(session, None, None, BINDINGS).await?;
         bindings.retain(|binding| binding.status == BindingStatus::Active);
         Ok(bindings)
     }
