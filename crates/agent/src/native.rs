@@ -176,6 +176,7 @@ impl Adapter for NativeAdapter {
             supports_model_switching: true,
             supports_artifact_emission: true,
             supports_tools: true,
+            supports_client_tools: true,
             supports_steering: true,
             restart_behavior: RestartBehavior::ResumesFromMessages,
             uses_bindings: false,
@@ -211,4 +212,6 @@ impl Adapter for NativeAdapter {
     async fn authenticate(&self, method: &str) -> Result<(), Failure> {
         Err(Failure::new("adapter_incompatible", format!("there is nothing to authenticate by {method:?}")))
     }
+
+    fn forget(&self, _native: &str) {}
 }

@@ -29,6 +29,7 @@ mod limits;
 mod listen;
 mod logins;
 mod metrics;
+mod owner_events;
 mod portable;
 mod problem;
 mod runs;
@@ -75,7 +76,9 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
     let resources = OpenApiRouter::new()
         .routes(routes!(health::adapter_list))
         .routes(routes!(logins::login_list, logins::login_create))
+        .routes(routes!(health::model_list))
         .routes(routes!(feed::feed))
+        .routes(routes!(owner_events::owner_events))
         .routes(routes!(sessions::session_list, sessions::session_resolve))
         .routes(routes!(sessions::session_get, sessions::session_patch, sessions::session_delete))
         .routes(routes!(sessions::session_messages))
@@ -110,6 +113,7 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
         .routes(routes!(artifacts::artifact_content))
         .routes(routes!(bindings::binding_list, bindings::binding_adopt))
         .routes(routes!(bindings::binding_invalidate))
+        .routes(routes!(bindings::session_adopt))
         .routes(routes!(search::session_search))
         .routes(routes!(portable::session_import))
         .routes(routes!(agents::agent_list, agents::agent_create))

@@ -13,8 +13,10 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::config::{Config, Resolved, Sources};
 
 mod adapter;
+mod adopt;
 mod agent;
 mod attach;
+mod binding;
 mod chat;
 mod config;
 mod demo;
@@ -26,6 +28,7 @@ mod guard;
 mod home;
 mod import;
 mod key;
+mod model;
 mod model_server;
 mod output;
 mod prompt;
@@ -101,9 +104,15 @@ enum Command {
     /// List agent runtimes, and log in to them
     #[command(subcommand)]
     Adapter(adapter::Adapter),
+    /// List the agents' own sessions that a session is tied to, or have one not used again
+    #[command(subcommand)]
+    Binding(binding::BindingCommand),
     /// List, show, check, make and delete agent definitions
     #[command(subcommand)]
     Agent(agent::AgentCommand),
+    /// List models
+    #[command(subcommand)]
+    Model(model::Model),
     /// Follow what all sessions do, until Ctrl-C
     Feed(feed::Feed),
     /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
@@ -235,7 +244,9 @@ impl Context<'_> {
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
             Command::Adapter(adapter) => Box::pin(adapter.execute(self)).await,
+            Command::Binding(binding) => Box::pin(binding.execute(self)).await,
             Command::Agent(agent) => Box::pin(agent.execute(self)).await,
+            Command::Model(model) => Box::pin(model.execute(self)).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
             Command::Stdio(stdio) => Box::pin(stdio.execute(self)).await,

@@ -305,7 +305,7 @@ async fn bindings_artifacts_and_delegations_say_what_is_true_of_them_now() {
     report(&import(dir.path(), &from, &["--json"]));
     opened(dir.path(), async |kernel, me| {
         let tip = kernel.session_get(me, &session(1)).await.unwrap().tip_message;
-        let bindings = kernel.binding_list(me, &session(1)).await.unwrap();
+        let bindings = kernel.binding_list(me, &session(1), None, None).await.unwrap();
         let shown: Vec<_> = bindings
             .iter()
             .map(|one| (one.generation, one.status, one.fidelity, one.native.as_deref()))
@@ -318,7 +318,7 @@ async fn bindings_artifacts_and_delegations_say_what_is_true_of_them_now() {
             ]
         );
         assert_eq!(bindings[0].stands_at, tip, "the next prompt takes it up");
-        let lost = kernel.binding_list(me, &session(2)).await.unwrap();
+        let lost = kernel.binding_list(me, &session(2), None, None).await.unwrap();
         assert_eq!(lost[0].status, BindingStatus::Stale, "its process is gone");
 
         let (kept, mut bytes) = kernel.artifact_read(me, artifact(1), 0, None).await.unwrap();

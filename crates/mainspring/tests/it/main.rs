@@ -7,6 +7,7 @@ mod acceptance;
 mod access;
 mod acp;
 mod agents;
+mod bridge;
 mod chat;
 mod cli;
 mod client;

@@ -9,7 +9,7 @@ use crate::cli::{json_lines, run};
 use crate::kill::example;
 
 /// A folder with a scripted ACP agent set up in it, under a name of its own.
-fn folder() -> tempfile::TempDir {
+pub(crate) fn folder() -> tempfile::TempDir {
     folder_with("")
 }
 

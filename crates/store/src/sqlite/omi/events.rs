@@ -89,6 +89,11 @@ impl Import<'_> {
         for (seq, event) in told {
             self.commit(draft.session.id, vec![event], vec![], Some(seq))?;
         }
+        // Whoever learns from events what a session stands for learns it from this one, which the original did not write.
+        if !rows.iter().any(|row| row.text("type") == Some("session.created")) {
+            let event = NewEvent { at: draft.session.created_at, ..self.event(None, created(draft)) };
+            self.commit(draft.session.id, vec![event], vec![], None)?;
+        }
         for binding_id in &draft.lost {
             let (binding_id, reason) = (*binding_id, "its process is gone".to_owned());
             let body = Body::BindingStale { binding_id, status: BindingStatus::Stale, reason };
@@ -166,12 +171,7 @@ impl Import<'_> {
             ("runtime", "binding_stale") => of_binding("stale", draft, &payload),
             ("binding", kind) => of_binding(kind, draft, &payload),
             ("adapter", "tool_activity") => tool(&payload),
-            ("session", "created") => Ok(Body::SessionCreated {
-                key: None,
-                title: draft.session.title.clone(),
-                adapter: draft.session.adapter.clone(),
-                surface_kind: draft.session.surface_kind.clone(),
-            }),
+            ("session", "created") => Ok(created(draft)),
             ("artifact", "created") => {
                 let artifact = payload["artifactId"].as_str().and_then(|id| draft.artifacts.get(id));
                 let artifact = artifact.ok_or(NAMELESS)?;
@@ -209,6 +209,16 @@ impl Import<'_> {
             ("completed", status) => Ok(Body::DelegationCompleted { delegation_id: delegation.id, status }),
             _ => Err(UNKNOWN),
         }
+    }
+}
+
+fn created(draft: &Draft) -> Body {
+    Body::SessionCreated {
+        key: None,
+        title: draft.session.title.clone(),
+        adapter: draft.session.adapter.clone(),
+        surface_kind: draft.session.surface_kind.clone(),
+        external_ref: draft.session.external_ref.clone(),
     }
 }
 
