@@ -65,6 +65,7 @@ impl Adapter for Agent {
             supports_model_switching: false,
             supports_artifact_emission: false,
             supports_tools: false,
+            supports_client_tools: false,
             supports_steering: false,
             restart_behavior: RestartBehavior::AttemptsOrphaned,
             uses_bindings: false,
@@ -98,4 +99,6 @@ impl Adapter for Agent {
     async fn kill(&self, _attempt: AttemptId) -> Death {
         Death::Proven
     }
+
+    fn forget(&self, _native: &str) {}
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use mainspring_core::{
-    AgentDefinition, Answer, ApiKey, Artifact, Attempt, Binding, Event, KeyId, Message, MessageId, Position,
-    Run, RunId, RunStatus, Session, WaitId,
+    AgentDefinition, Answer, ApiKey, Artifact, Attempt, Binding, Event, KeyId, Message, MessageId, ModelList,
+    Position, Run, RunId, RunStatus, Session, WaitId,
 };
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
@@ -368,6 +368,11 @@ impl Client {
     pub async fn binding_invalidate(&self, session: &str, adapter: &str) -> Result<Binding, Error> {
         let request = self.request(Method::DELETE, &["v1", "sessions", session, "bindings", adapter]);
         self.read(self.send(request).await?).await
+    }
+
+    /// The models that are configured, and who runs models.
+    pub async fn model_list(&self) -> Result<ModelList, Error> {
+        self.get(&["v1", "models"], &()).await
     }
 
     /// Agents by id and version: one's own, and those that are everybody's.

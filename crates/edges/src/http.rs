@@ -72,6 +72,7 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
         .routes(routes!(metrics::metrics));
     let resources = OpenApiRouter::new()
         .routes(routes!(health::adapter_list))
+        .routes(routes!(health::model_list))
         .routes(routes!(feed::feed))
         .routes(routes!(owner_events::owner_events))
         .routes(routes!(sessions::session_list, sessions::session_resolve))

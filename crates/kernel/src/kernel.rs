@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{Limits, NodeId, SessionId};
+use mainspring_core::{Limits, ModelList, NodeId, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -28,6 +28,7 @@ use crate::tasks::Tasks;
 
 mod access;
 mod agents;
+mod answers;
 mod artifacts;
 mod bindings;
 mod idempotency;
@@ -298,6 +299,11 @@ impl Kernel {
         self.shared.adapters.values().map(|adapter| adapter.capabilities()).collect()
     }
 
+    /// The models that can be asked.
+    pub fn models(&self) -> ModelList {
+        self.shared.options.agents.models()
+    }
+
     /// How much work there is now, and whenever that changes.
     pub fn work(&self) -> watch::Receiver<Work> {
         self.shared.work.subscribe()
@@ -352,6 +358,11 @@ impl Shared {
         }
         let known = self.adapters.keys().map(String::as_str).collect::<Vec<_>>();
         Err(Error::UnknownAdapter { name: name.chars().take(64).collect(), known: known.join(", ") })
+    }
+
+    /// True when an adapter calls tools that the caller executes.
+    pub(crate) fn calls_back(&self, adapter: &str) -> bool {
+        self.adapters.get(adapter).is_some_and(|adapter| adapter.capabilities().supports_client_tools)
     }
 
     /// Removes what is left of a deleted session, a little at a time.

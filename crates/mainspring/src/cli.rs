@@ -26,6 +26,7 @@ mod file;
 mod guard;
 mod home;
 mod key;
+mod model;
 mod model_server;
 mod output;
 mod prompt;
@@ -104,6 +105,9 @@ enum Command {
     /// List, show, check, make and delete agent definitions
     #[command(subcommand)]
     Agent(agent::AgentCommand),
+    /// List models
+    #[command(subcommand)]
+    Model(model::Model),
     /// Follow what all sessions do, until Ctrl-C
     Feed(feed::Feed),
     /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
@@ -233,6 +237,7 @@ impl Context<'_> {
             Command::Run(run) => Box::pin(run.execute(self)).await,
             Command::Binding(binding) => Box::pin(binding.execute(self)).await,
             Command::Agent(agent) => Box::pin(agent.execute(self)).await,
+            Command::Model(model) => Box::pin(model.execute(self)).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
             Command::Stdio(stdio) => Box::pin(stdio.execute(self)).await,

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentDefinition, AgentName, Answer, Approval, Artifact, ArtifactId, AttemptId, Block, Expect, GrantId,
-    Message, Point, StateEntry, StateOutcome, StateScope, Step, Time, Usage,
+    AgentDefinition, AgentName, Answer, Approval, Artifact, ArtifactId, AttemptId, Binding, BindingStatus,
+    Block, Expect, Fidelity, GrantId, Message, Point, StateEntry, StateOutcome, StateScope, Step, Time,
+    Usage,
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{Answered, Ask, Assignment, Context, HandleError, Record};
-use crate::actor::{Command, Data, StateWrite};
+use super::{Answered, Ask, Assignment, Context, EarlierCalls, HandleError, Record};
+use crate::actor::{BINDINGS, Command, Data, StateWrite, hash};
 use crate::blobs::BlobReader;
 use crate::clock::Clock;
 use crate::error::Error;
@@ -171,6 +172,42 @@ impl AttemptHandle {
         Ok(Context { digest, prompt: prompt.map(|(placed, _)| placed.message), messages })
     }
 
+    /// A native session of the same adapter, folder and instructions that stands where the run begins, and that it is not
+    /// bound to: one that was left there before, or that of the session it was forked from. A runtime that can fork it
+    /// needs not be told of the path.
+    ///
+    /// It may go on at any time: whoever forks it asks again once nobody can use it.
+    pub async fn origin(&self) -> Result<Option<Binding>, HandleError> {
+        let Assignment { session, run, prompt, .. } = &*self.assignment;
+        let path = self.path(2).await?;
+        let [above, last] = path.as_slice() else { return Ok(None) };
+        if last.id != prompt.id {
+            return Ok(None);
+        }
+        let instructions = hash(run.options.system_prompt.as_deref());
+        let stands_there = |binding: &Binding| {
+            binding.stands_at == Some(above.id)
+                && binding.native.is_some()
+                && binding.fidelity == Fidelity::Native
+                && binding.status != BindingStatus::Invalid
+                && binding.cwd == run.options.cwd
+                && binding.system_prompt_hash == instructions
+        };
+        let store = &self.parts.store;
+        for of in [session.id, above.session] {
+            let theirs =
+                store.session_find(&session.owner, &SessionRef::Id(of)).await.map_err(Error::from)?;
+            if theirs.is_none_or(|theirs| theirs.owner != session.owner) {
+                continue;
+            }
+            let bindings = store.bindings(of, Some(&run.adapter), None, BINDINGS).await.map_err(Error::from)?;
+            if let Some(found) = bindings.into_iter().find(stands_there) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
     /// A version of an agent that the run's owner has made; the latest if none is named.
     pub async fn agent(&self, name: &AgentName) -> Result<Option<AgentDefinition>, HandleError> {
         let owner = &self.assignment.run.owner;
@@ -315,6 +352,12 @@ impl AttemptHandle {
     /// The model calls of the run so far, of all its attempts.
     pub async fn steps(&self) -> Result<Vec<Step>, HandleError> {
         Ok(self.parts.store.steps(self.assignment.run.id).await.map_err(Error::from)?)
+    }
+
+    /// What the events of the run say of its tool calls, for an attempt that takes them up from an earlier one.
+    pub async fn earlier_calls(&self) -> Result<EarlierCalls, HandleError> {
+        let (session, run) = (self.assignment.session.id, self.assignment.run.id);
+        Ok(self.parts.shared.earlier_calls(session, run).await?)
     }
 
     /// True when nobody has named the session, and somebody should once a turn is completed.

@@ -1,13 +1,14 @@
 //! Access: who may read and change what, verb by verb.
 
 use mainspring_core::{
-    AccessRole, Answer, Cursor, Expect, Position, Run, RunId, SessionId, Visibility, WaitId,
+    AccessRole, AgentDefinition, AgentName, Answer, Cursor, Expect, Position, Run, RunId, SessionId,
+    Visibility, WaitId,
 };
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
-    Adopted, ArtifactQuery, Caller, ForkRequest, NewArtifact, NewSession, RunQuery, RunRequest, Scope,
-    SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
+    Adopted, AgentQuery, ArtifactQuery, Caller, ForkRequest, NewArtifact, NewSession, RunQuery, RunRequest,
+    Scope, SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
@@ -143,6 +144,44 @@ async fn every_verb_asks_who_calls() {
                 }
             }
         }
+    }
+}
+
+/// Verbs on Ada's agent `a@1`: reading it, reading what there is, making a version, deleting it.
+async fn agents(world: &World, caller: &Caller) -> [&'static str; 4] {
+    let kernel = &world.kernel;
+    let name: AgentName = "a@1".parse().unwrap();
+    let listed = kernel.agent_list(caller, AgentQuery::default()).await.unwrap();
+    let listed = listed.iter().any(|agent| agent.definition.name() == name);
+    let next = AgentDefinition::new("a", 2);
+    [
+        outcome(kernel.agent_get(caller, &name).await),
+        if listed { "allowed" } else { "not_found" },
+        outcome(kernel.agent_create(caller, next).await),
+        outcome(kernel.agent_delete(caller, &name).await),
+    ]
+}
+
+#[tokio::test]
+async fn agents_are_their_owners_alone_whatever_the_org() {
+    let (ada, bob) = (Caller::new("ada"), Caller::new("bob"));
+    let (allowed, forbidden, hidden) = ("allowed", "forbidden", "not_found");
+    let table = [
+        (ada.clone(), [allowed, allowed, allowed, allowed]),
+        (ada.clone().in_org("acme"), [allowed, allowed, allowed, allowed]),
+        (ada.clone().with_role(AccessRole::Viewer), [allowed, allowed, forbidden, forbidden]),
+        // Theirs is another of the same name.
+        (bob.clone().in_org("acme"), [hidden, hidden, allowed, hidden]),
+        (bob.clone().in_org("acme").with_role(AccessRole::Admin), [hidden, hidden, allowed, hidden]),
+        (bob.in_org("acme").with_role(AccessRole::Viewer), [hidden, hidden, forbidden, forbidden]),
+    ];
+    for (caller, expected) in table {
+        let world = World::on(Disk::memory()).await;
+        let owner = ada.clone().in_org("acme");
+        world.kernel.agent_create(&owner, AgentDefinition::new("a", 1)).await.unwrap();
+        assert_eq!(agents(&world, &caller).await, expected, "{caller:?}");
+        let left = world.kernel.agent_get(&owner, &"a@1".parse().unwrap()).await.is_ok();
+        assert_eq!(left, expected[3] != allowed, "{caller:?}: what is refused changes nothing");
     }
 }
 

@@ -11,6 +11,7 @@ mod bindings;
 mod branches;
 mod cancellation;
 mod check;
+mod client_tools;
 mod compaction;
 mod keys;
 mod life;

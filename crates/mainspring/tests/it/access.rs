@@ -31,6 +31,7 @@ use Foreign::{Forbidden, NotFound, NotListed, NotStreamed, Nothing, Own, Refused
 /// for theirs.
 const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("adapter_list", "", "", Nothing),
+    ("model_list", "", "", Nothing),
     ("agent_create", "", r#"{"id": "mine"}"#, Own),
     ("agent_delete", "", "", NotFound),
     ("agent_get", "", "", NotFound),

@@ -29,6 +29,7 @@ SCRIPTS = [
     "tool nothing; think hm; progress half; usage 3 4 0.5",
     "ask Tea or coffee?; say fine",
     "approve Shall I?; say done",
+    'tool rain {"at":1} | add {"a":1,"b":2}; say dry',
     "fail no luck",
     "fail once no luck; say now",
     "crash",
@@ -46,12 +47,14 @@ def seed():
     runs, waits = [], []
     for number, script in enumerate(SCRIPTS):
         body = {"prompt": script, "session": {"key": f"seed-{number}", "title": script}}
+        if "rain" in script:
+            body["options"] = {"tools": [{"name": "rain", "inputSchema": {"type": "object"}}]}
         wait = {"Prefer": "wait=1" if script == "hang" else "wait=10"}
         answer = requests.post(URL + "/v1/runs", json=body, headers=HEADERS | wait, timeout=30)
         answer.raise_for_status()
         runs.append(answer.json())
         if "wait" in runs[-1]:
-            waits.append((runs[-1]["runId"], runs[-1]["wait"]["waitId"], runs[-1]["wait"]["request"]))
+            waits.append((runs[-1]["runId"], runs[-1]["wait"]))
     sessions = [run["sessionId"] for run in runs] + [f"seed-{number}" for number in range(len(SCRIPTS))]
     messages = []
     for key in ["seed-0", "seed-2"]:
@@ -184,10 +187,15 @@ def before_call(context, case, kwargs):
         prompt(case, choice, operation)
 
 
-def answer(case, run, wait, request):
+def answer(case, run, wait):
     case.path_parameters["run"] = run
-    kinds = {"input": {"kind": "input", "input": "tea"}, "approval": {"kind": "approval", "decision": "allowed"}}
-    case.body = {"waitId": wait, "answer": kinds[request]}
+    results = [{"toolUseId": call["toolUseId"], "content": {"mm": 0}} for call in wait.get("calls", [])]
+    kinds = {
+        "input": {"kind": "input", "input": "tea"},
+        "approval": {"kind": "approval", "decision": "allowed"},
+        "tools": {"kind": "tools", "results": results},
+    }
+    case.body = {"waitId": wait["waitId"], "answer": kinds[wait["request"]]}
 
 
 def prompt(case, choice, operation):

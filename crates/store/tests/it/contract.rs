@@ -158,8 +158,22 @@ fn every_state() -> Vec<RunState> {
         question: "which \"one\"?".into(),
         expires_at: held.then_some(NOW),
         held,
+        calls: vec![],
+        results: vec![],
         resume: json!({"call": ["t1", null, 1.5]}),
         answer: held.then(|| Answer::Input { input: serde_json::json!("yes") }),
+    };
+    let call = ClientCall {
+        tool_use_id: "t1".into(),
+        name: "rain".into(),
+        input: json!({"at": 1.5}),
+        answered: true,
+    };
+    let result = ClientResult { tool_use_id: "t1".into(), content: json!({"mm": 3}), is_error: true };
+    let calls = Wait {
+        calls: vec![call.clone(), ClientCall { tool_use_id: "t2".into(), answered: false, ..call }],
+        results: vec![result],
+        ..wait(WaitRequest::Tools, false)
     };
     let error = || Failure::new("timeout", "took too long");
     vec![
@@ -169,6 +183,7 @@ fn every_state() -> Vec<RunState> {
         RunState::Running { attempt },
         RunState::WaitingInput { attempt, wait: wait(WaitRequest::Input, true) },
         RunState::WaitingApproval { attempt, wait: wait(WaitRequest::Approval, false) },
+        RunState::WaitingInput { attempt, wait: calls },
         RunState::Cancelling { attempt, reason: CancelReason::Superseded },
         RunState::Succeeded {},
         RunState::Failed { error: error() },
