@@ -200,7 +200,8 @@ impl AttemptHandle {
             if theirs.is_none_or(|theirs| theirs.owner != session.owner) {
                 continue;
             }
-            let bindings = store.bindings(of, Some(&run.adapter), None, BINDINGS).await.map_err(Error::from)?;
+            let bindings =
+                store.bindings(of, Some(&run.adapter), None, BINDINGS).await.map_err(Error::from)?;
             if let Some(found) = bindings.into_iter().find(stands_there) {
                 return Ok(Some(found));
             }
