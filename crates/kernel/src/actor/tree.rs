@@ -9,7 +9,7 @@ use mainspring_core::{
 };
 
 use super::known::{Turn, Unknown};
-use super::{Actor, Command};
+use super::{Actor, Begins, Command};
 use crate::error::Error;
 use crate::kernel::Forking;
 use crate::store::{PlacedMessage, StateAt, StatePlace, StateRow, StoreError};
@@ -168,12 +168,13 @@ impl Actor {
             last_activity_at: now,
             ..source.clone()
         };
-        let inherited = match source.forked_from {
+        let state = match source.forked_from {
             Some(_) => self.seen_by_fork(&session, point).await?,
             None => vec![],
         };
         self.shared.birth(session).await?;
-        self.shared.call(fork.id, |reply| Command::Create(fork.request, inherited, reply)).await
+        let begins = Begins { state, adopted: None };
+        self.shared.call(fork.id, |reply| Command::Create(fork.request, begins, reply)).await
     }
 
     /// State that a fork of this fork is to see and would not find by itself: on the lines of others it would see what
