@@ -76,6 +76,15 @@ impl<'a> Home<'a> {
         }
     }
 
+    /// As a guest of the process that owns the state directory, and in no other way.
+    pub(super) async fn visit(context: &'a Context<'a>) -> Result<Self, Fail> {
+        let nobody = || Fail::bad_request("nobody serves the state directory: start `mainspring serve`");
+        let (client, socket) = guest(context)?.ok_or_else(nobody)?;
+        client.ready().await?;
+        let purpose = Purpose::Records;
+        Ok(Self { context, purpose, client, own: None, _socket: Some(socket) })
+    }
+
     async fn own(context: &'a Context<'a>, purpose: Purpose) -> Result<Self, Found> {
         let config = context.config();
         let node = match purpose {
