@@ -65,6 +65,7 @@ impl Adapter for Agent {
             supports_model_switching: false,
             supports_artifact_emission: false,
             supports_tools: false,
+            supports_client_tools: false,
             supports_steering: false,
             restart_behavior: RestartBehavior::AttemptsOrphaned,
             uses_bindings: false,

@@ -347,6 +347,7 @@ impl<D: Dialect> Adapter for Driver<D> {
             supports_model_switching: true,
             supports_artifact_emission: false,
             supports_tools: true,
+            supports_client_tools: false,
             supports_steering: D::STEERS,
             restart_behavior: match native {
                 true => RestartBehavior::NativeBindingsSurvive,

@@ -5,7 +5,8 @@
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Answer, Approval, AttemptId, Block, Failure, Fidelity, Place, ToolOutcome, WaitRequest,
+    Answer, Approval, AttemptId, Block, ClientCall, ClientResult, Failure, Fidelity, Place, ToolOutcome,
+    WaitRequest,
 };
 use mainspring_kernel::adapter::{
     Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 
 mod parse;
 mod tools;
-pub use parse::{BadScript, Command, parse};
+pub use parse::{BadScript, Call, Command, parse};
 
 /// Follows the script that is its prompt.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,6 +38,7 @@ impl Adapter for ScriptAdapter {
             supports_model_switching: false,
             supports_artifact_emission: false,
             supports_tools: true,
+            supports_client_tools: true,
             supports_steering: false,
             restart_behavior: RestartBehavior::AttemptsOrphaned,
             uses_bindings: false,
@@ -95,8 +97,14 @@ impl Player {
         if let Some(answered) = self.attempt.answer() {
             from = answered.resume["next"].as_u64().and_then(|next| usize::try_from(next).ok()).unwrap_or(0);
             self.ignores_cancel = answered.resume["ignoresCancel"].as_bool().unwrap_or(false);
-            let reply = reply_to(&answered.answer);
-            self.attempt.delta(0, &reply)?;
+            let asked = from.checked_sub(1).and_then(|at| Some((at, script.get(at)?)));
+            match (&answered.answer, asked) {
+                (Answer::Tools { results }, Some((at, Command::Tools(calls)))) => {
+                    let blocks = self.results(at, calls, results);
+                    self.attempt.record(vec![Record::ToolResults { blocks }]).await?;
+                }
+                (answer, _) => self.attempt.delta(0, &reply_to(answer))?,
+            }
         }
         for (at, command) in script.iter().enumerate().skip(from) {
             self.check_cancel()?;
@@ -110,7 +118,11 @@ impl Player {
                 }
                 Command::Usage(usage) => self.attempt.record(vec![Record::Usage(*usage)]).await?,
                 Command::Sleep(millis) => self.sleep(*millis).await?,
-                Command::Tool { name, input } => self.tool(at, name, input).await?,
+                Command::Tools(calls) => {
+                    if let Some(waiting) = self.tools(at, calls).await? {
+                        return Ok(waiting);
+                    }
+                }
                 Command::Ask(question) => return self.ask(at, WaitRequest::Input, question).await,
                 Command::Approve(question) => return self.ask(at, WaitRequest::Approval, question).await,
                 Command::Fail { once: true, .. } | Command::Crash { once: true } if no > 1 => {}
@@ -185,36 +197,101 @@ impl Player {
         Err(Stop::Cancelled)
     }
 
-    /// One tool round: the call is durable before the tool runs, its outcome before the script goes on.
-    async fn tool(&self, at: usize, name: &str, input: &Value) -> Result<(), Stop> {
-        // Unique within the session, and the same again if this attempt is played again.
-        let id = format!("{}.{at}", self.attempt.id());
-        let call = Block::ToolUse { id: id.clone(), name: name.to_owned(), input: input.clone() };
-        let intent = Record::ToolStarted { tool_use_id: id.clone(), name: name.to_owned(), input: None };
-        self.attempt.record(vec![Record::Message { blocks: vec![call], usage: None }, intent]).await?;
-        let outcome = tools::run(name, input);
-        let is_error = outcome.is_err();
-        let (text, ended) = match outcome {
-            Ok(text) => (text, Record::ToolCompleted { tool_use_id: id.clone() }),
-            Err(text) => {
-                let error = Failure::new("tool_failed", text.clone());
-                let ended =
-                    Record::ToolFailed { tool_use_id: id.clone(), outcome: ToolOutcome::Failed, error };
-                (text, ended)
-            }
+    /// One tool round: the calls are durable before the tools run, their outcomes before the script goes on. Those that
+    /// the caller executes come last: the run waits for them with what the others said.
+    async fn tools(&self, at: usize, calls: &[Call]) -> Result<Option<Executed>, Stop> {
+        let declared = &self.attempt.assignment().run.options.tools;
+        let is_client = |call: &Call| declared.iter().any(|tool| tool.name == call.name);
+        if let Some(taken) = calls.iter().find(|call| is_client(call) && tools::is_own(&call.name)) {
+            let message = format!("the script has a tool of its own called {:?}", taken.name);
+            return Ok(Some(End::failed(Failure::new("tool_name_taken", message), false)));
+        }
+        let blocks = self.numbered(at, calls).map(|(id, call)| Block::ToolUse {
+            id,
+            name: call.name.clone(),
+            input: call.input.clone(),
+        });
+        let mut records = vec![Record::Message { blocks: blocks.collect(), usage: None }];
+        let own = || self.numbered(at, calls).filter(|(_, call)| !is_client(call));
+        records.extend(own().map(|(id, call)| Record::ToolStarted {
+            tool_use_id: id,
+            name: call.name.clone(),
+            input: None,
+        }));
+        self.attempt.record(records).await?;
+        let (mut results, mut ended) = (vec![], vec![]);
+        for (tool_use_id, call) in own() {
+            let outcome = tools::run(&call.name, &call.input);
+            let is_error = outcome.is_err();
+            let (text, record) = match outcome {
+                Ok(text) => (text, Record::ToolCompleted { tool_use_id: tool_use_id.clone() }),
+                Err(text) => {
+                    let (tool_use_id, error) =
+                        (tool_use_id.clone(), Failure::new("tool_failed", text.clone()));
+                    (text, Record::ToolFailed { tool_use_id, outcome: ToolOutcome::Failed, error })
+                }
+            };
+            results.push(ClientResult { tool_use_id, content: Value::String(text), is_error });
+            ended.push(record);
+        }
+        let asked = self.numbered(at, calls).filter(|(_, call)| is_client(call));
+        let asked: Vec<ClientCall> = asked
+            .map(|(tool_use_id, call)| ClientCall {
+                tool_use_id,
+                name: call.name.clone(),
+                input: call.input.clone(),
+                answered: false,
+            })
+            .collect();
+        if asked.is_empty() {
+            ended.push(Record::ToolResults { blocks: self.results(at, calls, &results) });
+            self.attempt.record(ended).await?;
+            return Ok(None);
+        }
+        if !ended.is_empty() {
+            self.attempt.record(ended).await?;
+        }
+        Ok(Some(Executed::Waiting(Ask { results, resume: self.resume(at), ..Ask::calls(asked) })))
+    }
+
+    /// The calls with their ids: unique within the session, and the same again if this attempt is played again.
+    fn numbered<'a>(
+        &self,
+        at: usize,
+        calls: &'a [Call],
+    ) -> impl Iterator<Item = (String, &'a Call)> + use<'a> {
+        let attempt = self.attempt.id();
+        let only = calls.len() == 1;
+        calls.iter().enumerate().map(move |(no, call)| match only {
+            true => (format!("{attempt}.{at}"), call),
+            false => (format!("{attempt}.{at}.{no}"), call),
+        })
+    }
+
+    /// What came of the calls, in their order.
+    fn results(&self, at: usize, calls: &[Call], results: &[ClientResult]) -> Vec<Block> {
+        let block = |(id, call): (String, &Call)| {
+            let result = results.iter().find(|result| result.tool_use_id == id)?;
+            Some(Block::ToolResult {
+                tool_use_id: id,
+                name: call.name.clone(),
+                content: vec![Block::text(result.text())],
+                is_error: result.is_error,
+            })
         };
-        let content = vec![Block::text(text)];
-        let result = Block::ToolResult { tool_use_id: id, name: name.to_owned(), content, is_error };
-        self.attempt.record(vec![ended, Record::ToolResults { blocks: vec![result] }]).await?;
-        Ok(())
+        self.numbered(at, calls).filter_map(block).collect()
+    }
+
+    /// What the player wants back with an answer: where the script goes on.
+    fn resume(&self, at: usize) -> Value {
+        json!({"next": at + 1, "ignoresCancel": self.ignores_cancel})
     }
 
     /// Puts a question and gives the worker back; the script goes on after it once it is answered.
     async fn ask(&self, at: usize, request: WaitRequest, question: &str) -> Result<Executed, Stop> {
         self.say(question)?;
         self.attempt.record(vec![Record::Message { blocks: vec![], usage: None }]).await?;
-        let resume = json!({"next": at + 1, "ignoresCancel": self.ignores_cancel});
-        Ok(Executed::Waiting(Ask { request, question: question.to_owned(), expires_at: None, resume }))
+        Ok(Executed::Waiting(Ask { resume: self.resume(at), ..Ask::new(request, question) }))
     }
 }
 
@@ -224,5 +301,6 @@ fn reply_to(answer: &Answer) -> String {
         Answer::Input { input } => format!("You answered: {input}\n"),
         Answer::Approval { decision: Approval::Allowed } => "Approved.\n".into(),
         Answer::Approval { .. } => "Denied.\n".into(),
+        Answer::Tools { .. } => "Your tools have answered.\n".into(),
     }
 }

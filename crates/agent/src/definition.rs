@@ -7,7 +7,6 @@ use std::time::SystemTime;
 
 use mainspring_core::limits::BadName;
 use mainspring_core::{AgentDefinition, AgentName, Cost, RunLimits, agent};
-use mainspring_kernel::agents::Catalog;
 use minijinja::{Environment, UndefinedBehavior};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -363,17 +362,6 @@ impl Definitions {
             paths.filter(|path| path.extension().is_some_and(|extension| extension == "toml")).collect();
         files.sort();
         files
-    }
-}
-
-impl Catalog for Definitions {
-    fn shared(&self) -> Vec<AgentDefinition> {
-        let well = self.list().into_iter().filter_map(|one| one.definition.ok());
-        well.map(|definition| definition.described()).collect()
-    }
-
-    fn check(&self, definition: &AgentDefinition) -> Result<(), String> {
-        Definition::new(definition.clone()).map(drop)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The native runtime: model providers, the agent loop and its tools.
 
+pub mod catalog;
 pub mod definition;
 pub mod hooks;
 pub mod models;
@@ -10,6 +11,7 @@ pub mod provider;
 pub mod tool;
 pub mod window;
 
+pub use catalog::NativeCatalog;
 pub use definition::{Definition, Definitions};
 pub use models::{Models, ModelsConfig};
 pub use native::{NativeAdapter, NativeOptions};

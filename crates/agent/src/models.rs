@@ -1,9 +1,11 @@
 //! Models: providers by name, profiles that name a model for a purpose, and what a model costs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use mainspring_core::{KeyPresence, ModelList, ModelProfile, ModelProvider};
 use serde::Deserialize;
 
 use crate::price::{Price, Prices};
@@ -135,6 +137,13 @@ pub struct Models {
     prices: Prices,
 }
 
+impl Debug for Models {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let providers: Vec<&String> = self.providers.keys().collect();
+        f.debug_struct("Models").field("providers", &providers).field("profiles", &self.profiles).finish()
+    }
+}
+
 /// The model that a run asks.
 #[derive(Clone)]
 pub struct Chosen {
@@ -205,6 +214,28 @@ impl Models {
     pub fn with_provider(mut self, name: &str, provider: Arc<dyn Provider>) -> Self {
         self.providers.insert(name.into(), provider);
         self
+    }
+
+    /// The models that are configured and who runs models, as callers are told of them.
+    pub fn list(&self) -> ModelList {
+        let key = |name: &str| self.providers.get(name).map_or(KeyPresence::Missing, |known| known.key());
+        let profile = |(name, profile): (&String, &Profile)| ModelProfile {
+            profile: name.clone(),
+            provider: profile.provider.clone(),
+            model: profile.model.clone(),
+            key: key(&profile.provider),
+            context_tokens: profile.context_tokens.or_else(|| window(&profile.model)),
+            price: self.prices.shown(&profile.provider, &profile.model),
+        };
+        let provider = |(name, provider): (&String, &Arc<dyn Provider>)| ModelProvider {
+            provider: name.clone(),
+            kind: provider.kind().to_owned(),
+            key: provider.key(),
+        };
+        ModelList {
+            profiles: self.profiles.iter().map(profile).collect(),
+            providers: self.providers.iter().map(provider).collect(),
+        }
     }
 
     /// The names of the profiles.

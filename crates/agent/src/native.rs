@@ -176,6 +176,7 @@ impl Adapter for NativeAdapter {
             supports_model_switching: true,
             supports_artifact_emission: true,
             supports_tools: true,
+            supports_client_tools: true,
             supports_steering: true,
             restart_behavior: RestartBehavior::ResumesFromMessages,
             uses_bindings: false,

@@ -1,9 +1,9 @@
-//! Prices: what tokens cost, by the beginning of a model's name. Those that are built in are what providers asked when
-//! this was written; what the user writes wins.
+//! Prices: what tokens cost. Those that are built in are what the providers asked for short prompts on [`AS_OF`], by a
+//! public list, and are not looked up again; what the user writes wins.
 
 use std::collections::BTreeMap;
 
-use mainspring_core::{Cost, Usage};
+use mainspring_core::{Cost, ModelPrice, Usage};
 use serde::Deserialize;
 
 /// US dollars for a million tokens.
@@ -33,25 +33,67 @@ impl Price {
     }
 }
 
-/// The built-in prices: beginning of the name, input, output, cache read, cache write.
-const BUILT_IN: [(&str, f64, f64, f64, f64); 17] = [
+/// The day as of which the built-in prices were so.
+pub const AS_OF: &str = "2026-08-08";
+
+/// The built-in prices: name, input, output, cache read, cache write. A model that is not among them has no price, also
+/// if it is called much like one that is: a guess would be told as if it were known.
+const BUILT_IN: [(&str, f64, f64, f64, f64); 55] = [
+    ("claude-fable-5", 10.0, 50.0, 1.0, 12.5),
+    ("claude-opus-5", 5.0, 25.0, 0.5, 6.25),
+    ("claude-opus-4-8", 5.0, 25.0, 0.5, 6.25),
+    ("claude-opus-4-7", 5.0, 25.0, 0.5, 6.25),
+    ("claude-opus-4-6", 5.0, 25.0, 0.5, 6.25),
     ("claude-opus-4-5", 5.0, 25.0, 0.5, 6.25),
+    ("claude-opus-4-1", 15.0, 75.0, 1.5, 18.75),
     ("claude-opus-4", 15.0, 75.0, 1.5, 18.75),
+    ("claude-sonnet-5", 2.0, 10.0, 0.2, 2.5),
+    ("claude-sonnet-4-6", 3.0, 15.0, 0.3, 3.75),
+    ("claude-sonnet-4-5", 3.0, 15.0, 0.3, 3.75),
     ("claude-sonnet-4", 3.0, 15.0, 0.3, 3.75),
-    ("claude-haiku-4", 1.0, 5.0, 0.1, 1.25),
-    ("claude-3-5-haiku", 0.8, 4.0, 0.08, 1.0),
-    ("gpt-5-nano", 0.05, 0.4, 0.005, 0.05),
-    ("gpt-5-mini", 0.25, 2.0, 0.025, 0.25),
+    ("claude-haiku-4-5", 1.0, 5.0, 0.1, 1.25),
+    ("gpt-5.6", 5.0, 30.0, 0.5, 6.25),
+    ("gpt-5.6-luna", 0.2, 1.2, 0.02, 0.25),
+    ("gpt-5.6-sol", 5.0, 30.0, 0.5, 6.25),
+    ("gpt-5.6-terra", 2.0, 12.0, 0.2, 2.5),
+    ("gpt-5.5", 5.0, 30.0, 0.5, 5.0),
+    ("gpt-5.5-pro", 30.0, 180.0, 3.0, 30.0),
+    ("gpt-5.4", 2.5, 15.0, 0.25, 2.5),
+    ("gpt-5.4-mini", 0.75, 4.5, 0.075, 0.75),
+    ("gpt-5.4-nano", 0.2, 1.25, 0.02, 0.2),
+    ("gpt-5.4-pro", 30.0, 180.0, 3.0, 30.0),
+    ("gpt-5.3-codex", 1.75, 14.0, 0.175, 1.75),
+    ("gpt-5.2", 1.75, 14.0, 0.175, 1.75),
+    ("gpt-5.2-codex", 1.75, 14.0, 0.175, 1.75),
+    ("gpt-5.2-pro", 21.0, 168.0, 21.0, 21.0),
+    ("gpt-5.1", 1.25, 10.0, 0.125, 1.25),
+    ("gpt-5.1-codex", 1.25, 10.0, 0.125, 1.25),
+    ("gpt-5.1-codex-max", 1.25, 10.0, 0.125, 1.25),
+    ("gpt-5.1-codex-mini", 0.25, 2.0, 0.025, 0.25),
     ("gpt-5", 1.25, 10.0, 0.125, 1.25),
-    ("gpt-4.1-nano", 0.1, 0.4, 0.025, 0.1),
-    ("gpt-4.1-mini", 0.4, 1.6, 0.1, 0.4),
+    ("gpt-5-codex", 1.25, 10.0, 0.125, 1.25),
+    ("gpt-5-mini", 0.25, 2.0, 0.025, 0.25),
+    ("gpt-5-nano", 0.05, 0.4, 0.005, 0.05),
+    ("gpt-5-pro", 15.0, 120.0, 15.0, 15.0),
     ("gpt-4.1", 2.0, 8.0, 0.5, 2.0),
-    ("gpt-4o-mini", 0.15, 0.6, 0.075, 0.15),
+    ("gpt-4.1-mini", 0.4, 1.6, 0.1, 0.4),
+    ("gpt-4.1-nano", 0.1, 0.4, 0.025, 0.1),
     ("gpt-4o", 2.5, 10.0, 1.25, 2.5),
+    ("gpt-4o-mini", 0.15, 0.6, 0.075, 0.15),
     ("o4-mini", 1.1, 4.4, 0.275, 1.1),
-    ("gemini-2.5-flash-lite", 0.1, 0.4, 0.01, 0.1),
-    ("gemini-2.5-flash", 0.3, 2.5, 0.03, 0.3),
+    ("o3", 2.0, 8.0, 0.5, 2.0),
+    ("o3-mini", 1.1, 4.4, 0.55, 1.1),
+    ("o1", 15.0, 60.0, 7.5, 15.0),
+    ("gemini-3.6-flash", 1.5, 7.5, 0.15, 1.5),
+    ("gemini-3.5-flash", 1.5, 9.0, 0.15, 1.5),
+    ("gemini-3.5-flash-lite", 0.3, 2.5, 0.03, 0.3),
+    ("gemini-3.1-pro-preview", 2.0, 12.0, 0.2, 2.0),
+    ("gemini-3.1-flash-lite", 0.25, 1.5, 0.025, 0.25),
+    ("gemini-3-pro-preview", 2.0, 12.0, 0.2, 2.0),
+    ("gemini-3-flash-preview", 0.5, 3.0, 0.05, 0.5),
     ("gemini-2.5-pro", 1.25, 10.0, 0.125, 1.25),
+    ("gemini-2.5-flash", 0.3, 2.5, 0.03, 0.3),
+    ("gemini-2.5-flash-lite", 0.1, 0.4, 0.01, 0.1),
 ];
 
 /// Every price that is known.
@@ -66,23 +108,54 @@ impl Prices {
         Self { given: given.clone() }
     }
 
-    /// The price of a model: the longest beginning of `PROVIDER/MODEL` or of the model's name that is known.
+    /// The price of a model: that of the longest beginning of `PROVIDER/MODEL` or of the model's name that was given,
+    /// else what is built in for just this model.
     pub fn of(&self, provider: &str, model: &str) -> Option<Price> {
+        self.given_to(provider, model).or_else(|| built_in(model))
+    }
+
+    /// The same, as callers are told of it.
+    pub fn shown(&self, provider: &str, model: &str) -> Option<ModelPrice> {
+        let given = self.given_to(provider, model);
+        let as_of = given.is_none().then(|| AS_OF.to_owned());
+        let price = given.or_else(|| built_in(model))?;
+        Some(ModelPrice {
+            input: price.input,
+            output: price.output,
+            cache_read: price.cache_read.unwrap_or(price.input),
+            cache_write: price.cache_write.unwrap_or(price.input),
+            as_of,
+        })
+    }
+
+    fn given_to(&self, provider: &str, model: &str) -> Option<Price> {
         let whole = format!("{provider}/{model}");
         let fits = |name: &str| whole.starts_with(name) || model.starts_with(name);
         let given = self.given.iter().filter(|(name, _)| fits(name)).max_by_key(|(name, _)| name.len());
         // Who runs a model on their own machine pays nobody by the token.
         let local = ["ollama", crate::models::SCRIPTED].contains(&provider).then(Price::default);
-        given.map(|(_, price)| *price).or(local).or_else(|| {
-            let known = BUILT_IN.iter().filter(|(name, ..)| model.starts_with(name));
-            known.max_by_key(|(name, ..)| name.len()).map(|(_, input, output, read, write)| Price {
-                input: *input,
-                output: *output,
-                cache_read: Some(*read),
-                cache_write: Some(*write),
-            })
-        })
+        given.map(|(_, price)| *price).or(local)
     }
+}
+
+/// What is built in for `model`, or for the model that it is an edition of.
+fn built_in(model: &str) -> Option<Price> {
+    let found = BUILT_IN.iter().find(|(name, ..)| model.strip_prefix(name).is_some_and(is_edition));
+    found.map(|(_, input, output, read, write)| Price {
+        input: *input,
+        output: *output,
+        cache_read: Some(*read),
+        cache_write: Some(*write),
+    })
+}
+
+/// True for what follows a model's name where an edition of it is named: nothing, a date, or `-latest`.
+fn is_edition(rest: &str) -> bool {
+    let date = |text: &str| {
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        digits >= 4 && text.bytes().all(|b| b.is_ascii_digit() || b == b'-')
+    };
+    rest.is_empty() || rest == "-latest" || rest.strip_prefix('-').is_some_and(date)
 }
 
 #[cfg(test)]
@@ -100,8 +173,29 @@ mod tests {
         assert_eq!(input("acme", "anything"), Some(1.0));
         assert_eq!(input("openai", "gpt-5-mini-2026"), Some(9.0));
         assert_eq!(input("openai", "gpt-4o-mini"), Some(0.15));
+        assert_eq!(input("openai", "gpt-4o-mini-2024-07-18"), Some(0.15));
+        assert_eq!(input("anthropic", "claude-sonnet-4-20250514"), Some(3.0));
+        assert_eq!(input("anthropic", "claude-opus-4-5"), Some(5.0));
+        assert_eq!(input("anthropic", "claude-opus-4-1-20250805"), Some(15.0));
+        for unheard_of in ["gpt-4o-mini-x", "gpt-4.1-pro", "claude-opus-4-99", "claude-opus-5-mini", "o3-pro"]
+        {
+            assert_eq!(input("any", unheard_of), None, "{unheard_of} only sounds like what is known");
+        }
         assert_eq!(input("ollama", "qwen"), Some(0.0));
         assert_eq!(input("other", "unheard-of"), None);
+    }
+
+    #[test]
+    fn a_price_says_as_of_when_it_was_unless_the_user_gave_it() {
+        let given =
+            BTreeMap::from([("m-1".to_owned(), Price { input: 1.0, output: 2.0, ..Price::default() })]);
+        let prices = Prices::new(&given);
+        let shown = prices.shown("acme", "m-1").unwrap();
+        assert_eq!((shown.cache_read, shown.as_of), (1.0, None));
+        let shown = prices.shown("openai", "gpt-4o").unwrap();
+        assert_eq!((shown.cache_read, shown.as_of.as_deref()), (1.25, Some(AS_OF)));
+        assert_eq!(prices.shown("acme", "m-2"), None);
+        assert_eq!(prices.shown("ollama", "qwen").unwrap().output, 0.0);
     }
 
     #[test]

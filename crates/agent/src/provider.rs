@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use mainspring_core::{Role, Usage};
+use mainspring_core::{KeyPresence, Role, Usage};
 use serde_json::{Map, Value};
 
 mod convert;
@@ -25,6 +25,12 @@ pub use key::{Key, KeySource};
 pub trait Provider: Send + Sync + 'static {
     /// Asks a model. What goes wrong before or while it answers is the stream's last item.
     async fn ask(&self, request: Request) -> BoxStream<'static, Result<Piece, ModelError>>;
+
+    /// The name of its protocol.
+    fn kind(&self) -> &'static str;
+
+    /// Whether its key is there now.
+    fn key(&self) -> KeyPresence;
 }
 
 /// All that a model is told.

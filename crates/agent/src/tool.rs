@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainspring_core::{RunId, SessionId};
+use mainspring_core::tool::is_tool_name;
+use mainspring_core::{ClientTool, RunId, SessionId};
 use serde_json::{Value, json};
 
 use crate::provider::ToolSpec;
@@ -92,13 +93,29 @@ pub struct Entry {
     /// How it behaves.
     pub traits: ToolTraits,
     schema: Arc<jsonschema::Validator>,
-    tool: Option<Arc<dyn Tool>>,
+    by: By,
+}
+
+/// Who does what a tool does.
+#[derive(Clone)]
+enum By {
+    /// The tool.
+    Tool(Arc<dyn Tool>),
+    /// A person.
+    Person,
+    /// Whoever made the run.
+    Caller,
 }
 
 impl Entry {
     /// True for the tool that asks a person: the run waits instead.
     pub fn asks(&self) -> bool {
-        self.tool.is_none()
+        matches!(self.by, By::Person)
+    }
+
+    /// True for a tool that the run's caller executes: the run waits instead.
+    pub fn is_client(&self) -> bool {
+        matches!(self.by, By::Caller)
     }
 
     /// What is wrong with `input`; nothing if it obeys the schema.
@@ -124,9 +141,10 @@ impl Entry {
 
     /// Calls it.
     pub async fn call(&self, call: ToolCall) -> Result<String, ToolError> {
-        match &self.tool {
-            Some(tool) => tool.call(call).await,
-            None => Err(ToolError::new("a person is asked by waiting")),
+        match &self.by {
+            By::Tool(tool) => tool.call(call).await,
+            By::Person => Err(ToolError::new("a person is asked by waiting")),
+            By::Caller => Err(ToolError::new("the caller is asked by waiting")),
         }
     }
 }
@@ -161,7 +179,7 @@ impl Toolbox {
         let schema = jsonschema::validator_for(&spec.schema);
         let entries = schema.ok().map(|schema| {
             let traits = ToolTraits { idempotent: true, ..ToolTraits::default() };
-            (ASK_PERSON.to_owned(), Entry { spec, traits, schema: Arc::new(schema), tool: None })
+            (ASK_PERSON.to_owned(), Entry { spec, traits, schema: Arc::new(schema), by: By::Person })
         });
         Self { entries: entries.into_iter().collect() }
     }
@@ -179,10 +197,23 @@ impl Toolbox {
 
     /// Puts a tool in.
     pub fn add(&mut self, tool: Arc<dyn Tool>) -> Result<(), BadTool> {
-        let spec = tool.spec();
+        let (spec, traits) = (tool.spec(), tool.traits());
+        self.insert(spec, traits, By::Tool(tool))
+    }
+
+    /// Puts a tool in that the run's caller executes.
+    pub fn add_client(&mut self, tool: &ClientTool) -> Result<(), BadTool> {
+        let spec = ToolSpec {
+            name: tool.name.clone(),
+            description: tool.description.clone(),
+            schema: tool.input_schema.clone(),
+        };
+        self.insert(spec, ToolTraits::default(), By::Caller)
+    }
+
+    fn insert(&mut self, spec: ToolSpec, traits: ToolTraits, by: By) -> Result<(), BadTool> {
         let bad = |reason: String| BadTool { name: spec.name.clone(), reason };
-        let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
-        if spec.name.is_empty() || spec.name.len() > 64 || !spec.name.bytes().all(fits) {
+        if !is_tool_name(&spec.name) {
             return Err(bad("a name has 1 to 64 letters, digits, underscores and hyphens".into()));
         }
         if self.entries.contains_key(&spec.name) {
@@ -190,8 +221,7 @@ impl Toolbox {
         }
         let schema = jsonschema::validator_for(&spec.schema);
         let schema = schema.map_err(|error| bad(format!("its schema is not one: {error}")))?;
-        let (name, traits) = (spec.name.clone(), tool.traits());
-        self.entries.insert(name, Entry { spec, traits, schema: Arc::new(schema), tool: Some(tool) });
+        self.entries.insert(spec.name.clone(), Entry { spec, traits, schema: Arc::new(schema), by });
         Ok(())
     }
 

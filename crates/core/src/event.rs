@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Budget, DelegationId,
-    DelegationMode, DelegationStatus, DigestBy, EventId, Failure, Fidelity, GrantId, Message, MessageId,
-    Mode, Policy, RunId, RunStatus, SessionId, SessionStatus, StateAuthor, StateScope, StepId, StopReason,
-    Time, TitleSource, Usage, Visibility, WaitId,
+    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Budget, ClientCall,
+    ClientResult, DelegationId, DelegationMode, DelegationStatus, DigestBy, EventId, ExternalRef, Failure,
+    Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId, SessionStatus,
+    StateAuthor, StateScope, StepId, StopReason, Time, TitleSource, Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -299,6 +299,7 @@ bodies! {
         #[serde(default, skip_serializing_if = "Option::is_none")] title: Option<String>,
         adapter: String,
         surface_kind: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")] external_ref: Option<ExternalRef>,
     }
     /// Something about a session changed.
     "session.updated" => SessionUpdated { #[serde(flatten)] change: SessionChange }
@@ -457,6 +458,17 @@ bodies! {
         wait_id: WaitId,
         decision: Approval,
         #[serde(default, skip_serializing_if = "Option::is_none")] grant_id: Option<GrantId>,
+    }
+    /// The agent calls tools that the caller executes.
+    "tools.requested" => ToolsRequested {
+        wait_id: WaitId,
+        calls: Vec<ClientCall>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] expires_at_ms: Option<Time>,
+    }
+    /// Results of such calls were given, all or some; absent when those still missing are not waited for any more.
+    "tools.provided" => ToolsProvided {
+        wait_id: WaitId,
+        #[serde(default, skip_serializing_if = "Option::is_none")] results: Option<Vec<ClientResult>>,
     }
     /// A run handed part of its work to another.
     "delegation.created" => DelegationCreated {

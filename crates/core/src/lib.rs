@@ -14,6 +14,7 @@ pub mod event;
 pub mod ids;
 pub mod limits;
 pub mod message;
+pub mod model;
 pub mod record;
 pub mod refusal;
 pub mod run;
@@ -23,6 +24,7 @@ pub mod session;
 pub mod state;
 pub mod step;
 pub mod time;
+pub mod tool;
 pub mod tree;
 pub mod usage;
 pub mod wait;
@@ -43,6 +45,7 @@ pub use ids::{
 };
 pub use limits::{BadName, Limits};
 pub use message::{Block, Message, MessageStatus, Role};
+pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};
 pub use record::{Artifact, ArtifactRole, Effect, Grant, GrantSource};
 pub use refusal::{Failure, Refusal};
 pub use run::{
@@ -52,6 +55,7 @@ pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, Titl
 pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, Unexpected};
 pub use step::{PromptRef, Step, StopReason};
 pub use time::Time;
+pub use tool::{ClientCall, ClientResult, ClientTool};
 pub use tree::{Line, Point, Range};
 pub use usage::{Cost, Usage};
 pub use wait::{Answer, Approval, Wait, WaitRequest};

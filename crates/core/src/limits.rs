@@ -17,6 +17,10 @@ pub struct Limits {
     pub state_value_bytes: usize,
     /// Keys of state of one run, session or owner.
     pub state_keys: usize,
+    /// Client tools of one prompt.
+    pub client_tools: usize,
+    /// Bytes of the client tools of one prompt, as JSON.
+    pub client_tools_bytes: usize,
     /// Bytes of one artifact.
     pub artifact_bytes: usize,
     /// Bytes of a file that is imported.
@@ -40,6 +44,8 @@ impl Default for Limits {
             metadata_bytes: 64 << 10,
             state_value_bytes: 64 << 10,
             state_keys: 1_000,
+            client_tools: 64,
+            client_tools_bytes: 256 << 10,
             artifact_bytes: 256 << 20,
             import_bytes: 1 << 30,
             page: 500,

@@ -77,6 +77,22 @@ pub enum Refusal {
         /// What came.
         given: &'static str,
     },
+    /// The run does not wait for the result of this call.
+    #[error("{wait} does not wait for a result of {tool_use_id:?}; it waits for {wanted}")]
+    UnknownToolUse {
+        /// What was answered.
+        wait: WaitId,
+        /// The call that was named.
+        tool_use_id: String,
+        /// The calls that it waits for.
+        wanted: String,
+    },
+    /// The call has another result already.
+    #[error("the call {tool_use_id:?} has another result already; the first one counts")]
+    ResultConflict {
+        /// The call.
+        tool_use_id: String,
+    },
     /// There is nobody whom the session could be shown to.
     #[error(
         "the session belongs to no org: only one that was made with an org's key can be shown to that org"
@@ -101,6 +117,8 @@ impl Refusal {
         Self::NotWaiting { .. } => "not_waiting",
         Self::Answered { .. } => "already_answered",
         Self::WrongAnswer { .. } => "wrong_answer",
+        Self::UnknownToolUse { .. } => "unknown_tool_use",
+        Self::ResultConflict { .. } => "tool_result_conflict",
         Self::NoOrg => "no_org",
         Self::WrongState { .. } => "wrong_state",
     }

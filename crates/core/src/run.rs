@@ -352,7 +352,7 @@ fn settled(state: &RunState, wait: WaitId, answer: Option<Answer>) -> Result<Vec
     if answer.is_none() && open.answer.is_some() {
         return Ok(vec![]);
     }
-    Ok(vec![wait::decide(open, answer)?])
+    Ok(wait::decide(open, answer)?.into_iter().collect())
 }
 
 fn requeued(run: &Run, retry_at: Option<Time>) -> Body {
@@ -426,7 +426,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
         Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. } => {
             if let (Some(attempt), Some(wait)) = (attempt, wait.cloned()) {
                 run.state = match wait.request {
-                    WaitRequest::Input => RunState::WaitingInput { attempt, wait },
+                    WaitRequest::Input | WaitRequest::Tools => RunState::WaitingInput { attempt, wait },
                     WaitRequest::Approval => RunState::WaitingApproval { attempt, wait },
                 };
             }
@@ -437,6 +437,11 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
         }
         Body::ApprovalResolved { wait_id, decision, .. } => {
             answer(run, *wait_id, Answer::Approval { decision: *decision });
+        }
+        Body::ToolsProvided { wait_id, results } => {
+            if let Some(wait) = run.state.wait_mut().filter(|wait| wait.id == *wait_id) {
+                wait::give(wait, results.as_deref());
+            }
         }
         Body::RunCancellationRequested { reason } => {
             if let Some(attempt) = run.state.holder() {
@@ -455,9 +460,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
 }
 
 fn answer(run: &mut Run, to: WaitId, answer: Answer) {
-    if let RunState::WaitingInput { wait, .. } | RunState::WaitingApproval { wait, .. } = &mut run.state
-        && wait.id == to
-    {
+    if let Some(wait) = run.state.wait_mut().filter(|wait| wait.id == to) {
         wait.answer = Some(answer);
     }
 }

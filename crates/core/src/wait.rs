@@ -1,17 +1,19 @@
-//! Waits: what a waiting run needs from a person, an input or an approval.
+//! Waits: what a waiting run needs: an input or an approval of a person, or results of tools that the caller executes.
 //!
 //! ```text
 //! open ──answer──▶ provided | allowed | denied
+//!   │ ▲
+//!   │ └─ some of the tool results
 //!   └── expire, lapse, cancel, lose ──▶ provided without an input | expired
 //! ```
 //!
-//! Invariant: a wait is answered at most once, by what it asks for.
+//! Invariant: a wait is answered at most once, by what it asks for; each call of a tool has at most one result.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::message::names;
-use crate::{Body, Refusal, Time, WaitId};
+use crate::{Body, ClientCall, ClientResult, Refusal, Time, WaitId};
 
 /// An open question of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +34,12 @@ pub struct Wait {
     /// False when only the store remembers it: such a wait survives a restart.
     #[serde(skip)]
     pub held: bool,
+    /// The calls whose results it takes, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<ClientCall>,
+    /// The results that are known: those of `calls` that were given, and those that the agent had itself.
+    #[serde(skip)]
+    pub results: Vec<ClientResult>,
     /// What the adapter wants back with the answer.
     #[serde(skip)]
     pub resume: Value,
@@ -49,8 +57,10 @@ pub enum WaitRequest {
     Input,
     /// Yes or no.
     Approval,
+    /// Results of tools that the caller executes.
+    Tools,
 }
-names!(WaitRequest { Input => "input", Approval => "approval" });
+names!(WaitRequest { Input => "input", Approval => "approval", Tools => "tools" });
 
 /// An answer to a wait.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,6 +77,11 @@ pub enum Answer {
         /// Which.
         decision: Approval,
     },
+    /// Results of tools: all, or some. The same result again is no other.
+    Tools {
+        /// One for each call.
+        results: Vec<ClientResult>,
+    },
 }
 
 impl Answer {
@@ -75,6 +90,7 @@ impl Answer {
         match self {
             Self::Input { .. } => "input",
             Self::Approval { .. } => "approval",
+            Self::Tools { .. } => "tools",
         }
     }
 }
@@ -105,18 +121,80 @@ pub fn open(wait: &Wait) -> Vec<Body> {
                 Body::RunWaitingApproval { wait_id },
             ]
         }
+        WaitRequest::Tools => {
+            let calls = wait.calls.clone();
+            vec![Body::ToolsRequested { wait_id, calls, expires_at_ms }, Body::RunWaitingInput { wait_id }]
+        }
     }
 }
 
-/// Decides how the open `wait` closes: with `answer`, or without one.
-pub fn decide(wait: &Wait, answer: Option<Answer>) -> Result<Body, Refusal> {
+/// Decides what `answer` does to the open `wait`, or that it closes without one; nothing happens where the answer was
+/// given before.
+pub fn decide(wait: &Wait, answer: Option<Answer>) -> Result<Option<Body>, Refusal> {
     let wait_id = wait.id;
     match (wait.request, answer) {
+        (WaitRequest::Tools, Some(Answer::Tools { results })) => {
+            let new = news(wait, &results)?;
+            Ok((!new.is_empty()).then_some(Body::ToolsProvided { wait_id, results: Some(new) }))
+        }
+        (request, answer) => settle(wait, request, answer).map(Some),
+    }
+}
+
+/// Those of `results` that were not given before.
+fn news(wait: &Wait, results: &[ClientResult]) -> Result<Vec<ClientResult>, Refusal> {
+    let mut new: Vec<ClientResult> = vec![];
+    for result in results {
+        if !wait.calls.iter().any(|call| call.tool_use_id == result.tool_use_id) {
+            let wanted = wait.calls.iter().filter(|call| !call.answered);
+            return Err(Refusal::UnknownToolUse {
+                wait: wait.id,
+                tool_use_id: result.tool_use_id.chars().take(128).collect(),
+                wanted: wanted.map(|call| call.tool_use_id.as_str()).collect::<Vec<_>>().join(", "),
+            });
+        }
+        if !is_given(wait.results.iter().chain(&new), result)? {
+            new.push(result.clone());
+        }
+    }
+    Ok(new)
+}
+
+/// True when `given` holds just this result; refused if it holds another one of the same call.
+pub fn is_given<'a>(
+    given: impl IntoIterator<Item = &'a ClientResult>,
+    result: &ClientResult,
+) -> Result<bool, Refusal> {
+    match given.into_iter().find(|known| known.tool_use_id == result.tool_use_id) {
+        None => Ok(false),
+        Some(known) if known == result => Ok(true),
+        Some(_) => Err(Refusal::ResultConflict { tool_use_id: result.tool_use_id.clone() }),
+    }
+}
+
+/// Takes results in; once none is missing, or none is waited for any more, they are the answer.
+pub(crate) fn give(wait: &mut Wait, results: Option<&[ClientResult]>) {
+    let closed = results.is_none();
+    for result in results.unwrap_or_default() {
+        for call in wait.calls.iter_mut().filter(|call| call.tool_use_id == result.tool_use_id) {
+            call.answered = true;
+        }
+        wait.results.push(result.clone());
+    }
+    if closed || wait.calls.iter().all(|call| call.answered) {
+        wait.answer = Some(Answer::Tools { results: wait.results.clone() });
+    }
+}
+
+fn settle(wait: &Wait, request: WaitRequest, answer: Option<Answer>) -> Result<Body, Refusal> {
+    let wait_id = wait.id;
+    match (request, answer) {
         (_, Some(_)) if wait.answer.is_some() => Err(Refusal::Answered { wait: wait_id }),
         (WaitRequest::Input, None) => Ok(Body::InputProvided { wait_id, input: None }),
         (WaitRequest::Input, Some(Answer::Input { input })) => {
             Ok(Body::InputProvided { wait_id, input: Some(input) })
         }
+        (WaitRequest::Tools, None) => Ok(Body::ToolsProvided { wait_id, results: None }),
         (WaitRequest::Approval, None) => {
             Ok(Body::ApprovalResolved { wait_id, decision: Approval::Expired, grant_id: None })
         }
@@ -146,9 +224,73 @@ mod tests {
             question: "which colour?".into(),
             expires_at: Some(Time(9)),
             held: false,
+            calls: vec![],
+            results: vec![],
             resume: Value::Null,
             answer: None,
         }
+    }
+
+    fn calls() -> Wait {
+        let call = |id: &str| ClientCall {
+            tool_use_id: id.into(),
+            name: "weather".into(),
+            input: json!({}),
+            answered: false,
+        };
+        // One of the same step that the agent has run itself.
+        let results = vec![result("t0", "own")];
+        Wait { calls: ["t1", "t2"].map(call).to_vec(), results, ..wait(WaitRequest::Tools) }
+    }
+
+    fn result(id: &str, text: &str) -> ClientResult {
+        ClientResult { tool_use_id: id.into(), content: json!(text), is_error: false }
+    }
+
+    /// What was new of these results; the wait takes them in.
+    fn given(wait: &mut Wait, results: &[ClientResult]) -> Result<usize, String> {
+        let answer = Answer::Tools { results: results.to_vec() };
+        match decide(wait, Some(answer)).map_err(|refusal| refusal.code().to_owned())? {
+            Some(Body::ToolsProvided { results: Some(new), .. }) => {
+                give(wait, Some(&new));
+                Ok(new.len())
+            }
+            other => Ok(other.map_or(0, |body| panic!("{body:?}"))),
+        }
+    }
+
+    #[test]
+    fn results_come_one_by_one_each_counts_once_and_the_last_one_answers() {
+        let mut wait = calls();
+        assert_eq!(given(&mut wait, &[result("t2", "dry")]), Ok(1));
+        assert_eq!((wait.calls[0].answered, wait.calls[1].answered), (false, true));
+        assert_eq!(given(&mut wait, &[result("t2", "dry"), result("t2", "dry")]), Ok(0));
+        assert_eq!(given(&mut wait, &[result("t2", "wet")]), Err("tool_result_conflict".into()));
+        let failed = ClientResult { is_error: true, ..result("t2", "dry") };
+        assert_eq!(given(&mut wait, &[failed]), Err("tool_result_conflict".into()));
+        let twice = [result("t1", "a"), result("t1", "b")];
+        assert_eq!(given(&mut wait, &twice), Err("tool_result_conflict".into()));
+        for unknown in ["t3", "t0"] {
+            let results = [result("t1", "wet"), result(unknown, "x")];
+            assert_eq!(given(&mut wait, &results), Err("unknown_tool_use".into()));
+        }
+        assert_eq!(wait.answer, None);
+        assert_eq!(given(&mut wait, &[result("t2", "dry"), result("t1", "wet")]), Ok(1));
+        let all = vec![result("t0", "own"), result("t2", "dry"), result("t1", "wet")];
+        assert_eq!(wait.answer, Some(Answer::Tools { results: all }));
+        assert_eq!(given(&mut wait, &[result("t1", "wet")]), Ok(0), "also once it is answered");
+        assert_eq!(given(&mut wait, &[result("t1", "dry")]), Err("tool_result_conflict".into()));
+    }
+
+    #[test]
+    fn results_that_nobody_waits_for_any_more_leave_those_that_came() {
+        let mut wait = calls();
+        given(&mut wait, &[result("t2", "dry")]).unwrap();
+        let closed = decide(&wait, None).unwrap();
+        assert_eq!(closed, Some(Body::ToolsProvided { wait_id: wait.id, results: None }));
+        give(&mut wait, None);
+        let known = vec![result("t0", "own"), result("t2", "dry")];
+        assert_eq!(wait.answer, Some(Answer::Tools { results: known }));
     }
 
     fn approval(decision: Approval) -> Option<Answer> {
@@ -160,6 +302,7 @@ mod tests {
         let kinds = |request| open(&wait(request)).iter().map(Body::kind).collect::<Vec<_>>();
         assert_eq!(kinds(WaitRequest::Input), ["input.requested", "run.waiting_input"]);
         assert_eq!(kinds(WaitRequest::Approval), ["approval.requested", "run.waiting_approval"]);
+        assert_eq!(kinds(WaitRequest::Tools), ["tools.requested", "run.waiting_input"]);
     }
 
     #[test]
@@ -173,7 +316,10 @@ mod tests {
             "it asks for input, not approval"
         );
         let input = Some(Answer::Input { input: json!("blue") });
-        assert_eq!(refused(WaitRequest::Approval, input), "it asks for approval, not input");
+        assert_eq!(refused(WaitRequest::Approval, input.clone()), "it asks for approval, not input");
+        assert_eq!(refused(WaitRequest::Tools, input), "it asks for tools, not input");
+        let tools = Some(Answer::Tools { results: vec![] });
+        assert_eq!(refused(WaitRequest::Input, tools), "it asks for input, not tools");
     }
 
     #[test]
@@ -186,15 +332,15 @@ mod tests {
     fn a_wait_without_an_answer_says_so() {
         let wait_id = wait(WaitRequest::Input).id;
         let input = Body::InputProvided { wait_id, input: None };
-        assert_eq!(decide(&wait(WaitRequest::Input), None), Ok(input));
+        assert_eq!(decide(&wait(WaitRequest::Input), None), Ok(Some(input)));
         let expired = Body::ApprovalResolved { wait_id, decision: Approval::Expired, grant_id: None };
-        assert_eq!(decide(&wait(WaitRequest::Approval), None), Ok(expired));
+        assert_eq!(decide(&wait(WaitRequest::Approval), None), Ok(Some(expired)));
     }
 
     #[test]
     fn an_input_of_null_is_an_input() {
         let wait = wait(WaitRequest::Input);
         let answered = Body::InputProvided { wait_id: wait.id, input: Some(Value::Null) };
-        assert_eq!(decide(&wait, Some(Answer::Input { input: Value::Null })), Ok(answered));
+        assert_eq!(decide(&wait, Some(Answer::Input { input: Value::Null })), Ok(Some(answered)));
     }
 }

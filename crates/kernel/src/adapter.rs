@@ -3,13 +3,14 @@
 //! An adapter executes; the kernel decides. Through the handle an adapter streams, records and reads. Its authority
 //! ends with the attempt: a late call is refused and counted, never applied.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Answer, Approval, Attempt, AttemptId, Binding, Block, Budget, Digest, DigestBy, Failure, Fidelity, Grant,
-    GrantId, Message, MessageId, Point, PromptRef, Run, Session, StopReason, Time, ToolOutcome, Usage,
-    WaitRequest,
+    Answer, Approval, Attempt, AttemptId, Binding, Block, Budget, ClientCall, ClientResult, Digest, DigestBy,
+    Failure, Fidelity, Grant, GrantId, Message, MessageId, Point, PromptRef, Run, Session, StopReason, Time,
+    ToolOutcome, Usage, WaitId, WaitRequest,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -69,6 +70,8 @@ pub struct Capabilities {
     pub supports_artifact_emission: bool,
     /// It runs tools.
     pub supports_tools: bool,
+    /// It calls tools that the caller of a run declares and executes.
+    pub supports_client_tools: bool,
     /// A prompt can join a run at a step boundary.
     pub supports_steering: bool,
     /// What a restart of the process means for it.
@@ -148,7 +151,7 @@ impl End {
     }
 }
 
-/// A question to a person.
+/// A question to a person, or to the caller's tools.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ask {
     /// What kind of answer it takes.
@@ -157,8 +160,36 @@ pub struct Ask {
     pub question: String,
     /// When it expires, or lapses; after the kernel's default if not given.
     pub expires_at: Option<Time>,
+    /// For [`WaitRequest::Tools`]: the calls that the caller is to make.
+    pub calls: Vec<ClientCall>,
+    /// Results of other calls of the same message, which the answer holds again and which are kept if none comes.
+    pub results: Vec<ClientResult>,
     /// What the adapter wants back with the answer.
     pub resume: Value,
+}
+
+impl Ask {
+    /// A question, which expires after the kernel's default.
+    pub fn new(request: WaitRequest, question: impl Into<String>) -> Self {
+        let question = question.into();
+        Self { request, question, expires_at: None, calls: vec![], results: vec![], resume: Value::Null }
+    }
+
+    /// Calls that the caller is to make.
+    pub fn calls(calls: Vec<ClientCall>) -> Self {
+        let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
+        let question = format!("What do your tools say: {}?", names.join(", "));
+        Self { calls, ..Self::new(WaitRequest::Tools, question) }
+    }
+}
+
+/// What earlier attempts of a run left of its tool calls.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EarlierCalls {
+    /// Those that were begun, whether or not they have ended.
+    pub begun: HashSet<String>,
+    /// Results that the caller gave, and to which wait.
+    pub given: Vec<(WaitId, ClientResult)>,
 }
 
 /// An answer, and what the adapter wanted back with it.

@@ -1,9 +1,9 @@
 //! Agents: what whoever runs them knows. Definitions that an owner makes are in the store; those that are everybody's,
-//! and whether a definition makes sense, only a runtime can tell.
+//! whether a definition makes sense, and which models there are, only a runtime can tell.
 
 use std::fmt::Debug;
 
-use mainspring_core::AgentDefinition;
+use mainspring_core::{AgentDefinition, ModelList};
 
 /// What a runtime knows of agents.
 pub trait Catalog: Debug + Send + Sync + 'static {
@@ -12,6 +12,9 @@ pub trait Catalog: Debug + Send + Sync + 'static {
 
     /// Says what is wrong with a definition.
     fn check(&self, definition: &AgentDefinition) -> Result<(), String>;
+
+    /// The models that can be asked.
+    fn models(&self) -> ModelList;
 }
 
 /// A kernel without a runtime that follows definitions: nobody has any from elsewhere, and all that have a name are well.
@@ -25,5 +28,9 @@ impl Catalog for NoCatalog {
 
     fn check(&self, _definition: &AgentDefinition) -> Result<(), String> {
         Ok(())
+    }
+
+    fn models(&self) -> ModelList {
+        ModelList::default()
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{Limits, NodeId, SessionId};
+use mainspring_core::{Limits, ModelList, NodeId, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -21,12 +21,14 @@ use crate::error::Error;
 use crate::feed::{Feed, Held};
 use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
+use crate::owner_events::Wakes;
 use crate::scheduler::Scheduler;
 use crate::store::{Store, StoreError};
 use crate::tasks::Tasks;
 
 mod access;
 mod agents;
+mod answers;
 mod artifacts;
 mod bindings;
 mod idempotency;
@@ -44,7 +46,7 @@ mod tree;
 pub use access::Caller;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
-pub use bindings::Adopted;
+pub use bindings::{Adopted, SessionAdopted};
 pub use keys::{KeyQuery, NewKey, Secret};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
@@ -172,6 +174,7 @@ pub(crate) struct Shared {
     pub(crate) dirty: mpsc::UnboundedSender<Arc<Feed>>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) board: Board,
+    pub(crate) wakes: Wakes,
     seats: Mutex<HashMap<SessionId, seats::Seat>>,
     /// Sessions that are in memory because somebody opened them, the oldest first.
     opened: Mutex<VecDeque<SessionId>>,
@@ -218,6 +221,7 @@ impl Kernel {
             dirty,
             meters,
             board: Board::default(),
+            wakes: Wakes::default(),
             seats: Mutex::new(HashMap::new()),
             opened: Mutex::new(VecDeque::new()),
             blobs,
@@ -295,6 +299,11 @@ impl Kernel {
         self.shared.adapters.values().map(|adapter| adapter.capabilities()).collect()
     }
 
+    /// The models that can be asked.
+    pub fn models(&self) -> ModelList {
+        self.shared.options.agents.models()
+    }
+
     /// How much work there is now, and whenever that changes.
     pub fn work(&self) -> watch::Receiver<Work> {
         self.shared.work.subscribe()
@@ -349,6 +358,11 @@ impl Shared {
         }
         let known = self.adapters.keys().map(String::as_str).collect::<Vec<_>>();
         Err(Error::UnknownAdapter { name: name.chars().take(64).collect(), known: known.join(", ") })
+    }
+
+    /// True when an adapter calls tools that the caller executes.
+    pub(crate) fn calls_back(&self, adapter: &str) -> bool {
+        self.adapters.get(adapter).is_some_and(|adapter| adapter.capabilities().supports_client_tools)
     }
 
     /// Removes what is left of a deleted session, a little at a time.

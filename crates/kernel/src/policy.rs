@@ -87,7 +87,7 @@ pub async fn permit(
 async fn ask_approval(attempt: &AttemptHandle, question: Question) -> Result<Approval, HandleError> {
     Ok(match ask(attempt, WaitRequest::Approval, question).await? {
         Some(Answer::Approval { decision }) => decision,
-        Some(Answer::Input { .. }) => Approval::Denied,
+        Some(Answer::Input { .. } | Answer::Tools { .. }) => Approval::Denied,
         None => Approval::Expired,
     })
 }
@@ -105,7 +105,7 @@ pub async fn inquire(
     }
     Ok(match ask(attempt, WaitRequest::Input, question).await? {
         Some(Answer::Input { input }) => Some(input),
-        Some(Answer::Approval { .. }) | None => None,
+        Some(Answer::Approval { .. } | Answer::Tools { .. }) | None => None,
     })
 }
 
@@ -126,7 +126,7 @@ async fn ask(
     question: Question,
 ) -> Result<Option<Answer>, HandleError> {
     let Question { text, lapses_at } = question;
-    let ask = Ask { request, question: text, expires_at: lapses_at, resume: Value::Null };
+    let ask = Ask { expires_at: lapses_at, ..Ask::new(request, text) };
     match lapses_at {
         Some(_) => attempt.ask_until(ask).await,
         None => attempt.ask(ask).await.map(Some),

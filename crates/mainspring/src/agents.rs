@@ -10,14 +10,14 @@ use mainspring_adapters::{AcpOptions, AgentOptions, McpServer, ProcessAdapter, S
 use mainspring_agent::models::{BadModels, SCRIPTED};
 use mainspring_agent::tool::fits;
 use mainspring_agent::tool::mcp::{McpConfig, McpServers};
-use mainspring_agent::{Definitions, Models, NativeAdapter, NativeOptions, Toolbox};
+use mainspring_agent::{Definitions, Models, NativeAdapter, NativeCatalog, NativeOptions, Toolbox};
+use mainspring_client::fits_socket;
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::Permissions;
 
 use crate::config::{self, AdapterConfig, AdapterKind, Config};
 use crate::scripted::Scripted;
-use crate::server::fits_socket;
 
 /// The variable in which agents find the relay.
 const BRIDGE: &str = "OMI_BRIDGE_PIPE";
@@ -29,6 +29,8 @@ const RELAY: &str = "relay.sock";
 /// The adapters of one node, and what of them must be closed.
 pub(crate) struct Agents {
     pub(crate) adapters: Vec<Arc<dyn Adapter>>,
+    /// What the native one knows.
+    pub(crate) catalog: Arc<NativeCatalog>,
     processes: Vec<Arc<ProcessAdapter>>,
 }
 
@@ -53,10 +55,12 @@ impl Agents {
                 }))
             })
             .collect();
+        let models = Models::new(&config.models)?.with_provider(SCRIPTED, Arc::new(Scripted::default()));
+        let catalog = Arc::new(NativeCatalog::new(definitions.clone(), models.clone()));
         let mut adapters: Vec<Arc<dyn Adapter>> =
-            vec![Arc::new(ScriptAdapter), Arc::new(native(config, tools, definitions)?)];
+            vec![Arc::new(ScriptAdapter), Arc::new(native(config, models, tools, definitions))];
         adapters.extend(processes.iter().map(|adapter| adapter.clone() as Arc<dyn Adapter>));
-        Ok(Self { adapters, processes })
+        Ok(Self { adapters, catalog, processes })
     }
 
     /// Waits until nothing acts any more that an earlier process had started. Before that nobody may say what became
@@ -75,15 +79,10 @@ impl Agents {
     }
 }
 
-fn native(
-    config: &Config,
-    tools: Toolbox,
-    definitions: Arc<Definitions>,
-) -> Result<NativeAdapter, BadModels> {
-    let models = Models::new(&config.models)?.with_provider(SCRIPTED, Arc::new(Scripted::default()));
+fn native(config: &Config, models: Models, tools: Toolbox, definitions: Arc<Definitions>) -> NativeAdapter {
     let native = NativeAdapter::new(models, tools, definitions);
     let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
-    Ok(native.with_options(options).with_mcp(McpServers::new(&config.models.mcp)))
+    native.with_options(options).with_mcp(McpServers::new(&config.models.mcp))
 }
 
 fn options(name: &str, adapter: &AdapterConfig, kind: AdapterKind, config: &Config) -> AgentOptions {

@@ -12,8 +12,10 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{Config, Resolved, Sources};
 
+mod adopt;
 mod agent;
 mod attach;
+mod binding;
 mod chat;
 mod config;
 mod demo;
@@ -25,6 +27,7 @@ mod guard;
 mod home;
 mod key;
 mod mcp;
+mod model;
 mod model_server;
 mod output;
 mod prompt;
@@ -97,9 +100,15 @@ enum Command {
     /// List, show, cancel, retry and answer runs
     #[command(subcommand)]
     Run(run::Run),
+    /// List the agents' own sessions that a session is tied to, or have one not used again
+    #[command(subcommand)]
+    Binding(binding::BindingCommand),
     /// List, show, check, make and delete agent definitions
     #[command(subcommand)]
     Agent(agent::AgentCommand),
+    /// List models
+    #[command(subcommand)]
+    Model(model::Model),
     /// Follow what all sessions do, until Ctrl-C
     Feed(feed::Feed),
     /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
@@ -229,7 +238,9 @@ impl Context<'_> {
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::Binding(binding) => Box::pin(binding.execute(self)).await,
             Command::Agent(agent) => Box::pin(agent.execute(self)).await,
+            Command::Model(model) => Box::pin(model.execute(self)).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
             Command::Stdio(stdio) => Box::pin(stdio.execute(self)).await,

@@ -67,7 +67,7 @@ impl Node {
     async fn start(config: &Config, tools: Toolbox, execute: bool) -> Result<Self, NodeError> {
         let (clock, ids) = (Clock::system(), Ids::system());
         let definitions = Arc::new(Definitions::new(Some(config.agents_dir.clone())));
-        let agents = Agents::new(config, tools, definitions.clone(), &clock)?;
+        let agents = Agents::new(config, tools, definitions, &clock)?;
         let node = ids.node();
         let dir = StateDir::open(&config.state_dir, clock.now(), node)?;
         let path = database(&config.state_dir);
@@ -78,8 +78,13 @@ impl Node {
         let options = SqliteOptions { durability, readers: config.readers };
         let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
         let artifacts = Some(config.state_dir.join("artifacts"));
-        let options =
-            Options { node: Some(node), artifacts, execute, agents: definitions, ..options_of(config) };
+        let options = Options {
+            node: Some(node),
+            artifacts,
+            execute,
+            agents: agents.catalog.clone(),
+            ..options_of(config)
+        };
         agents.wait_for_earlier(config, &clock).await;
         let kernel = Kernel::start(store.clone(), agents.adapters.clone(), options, clock, ids).await;
         let kernel = kernel.map_err(|source| NodeError::Kernel { path, source })?;

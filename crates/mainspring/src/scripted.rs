@@ -9,6 +9,7 @@ use mainspring_agent::models::SCRIPTED;
 use mainspring_agent::provider::{
     Connections, ErrorKind, GenaiProvider, KeySource, Kind, ModelError, Piece, Provider, Request,
 };
+use mainspring_core::KeyPresence;
 use mainspring_testkit::model::{ModelServer, Wire};
 use tokio::sync::OnceCell;
 
@@ -43,5 +44,13 @@ impl Provider for Scripted {
             Ok(provider) => provider.ask(request).await,
             Err(error) => stream::iter([Err(error)]).boxed(),
         }
+    }
+
+    fn kind(&self) -> &'static str {
+        SCRIPTED
+    }
+
+    fn key(&self) -> KeyPresence {
+        KeyPresence::NotNeeded
     }
 }

@@ -27,13 +27,8 @@ pub enum Command {
     Usage(Usage),
     /// `sleep D`: waits.
     Sleep(u64),
-    /// `tool NAME [JSON]`: calls a tool.
-    Tool {
-        /// Which.
-        name: String,
-        /// Its arguments.
-        input: Value,
-    },
+    /// `tool NAME [JSON] [| NAME [JSON]] …`: calls tools, all at once.
+    Tools(Vec<Call>),
     /// `ask QUESTION`: waits for an input.
     Ask(String),
     /// `approve QUESTION`: waits for an approval.
@@ -56,6 +51,15 @@ pub enum Command {
     Hang,
     /// `ignore-cancel`: from here on does not listen to cancellations.
     IgnoreCancel,
+}
+
+/// A call of a tool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// Which.
+    pub name: String,
+    /// Its arguments.
+    pub input: Value,
 }
 
 /// Why a script cannot be followed.
@@ -113,14 +117,10 @@ fn command(line: &str) -> Result<Command, BadScript> {
         "usage" => {
             usage(rest).map(Command::Usage).ok_or(()).or_else(|()| bad("expected: usage INPUT OUTPUT [USD]"))
         }
-        "tool" => {
-            let (name, input) = rest.split_once(char::is_whitespace).unwrap_or((rest, "{}"));
-            match (name, serde_json::from_str(input)) {
-                ("", _) => bad("expected: tool NAME [JSON]"),
-                (name, Ok(input)) => Ok(Command::Tool { name: name.to_owned(), input }),
-                (_, Err(_)) => bad("the tool's arguments are not valid JSON"),
-            }
-        }
+        "tool" => match rest.split(" | ").map(|call| tool(call.trim())).collect() {
+            Ok(calls) => Ok(Command::Tools(calls)),
+            Err(reason) => bad(reason),
+        },
         "fail" => {
             let (first, others) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
             let (once, retry) = (first == "once", first == "retry");
@@ -132,6 +132,15 @@ fn command(line: &str) -> Result<Command, BadScript> {
         "hang" if rest.is_empty() => Ok(Command::Hang),
         "ignore-cancel" if rest.is_empty() => Ok(Command::IgnoreCancel),
         _ => Ok(Command::Say(format!("You said: {line}"))),
+    }
+}
+
+fn tool(text: &str) -> Result<Call, &'static str> {
+    let (name, input) = text.split_once(char::is_whitespace).unwrap_or((text, "{}"));
+    match (name, serde_json::from_str(input)) {
+        ("", _) => Err("expected: tool NAME [JSON]"),
+        (name, Ok(input)) => Ok(Call { name: name.to_owned(), input }),
+        (_, Err(_)) => Err("the tool's arguments are not valid JSON"),
     }
 }
 
@@ -176,7 +185,7 @@ mod tests {
     #[test]
     fn every_command_is_read() {
         let script = parse(
-            "say hello there; think hm\nstream 3 every 50ms tick; stream 2; sleep 2s; tool add {\"a\":1,\"b\":2}; tool echo\n\
+            "say hello there; think hm\nstream 3 every 50ms tick; stream 2; sleep 2s; tool add {\"a\":1,\"b\":2} | rain; tool echo\n\
              ask How old?; approve Delete it?; fail once no luck; fail; crash once; hang; ignore-cancel; usage 3 4 0.5; progress half; vary one | two",
         )
         .unwrap();
@@ -186,8 +195,8 @@ mod tests {
         Stream { count: 3, every: 50, text: "tick" }
         Stream { count: 2, every: 0, text: "" }
         Sleep(2000)
-        Tool { name: "add", input: Object {"a": Number(1), "b": Number(2)} }
-        Tool { name: "echo", input: Object {} }
+        Tools([Call { name: "add", input: Object {"a": Number(1), "b": Number(2)} }, Call { name: "rain", input: Object {} }])
+        Tools([Call { name: "echo", input: Object {} }])
         Ask("How old?")
         Approve("Delete it?")
         Fail { once: true, retry: false, message: "no luck" }
@@ -218,6 +227,7 @@ mod tests {
             "sleep 5",
             "tool",
             "tool add {",
+            "tool add | ",
             "usage 1",
             "sleep 99999999999999999999s",
         ]
@@ -230,6 +240,7 @@ mod tests {
         "sleep 5": expected a duration such as 50ms, 2s or 1m
         "tool": expected: tool NAME [JSON]
         "tool add {": the tool's arguments are not valid JSON
+        "tool add |": the tool's arguments are not valid JSON
         "usage 1": expected: usage INPUT OUTPUT [USD]
         "sleep 99999999999999999999s": expected a duration such as 50ms, 2s or 1m
         "#);

@@ -5,6 +5,11 @@ use serde_json::Value;
 /// Their names.
 pub(super) const NAMES: &str = "add, echo, upper";
 
+/// True for the name of one.
+pub(super) fn is_own(name: &str) -> bool {
+    NAMES.split(", ").any(|own| own == name)
+}
+
 /// Runs a tool: what it answers, or why it failed.
 pub(super) fn run(name: &str, input: &Value) -> Result<String, String> {
     match name {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{AgentName, Failure, Mode, RunLimits, StateScope};
+use mainspring_core::{AgentName, ClientTool, Failure, Mode, RunLimits, StateScope};
 use mainspring_kernel::adapter::{AttemptHandle, End};
 use serde_json::{Map, Value, json};
 
@@ -100,6 +100,23 @@ impl Plan {
         }
         self.tools = std::mem::take(&mut self.tools).and(&tools.only(&self.agent.tools));
         Ok((!problems.is_empty()).then(|| problems.join("; ")))
+    }
+
+    /// Adds the tools that the run's caller executes.
+    pub(super) fn add_client(&mut self, tools: &[ClientTool]) -> Result<(), Stop> {
+        for tool in tools {
+            if self.tools.get(&tool.name).is_some() {
+                let message = format!(
+                    "the agent {} has a tool of its own called {:?}; give yours another name, such as client_{}",
+                    self.agent.name(),
+                    tool.name,
+                    tool.name
+                );
+                return Err(Stop::failed("tool_name_taken", message));
+            }
+            self.tools.add_client(tool).map_err(|bad| Stop::failed("invalid_tool", bad.to_string()))?;
+        }
+        Ok(())
     }
 
     /// All that the model is told beforehand.

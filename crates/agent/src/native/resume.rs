@@ -32,6 +32,11 @@ pub(super) enum About {
         /// How this one is paused.
         pause: Decision,
     },
+    /// Calls that the caller makes; all have been decided, and the others have run.
+    Calls {
+        /// What was decided of them all.
+        decided: Vec<Decision>,
+    },
 }
 
 impl Resume {

@@ -2,20 +2,21 @@
 //! the model in the order of the calls.
 //!
 //! A call that runs is recorded before it does. What an earlier attempt began is made again if it is idempotent; else
-//! its outcome is unknown, and the model is told so.
+//! its outcome is unknown, and the model is told so. A call that the run's caller executes comes last: the run waits
+//! for it with what the others said.
 
 use std::panic::AssertUnwindSafe;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use mainspring_core::{ArtifactRole, Block, Failure, ToolOutcome, WaitRequest};
-use mainspring_kernel::adapter::{End, HandleError, NewArtifact, Record};
+use mainspring_core::{ArtifactRole, Block, ClientCall, ClientResult, Failure, ToolOutcome, WaitRequest};
+use mainspring_kernel::adapter::{Ask, End, HandleError, NewArtifact, Record};
 use serde_json::Value;
 
 use super::Stop;
 use super::resume::About;
 use super::summary::ends;
-use super::turn::Looper;
+use super::turn::{Calls, Looper};
 use crate::hooks::{Decision, ToolResult};
 use crate::provider::Call;
 use crate::tool::{Desk, Entry, ToolCall, fits};
@@ -27,13 +28,9 @@ struct Ran {
 }
 
 impl Looper<'_> {
-    /// Decides, runs and answers `calls`. `records` go into the first commit of it.
-    pub(super) async fn round(
-        &mut self,
-        calls: &[Call],
-        mut decided: Vec<Decision>,
-        mut records: Vec<Record>,
-    ) -> Result<(), Stop> {
+    /// Decides, runs and answers the calls. The first commit of it holds what is to be recorded with them.
+    pub(super) async fn round(&mut self, of: Calls) -> Result<(), Stop> {
+        let Calls { calls, mut decided, known, mut records } = of;
         for call in calls.iter().skip(decided.len()) {
             let decision = self.decide(call).await;
             if let Decision::Pause { question, request } = &decision {
@@ -47,47 +44,74 @@ impl Looper<'_> {
         }
         let mut results: Vec<Option<ToolResult>> = vec![None; calls.len()];
         let mut running = FuturesUnordered::new();
+        let mut asked = vec![];
         for (at, (call, decision)) in calls.iter().zip(&decided).enumerate() {
-            match decision {
-                Decision::Execute => {
-                    if let Some(entry) = self.begin(call, &mut records, &mut results[at]) {
-                        running.push(self.call(at, entry, call));
-                    }
-                }
-                Decision::Reject { reason } => results[at] = Some(ToolResult::error(reason.clone())),
-                Decision::Result { result } => results[at] = Some(result.clone()),
-                // Nothing is left to be decided here.
-                Decision::Pause { .. } => results[at] = Some(ToolResult::error("it was not decided")),
+            let client = self.plan.tools.get(&call.name).is_some_and(Entry::is_client);
+            let given = known.iter().find(|result| result.tool_use_id == call.id);
+            match (decision, given.or_else(|| self.given(call)).map(told_by_caller)) {
+                // What ran before the run waited has been told in its final form.
+                (_, Some(result)) if !client => results[at] = Some(result),
+                (Decision::Execute, Some(result)) => results[at] = Some(self.told(call, result).await?),
+                (Decision::Execute, None) if client => asked.push(at),
+                (Decision::Execute, None) => match self.begin(call, &mut records) {
+                    Ok(entry) => running.push(self.call(at, entry, call)),
+                    Err(result) => results[at] = Some(self.told(call, result).await?),
+                },
+                (decision, _) => results[at] = Some(self.told(call, decided_result(decision)).await?),
             }
         }
-        for (call, result) in calls.iter().zip(&mut results) {
-            if let Some(known) = result.take() {
-                *result = Some(self.told(call, known).await?);
-            }
-        }
-        if !running.is_empty() {
+        while !running.is_empty() {
             self.attempt.record(std::mem::take(&mut records)).await?;
-        }
-        loop {
             let ran = tokio::select! {
                 biased;
                 () = self.attempt.cancelled() => return Err(End::stopped().into()),
                 ran = running.next() => ran,
             };
-            if let Some(Ran { at, ended }) = ran {
-                records.push(outcome(&calls[at], &ended));
-                let result = match ended {
-                    Ok(text) => ToolResult { text, is_error: false },
-                    Err((_, text)) => ToolResult::error(text),
-                };
-                results[at] = Some(self.told(&calls[at], result).await?);
-            }
-            if running.is_empty() {
-                records.push(Record::ToolResults { blocks: blocks(calls, results) });
-                return Ok(self.attempt.record(records).await?);
-            }
-            self.attempt.record(std::mem::take(&mut records)).await?;
+            let Some(Ran { at, ended }) = ran else { break };
+            records.push(outcome(&calls[at], &ended));
+            let result = match ended {
+                Ok(text) => ToolResult { text, is_error: false },
+                Err((_, text)) => ToolResult::error(text),
+            };
+            results[at] = Some(self.told(&calls[at], result).await?);
         }
+        if !asked.is_empty() {
+            if !records.is_empty() {
+                self.attempt.record(records).await?;
+            }
+            return Err(self.call_back(&calls, &asked, &results, decided));
+        }
+        records.push(Record::ToolResults { blocks: blocks(&calls, results) });
+        Ok(self.attempt.record(records).await?)
+    }
+
+    /// The result that the caller gave to an earlier attempt, which did not come to tell it.
+    fn given(&self, call: &Call) -> Option<&ClientResult> {
+        let given = self.earlier.given.iter().map(|(_, result)| result);
+        { given }.find(|result| result.tool_use_id == call.id)
+    }
+
+    /// The execution returns until the caller has executed its tools. What the others said is kept until then.
+    fn call_back(
+        &self,
+        calls: &[Call],
+        asked: &[usize],
+        results: &[Option<ToolResult>],
+        decided: Vec<Decision>,
+    ) -> Stop {
+        let asked = asked.iter().map(|at| ClientCall {
+            tool_use_id: calls[*at].id.clone(),
+            name: calls[*at].name.clone(),
+            input: calls[*at].input.clone(),
+            answered: false,
+        });
+        let known = calls.iter().zip(results).filter_map(|(call, result)| {
+            let result = result.clone()?;
+            let content = Value::String(result.text);
+            Some(ClientResult { tool_use_id: call.id.clone(), content, is_error: result.is_error })
+        });
+        let ask = Ask { results: known.collect(), ..Ask::calls(asked.collect()) };
+        self.wait_for(ask, About::Calls { decided })
     }
 
     async fn decide(&self, call: &Call) -> Decision {
@@ -117,21 +141,14 @@ impl Looper<'_> {
         self.adapter.hooks.on_tool_use(self.occasion(), call).await
     }
 
-    /// Records that a call is about to run; none if it must not, and then `result` says why.
-    fn begin(
-        &self,
-        call: &Call,
-        records: &mut Vec<Record>,
-        result: &mut Option<ToolResult>,
-    ) -> Option<Entry> {
+    /// Records that a call is about to run; what the model is told instead, if it must not.
+    fn begin(&self, call: &Call, records: &mut Vec<Record>) -> Result<Entry, ToolResult> {
         let Some(entry) = self.plan.tools.get(&call.name).cloned() else {
-            *result = Some(ToolResult::error(format!("no tool {:?}", call.name)));
-            return None;
+            return Err(ToolResult::error(format!("no tool {:?}", call.name)));
         };
         if entry.asks() {
             // A person has said yes or no, and there is nothing to run.
-            *result = Some(ToolResult { text: "yes".into(), is_error: false });
-            return None;
+            return Err(ToolResult { text: "yes".into(), is_error: false });
         }
         let tool_use_id = call.id.clone();
         let begun = self.attempt.assignment().open_effects.iter().any(|effect| effect.tool_use_id == call.id);
@@ -139,8 +156,12 @@ impl Looper<'_> {
             let text = "outcome unknown: it was interrupted, and may or may not have had its effect";
             let error = Failure::new("outcome_unknown", text);
             records.push(Record::ToolFailed { tool_use_id, outcome: ToolOutcome::Unknown, error });
-            *result = Some(ToolResult::error(text));
-            return None;
+            return Err(ToolResult::error(text));
+        }
+        if !begun && !entry.traits.idempotent && self.earlier.begun.contains(&call.id) {
+            return Err(ToolResult::error(
+                "it was called, and a crash lost its answer; it is not called again",
+            ));
         }
         records.push(match begun {
             true => {
@@ -148,7 +169,7 @@ impl Looper<'_> {
             }
             false => Record::ToolStarted { tool_use_id, name: call.name.clone(), input: None },
         });
-        Some(entry)
+        Ok(entry)
     }
 
     /// Runs one call: it ends by itself, by its timeout, or by a panic that harms nobody else.
@@ -218,6 +239,20 @@ impl Looper<'_> {
         };
         let text = format!("{head}\n[{left_out} bytes are left out here; {kept}]\n{tail}");
         Ok(ToolResult { text, is_error: result.is_error })
+    }
+}
+
+fn told_by_caller(result: &ClientResult) -> ToolResult {
+    ToolResult { text: result.text(), is_error: result.is_error }
+}
+
+/// What a decision makes of a call that does not run.
+fn decided_result(decision: &Decision) -> ToolResult {
+    match decision {
+        Decision::Reject { reason } => ToolResult::error(reason.clone()),
+        Decision::Result { result } => result.clone(),
+        // Nothing is left to be decided here.
+        Decision::Execute | Decision::Pause { .. } => ToolResult::error("it was not decided"),
     }
 }
 

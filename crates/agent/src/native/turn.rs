@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use mainspring_core::{
-    Answer, Approval, Block, Budget, Failure, MessageId, MessageStatus, Role, Usage, WaitRequest,
+    Answer, Approval, Block, Budget, ClientResult, Failure, MessageId, MessageStatus, Role, Usage,
+    WaitRequest,
 };
-use mainspring_kernel::adapter::{Ask, AttemptHandle, End, Executed, Record};
+use mainspring_kernel::adapter::{Ask, AttemptHandle, EarlierCalls, End, Executed, Record};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -35,16 +36,30 @@ pub(super) struct Looper<'a> {
     pub(super) resume: Resume,
     /// The files that its messages name.
     pub(super) files: Files,
+    /// What earlier attempts left of the calls that this one takes up.
+    pub(super) earlier: EarlierCalls,
 }
 
 /// What the path ends with.
 enum Head {
     /// The model is to answer.
     User,
-    /// Tools are to be called: the calls, what was decided of them, and what is to be recorded with them.
-    Calls { calls: Vec<Call>, decided: Vec<Decision>, records: Vec<Record> },
+    /// Tools are to be called.
+    Calls(Calls),
     /// The model has answered: its text, and what is to be recorded of it.
     Said { text: String, records: Vec<Record> },
+}
+
+/// Tool calls, and how far they are.
+#[derive(Default)]
+pub(super) struct Calls {
+    pub(super) calls: Vec<Call>,
+    /// What was decided of the first of them.
+    pub(super) decided: Vec<Decision>,
+    /// Results that are known.
+    pub(super) known: Vec<ClientResult>,
+    /// What is to be recorded with them.
+    pub(super) records: Vec<Record>,
 }
 
 impl<'a> Looper<'a> {
@@ -60,6 +75,7 @@ impl<'a> Looper<'a> {
                 return Ok(End::failed(failure, true));
             }
         };
+        plan.add_client(&assignment.run.options.tools)?;
         let occasion = Occasion { session: assignment.session.id, run: assignment.run.id };
         let started = adapter.hooks.on_start(occasion, &mut plan).await;
         started.map_err(|failure| Stop::With(End::failed(failure, false)))?;
@@ -73,6 +89,7 @@ impl<'a> Looper<'a> {
             private: HashMap::new(),
             resume: Resume::default(),
             files: Files::default(),
+            earlier: EarlierCalls::default(),
         };
         if let Some(text) = missing {
             looper.attempt.record(vec![Record::Progress { text }]).await?;
@@ -93,13 +110,15 @@ impl<'a> Looper<'a> {
                     let stepped = looper.step(context).await?;
                     match stepped.calls.is_empty() {
                         true => Head::Said { text: stepped.text, records: stepped.records },
-                        false => {
-                            Head::Calls { calls: stepped.calls, decided: vec![], records: stepped.records }
-                        }
+                        false => Head::Calls(Calls {
+                            calls: stepped.calls,
+                            records: stepped.records,
+                            ..Calls::default()
+                        }),
                     }
                 }
-                Head::Calls { calls, decided, records } => {
-                    looper.round(&calls, decided, records).await?;
+                Head::Calls(calls) => {
+                    looper.round(calls).await?;
                     looper.remember().await?;
                     Head::User
                 }
@@ -132,7 +151,7 @@ impl<'a> Looper<'a> {
     /// Where the execution begins: at the head of the path, and with the answer it waited for.
     async fn take_up(&mut self) -> Result<Head, Stop> {
         let last = self.attempt.path(1).await?.pop();
-        let mut decided = vec![];
+        let (mut decided, mut known) = (vec![], vec![]);
         if let Some(answered) = self.attempt.answer().cloned() {
             let resume = Resume::deserialize(&answered.resume);
             self.resume =
@@ -144,14 +163,23 @@ impl<'a> Looper<'a> {
                     decided = before;
                     decided.push(settle(&pause, &answered.answer));
                 }
+                About::Calls { decided: all } => {
+                    decided = all;
+                    if let Answer::Tools { results } = answered.answer {
+                        known = results;
+                    }
+                }
             }
+        }
+        if self.attempt.assignment().attempt.no > 1 {
+            self.earlier = self.attempt.earlier_calls().await?;
         }
         let last =
             last.filter(|last| last.role == Role::Assistant && last.status == MessageStatus::Completed);
         Ok(match last.map(|last| (prompt::calls(&last), last.text())) {
             None => Head::User,
             Some((calls, text)) if calls.is_empty() => Head::Said { text, records: vec![] },
-            Some((calls, _)) => Head::Calls { calls, decided, records: vec![] },
+            Some((calls, _)) => Head::Calls(Calls { calls, decided, known, records: vec![] }),
         })
     }
 
@@ -190,8 +218,13 @@ impl<'a> Looper<'a> {
 
     /// The execution returns until a person has answered.
     pub(super) fn wait(&self, request: WaitRequest, question: String, about: About) -> Stop {
+        self.wait_for(Ask::new(request, question), about)
+    }
+
+    /// The execution returns until what it asks for is there.
+    pub(super) fn wait_for(&self, ask: Ask, about: About) -> Stop {
         let resume = Resume { about, ..self.resume.clone() }.value();
-        Executed::Waiting(Ask { request, question, expires_at: None, resume }).into()
+        Executed::Waiting(Ask { resume, ..ask }).into()
     }
 
     /// The model has answered: the run ends, unless the answer has not its form or a hook wants more.
@@ -244,7 +277,7 @@ fn settle(pause: &Decision, answer: &Answer) -> Decision {
             let text = input.as_str().map_or_else(|| input.to_string(), str::to_owned);
             Decision::Result { result: ToolResult { text, is_error: false } }
         }
-        (WaitRequest::Input, Answer::Approval { .. }) => {
+        (WaitRequest::Input | WaitRequest::Tools, _) => {
             Decision::Reject { reason: "the person you work for gave no answer".into() }
         }
     }

@@ -9,6 +9,7 @@ use genai::adapter::AdapterKind;
 use genai::chat::{ChatOptions, ChatStream, ChatStreamEvent, ReasoningEffort, StopReason, StreamEnd};
 use genai::resolver::{AuthData, Endpoint};
 use genai::{Client, ModelIden, ServiceTarget};
+use mainspring_core::KeyPresence;
 use serde_json::json;
 
 use super::error::seconds;
@@ -157,6 +158,15 @@ const SILENCE: u64 = 300_000;
 
 #[async_trait]
 impl Provider for GenaiProvider {
+    fn kind(&self) -> &'static str {
+        let named = Kind::ALL.iter().find(|(_, kind)| *kind == self.kind);
+        named.map_or("unknown", |(name, _)| name)
+    }
+
+    fn key(&self) -> KeyPresence {
+        self.key.presence()
+    }
+
     async fn ask(&self, request: Request) -> BoxStream<'static, Result<Piece, ModelError>> {
         match self.open(&request).await {
             Ok(answering) => stream::unfold(Some(answering), |answering| async move {

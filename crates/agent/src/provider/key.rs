@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use mainspring_core::KeyPresence;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{ErrorKind, ModelError};
@@ -42,6 +43,15 @@ impl Key {
 }
 
 impl KeySource {
+    /// Whether the key is there now.
+    pub fn presence(&self) -> KeyPresence {
+        match self {
+            Self::None => KeyPresence::NotNeeded,
+            _ if self.read("").is_ok() => KeyPresence::Present,
+            _ => KeyPresence::Missing,
+        }
+    }
+
     /// Reads the key as it is now.
     pub fn read(&self, provider: &str) -> Result<Key, ModelError> {
         let missing =
@@ -75,9 +85,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let source = KeySource::File(path.clone());
+        assert_eq!(source.presence(), KeyPresence::Missing);
+        assert_eq!(KeySource::None.presence(), KeyPresence::NotNeeded);
         let missing = source.read("acme").unwrap_err();
         assert!(missing.message.contains("acme needs a key"), "{missing}");
         std::fs::write(&path, "sk-one\n").unwrap();
+        assert_eq!(source.presence(), KeyPresence::Present);
         assert_eq!(source.read("acme").unwrap().reveal(), "sk-one");
         std::fs::write(&path, "sk-two\n").unwrap();
         let key = source.read("acme").unwrap();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod behaviours;
+mod client_tools;
 mod context;
 mod data;
 mod mcp;

@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::world::{NOW, Setup, World, gated, soon, tools};
+use crate::world::{NOW, Setup, World, gated, live, soon, tools};
 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
@@ -259,14 +259,6 @@ async fn a_person_is_asked_and_the_answer_survives_a_restart() {
         let asked = world.asked(1).to_string();
         assert!(asked.contains(if wire == Wire::Chat { "\"hm\"" } else { "c2lnbmVk" }), "{wire:?}: {asked}");
     }
-}
-
-/// One life of a process: what still runs when `life` returns is dropped where it stands, as by `kill -9`.
-fn live<T>(life: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let lived = runtime.block_on(life);
-    drop(runtime);
-    lived
 }
 
 /// The ids of the calls, in the order they came.

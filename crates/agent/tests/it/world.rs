@@ -40,6 +40,14 @@ pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
         .expect("what was awaited did not happen")
 }
 
+/// One life of a process: what still runs when `life` returns is dropped where it stands, as by `kill -9`.
+pub(crate) fn live<T>(life: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let lived = runtime.block_on(life);
+    drop(runtime);
+    lived
+}
+
 /// What a world is made of.
 pub(crate) struct Setup {
     pub(crate) wire: Wire,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{Cost, MessageId, Usage};
+use crate::{ClientTool, Cost, MessageId, Usage};
 
 /// The caller's own names for a request; together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -50,6 +50,9 @@ pub struct RunOptions {
     /// How much it may use.
     #[serde(skip_serializing_if = "RunLimits::is_empty")]
     pub limits: RunLimits,
+    /// Tools that the caller executes: when the agent calls one, the run waits for its result.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<ClientTool>,
 }
 
 impl RunOptions {
@@ -76,6 +79,7 @@ impl RunOptions {
             // What one run is to give and may use is its own.
             output_schema: self.output_schema.clone(),
             limits: self.limits,
+            tools: self.tools.clone(),
         }
     }
 
@@ -96,6 +100,7 @@ impl RunOptions {
             model_profile,
             output_schema: self.output_schema.clone(),
             limits: self.limits,
+            tools: self.tools.clone(),
         }
     }
 }

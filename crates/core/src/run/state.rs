@@ -17,7 +17,7 @@ pub enum RunStatus {
     Starting,
     /// The agent works.
     Running,
-    /// Waits for an input.
+    /// Waits for an input, or for results of the caller's tools.
     WaitingInput,
     /// Waits for an approval.
     WaitingApproval,
@@ -80,7 +80,7 @@ pub enum RunState {
         #[serde(rename = "activeAttemptId")]
         attempt: AttemptId,
     },
-    /// `attempt` waits for a person.
+    /// `attempt` waits for a person, or for the caller's tools.
     #[serde(rename = "waiting_input")]
     WaitingInput {
         /// Who has authority.
@@ -161,6 +161,13 @@ impl RunState {
 
     /// What it waits for.
     pub const fn wait(&self) -> Option<&Wait> {
+        match self {
+            Self::WaitingInput { wait, .. } | Self::WaitingApproval { wait, .. } => Some(wait),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn wait_mut(&mut self) -> Option<&mut Wait> {
         match self {
             Self::WaitingInput { wait, .. } | Self::WaitingApproval { wait, .. } => Some(wait),
             _ => None,

@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use super::*;
-use crate::{Approval, Cancellation};
+use crate::{Approval, Cancellation, ClientCall, ClientResult};
 
 mod random;
 
@@ -107,6 +107,12 @@ impl World {
             "deny" => {
                 Command::Answer { wait: wait.id, answer: Answer::Approval { decision: Approval::Denied } }
             }
+            "give" => {
+                let id = text.split_whitespace().find(|word| word.starts_with('t')).unwrap();
+                let content = json!(if said("other") { "dry" } else { "wet" });
+                let result = ClientResult { tool_use_id: id.into(), content, is_error: false };
+                Command::Answer { wait: wait.id, answer: Answer::Tools { results: vec![result] } }
+            }
             "lapse" => Command::Lapse { by },
             "resume" => Command::Resume { by },
             "cancel" => Command::Cancel { reason: CancelReason::Requested },
@@ -141,13 +147,25 @@ fn by(text: &str) -> Option<AttemptId> {
 }
 
 fn wait(text: &str) -> Wait {
-    let input = text.split_whitespace().any(|word| word == "input");
+    let said = |word: &str| text.split_whitespace().any(|said| said == word);
+    let call = |id: &str| ClientCall {
+        tool_use_id: id.into(),
+        name: "rain".into(),
+        input: json!({}),
+        answered: false,
+    };
     Wait {
         id: wait_id(numbered(text, 'w').unwrap_or(1)),
-        request: if input { WaitRequest::Input } else { WaitRequest::Approval },
+        request: match () {
+            () if said("input") => WaitRequest::Input,
+            () if said("tools") => WaitRequest::Tools,
+            () => WaitRequest::Approval,
+        },
         question: "which?".into(),
         expires_at: None,
         held: text.ends_with("held"),
+        calls: if said("tools") { ["t1", "t2"].map(call).to_vec() } else { vec![] },
+        results: vec![],
         resume: json!(null),
         answer: None,
     }

@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use mainspring_core::ModelList;
 use mainspring_kernel::adapter::Capabilities;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -45,4 +46,13 @@ pub(super) async fn ready(State(http): State<Http>) -> Result<Json<Health>, Prob
 )]
 pub(super) async fn adapter_list(State(http): State<Http>, Known(_): Known) -> Json<Vec<Capabilities>> {
     Json(http.kernel.adapters())
+}
+
+/// The models that are configured, who runs models, and whether their keys are there
+#[utoipa::path(
+    get, path = "/v1/models",
+    responses((status = 200, description = "All of them; never a key", body = ModelList)),
+)]
+pub(super) async fn model_list(State(http): State<Http>, Known(_): Known) -> Json<ModelList> {
+    Json(http.kernel.models())
 }

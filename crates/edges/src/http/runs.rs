@@ -355,7 +355,9 @@ pub(super) struct Answering {
 #[utoipa::path(
     post, path = "/v1/runs/{run}/answer", params(NamedRun), request_body = Answering,
     responses((status = 200, description = "The run as it stands now", body = Run)),
-    extensions(("x-problems" = json!(["forbidden", "not_waiting", "already_answered", "wrong_answer"]))),
+    extensions(("x-problems" = json!([
+        "forbidden", "not_waiting", "already_answered", "wrong_answer", "unknown_tool_use", "tool_result_conflict"
+    ]))),
 )]
 pub(super) async fn run_answer(
     State(http): State<Http>,

@@ -19,6 +19,9 @@ impl Actor {
         accept.caller.check_changes(&self.hot.session)?;
         let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
         self.shared.check_adapter(&adapter)?;
+        if !accept.options.tools.is_empty() && !self.shared.calls_back(&adapter) {
+            return Err(Error::Unsupported { adapter, what: "call tools that you execute" });
+        }
         let base = self.base(accept.place).await?;
         let policy = self.stage(&accept, &adapter)?;
         // To replace leaves alone what has begun, to interrupt does not, even if it pauses before it is tried again.

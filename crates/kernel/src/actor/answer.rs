@@ -1,4 +1,4 @@
-//! Waiting: a run asks a person, gives its worker back, and goes on once it is answered and a worker is free.
+//! Waiting: a run asks a person or its caller's tools, gives its worker back, and goes on once it is answered and a worker is free.
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{Answer, AttemptId, Failure, Refusal, Run, RunId, RunStatus, Usage, Wait, WaitId};
@@ -30,6 +30,8 @@ impl Actor {
             question: ask.question,
             expires_at: Some(ask.expires_at.unwrap_or(expiry)),
             held: held.is_some(),
+            calls: ask.calls,
+            results: ask.results,
             resume: ask.resume,
             answer: None,
         };

@@ -62,7 +62,7 @@ impl Actor {
     }
 
     pub(super) async fn binding_latest(&self, adapter: &str) -> Result<Option<Box<Binding>>, Error> {
-        let found = self.shared.store.bindings(self.fence.session, Some(adapter), 1).await?;
+        let found = self.shared.store.bindings(self.fence.session, Some(adapter), None, 1).await?;
         Ok(found.into_iter().next().map(Box::new))
     }
 
@@ -155,7 +155,7 @@ impl Shared {
 
     /// The native sessions that a session would take up, one of each adapter.
     pub(crate) async fn natives(&self, session: SessionId) -> Result<Vec<Binding>, StoreError> {
-        let mut bindings = self.store.bindings(session, None, BINDINGS).await?;
+        let mut bindings = self.store.bindings(session, None, None, BINDINGS).await?;
         bindings.retain(|binding| binding.status == BindingStatus::Active);
         Ok(bindings)
     }

@@ -68,7 +68,9 @@ impl Actor {
                 };
                 self.shared.natives_forget(bindings.filter(over));
                 self.feed.show_guests(draft.hot.session.visibility);
-                self.feed.publish(events.collect(), completed);
+                let events: Vec<_> = events.collect();
+                self.shared.wakes.happened(&draft.hot.session.owner, &events);
+                self.feed.publish(events, completed);
                 if draft.is_searched() {
                     self.shared.written.notify_one();
                 }

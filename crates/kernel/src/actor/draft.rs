@@ -10,9 +10,9 @@ use mainspring_core::run::{self, Command};
 use mainspring_core::state::EVENT_VALUE_BYTES;
 use mainspring_core::tree::{place, visit};
 use mainspring_core::{
-    Attempt, AttemptId, Binding, Block, Body, Close, Digest, Failure, Line, LineId, Message, MessageId,
-    MessageStatus, NodeId, Place, Point, Refusal, Role, Run, Session, SessionChange, StateAuthor, StateScope,
-    Step, Time, TitleSource, ToolOutcome, Usage, Wait, attempt, session,
+    Attempt, AttemptId, Binding, Block, Body, ClientResult, Close, Digest, Failure, Line, LineId, Message,
+    MessageId, MessageStatus, NodeId, Place, Point, Refusal, Role, Run, Session, SessionChange, StateAuthor,
+    StateScope, Step, Time, TitleSource, ToolOutcome, Usage, Wait, attempt, session,
 };
 
 use super::known::Turn;
@@ -60,6 +60,8 @@ pub(crate) struct Draft {
     turn: Option<Turn>,
     /// What the session is called once this run has succeeded, if nobody has named it.
     title: Option<String>,
+    /// Results of tool calls that the run had when it stopped waiting for others.
+    given: Vec<ClientResult>,
     /// The next attempt settles the tool calls that this one leaves open.
     leaves_tools: bool,
     session_changed: bool,
@@ -82,6 +84,7 @@ impl Draft {
             completes: false,
             turn: None,
             title: None,
+            given: vec![],
             leaves_tools: false,
             session_changed: false,
             lines_changed: BTreeMap::new(),
@@ -173,6 +176,9 @@ impl Draft {
         let Some(run) = &self.run else { return Ok(()) };
         if let Command::Wait { wait, .. } = &command {
             self.wait = Some(wait.clone());
+        }
+        if let Some(wait) = run.state.wait() {
+            self.given.clone_from(&wait.results);
         }
         for mut body in run::decide(run, self.attempt.as_ref(), command)? {
             let (status, error) = ending(&body);
@@ -492,8 +498,11 @@ impl Draft {
         }
         let calls = std::mem::take(&mut self.hot.unanswered);
         if !calls.is_empty() {
+            let given = std::mem::take(&mut self.given);
             let why = "outcome unknown: the run ended before the tool answered";
-            self.write_results(unanswered(calls, why));
+            let mut blocks = unanswered(calls, why);
+            blocks.iter_mut().for_each(|block| fill_in(block, &given));
+            self.write_results(blocks);
         }
     }
 
@@ -622,6 +631,16 @@ fn unanswered(calls: Vec<(String, String)>, why: &str) -> Vec<Block> {
         is_error: true,
     };
     calls.into_iter().map(result).collect()
+}
+
+/// Takes the result of a call that has one.
+fn fill_in(block: &mut Block, given: &[ClientResult]) {
+    if let Block::ToolResult { tool_use_id, content, is_error, .. } = block
+        && let Some(result) = given.iter().find(|result| result.tool_use_id == *tool_use_id)
+    {
+        *content = vec![Block::text(result.text())];
+        *is_error = result.is_error;
+    }
 }
 
 /// The point just before `point` on its path; none before a root. It may lie on the parent line (see

@@ -86,6 +86,7 @@ pub(super) fn created(session: &Session) -> Body {
         title: session.title.clone(),
         adapter: session.adapter.clone(),
         surface_kind: session.surface_kind.clone(),
+        external_ref: session.external_ref.clone(),
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{Answered, Ask, Assignment, Context, HandleError, Record};
+use super::{Answered, Ask, Assignment, Context, EarlierCalls, HandleError, Record};
 use crate::actor::{BINDINGS, Command, Data, StateWrite, hash};
 use crate::blobs::BlobReader;
 use crate::clock::Clock;
@@ -200,7 +200,7 @@ impl AttemptHandle {
             if theirs.is_none_or(|theirs| theirs.owner != session.owner) {
                 continue;
             }
-            let bindings = store.bindings(of, Some(&run.adapter), BINDINGS).await.map_err(Error::from)?;
+            let bindings = store.bindings(of, Some(&run.adapter), None, BINDINGS).await.map_err(Error::from)?;
             if let Some(found) = bindings.into_iter().find(stands_there) {
                 return Ok(Some(found));
             }
@@ -352,6 +352,12 @@ impl AttemptHandle {
     /// The model calls of the run so far, of all its attempts.
     pub async fn steps(&self) -> Result<Vec<Step>, HandleError> {
         Ok(self.parts.store.steps(self.assignment.run.id).await.map_err(Error::from)?)
+    }
+
+    /// What the events of the run say of its tool calls, for an attempt that takes them up from an earlier one.
+    pub async fn earlier_calls(&self) -> Result<EarlierCalls, HandleError> {
+        let (session, run) = (self.assignment.session.id, self.assignment.run.id);
+        Ok(self.parts.shared.earlier_calls(session, run).await?)
     }
 
     /// True when nobody has named the session, and somebody should once a turn is completed.

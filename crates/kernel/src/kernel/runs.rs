@@ -1,9 +1,10 @@
 //! Verbs on runs.
 
 use mainspring_core::limits::check_text;
+use mainspring_core::tool::check_client_tools;
 use mainspring_core::{
-    Answer, Attempt, Block, Cursor, Event, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
-    SessionId, Step, WaitId,
+    Attempt, Block, Cursor, Event, Mode, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
+    SessionId, Step,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -201,18 +202,6 @@ impl Kernel {
         self.shared.call(session, |reply| Command::Retry(run, reply)).await
     }
 
-    /// Answers a waiting run.
-    pub async fn run_answer(
-        &self,
-        caller: &Caller,
-        run: RunId,
-        wait: WaitId,
-        answer: Answer,
-    ) -> Result<Run, Error> {
-        let session = self.run_changed(caller, run).await?;
-        self.shared.call(session, |reply| Command::Answer(run, wait, answer, reply)).await
-    }
-
     pub(super) fn check_adapter(&self, name: &str) -> Result<(), Error> {
         self.shared.check_adapter(name)
     }
@@ -243,6 +232,11 @@ impl Kernel {
             _ if !text_only => return Err(Error::Invalid("a prompt holds text and attachments only".into())),
             _ => {}
         }
+        if request.mode == Mode::Ask && !request.options.tools.is_empty() {
+            return Err(Error::Invalid(
+                "a run that may only answer calls no tools: leave the tools out, or let it act".into(),
+            ));
+        }
         if request.policy == Policy::Steer && request.place.is_branch() {
             return Err(Error::Invalid("a branch cannot join a run".into()));
         }
@@ -266,7 +260,9 @@ impl Kernel {
         let system = options.system_prompt.as_ref().map_or(0, String::len);
         check_size("the system prompt", system, limits.prompt_bytes)?;
         check_size("the folder", options.cwd.as_ref().map_or(0, String::len), PATH_BYTES)?;
-        check_size("the model options", json_size(options.model_options.as_ref()), limits.metadata_bytes)
+        check_size("the model options", json_size(options.model_options.as_ref()), limits.metadata_bytes)?;
+        check_client_tools(&options.tools, limits).map_err(|bad| Error::Invalid(bad.to_string()))?;
+        check_size("the tools together", json_size(Some(&options.tools)), limits.client_tools_bytes)
     }
 }
 
@@ -277,7 +273,7 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
         session: &'a SessionTarget,
         prompt: &'a [Block],
         adapter: &'a Option<String>,
-        mode: mainspring_core::Mode,
+        mode: Mode,
         options: &'a RunOptions,
         place: Place,
         policy: Policy,
@@ -286,6 +282,7 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
     let mut options = request.options.clone();
     options.model_options = in_order(&request.options.model_options);
     options.output_schema.iter_mut().for_each(Value::sort_all_objects);
+    options.tools.iter_mut().for_each(|tool| tool.input_schema.sort_all_objects());
     let asked = Asked {
         session: &session,
         prompt: &request.prompt,

@@ -1,13 +1,14 @@
 //! Access: who may read and change what, verb by verb.
 
 use mainspring_core::{
-    AccessRole, Answer, Cursor, Expect, Position, Run, RunId, SessionId, Visibility, WaitId,
+    AccessRole, AgentDefinition, AgentName, Answer, Cursor, Expect, Position, Run, RunId, SessionId,
+    Visibility, WaitId,
 };
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
-    Adopted, ArtifactQuery, Caller, ForkRequest, NewArtifact, NewSession, RunQuery, RunRequest, Scope,
-    SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
+    Adopted, AgentQuery, ArtifactQuery, Caller, ForkRequest, NewArtifact, NewSession, RunQuery, RunRequest,
+    Scope, SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
@@ -42,7 +43,7 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("run_get", outcome(kernel.run_get(caller, run.id).await)),
         ("run_attempts", outcome(kernel.run_attempts(caller, run.id).await)),
         ("run_events", outcome(kernel.run_events(caller, run.id, Cursor::START, None).await)),
-        ("binding_list", outcome(kernel.binding_list(caller, &by).await)),
+        ("binding_list", outcome(kernel.binding_list(caller, &by, None, None).await)),
         ("run_list", outcome(kernel.run_list(caller, of_session).await)),
         (
             "state_list",
@@ -61,10 +62,8 @@ fn artifacts(of: Result<SessionRef, RunId>) -> ArtifactQuery {
 async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, &'static str)> {
     let (kernel, by) = (&world.kernel, SessionRef::Id(run.session));
     let patch = SessionPatch { title: Some(Some("changed".into())), ..SessionPatch::default() };
-    let prompt = RunRequest {
-        session: SessionTarget { id: Some(run.session), ..SessionTarget::default() },
-        ..RunRequest::text("unused", "say more")
-    };
+    let target = SessionTarget { id: Some(run.session), ..SessionTarget::default() };
+    let prompt = RunRequest { session: target.clone(), ..RunRequest::text("unused", "say more") };
     let message = run.final_message.unwrap();
     let fork = ForkRequest { message, key: None, title: None };
     let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
@@ -83,6 +82,7 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         ("run_cancel", outcome(kernel.run_cancel(caller, run.id).await)),
         ("run_retry", outcome(kernel.run_retry(caller, run.id).await)),
         ("run_answer", outcome(kernel.run_answer(caller, run.id, wait, answer).await)),
+        ("session_adopt", outcome(kernel.session_adopt(caller, &target, "script", Adopted::default()).await)),
         ("session_navigate", outcome(kernel.session_navigate(caller, &by, Some(message), None).await)),
         ("session_fork", outcome(kernel.session_fork(caller, &by, fork, None).await)),
         ("session_patch", outcome(kernel.session_patch(caller, &by, patch).await)),
@@ -144,6 +144,44 @@ async fn every_verb_asks_who_calls() {
                 }
             }
         }
+    }
+}
+
+/// Verbs on Ada's agent `a@1`: reading it, reading what there is, making a version, deleting it.
+async fn agents(world: &World, caller: &Caller) -> [&'static str; 4] {
+    let kernel = &world.kernel;
+    let name: AgentName = "a@1".parse().unwrap();
+    let listed = kernel.agent_list(caller, AgentQuery::default()).await.unwrap();
+    let listed = listed.iter().any(|agent| agent.definition.name() == name);
+    let next = AgentDefinition::new("a", 2);
+    [
+        outcome(kernel.agent_get(caller, &name).await),
+        if listed { "allowed" } else { "not_found" },
+        outcome(kernel.agent_create(caller, next).await),
+        outcome(kernel.agent_delete(caller, &name).await),
+    ]
+}
+
+#[tokio::test]
+async fn agents_are_their_owners_alone_whatever_the_org() {
+    let (ada, bob) = (Caller::new("ada"), Caller::new("bob"));
+    let (allowed, forbidden, hidden) = ("allowed", "forbidden", "not_found");
+    let table = [
+        (ada.clone(), [allowed, allowed, allowed, allowed]),
+        (ada.clone().in_org("acme"), [allowed, allowed, allowed, allowed]),
+        (ada.clone().with_role(AccessRole::Viewer), [allowed, allowed, forbidden, forbidden]),
+        // Theirs is another of the same name.
+        (bob.clone().in_org("acme"), [hidden, hidden, allowed, hidden]),
+        (bob.clone().in_org("acme").with_role(AccessRole::Admin), [hidden, hidden, allowed, hidden]),
+        (bob.in_org("acme").with_role(AccessRole::Viewer), [hidden, hidden, forbidden, forbidden]),
+    ];
+    for (caller, expected) in table {
+        let world = World::on(Disk::memory()).await;
+        let owner = ada.clone().in_org("acme");
+        world.kernel.agent_create(&owner, AgentDefinition::new("a", 1)).await.unwrap();
+        assert_eq!(agents(&world, &caller).await, expected, "{caller:?}");
+        let left = world.kernel.agent_get(&owner, &"a@1".parse().unwrap()).await.is_ok();
+        assert_eq!(left, expected[3] != allowed, "{caller:?}: what is refused changes nothing");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{AccessRole, AgentDefinition, AgentName};
+use mainspring_core::{AccessRole, AgentDefinition, AgentName, ModelList};
 use mainspring_kernel::agents::Catalog;
 use mainspring_kernel::kernel::{AgentQuery, AgentScope, Caller};
 use mainspring_kernel::{Error, Options};
@@ -24,6 +24,10 @@ impl Catalog for Runtime {
             Some("broken") => Err("system: it is broken".into()),
             _ => Ok(()),
         }
+    }
+
+    fn models(&self) -> ModelList {
+        ModelList::default()
     }
 }
 

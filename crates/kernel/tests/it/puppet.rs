@@ -10,7 +10,6 @@ use mainspring_kernel::adapter::{
 use mainspring_kernel::kernel::RunRequest;
 use mainspring_kernel::store::Store;
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::world::soon;
@@ -21,6 +20,7 @@ pub(crate) struct Manners {
     pub(crate) name: &'static str,
     pub(crate) uses_bindings: bool,
     pub(crate) steers: bool,
+    pub(crate) client_tools: bool,
     pub(crate) dispatch: Dispatch,
     /// None: telling it to stop, or killing it, never returns.
     pub(crate) death: Option<Death>,
@@ -35,6 +35,7 @@ impl Default for Manners {
             name: "puppet",
             uses_bindings: false,
             steers: false,
+            client_tools: true,
             dispatch: Dispatch { dispatched: true, acknowledged: false },
             death: Some(Death::Proven),
             answers_cancel: true,
@@ -104,7 +105,7 @@ pub(crate) fn pull(key: &str, text: &str) -> RunRequest {
 
 /// A question that expires, if it does, at a time.
 pub(crate) fn question(request: WaitRequest, expires_at: Option<Time>) -> Ask {
-    Ask { request, question: "may I?".into(), expires_at, resume: Value::Null }
+    Ask { expires_at, ..Ask::new(request, "may I?") }
 }
 
 impl Puppet {
@@ -132,6 +133,7 @@ impl Adapter for Puppet {
             supports_model_switching: false,
             supports_artifact_emission: false,
             supports_tools: true,
+            supports_client_tools: self.manners.client_tools,
             supports_steering: self.manners.steers,
             restart_behavior: RestartBehavior::AttemptsOrphaned,
             uses_bindings: self.manners.uses_bindings,

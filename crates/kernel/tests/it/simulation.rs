@@ -229,6 +229,7 @@ impl Player<'_> {
         let answer: Answer = match wait.request {
             WaitRequest::Input => input("blue"),
             WaitRequest::Approval => allowed(),
+            WaitRequest::Tools => unreachable!("no prompt here declares tools"),
         };
         let answered = self.world.kernel.run_answer(&self.world.me, run.id, wait.id, answer);
         match self.world.turning(20, answered).await {

@@ -300,6 +300,13 @@ fn line(body: &Body) -> String {
         Body::ToolFailed { outcome, .. } => format!("{outcome:?}"),
         Body::InputRequested { question, .. } | Body::ApprovalRequested { question, .. } => question.clone(),
         Body::InputProvided { input, .. } => input.as_ref().map_or("nothing".into(), ToString::to_string),
+        Body::ToolsRequested { calls, .. } => {
+            calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>().join(", ")
+        }
+        Body::ToolsProvided { results, .. } => match results {
+            Some(results) => results.iter().map(|result| result.text()).collect::<Vec<_>>().join(", "),
+            None => "no more".into(),
+        },
         Body::ApprovalResolved { decision, .. } => format!("{decision:?}"),
         Body::UsageUpdated { usage } => format!("{} in, {} out", usage.input_tokens, usage.output_tokens),
         _ => String::new(),

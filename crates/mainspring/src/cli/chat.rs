@@ -7,7 +7,10 @@ use clap::Args;
 use mainspring_agent::models::{DEFAULT_PROFILE, SCRIPTED};
 use mainspring_agent::{definition, native};
 use mainspring_client::{Events, Prompt, Target};
-use mainspring_core::{Block, MessageId, Mode, Place, Position, Run, RunId, RunOptions, Session};
+use mainspring_core::{
+    Block, KeyPresence, MessageId, Mode, ModelList, ModelProfile, Place, Position, Run, RunId, RunOptions,
+    Session,
+};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 
@@ -82,6 +85,7 @@ impl Chat {
             name: name(),
             session: None,
             position: Position::START,
+            models: ModelList::default(),
             model: self.model.clone(),
             profile: None,
             next: None,
@@ -109,6 +113,8 @@ struct Talk<'a, 'h> {
     session: Option<String>,
     /// Everything of the session up to here was seen.
     position: Position,
+    /// The models of whoever executes.
+    models: ModelList,
     /// The model that prompts ask for.
     model: Option<String>,
     /// The profile that prompts ask for.
@@ -124,6 +130,7 @@ struct Talk<'a, 'h> {
 impl Talk<'_, '_> {
     async fn run(&mut self) -> Result<Turn, Fail> {
         let known = self.find().await?;
+        self.models = self.home.ask(async |client| client.model_list().await).await?;
         self.choose(known.as_ref());
         self.welcome(known.as_ref())?;
         if let Some(left) = self.join(known.as_ref()).await? {
@@ -179,10 +186,9 @@ impl Talk<'_, '_> {
 
     /// Settles which model is asked where nothing says so: the scripted one if none is configured.
     fn choose(&mut self, known: Option<&Session>) {
-        let config = self.context.config();
         let adapter = self.chat.adapter.as_deref().or(known.map(|session| session.adapter.as_str()));
         let native = adapter.is_none_or(|adapter| adapter == native::NAME);
-        let configured = config.models.models.contains_key(DEFAULT_PROFILE) || config.url.is_some();
+        let configured = self.profile_of(DEFAULT_PROFILE).is_some();
         let named = known.is_some_and(|session| {
             session.model.is_some()
                 || session.model_profile.is_some()
@@ -225,11 +231,14 @@ impl Talk<'_, '_> {
         Ok(self.screen.gap()?)
     }
 
+    fn profile_of(&self, name: &str) -> Option<&ModelProfile> {
+        self.models.profiles.iter().find(|profile| profile.profile == name)
+    }
+
     fn model_shown(&self, known: Option<&Session>) -> String {
-        let config = &self.context.config().models.models;
         let profile = self.profile.as_deref().or(known.and_then(|known| known.model_profile.as_deref()));
         let named = known.and_then(|known| known.model.clone());
-        let of_profile = config.get(profile.unwrap_or(DEFAULT_PROFILE));
+        let of_profile = self.profile_of(profile.unwrap_or(DEFAULT_PROFILE));
         let of_profile = of_profile.map(|profile| format!("{}/{}", profile.provider, profile.model));
         let model = self.model.clone().or(named).or(of_profile);
         model.unwrap_or_else(|| format!("as {} says", self.chat.agent.as_deref().unwrap_or("the server")))
@@ -369,16 +378,16 @@ impl Talk<'_, '_> {
     }
 
     fn change_model(&mut self, name: Option<String>) -> Result<(), Fail> {
-        let profiles = &self.context.config().models.models;
         let Some(name) = name else {
             let shown = self.model_shown(None);
             self.screen.note(&format!("model: {shown}"))?;
-            for (name, profile) in profiles {
-                self.screen.note(&format!("/model {name}: {}/{}", profile.provider, profile.model))?;
+            for ModelProfile { profile, provider, model, key, .. } in &self.models.profiles {
+                let missing = if *key == KeyPresence::Missing { " (its key is missing)" } else { "" };
+                self.screen.note(&format!("/model {profile}: {provider}/{model}{missing}"))?;
             }
             return Ok(self.screen.note("/model PROVIDER/MODEL asks any other, such as scripted/any")?);
         };
-        (self.model, self.profile) = match profiles.contains_key(&name) {
+        (self.model, self.profile) = match self.profile_of(&name).is_some() {
             true => (None, Some(name.clone())),
             false => (Some(name.clone()), None),
         };

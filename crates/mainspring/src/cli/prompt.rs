@@ -1,18 +1,21 @@
 //! `mainspring prompt`
 
 use std::io::{IsTerminal, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use mainspring_client::{Accepted, Target};
-use mainspring_core::{Block, Body, MessageId, Mode, Place, Policy, Position, Run, RunOptions, SessionId};
+use mainspring_core::{
+    Block, Body, ClientTool, MessageId, Mode, Place, Policy, Position, Run, RunOptions, SessionId,
+};
 use mainspring_kernel::ids::Ids;
+use serde::Deserialize;
 
 use super::fail::{Exit, Fail};
 use super::home::{Home, Purpose};
 use super::output::DIM;
 use super::watch::{ended, exit_of, watch};
-use super::{Context, attach, run};
+use super::{Context, attach, file, run};
 
 /// Send a prompt and stream the answer
 #[derive(Args)]
@@ -47,6 +50,10 @@ pub(super) struct Prompt {
     /// The folder the agent works in
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
+    /// A tool that you execute, or several, as JSON: name, description, inputSchema; may be given more than once. When
+    /// the agent calls it, the run waits for `mainspring run answer --tool-result`
+    #[arg(long, value_name = "FILE")]
+    tool: Vec<PathBuf>,
     /// What to do if the session is busy
     #[arg(long, value_enum, default_value = "enqueue")]
     policy: CliPolicy,
@@ -116,6 +123,10 @@ impl Prompt {
             // Every prompt has a name, so that it can be sent again when a connection breaks, and is one run all the same.
             None => Some(self.idempotency_key.unwrap_or_else(|| Ids::system().secret())),
         };
+        let mut tools = vec![];
+        for path in &self.tool {
+            tools.extend(read_tools(path)?);
+        }
         Ok(mainspring_client::Prompt {
             session: Target {
                 session_id: id,
@@ -138,6 +149,7 @@ impl Prompt {
                 model: self.model,
                 model_profile: None,
                 cwd: self.cwd,
+                tools,
                 ..RunOptions::default()
             },
             place,
@@ -152,6 +164,25 @@ impl Prompt {
             request_id: self.request_id,
             idempotency_key,
         })
+    }
+}
+
+/// The tools of a file: one, or a list of them.
+fn read_tools(path: &Path) -> Result<Vec<ClientTool>, Fail> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Tools {
+        One(ClientTool),
+        Many(Vec<ClientTool>),
+    }
+    match serde_json::from_slice(&file::read(path)?) {
+        Ok(Tools::One(tool)) => Ok(vec![tool]),
+        Ok(Tools::Many(tools)) => Ok(tools),
+        Err(_) => Err(Fail::bad_request(format!(
+            "{}: expected a tool, {{\"name\": \"weather\", \"description\": \"…\", \"inputSchema\": {{\"type\": \
+             \"object\"}}}}, or a list of tools",
+            path.display()
+        ))),
     }
 }
 

@@ -4,14 +4,16 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use clap::Subcommand;
-use mainspring_core::{Answer, Approval, Budget, Cursor, Event, Position, RunId, RunStatus, SessionId};
+use mainspring_core::{
+    Answer, Approval, Budget, ClientResult, Cursor, Event, Position, RunId, RunStatus, SessionId,
+};
 use serde_json::{Value, json};
 
 use super::Context;
 use super::fail::{Exit, Fail};
 use super::home::{Home, Purpose};
 use super::output::{self, BOLD, DIM, moment, span};
-use super::watch::watch;
+use super::watch::{tell_wait, watch};
 
 /// List, show, cancel, retry and answer runs
 #[derive(Subcommand)]
@@ -48,7 +50,10 @@ pub(super) enum Run {
         /// The run
         run: RunId,
         /// The answer
-        #[arg(required_unless_present_any = ["allow", "deny"], conflicts_with_all = ["allow", "deny"])]
+        #[arg(
+            required_unless_present_any = ["allow", "deny", "tool_result", "tool_error"],
+            conflicts_with_all = ["allow", "deny", "tool_result", "tool_error"]
+        )]
         text: Vec<String>,
         /// Approve
         #[arg(long, conflicts_with = "deny")]
@@ -56,6 +61,12 @@ pub(super) enum Run {
         /// Refuse
         #[arg(long)]
         deny: bool,
+        /// What came of a call of one of your tools; may be given more than once
+        #[arg(long, value_name = "ID=TEXT", value_parser = parse_result, conflicts_with_all = ["allow", "deny"])]
+        tool_result: Vec<(String, String)>,
+        /// Why such a call failed; may be given more than once
+        #[arg(long, value_name = "ID=TEXT", value_parser = parse_result, conflicts_with_all = ["allow", "deny"])]
+        tool_error: Vec<(String, String)>,
     },
     /// Replay the events of a run
     Events {
@@ -73,6 +84,11 @@ fn parse_status(name: &str) -> Result<RunStatus, String> {
          timed_out, orphaned"
             .into()
     })
+}
+
+fn parse_result(text: &str) -> Result<(String, String), String> {
+    let (id, text) = text.split_once('=').ok_or("expected ID=TEXT, with the id of the call")?;
+    Ok((id.to_owned(), text.to_owned()))
 }
 
 impl Run {
@@ -117,7 +133,7 @@ impl Run {
                 let run = home.ask(async |client| client.run_get(run).await).await?;
                 return watch(context, home, &run, from.unwrap_or(Position::START)).await;
             }
-            Self::Answer { run, text, allow, deny } => {
+            Self::Answer { run, text, allow, deny, tool_result, tool_error } => {
                 let waiting = home.ask(async |client| client.run_get(run).await).await?;
                 let Some(wait) = waiting.state.wait().map(|wait| wait.id) else {
                     let status = waiting.state.status();
@@ -125,16 +141,33 @@ impl Run {
                     return Err(Fail { exit: Exit::Refused, code: "not_waiting".into(), ..fail });
                 };
                 let text = Some(text.join(" ")).filter(|text| !text.is_empty());
-                if text.is_none() && !allow && !deny {
+                let given = tool_result.into_iter().map(|result| (result, false));
+                let results: Vec<ClientResult> = given
+                    .chain(tool_error.into_iter().map(|result| (result, true)))
+                    .map(|((tool_use_id, text), is_error)| ClientResult {
+                        tool_use_id,
+                        content: Value::String(text),
+                        is_error,
+                    })
+                    .collect();
+                if text.is_none() && !allow && !deny && results.is_empty() {
                     return Err(Fail::bad_request("an answer must not be empty"));
                 }
                 let answer = match text {
+                    None if !results.is_empty() => Answer::Tools { results },
                     Some(text) => Answer::Input { input: Value::String(text) },
                     None if allow => Answer::Approval { decision: Approval::Allowed },
                     None => Answer::Approval { decision: Approval::Denied },
                 };
                 let now = position(home, run).await?;
-                home.ask(async |client| client.run_answer(run, wait, &answer).await).await?;
+                let answered = home.ask(async |client| client.run_answer(run, wait, &answer).await).await?;
+                if let Some(open) = answered.state.wait().filter(|open| open.answer.is_none()) {
+                    match output.json {
+                        true => output.object(&answered)?,
+                        false => tell_wait(context, run, open)?,
+                    }
+                    return Ok(Exit::Waiting);
+                }
                 return watch(context, home, &waiting, now).await;
             }
             Self::Events { run, after } => events(context, home, run, Cursor(after)).await?,
@@ -231,6 +264,11 @@ async fn show(context: &Context<'_>, home: &mut Home<'_>, run: RunId) -> Result<
     }
     if let Some(wait) = run.state.wait() {
         output.line(format_args!("waits     {} ({})", wait.question, wait.request))?;
+        for call in &wait.calls {
+            let answered = if call.answered { ", answered" } else { "" };
+            let input = output::excerpt(&call.input.to_string(), 100);
+            output.line(format_args!("  {} {} {input}{answered}", call.tool_use_id, call.name))?;
+        }
     }
     output.line(format_args!("session   {} (run {} of it)", run.session, run.no))?;
     output.line(format_args!("adapter   {}, mode {}", run.adapter, run.mode))?;

@@ -299,7 +299,8 @@ impl Screen<'_, '_> {
     /// Puts the run's question to the person, if there is one; else says how to answer it.
     async fn question(&mut self, home: &mut Home<'_>, wait: &Wait) -> Result<Option<Exit>, Fail> {
         let output = self.context.output;
-        if output.is_interactive() {
+        // Whoever executes tools is a program, not whoever looks on.
+        if output.is_interactive() && wait.request != WaitRequest::Tools {
             output.note(format_args!("{YELLOW}?{YELLOW:#} {}", wait.question))?;
             let answer = tokio::select! {
                 answer = ask(self.context, wait) => answer?,
@@ -317,12 +318,23 @@ impl Screen<'_, '_> {
             }
             output.part("\n")?;
         }
-        if !output.json {
-            output.note(format_args!("{YELLOW}waiting{YELLOW:#}: {}", wait.question))?;
-            output.note(format_args!("answer with: {}", how_to_answer(self.run, wait)))?;
-        }
+        tell_wait(self.context, self.run, wait)?;
         Ok(Some(Exit::Waiting))
     }
+}
+
+/// Says what a run waits for, and how it is answered.
+pub(super) fn tell_wait(context: &Context<'_>, run: RunId, wait: &Wait) -> Result<(), Fail> {
+    let output = context.output;
+    if output.json {
+        return Ok(());
+    }
+    output.note(format_args!("{YELLOW}waiting{YELLOW:#}: {}", wait.question))?;
+    for call in wait.calls.iter().filter(|call| !call.answered) {
+        let (name, input) = (&call.name, output::excerpt(&call.input.to_string(), 200));
+        output.note(format_args!("{DIM}· {} calls {name} {input}{DIM:#}", call.tool_use_id))?;
+    }
+    Ok(output.note(format_args!("answer with: {}", how_to_answer(run, wait)))?)
 }
 
 /// How a run has ended, for people.
@@ -335,6 +347,11 @@ fn how_to_answer(run: RunId, wait: &Wait) -> String {
     match wait.request {
         WaitRequest::Input => format!("mainspring run answer {run} TEXT"),
         WaitRequest::Approval => format!("mainspring run answer {run} --allow (or --deny)"),
+        WaitRequest::Tools => {
+            let missing = wait.calls.iter().filter(|call| !call.answered);
+            let results = missing.map(|call| format!(" --tool-result '{}=TEXT'", call.tool_use_id));
+            format!("mainspring run answer {run}{}", results.collect::<String>())
+        }
     }
 }
 
@@ -353,6 +370,11 @@ pub(super) fn exit_of(status: RunStatus) -> Exit {
 
 /// Reads an answer from the terminal; none when there is nobody any more.
 async fn ask(context: &Context<'_>, wait: &Wait) -> Result<Option<Answer>, Fail> {
+    let hint = match wait.request {
+        WaitRequest::Input => "answer",
+        WaitRequest::Approval => "allow? [y/n]",
+        WaitRequest::Tools => return Ok(None),
+    };
     // What was typed before the question was seen is no answer to it.
     if std::io::stdin().is_terminal() {
         rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush)
@@ -360,17 +382,13 @@ async fn ask(context: &Context<'_>, wait: &Wait) -> Result<Option<Answer>, Fail>
     }
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     loop {
-        let hint = match wait.request {
-            WaitRequest::Input => "answer",
-            WaitRequest::Approval => "allow? [y/n]",
-        };
         context.output.part(&format!("{hint}> "))?;
         let Some(line) = lines.next_line().await? else {
             return Ok(None);
         };
         match (wait.request, line.trim().to_lowercase().as_str()) {
             (_, "") => {}
-            (WaitRequest::Input, _) => {
+            (WaitRequest::Input | WaitRequest::Tools, _) => {
                 let input = Value::String(line.trim().to_owned());
                 return Ok(Some(Answer::Input { input }));
             }

@@ -139,6 +139,10 @@ settings! {
         state_value_bytes, number(1, 16 << 20), Limits::default().state_value_bytes;
         /// Keys of state of one run, session or owner.
         state_keys, number(1, 1_000_000), Limits::default().state_keys;
+        /// Client tools of one prompt.
+        client_tools, number(0, 1_000), Limits::default().client_tools;
+        /// Bytes of the client tools of one prompt, as JSON.
+        client_tools_bytes, number(1, 16 << 20), Limits::default().client_tools_bytes;
         /// Bytes of one artifact.
         artifact_bytes, number(1, 1 << 40), Limits::default().artifact_bytes;
         /// Bytes of a file that is imported.

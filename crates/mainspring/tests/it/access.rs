@@ -31,6 +31,7 @@ use Foreign::{Forbidden, NotFound, NotListed, NotStreamed, Nothing, Own, Refused
 /// for theirs.
 const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("adapter_list", "", "", Nothing),
+    ("model_list", "", "", Nothing),
     ("agent_create", "", r#"{"id": "mine"}"#, Own),
     ("agent_delete", "", "", NotFound),
     ("agent_get", "", "", NotFound),
@@ -50,6 +51,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("key_revoke", "", "", NotFound),
     ("metrics", "", "", Nothing),
     ("openapi", "", "", Nothing),
+    ("owner_events", "", "", NotListed),
     ("owner_state_delete", "", "", Own),
     ("owner_state_get", "", "", NotFound),
     ("owner_state_list", "", "", NotListed),
@@ -76,6 +78,12 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("run_state_get", "", "", NotFound),
     ("run_state_list", "", "", NotFound),
     ("run_state_set", "", "1", NotFound),
+    (
+        "session_adopt",
+        "",
+        r#"{"session": {"sessionId": "SESSION"}, "adapter": "agent", "adapterNativeSessionId": "n"}"#,
+        NotFound,
+    ),
     ("session_artifacts", "", "", NotFound),
     ("session_close", "", "", NotFound),
     ("session_compact", "", r#"{"before": "0.0"}"#, NotFound),

@@ -204,7 +204,7 @@ impl World {
     }
 
     pub(crate) async fn bindings(&self, key: &str) -> Vec<Binding> {
-        self.node().kernel().binding_list(&self.me, &session_ref(key).unwrap()).await.unwrap()
+        self.node().kernel().binding_list(&self.me, &session_ref(key).unwrap(), None, None).await.unwrap()
     }
 }
 

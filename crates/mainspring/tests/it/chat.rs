@@ -56,6 +56,27 @@ fn without_a_key_it_says_so_and_talks_asks_and_answers_line_by_line() {
 }
 
 #[test]
+fn a_guest_asks_whoever_serves_it_which_models_there_are() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let config = "[models.main_reasoner]\nprovider = \"scripted\"\nmodel = \"m-7\"\n";
+    std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
+    let (_daemon, _) = serve(dir.path());
+    let mut child = command(dir.path())
+        .current_dir(elsewhere.path())
+        .args(["chat", "-s", "talk"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"/model\nsay hello\n").unwrap();
+    let said = said(child.wait_with_output().unwrap());
+    assert_eq!((said.code, said.out.as_str()), (0, "hello\n"), "{}", said.err);
+    assert!(!said.err.contains("No model is configured"), "{}", said.err);
+    assert!(said.err.contains("/model main_reasoner: scripted/m-7"), "{}", said.err);
+}
+
+#[test]
 fn the_tree_is_branched_undone_and_gone_back_in() {
     let dir = tempfile::tempdir().unwrap();
     let lines = [

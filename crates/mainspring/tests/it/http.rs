@@ -10,6 +10,7 @@ use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
 mod agents;
+mod client_tools;
 mod data;
 mod keys;
 mod tree;

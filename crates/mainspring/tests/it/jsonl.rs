@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cli::command;
 
-mod acp;
+pub(crate) mod acp;
 mod docs;
 mod faults;
 mod golden;
@@ -173,7 +173,7 @@ fn query(request: &str, key: &str, prompt: &str) -> Value {
 }
 
 /// True for a line that ends a query.
-fn is_end(line: &Value) -> bool {
+pub(crate) fn is_end(line: &Value) -> bool {
     line["type"] == "result" || line["type"] == "error"
 }
 

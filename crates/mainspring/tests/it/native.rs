@@ -126,3 +126,41 @@ async fn files_go_with_a_prompt_and_a_run_shows_what_it_may_still_use() {
     let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(shown["budget"]["stepsLeft"], 99, "{shown}");
 }
+
+#[test]
+fn models_are_listed_with_whether_their_keys_are_there_and_never_the_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = "[providers.acme]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\nkey_env = \"ACME_KEY\"\n\
+                  [models.main_reasoner]\nprovider = \"acme\"\nmodel = \"m-1\"\n\
+                  [models.worker]\nprovider = \"openai\"\nmodel = \"gpt-4o\"\n\
+                  [prices.\"m-1\"]\ninput = 2\noutput = 8\n";
+    std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
+    let output = mainspring(dir.path(), &["model", "list", "--json"]);
+    assert!(!holds(&output.stdout) && !holds(&output.stderr));
+    let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [main, worker] = &list["profiles"].as_array().unwrap()[..] else { panic!("{list}") };
+    assert_eq!(
+        [&main["profile"], &main["provider"], &main["model"], &main["key"]],
+        ["main_reasoner", "acme", "m-1", "present"]
+    );
+    assert_eq!((&main["price"]["input"], main["price"].get("asOf")), (&Value::from(2.0), None), "{main}");
+    assert_eq!(worker["key"], "missing");
+    assert!(worker["price"]["asOf"].is_string() && worker["contextTokens"].is_u64(), "{worker}");
+    let provider = |name: &str| {
+        let all = list["providers"].as_array().unwrap();
+        all.iter().find(|one| one["provider"] == name).unwrap().clone()
+    };
+    assert_eq!(
+        (provider("acme")["kind"].as_str(), provider("acme")["key"].as_str()),
+        (Some("openai"), Some("present"))
+    );
+    assert_eq!(provider("ollama")["key"], "not_needed");
+    assert_eq!(provider("scripted")["key"], "not_needed");
+    let shown = mainspring(dir.path(), &["model", "list"]);
+    let (shown, told) = (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(shown.stderr).unwrap());
+    assert!(
+        shown.contains("acme/m-1") && shown.contains("present  unknown  2/8") && shown.contains("2.5/10*"),
+        "{shown}"
+    );
+    assert!(told.contains("[prices] has your own"), "{told}");
+}

@@ -29,6 +29,7 @@ SCRIPTS = [
     "tool nothing; think hm; progress half; usage 3 4 0.5",
     "ask Tea or coffee?; say fine",
     "approve Shall I?; say done",
+    'tool rain {"at":1} | add {"a":1,"b":2}; say dry',
     "fail no luck",
     "fail once no luck; say now",
     "crash",
@@ -46,12 +47,14 @@ def seed():
     runs, waits = [], []
     for number, script in enumerate(SCRIPTS):
         body = {"prompt": script, "session": {"key": f"seed-{number}", "title": script}}
+        if "rain" in script:
+            body["options"] = {"tools": [{"name": "rain", "inputSchema": {"type": "object"}}]}
         wait = {"Prefer": "wait=1" if script == "hang" else "wait=10"}
         answer = requests.post(URL + "/v1/runs", json=body, headers=HEADERS | wait, timeout=30)
         answer.raise_for_status()
         runs.append(answer.json())
         if "wait" in runs[-1]:
-            waits.append((runs[-1]["runId"], runs[-1]["wait"]["waitId"], runs[-1]["wait"]["request"]))
+            waits.append((runs[-1]["runId"], runs[-1]["wait"]))
     sessions = [run["sessionId"] for run in runs] + [f"seed-{number}" for number in range(len(SCRIPTS))]
     messages = []
     for key in ["seed-0", "seed-2"]:
@@ -94,6 +97,8 @@ def seed():
     requests.post(f"{URL}/v1/runs/{failed}/retry", headers=HEADERS, timeout=30).raise_for_status()
     adopted = {"adapter": "agent", "adapterNativeSessionId": "seed"}
     requests.post(f"{URL}/v1/sessions/seed-1/bindings", json=adopted, headers=HEADERS, timeout=30).raise_for_status()
+    adopted |= {"session": {"externalRef": {"kind": "task", "id": "seed"}}, "adapterNativeSessionId": "task"}
+    requests.post(f"{URL}/v1/adopt", json=adopted, headers=HEADERS, timeout=30).raise_for_status()
     # What is invalid once stays so: in the sweep itself this may only ever be refused.
     invalid = f"{URL}/v1/sessions/{BOUND[0]}/bindings/agent"
     requests.delete(invalid, headers=HEADERS, timeout=30).raise_for_status()
@@ -163,6 +168,9 @@ def before_call(context, case, kwargs):
     if operation == "binding_adopt":
         parameters["session"] = SESSIONS[choice % len(SESSIONS)]
         case.body = {"adapter": "agent", "adapterNativeSessionId": f"old-{choice}"}
+    if operation == "session_adopt":
+        task = {"externalRef": {"kind": "task", "id": f"sweep-{choice}"}}
+        case.body = {"session": task, "adapter": "agent", "adapterNativeSessionId": f"task-{choice}"}
     if "message" in parameters or operation in ("session_navigate", "session_fork"):
         parameters["session"] = "seed-0"
     if "message" in parameters:
@@ -179,10 +187,15 @@ def before_call(context, case, kwargs):
         prompt(case, choice, operation)
 
 
-def answer(case, run, wait, request):
+def answer(case, run, wait):
     case.path_parameters["run"] = run
-    kinds = {"input": {"kind": "input", "input": "tea"}, "approval": {"kind": "approval", "decision": "allowed"}}
-    case.body = {"waitId": wait, "answer": kinds[request]}
+    results = [{"toolUseId": call["toolUseId"], "content": {"mm": 0}} for call in wait.get("calls", [])]
+    kinds = {
+        "input": {"kind": "input", "input": "tea"},
+        "approval": {"kind": "approval", "decision": "allowed"},
+        "tools": {"kind": "tools", "results": results},
+    }
+    case.body = {"waitId": wait["waitId"], "answer": kinds[wait["request"]]}
 
 
 def prompt(case, choice, operation):

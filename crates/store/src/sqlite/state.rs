@@ -1,7 +1,8 @@
 //! A run's state as columns, and back.
 
 use mainspring_core::{
-    Answer, AttemptId, CancelReason, Failure, RunState, RunStatus, Time, Wait, WaitId, WaitRequest,
+    Answer, AttemptId, CancelReason, ClientCall, ClientResult, Failure, RunState, RunStatus, Time, Wait,
+    WaitId, WaitRequest,
 };
 use rusqlite::Result;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,10 @@ struct StoredWait {
     question: String,
     expires_at: Option<Time>,
     held: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    calls: Vec<ClientCall>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    results: Vec<ClientResult>,
     resume: Value,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     answer: Option<Answer>,
@@ -44,6 +49,8 @@ impl<'run> StateColumns<'run> {
                     question: wait.question.clone(),
                     expires_at: wait.expires_at,
                     held: wait.held,
+                    calls: wait.calls.clone(),
+                    results: wait.results.clone(),
                     resume: wait.resume.clone(),
                     answer: wait.answer.clone(),
                 })?);
@@ -70,6 +77,8 @@ pub(super) fn state_read(columns: &mut Columns<'_>) -> Result<RunState> {
         question: wait.question,
         expires_at: wait.expires_at,
         held: wait.held,
+        calls: wait.calls,
+        results: wait.results,
         resume: wait.resume,
         answer: wait.answer,
     });

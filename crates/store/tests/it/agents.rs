@@ -5,7 +5,7 @@ use mainspring_kernel::store::{AgentRow, StoreError, Unique};
 
 use crate::fixtures::*;
 
-fn agent(owner: &str, id: &str, version: u32, hash: u8) -> AgentRow {
+pub(crate) fn agent(owner: &str, id: &str, version: u32, hash: u8) -> AgentRow {
     let definition = AgentDefinition {
         description: format!("{hash}"),
         output_schema: Some(serde_json::json!({"type": "object", "default": null})),

@@ -158,8 +158,22 @@ fn every_state() -> Vec<RunState> {
         question: "which \"one\"?".into(),
         expires_at: held.then_some(NOW),
         held,
+        calls: vec![],
+        results: vec![],
         resume: json!({"call": ["t1", null, 1.5]}),
         answer: held.then(|| Answer::Input { input: serde_json::json!("yes") }),
+    };
+    let call = ClientCall {
+        tool_use_id: "t1".into(),
+        name: "rain".into(),
+        input: json!({"at": 1.5}),
+        answered: true,
+    };
+    let result = ClientResult { tool_use_id: "t1".into(), content: json!({"mm": 3}), is_error: true };
+    let calls = Wait {
+        calls: vec![call.clone(), ClientCall { tool_use_id: "t2".into(), answered: false, ..call }],
+        results: vec![result],
+        ..wait(WaitRequest::Tools, false)
     };
     let error = || Failure::new("timeout", "took too long");
     vec![
@@ -169,6 +183,7 @@ fn every_state() -> Vec<RunState> {
         RunState::Running { attempt },
         RunState::WaitingInput { attempt, wait: wait(WaitRequest::Input, true) },
         RunState::WaitingApproval { attempt, wait: wait(WaitRequest::Approval, false) },
+        RunState::WaitingInput { attempt, wait: calls },
         RunState::Cancelling { attempt, reason: CancelReason::Superseded },
         RunState::Succeeded {},
         RunState::Failed { error: error() },
@@ -362,11 +377,18 @@ async fn bindings_are_read_as_they_were_written_the_newest_first() {
         let mut all = vec![row_session(session(1))];
         all.extend(rows);
         commit(store, fence, all, vec![]).await.unwrap();
-        let read = async |adapter, limit| store.bindings(session_id(1), adapter, limit).await.unwrap();
+        let read = async |adapter, limit| store.bindings(session_id(1), adapter, None, limit).await.unwrap();
         assert_eq!(read(None, 9).await, [new.clone(), old.clone(), other.clone()], "{name}");
-        assert_eq!(read(Some("acp"), 1).await, [new], "{name}");
-        assert_eq!(read(Some("pi"), 9).await, [other], "{name}");
+        assert_eq!(read(Some("acp"), 1).await, [new.clone()], "{name}");
+        assert_eq!(read(Some("pi"), 9).await, [other.clone()], "{name}");
+        let after = async |adapter, generation, limit| {
+            store.bindings(session_id(1), None, Some((adapter, generation)), limit).await.unwrap()
+        };
+        assert_eq!(after("acp", 3, 1).await, [new], "{name}");
+        assert_eq!(after("acp", 2, 9).await, [old, other.clone()], "{name}");
+        assert_eq!(after("acp", 1, 9).await, [other], "{name}");
+        assert_eq!(after("pi", 1, 9).await, [], "{name}");
         assert_eq!(read(Some("none"), 9).await, [], "{name}");
-        assert_eq!(store.bindings(session_id(2), None, 9).await.unwrap(), [], "{name}");
+        assert_eq!(store.bindings(session_id(2), None, None, 9).await.unwrap(), [], "{name}");
     }
 }

@@ -8,6 +8,7 @@ use mainspring_kernel::store::{Row, SessionRef, StateAt, StatePlace, StateRow, S
 use mainspring_store::SCHEMA_VERSION;
 use rusqlite::Connection;
 
+use crate::agents::agent;
 use crate::digests::digest;
 use crate::fixtures::*;
 use crate::steps::step;
@@ -19,6 +20,11 @@ const RELEASED: &[&str] = &[
     include_str!("../../migrations/0004_trees.sql"),
     include_str!("../../migrations/0005_retention.sql"),
     include_str!("../../migrations/0006_data.sql"),
+    include_str!("../../migrations/0007_steps.sql"),
+    include_str!("../../migrations/0008_bindings.sql"),
+    include_str!("../../migrations/0009_steering.sql"),
+    include_str!("../../migrations/0010_digests.sql"),
+    include_str!("../../migrations/0011_budgets.sql"),
 ];
 
 /// A database as the version that knew these migrations made it, with what `fill` puts into it.
@@ -58,7 +64,7 @@ async fn bindings_from_before_they_said_how_they_were_made_were_not_reconstructe
     );
     database_of(folder.path(), &RELEASED[..6], &fill);
     let store = sqlite_open(folder.path());
-    let found = store.bindings(session_id(1), None, 9).await.unwrap();
+    let found = store.bindings(session_id(1), None, None, 9).await.unwrap();
     let shown: Vec<_> =
         found.iter().map(|binding| (binding.id, binding.generation, binding.reconstructed)).collect();
     assert_eq!(shown, [(binding_id(1), 2, false)]);
@@ -210,4 +216,27 @@ async fn a_run_from_before_there_were_steps_steering_digests_and_budgets_has_non
     assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(merged));
     assert_eq!(store.steps(run_id(1)).await.unwrap(), [step]);
     assert_eq!(store.digest(session_id(1), point(1, 3)).await.unwrap(), Some(digest));
+}
+
+#[tokio::test]
+async fn owners_from_before_they_could_make_agents_have_made_none_and_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let fill = format!(
+        "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
+           metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
+         VALUES (x'{}', '{OWNER}', 'coder@2', 'open', 'chat', 'native', '{{}}', 1, 0, 0, 0)",
+        hex(session_id(1).as_bytes()),
+    );
+    database_of(folder.path(), &RELEASED[..11], &fill);
+    let store = sqlite_open(folder.path());
+    let check = store.check(true).await.unwrap();
+    assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
+    let kept = store.session_load(session_id(1)).await.unwrap().unwrap().session;
+    assert_eq!(kept.agent_definition, "coder@2", "what a session follows is as it was");
+    assert_eq!(store.agent_page(OWNER, None, 9).await.unwrap(), []);
+    assert_eq!(store.agent_find(OWNER, "coder", Some(2)).await.unwrap(), None);
+    let made = agent(OWNER, "coder", 2, 1);
+    assert_eq!(store.agent_write(&made).await, Ok(true));
+    assert_eq!(store.agent_find(OWNER, "coder", None).await.unwrap(), Some(made));
+    assert_eq!(store.agent_count(OWNER).await, Ok(1));
 }

@@ -189,6 +189,22 @@ impl Dice {
         })
     }
 
+    /// A binding of session `of`. Which session, adapter and generation it is of never changes; whether it is active and
+    /// what its runtime calls it does, and may be taken.
+    fn binding(&mut self, of: u64) -> Binding {
+        use BindingStatus::{Active, Closed, Invalid, Stale};
+        let (adapter, generation) = (self.roll(2), 1 + self.roll(3));
+        let status = [Active, Stale, Invalid, Closed][usize::try_from(self.roll(4)).unwrap()];
+        let name = ["acp", "pi"][usize::try_from(adapter).unwrap()];
+        let n = of * 100 + adapter * 10 + generation;
+        Binding {
+            native: self.chance(70).then(|| format!("native-{}", self.roll(20))),
+            stands_at: self.chance(50).then(|| message_id(self.roll(9))),
+            updated_at: NOW.plus(self.roll(9)),
+            ..binding(n, of, name, u32::try_from(generation).unwrap(), status)
+        }
+    }
+
     fn event(&mut self) -> NewEvent {
         let (n, pos) = (self.roll(1000), self.roll(50));
         NewEvent { pos, run: self.chance(70).then(|| run_id(self.roll(RUNS))), ..progress(n) }
@@ -224,6 +240,8 @@ async fn everything(store: &dyn Store) -> Vec<String> {
         all.push(format!("before {n} {:?}", store.event_before(id, Cursor(200)).await));
         all.push(format!("tree {n} {:?}", store.tree_page(id, None, EVERYTHING).await));
         all.push(format!("roots {n} {:?}", store.children(id, None, 2).await));
+        all.push(format!("bindings {n} {:?}", store.bindings(id, None, None, EVERYTHING).await));
+        all.push(format!("bindings {n} of pi {:?}", store.bindings(id, Some("pi"), Some(("pi", 3)), 2).await));
         all.push(format!("forks {n} {:?}", store.session_forks(id).await));
         all.push(format!("key {n} {:?}", store.session_find(OWNER, &SessionRef::Key(format!("k{n}"))).await));
         for at in
@@ -406,6 +424,10 @@ async fn drive(seed: u64) {
                         let made_at = NOW.plus(steps.roll(9));
                         rows.push(Row::Digest(Box::new(Digest { made_at, ..digest })));
                     }
+                }
+                let there = memory.session_load(session_id(of)).await.unwrap().is_some();
+                if there && steps.chance(30) {
+                    rows.push(Row::Binding(Box::new(steps.binding(of))));
                 }
                 let mut events: Vec<NewEvent> = (0..dice.roll(3)).map(|_| dice.event()).collect();
                 for event in &mut events {

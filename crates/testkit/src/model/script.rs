@@ -145,7 +145,9 @@ fn act(reply: Reply, command: &Command) -> Reply {
             ..Tokens::default()
         }),
         Command::Sleep(millis) => reply.and(Act::Rest(*millis)),
-        Command::Tool { name, input } => reply.and_tool(name, input.clone()),
+        Command::Tools(calls) => {
+            calls.iter().fold(reply, |reply, call| reply.and_tool(&call.name, call.input.clone()))
+        }
         Command::Ask(question) => reply.and_tool("ask_person", json!({"question": question})),
         Command::Approve(question) => {
             reply.and_tool("ask_person", json!({"question": question, "approval": true}))
@@ -176,7 +178,7 @@ fn fail(reply: Reply, message: &str) -> Reply {
 /// The script in parts, each ending with the tools it calls.
 fn parts(commands: &[Command]) -> Vec<&[Command]> {
     let calls =
-        |command: &Command| matches!(command, Command::Tool { .. } | Command::Ask(_) | Command::Approve(_));
+        |command: &Command| matches!(command, Command::Tools(_) | Command::Ask(_) | Command::Approve(_));
     let mut parts = vec![];
     let mut rest = commands;
     while !rest.is_empty() {

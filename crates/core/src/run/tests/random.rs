@@ -23,6 +23,14 @@ const COMMANDS: &[&str] = &[
     "ask approval w2",
     "ask approval w2 held",
     "ask a1 input",
+    "ask tools w3",
+    "ask tools w3 held",
+    "give w3 t1",
+    "give w3 t1",
+    "give w3 t1 other",
+    "give w3 t2",
+    "give w3 t2",
+    "give w3 t9",
     "lapse",
     "lapse a1",
     "input",
@@ -165,10 +173,39 @@ fn check_state(world: &World) -> Result<(), TestCaseError> {
     let count = |kinds: [&str; 2]| events.iter().filter(|body| kinds.contains(&body.kind())).count();
     let asked = count(["input.requested", "approval.requested"]);
     let closed = count(["input.provided", "approval.resolved"]);
+    let open = run.state.wait().filter(|wait| wait.answer.is_none());
     prop_assert_eq!(
         asked - closed,
-        usize::from(run.state.wait().is_some_and(|wait| wait.answer.is_none())),
+        usize::from(open.is_some_and(|wait| wait.request != WaitRequest::Tools)),
         "a wait closes once, with its run"
     );
+    check_results(world)
+}
+
+/// What is true of each wait for results: a call has one at most, and the wait closes once they are there or nobody
+/// waits for them any more.
+fn check_results(world: &World) -> Result<(), TestCaseError> {
+    let mut given: Option<(Vec<&str>, bool)> = None;
+    for body in &world.events {
+        match (body, &mut given) {
+            (Body::ToolsRequested { .. }, given) => *given = Some((vec![], false)),
+            (Body::ToolsProvided { results, .. }, Some((ids, closed))) => {
+                prop_assert!(!*closed, "results came for what was closed");
+                ids.extend(results.iter().flatten().map(|result| result.tool_use_id.as_str()));
+                *closed = results.is_none() || ids.len() == 2;
+            }
+            _ => {}
+        }
+    }
+    if let Some((mut ids, closed)) = given {
+        let count = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        prop_assert_eq!(ids.len(), count, "a call has two results");
+        let wait = world.run.state.wait().filter(|wait| wait.request == WaitRequest::Tools);
+        if let Some(wait) = wait {
+            prop_assert_eq!(wait.answer.is_some(), closed);
+        }
+    }
     Ok(())
 }

@@ -189,12 +189,19 @@ impl Talk<'_, '_> {
                 &json!({"type": "question", "runId": run, "waitId": wait.id, "request": kind, "question": question}),
             )?;
         }
+        let prompt = match wait.request {
+            WaitRequest::Input => "answer › ",
+            WaitRequest::Approval => "allow? y/n › ",
+            WaitRequest::Tools => {
+                let names: Vec<&str> = wait.calls.iter().map(|call| call.name.as_str()).collect();
+                let names = names.join(", ");
+                self.screen
+                    .note(&format!("waits for whoever declared the tools {names}; Ctrl-C stops it"))?;
+                return Ok(None);
+            }
+        };
         self.screen.question(&wait.question)?;
         loop {
-            let prompt = match wait.request {
-                WaitRequest::Input => "answer › ",
-                WaitRequest::Approval => "allow? y/n › ",
-            };
             let ask = Ask { prompt, style: YELLOW, answer: true };
             let read = tokio::select! {
                 read = self.input.line(ask) => read?,
@@ -339,7 +346,7 @@ fn answer_of(request: WaitRequest, line: &str) -> Option<Answer> {
         (WaitRequest::Input, _) => Some(Answer::Input { input: Value::String(line.to_owned()) }),
         (WaitRequest::Approval, "y" | "yes") => Some(Answer::Approval { decision: Approval::Allowed }),
         (WaitRequest::Approval, "n" | "no") => Some(Answer::Approval { decision: Approval::Denied }),
-        (WaitRequest::Approval, _) => None,
+        (WaitRequest::Approval | WaitRequest::Tools, _) => None,
     }
 }
 

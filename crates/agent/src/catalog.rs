@@ -1,0 +1,38 @@
+//! What the native runtime knows, told to the kernel: the definitions that are everybody's, and the models.
+
+use std::sync::Arc;
+
+use mainspring_core::{AgentDefinition, ModelList};
+use mainspring_kernel::agents::Catalog;
+
+use crate::definition::{Definition, Definitions};
+use crate::models::Models;
+
+/// What the native runtime knows.
+#[derive(Debug, Clone)]
+pub struct NativeCatalog {
+    definitions: Arc<Definitions>,
+    models: Models,
+}
+
+impl NativeCatalog {
+    /// What is known of these.
+    pub fn new(definitions: Arc<Definitions>, models: Models) -> Self {
+        Self { definitions, models }
+    }
+}
+
+impl Catalog for NativeCatalog {
+    fn shared(&self) -> Vec<AgentDefinition> {
+        let well = self.definitions.list().into_iter().filter_map(|one| one.definition.ok());
+        well.map(|definition| definition.described()).collect()
+    }
+
+    fn check(&self, definition: &AgentDefinition) -> Result<(), String> {
+        Definition::new(definition.clone()).map(drop)
+    }
+
+    fn models(&self) -> ModelList {
+        self.models.list()
+    }
+}

@@ -1,0 +1,86 @@
+//! Answers to waiting runs.
+
+use mainspring_core::wait::is_given;
+use mainspring_core::{Answer, Body, ClientResult, Cursor, Refusal, Run, RunId, SessionId, WaitId};
+
+use super::runs::{check_size, json_size};
+use super::{Caller, Kernel, Shared};
+use crate::actor::Command;
+use crate::adapter::EarlierCalls;
+use crate::error::Error;
+use crate::store::StoreError;
+
+impl Kernel {
+    /// Answers a waiting run. The same result of a tool again changes nothing, also once the run has gone on.
+    pub async fn run_answer(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        wait: WaitId,
+        answer: Answer,
+    ) -> Result<Run, Error> {
+        let session = self.run_changed(caller, run).await?;
+        let Answer::Tools { results } = &answer else {
+            return self.shared.call(session, |reply| Command::Answer(run, wait, answer, reply)).await;
+        };
+        let results = results.clone();
+        if results.is_empty() {
+            return Err(Error::Invalid("give at least one result".into()));
+        }
+        let limit = self.shared.options.limits.prompt_bytes;
+        check_size("the tool results together", json_size(Some(&results)), limit)?;
+        match self.shared.call(session, |reply| Command::Answer(run, wait, answer, reply)).await {
+            Err(Error::Refused(not_waiting @ Refusal::NotWaiting { .. })) => {
+                self.given_before(session, run, wait, &results, not_waiting).await?;
+                self.run_get(caller, run).await
+            }
+            answered => answered,
+        }
+    }
+
+    /// Whoever did not hear that results were taken sends them again, when the run has long gone on.
+    async fn given_before(
+        &self,
+        session: SessionId,
+        run: RunId,
+        wait: WaitId,
+        results: &[ClientResult],
+        not_waiting: Refusal,
+    ) -> Result<(), Error> {
+        let earlier = self.shared.earlier_calls(session, run).await?;
+        let given = || earlier.given.iter().filter(|(by, _)| *by == wait).map(|(_, result)| result);
+        for result in results {
+            if !is_given(given(), result)? {
+                return Err(not_waiting.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// What the events of a run say of its tool calls; nothing of those that were pruned.
+    pub(crate) async fn earlier_calls(&self, session: SessionId, run: RunId) -> Result<EarlierCalls, Error> {
+        let (mut earlier, mut after) = (EarlierCalls::default(), Cursor::START);
+        loop {
+            let page = match self.store.events_after(session, Some(run), after, 500).await {
+                Err(StoreError::Pruned(floor)) if floor.cursor > after => {
+                    after = floor.cursor;
+                    continue;
+                }
+                page => page?,
+            };
+            let Some(last) = page.last() else { return Ok(earlier) };
+            after = last.cursor;
+            for event in page {
+                match event.body {
+                    Body::ToolStarted { tool_use_id, .. } => drop(earlier.begun.insert(tool_use_id)),
+                    Body::ToolsProvided { wait_id, results } => {
+                        earlier.given.extend(results.into_iter().flatten().map(|result| (wait_id, result)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
