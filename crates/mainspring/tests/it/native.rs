@@ -158,6 +158,9 @@ fn models_are_listed_with_whether_their_keys_are_there_and_never_the_keys() {
     assert_eq!(provider("scripted")["key"], "not_needed");
     let shown = mainspring(dir.path(), &["model", "list"]);
     let (shown, told) = (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(shown.stderr).unwrap());
-    assert!(shown.contains("acme/m-1") && shown.contains("present  unknown  2/8") && shown.contains("2.5/10*"), "{shown}");
+    assert!(
+        shown.contains("acme/m-1") && shown.contains("present  unknown  2/8") && shown.contains("2.5/10*"),
+        "{shown}"
+    );
     assert!(told.contains("[prices] has your own"), "{told}");
 }
