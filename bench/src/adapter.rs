@@ -99,4 +99,6 @@ impl Adapter for Agent {
     async fn kill(&self, _attempt: AttemptId) -> Death {
         Death::Proven
     }
+
+    fn forget(&self, _native: &str) {}
 }

@@ -6,19 +6,26 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use agent_client_protocol::v1::schema::ContentBlock;
-use mainspring_core::{Block, Failure, Message, Mode, Run};
-use mainspring_kernel::adapter::AttemptHandle;
-use mainspring_kernel::policy::Permissions;
+use mainspring_core::{Failure, Mode, Run, Usage};
+use mainspring_kernel::adapter::{AttemptHandle, End};
+use mainspring_kernel::policy::{Permissions, Rule};
 use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::driver::{Dialect, Ground, Lost, Turn, Turned};
 use crate::process::Launch;
 
+mod client;
+mod files;
+mod mcp;
+mod prompt;
+mod terminal;
 mod turn;
 mod wire;
 mod worker;
+use client::Offer;
+pub use mcp::McpServer;
+use prompt::Piece;
 use turn::Play;
 use wire::CallError;
 use worker::{Choice, Worker};
@@ -32,24 +39,28 @@ pub struct AcpOptions {
     pub act_mode: Option<String>,
     /// The agent's mode for runs that may only answer.
     pub ask_mode: Option<String>,
+    /// The MCP servers that its sessions get, by name, or why one cannot be used.
+    pub mcp: Vec<(String, Result<McpServer, String>)>,
 }
 
 /// The Agent Client Protocol, version 1.
 pub(crate) struct Acp {
     options: AcpOptions,
+    offer: Offer,
     /// What native sessions have cost so far, as their agents say.
     costs: Mutex<HashMap<String, f64>>,
 }
 
 impl Acp {
-    pub(crate) fn new(options: AcpOptions) -> Self {
-        Self { options, costs: Mutex::default() }
+    /// For agents that are offered what `rules` let happen.
+    pub(crate) fn new(options: AcpOptions, rules: &[Rule]) -> Self {
+        Self { options, offer: Offer::of(rules), costs: Mutex::default() }
     }
 }
 
 impl Dialect for Acp {
     type Worker = Worker;
-    type Prompt = Vec<ContentBlock>;
+    type Prompt = Vec<Piece>;
 
     const PINNED: bool = false;
     const STEERS: bool = false;
@@ -60,23 +71,33 @@ impl Dialect for Acp {
     }
 
     async fn prompt(&self, attempt: &AttemptHandle) -> Result<Self::Prompt, Failure> {
-        blocks(&attempt.assignment().prompt)
+        prompt::pieces(attempt, &attempt.assignment().prompt).await
     }
 
     async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
-        Worker::start(launch, self.options.auth_method.as_deref(), ground).await
+        Worker::start(launch, self.options.auth_method.as_deref(), self.offer, ground).await
     }
 
     async fn open(&self, worker: &Worker, cwd: &Path) -> Result<String, Failure> {
-        worker.open(cwd).await
+        let servers = mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities)?;
+        worker.open(cwd, &servers).await
     }
 
     async fn resume(&self, worker: &Worker, native: &str, cwd: &Path) -> Result<(), Lost> {
-        worker.resume(native, cwd).await.map_err(|error| match error {
-            CallError::Gone => Lost::Gone,
-            // One that is no failure of the connection means that the agent does not know it any more.
-            error => Lost::Unknown(error.to_string()),
-        })
+        let servers =
+            mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities).map_err(Lost::Refused)?;
+        worker.resume(native, cwd, &servers).await.map_err(lost)
+    }
+
+    async fn fork(&self, worker: &Worker, native: &str, cwd: &Path) -> Result<String, Lost> {
+        let servers =
+            mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities).map_err(Lost::Refused)?;
+        worker.fork(native, cwd, &servers).await.map_err(lost)
+    }
+
+    async fn close(&self, worker: &Worker, native: &str) {
+        self.costs.lock().remove(native);
+        worker.close(native).await;
     }
 
     async fn choose(
@@ -103,8 +124,15 @@ impl Dialect for Acp {
             true => Some(0.0),
             false => self.costs.lock().get(&native).copied(),
         };
-        let told = turn.preface.as_deref().map(ContentBlock::from);
-        let prompt = told.into_iter().chain(prompt).collect();
+        let blocks = match prompt::blocks(prompt, &turn.worker.capabilities.prompt_capabilities) {
+            Ok(blocks) => blocks,
+            // The agent has heard nothing of it.
+            Err(error) => {
+                return Turned::Ended(End::Failed { error, retryable: false, usage: Usage::default() });
+            }
+        };
+        let told = turn.preface.as_deref().map(prompt::text_block);
+        let prompt = told.into_iter().chain(blocks).collect();
         let (turned, cost) = Play::new(turn, cost_before).play(prompt).await;
         if let Some(cost) = cost {
             self.costs.lock().insert(native, cost);
@@ -117,18 +145,10 @@ impl Dialect for Acp {
     }
 }
 
-/// The prompt as the agent gets it.
-fn blocks(prompt: &Message) -> Result<Vec<ContentBlock>, Failure> {
-    prompt
-        .content
-        .iter()
-        .filter_map(|block| match block {
-            Block::Text { text } => Some(Ok(ContentBlock::from(text.as_str()))),
-            Block::Attachment { .. } => Some(Err(Failure::new(
-                "adapter_incompatible",
-                "attachments cannot be handed to this agent; put the file's path into the prompt instead",
-            ))),
-            _ => None,
-        })
-        .collect()
+/// An error that is no failure of the connection means that the agent does not know the session any more.
+fn lost(error: CallError) -> Lost {
+    match error {
+        CallError::Gone => Lost::Gone,
+        error => Lost::Unknown(error.to_string()),
+    }
 }

@@ -14,23 +14,28 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, Failure, Fidelity, Time};
+use mainspring_core::{ArtifactRole, AttemptId, Binding, Failure, Fidelity, Time};
 use mainspring_kernel::adapter::{
-    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
+    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, NewArtifact, Record,
     RestartBehavior,
 };
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::policy::Rules;
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 
 use crate::pool::{Home, Lease, Pool, PoolOptions, Spot, Worker as _};
-use crate::process::{self, Launch, check_folder};
+use crate::process::{self, Launch, Log, check_folder};
 
 mod dialect;
+mod files;
+mod natives;
 mod preface;
 mod turn;
-pub use dialect::AgentOptions;
 pub(crate) use dialect::{Agent, Dialect, Ground, Lost, Turn, gone, with_last_words};
+pub use dialect::{AgentOptions, KeepLog};
+pub(crate) use files::attached;
+use natives::Natives;
 use preface::Preface;
 pub(crate) use turn::{Questions, Turned, Voice, excerpt};
 
@@ -39,12 +44,13 @@ const PATH: usize = 500;
 
 /// Drives one agent, in as many processes as are needed.
 pub(crate) struct Driver<D: Dialect> {
-    dialect: D,
+    dialect: Arc<D>,
     options: AgentOptions,
     pool: Pool<D::Worker>,
     ground: Ground,
     /// The workers of the attempts that are under way, and the native sessions they prompt.
     live: Mutex<HashMap<AttemptId, Live<D::Worker>>>,
+    natives: Natives,
     /// Whether the agent takes up sessions, once one has been started.
     resumes: Mutex<Option<bool>>,
 }
@@ -52,6 +58,18 @@ pub(crate) struct Driver<D: Dialect> {
 struct Live<W> {
     worker: Arc<W>,
     native: Option<String>,
+    /// The native session that the worker served before.
+    before: Option<String>,
+}
+
+/// How a native session came to be what it is.
+enum Start {
+    /// It was taken up.
+    Resumed,
+    /// It goes on from where another stood.
+    Forked,
+    /// It is new, and is told this first.
+    Opened(Preface),
 }
 
 /// Why an attempt does not go on.
@@ -80,26 +98,42 @@ impl<D: Dialect> Driver<D> {
         Self {
             pool: Pool::new(pool, clock.clone(), Tasks::default()),
             ground: Ground { tasks: Tasks::default(), clock, ignored: Arc::default() },
-            dialect,
+            dialect: Arc::new(dialect),
             options,
             live: Mutex::default(),
+            natives: Natives::default(),
             resumes: Mutex::default(),
         }
     }
 
-    async fn run(&self, attempt: &AttemptHandle) -> Result<End, Stop> {
+    /// Executes an attempt; whose log it is, is in `log` as soon as there is a process.
+    async fn run(&self, attempt: &AttemptHandle, log: &Mutex<Option<Log>>) -> Result<End, Stop> {
         let about = attempt.assignment();
         let cwd = about.run.options.cwd.as_ref().map_or_else(|| self.options.cwd.clone(), PathBuf::from);
         check_folder(&cwd).map_err(|error| refused("invalid_request", error.to_string()))?;
         let prompt = self.dialect.prompt(attempt).await.map_err(|failure| Stop::Failed(failure, false))?;
         let bound = about.binding.as_ref().and_then(|binding| binding.native.clone());
+        // While it is held, nobody forks it.
+        let _held = match &bound {
+            Some(native) => tokio::select! {
+                held = self.natives.hold(native) => Some(held),
+                () = attempt.cancelled() => return Err(Stop::Cancelled),
+            },
+            None => None,
+        };
+        let origin = match bound {
+            Some(_) => None,
+            None => attempt.origin().await?,
+        };
 
         let permissions = self.options.permissions.of_mode(about.run.mode);
         let spot = Spot { cwd: cwd.clone(), arguments: self.dialect.arguments(permissions) };
-        let lease = self.lease(attempt, &spot, bound.as_deref()).await?;
+        let near = bound.as_deref().or_else(|| origin.as_ref()?.native.as_deref());
+        let lease = self.lease(attempt, &spot, near, log).await?;
         let worker = lease.worker();
-        self.live.lock().insert(attempt.id(), Live { worker: worker.clone(), native: None });
-        match self.play(attempt, &lease, &cwd, bound, prompt).await {
+        let before = lease.home.as_ref().map(|home| home.native.clone());
+        self.live.lock().insert(attempt.id(), Live { worker: worker.clone(), native: None, before });
+        match self.play(attempt, &lease, &cwd, (bound, origin), prompt).await {
             Ok((native, Turned::Ended(end))) => {
                 let only = !worker.resumes();
                 lease.release(Some(Home { native, only }));
@@ -127,12 +161,12 @@ impl<D: Dialect> Driver<D> {
         attempt: &AttemptHandle,
         lease: &Lease<D::Worker>,
         cwd: &Path,
-        bound: Option<String>,
+        from: (Option<String>, Option<Binding>),
         prompt: D::Prompt,
     ) -> Result<(String, Turned), Stop> {
         let worker = lease.worker();
-        let session = self.session(attempt, lease, cwd, bound);
-        let (native, preface) = self.in_time(attempt, &*worker, session).await?;
+        let session = self.session(attempt, lease, cwd, from);
+        let (native, start) = self.in_time(attempt, &*worker, session).await?;
         let run = &attempt.assignment().run;
         let model = run.options.model.as_ref().or(self.options.model.as_ref());
         let choices = async {
@@ -143,12 +177,12 @@ impl<D: Dialect> Driver<D> {
 
         let standing = self.options.permissions.of_mode(run.mode).standing(attempt);
         let granted = standing.iter().cloned().map(|grant| Record::Granted(Box::new(grant)));
-        let opened = match &preface {
-            None => Record::Resumed,
-            Some(preface) => Record::Opened {
+        let opened = match &start {
+            Start::Resumed => Record::Resumed,
+            Start::Forked | Start::Opened(_) => Record::Opened {
                 native: Some(native.clone()),
                 fidelity: fidelity(worker.resumes()),
-                reconstructed: preface.reconstructed,
+                reconstructed: matches!(&start, Start::Opened(preface) if preface.reconstructed),
             },
         };
         attempt.record(granted.chain([opened]).collect()).await?;
@@ -164,8 +198,18 @@ impl<D: Dialect> Driver<D> {
             worker,
             native: &native,
             standing,
-            opened: preface.is_some(),
-            preface: preface.and_then(|preface| preface.text),
+            rules: Arc::new(Rules::of_mode(&self.options.rules, run.mode)),
+            launch: Launch {
+                env: vec![],
+                pass_env: vec![],
+                ..self.launch(attempt.id(), &Spot { cwd: cwd.to_owned(), ..Spot::default() })
+            },
+            ground: &self.ground,
+            opened: matches!(start, Start::Opened(_)),
+            preface: match start {
+                Start::Opened(preface) => preface.text,
+                Start::Resumed | Start::Forked => None,
+            },
         };
         let turned = self.dialect.play(turn, prompt).await;
         Ok((native, turned))
@@ -192,9 +236,11 @@ impl<D: Dialect> Driver<D> {
         attempt: &AttemptHandle,
         spot: &Spot,
         native: Option<&str>,
+        log: &Mutex<Option<Log>>,
     ) -> Result<Lease<D::Worker>, Stop> {
         let start = async || {
             let launch = self.launch(attempt.id(), spot);
+            *log.lock() = Some(launch.log.clone());
             let until = self.deadline();
             tokio::select! {
                 started = self.dialect.start(&launch, &self.ground) => started,
@@ -215,28 +261,41 @@ impl<D: Dialect> Driver<D> {
         })?;
         let lease =
             lease.ok_or_else(|| refused("adapter_unavailable", "mainspring is shutting down".into()))?;
-        *self.resumes.lock() = Some(lease.worker().resumes());
+        let worker = lease.worker();
+        *self.resumes.lock() = Some(worker.resumes());
+        // One that was there before has written for others.
+        if log.lock().is_none() {
+            worker.process().log().begin();
+            *log.lock() = Some(worker.process().log().clone());
+        }
         Ok(lease)
     }
 
-    /// The native session: the one that is bound, or a new one with what it is told first.
+    /// The native session: the one that is bound, a fork of the one that stands where the run begins, or a new one with
+    /// what it is told first.
     async fn session(
         &self,
         attempt: &AttemptHandle,
         lease: &Lease<D::Worker>,
         cwd: &Path,
-        bound: Option<String>,
-    ) -> Result<(String, Option<Preface>), Stop> {
+        (bound, origin): (Option<String>, Option<Binding>),
+    ) -> Result<(String, Start), Stop> {
         let worker = lease.worker();
         if let Some(native) = bound {
             if lease.home.as_ref().is_some_and(|home| home.native == native) {
-                return Ok((native, None));
+                return Ok((native, Start::Resumed));
             }
             return match self.dialect.resume(&worker, &native, cwd).await {
-                Ok(()) => Ok((native, None)),
+                Ok(()) => Ok((native, Start::Resumed)),
                 Err(Lost::Gone) => Err(Stop::Failed(gone(&*worker), true)),
                 Err(Lost::Unknown(reason)) => Err(Stop::Stale(reason)),
+                Err(Lost::Refused(failure)) => Err(Stop::Failed(failure, false)),
             };
+        }
+        if let Some(origin) = origin.filter(|_| worker.forks())
+            && let Some(native) = self.fork(attempt, &worker, &origin, cwd).await?
+        {
+            return Ok((native, Start::Forked));
         }
         let path = attempt.path(PATH).await?;
         let preface = Preface::of(attempt.assignment().run.options.system_prompt.as_deref(), &path);
@@ -244,7 +303,36 @@ impl<D: Dialect> Driver<D> {
             let again = failure.code == "transport_interruption";
             Stop::Failed(failure, again)
         })?;
-        Ok((native, Some(preface)))
+        Ok((native, Start::Opened(preface)))
+    }
+
+    /// A fork of the native session of `origin`; none if that goes on meanwhile, or the agent knows it no more.
+    async fn fork(
+        &self,
+        attempt: &AttemptHandle,
+        worker: &D::Worker,
+        origin: &Binding,
+        cwd: &Path,
+    ) -> Result<Option<String>, Stop> {
+        let native = origin.native.as_deref().unwrap_or_default();
+        let Some(_held) = self.natives.try_hold(native) else { return Ok(None) };
+        // What was read of it before nobody could use it may be over.
+        if attempt.origin().await?.is_none_or(|now| now.id != origin.id) {
+            return Ok(None);
+        }
+        match self.dialect.fork(worker, native, cwd).await {
+            Ok(forked) => Ok(Some(forked)),
+            Err(Lost::Gone) => Err(Stop::Failed(gone(worker), true)),
+            Err(Lost::Refused(failure)) => Err(Stop::Failed(failure, false)),
+            Err(Lost::Unknown(reason)) => {
+                tracing::info!(
+                    reason,
+                    native,
+                    "a native session could not be forked; another one is told of the path"
+                );
+                Ok(None)
+            }
+        }
     }
 
     /// Bounds what is to happen before the agent works: by time, by a cancellation, by the agent's end.
@@ -287,6 +375,32 @@ impl<D: Dialect> Driver<D> {
             grace: options.stop_grace,
             scope: options.scope.clone(),
             name: attempt.to_string(),
+            log: Log::new(self.secrets()),
+        }
+    }
+
+    /// What the agent's environment holds that is nobody else's to see.
+    fn secrets(&self) -> impl Iterator<Item = (String, String)> {
+        let options = &self.options;
+        let passed =
+            options.pass_env.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
+        options.env.iter().cloned().chain(passed)
+    }
+
+    /// Keeps what the agent has written to its standard error as an artifact of the attempt.
+    async fn keep_log(&self, attempt: &AttemptHandle, log: &Log) {
+        let text = log.text();
+        if text.trim().is_empty() {
+            return;
+        }
+        let new = NewArtifact {
+            kind: "log".into(),
+            role: ArtifactRole::Log,
+            name: Some("stderr.log".into()),
+            mime_type: Some("text/plain".into()),
+        };
+        if let Err(error) = attempt.artifact(new, &mut text.as_bytes()).await {
+            tracing::warn!(%error, attempt = %attempt.id(), "what an agent wrote to its standard error is lost");
         }
     }
 }
@@ -344,7 +458,18 @@ impl<D: Dialect> Adapter for Driver<D> {
     }
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
-        let ended = Box::pin(self.run(&attempt)).await;
+        let log = Mutex::default();
+        let ended = Box::pin(self.run(&attempt, &log)).await;
+        let failed = match &ended {
+            Ok(end) => matches!(end, End::Failed { .. }),
+            Err(stop) => matches!(stop, Stop::Failed(..) | Stop::Stale(_)),
+        };
+        if failed || self.options.keep_log == KeepLog::Always {
+            let log = log.lock().take();
+            if let Some(log) = log {
+                self.keep_log(&attempt, &log).await;
+            }
+        }
         // Of an execution that is dropped the worker stays known, to be killed.
         self.live.lock().remove(&attempt.id());
         Executed::Ended(match ended {
@@ -361,7 +486,7 @@ impl<D: Dialect> Adapter for Driver<D> {
 
     async fn cancel(&self, attempt: AttemptId) -> Dispatch {
         let told = match self.live.lock().get(&attempt) {
-            Some(Live { worker, native: Some(native) }) => self.dialect.cancel(worker, native),
+            Some(Live { worker, native: Some(native), .. }) => self.dialect.cancel(worker, native),
             // It has not begun, and stops by itself.
             _ => true,
         };
@@ -370,11 +495,36 @@ impl<D: Dialect> Adapter for Driver<D> {
 
     async fn kill(&self, attempt: AttemptId) -> Death {
         let live = self.live.lock().remove(&attempt);
-        match live {
+        let worker = match live {
             Some(live) => live.worker.kill().await,
-            // It may have been dropped while its process started; that is ended by its guard.
-            None => process::ended(&self.launch(attempt, &Spot::default()).mark(), &self.ground.clock).await,
-        }
+            None => Death::Proven,
+        };
+        // It may have been dropped while its process started, or while commands ran for it: their guards end them.
+        let others = process::ended(&self.launch(attempt, &Spot::default()).mark(), &self.ground.clock).await;
+        if worker == Death::Proven { others } else { worker }
+    }
+
+    fn forget(&self, native: &str) {
+        let idle = self.pool.evict(native);
+        let served = |live: &&Live<D::Worker>| {
+            live.before.as_deref() == Some(native) && live.native.as_deref() != Some(native)
+        };
+        let busy = self.live.lock().values().find(served).map(|live| live.worker.clone());
+        let Some(worker) = idle.as_ref().map(Lease::worker).or(busy).filter(|worker| worker.closes()) else {
+            idle.into_iter().for_each(|lease| lease.release(None));
+            return;
+        };
+        let (dialect, clock, until) = (self.dialect.clone(), self.ground.clock.clone(), self.deadline());
+        let (native, tasks) = (native.to_owned(), self.pool.tasks().clone());
+        self.pool.tasks().spawn(async move {
+            tokio::select! {
+                () = dialect.close(&worker, &native) => {}
+                () = worker.gone() => {}
+                () = tasks.stopping() => {}
+                () = clock.sleep_until(until) => {}
+            }
+            idle.into_iter().for_each(|lease| lease.release(None));
+        });
     }
 }
 

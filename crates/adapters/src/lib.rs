@@ -12,8 +12,8 @@ mod pool;
 pub mod process;
 pub mod script;
 
-pub use acp::AcpOptions;
-pub use driver::AgentOptions;
+pub use acp::{AcpOptions, McpServer};
+pub use driver::{AgentOptions, KeepLog};
 pub use script::ScriptAdapter;
 
 /// An adapter whose agent runs in processes of its own, started when they are needed.
@@ -22,7 +22,8 @@ pub struct ProcessAdapter(Box<dyn driver::Driven>);
 impl ProcessAdapter {
     /// For an agent that speaks the Agent Client Protocol.
     pub fn acp(options: AgentOptions, acp: AcpOptions, clock: Clock) -> Self {
-        Self(Box::new(driver::Driver::new(acp::Acp::new(acp), options, clock)))
+        let dialect = acp::Acp::new(acp, &options.rules);
+        Self(Box::new(driver::Driver::new(dialect, options, clock)))
     }
 
     /// For pi, in its RPC mode.
@@ -62,5 +63,9 @@ impl Adapter for ProcessAdapter {
 
     async fn kill(&self, attempt: AttemptId) -> Death {
         self.0.kill(attempt).await
+    }
+
+    fn forget(&self, native: &str) {
+        self.0.forget(native);
     }
 }

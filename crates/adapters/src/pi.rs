@@ -9,13 +9,12 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mainspring_core::{ArtifactId, Block, Failure, Message, Run};
-use mainspring_kernel::adapter::{AttemptHandle, HandleError};
+use mainspring_core::{Block, Failure, Message, Run};
+use mainspring_kernel::adapter::AttemptHandle;
 use mainspring_kernel::policy::Permissions;
 use serde_json::{Value, json};
-use tokio::io::AsyncReadExt;
 
-use crate::driver::{Dialect, Ground, Lost, Turn, Turned};
+use crate::driver::{Dialect, Ground, Lost, Turn, Turned, attached};
 use crate::process::Launch;
 
 mod dialog;
@@ -27,9 +26,6 @@ use worker::Worker;
 
 /// Pi asks nobody before it uses a tool. Where nothing is allowed it gets only those that change nothing.
 const READ_ONLY: &[&str] = &["--tools", "read,grep,find,ls"];
-
-/// How large an image may be.
-const IMAGE: u64 = 20 << 20;
 
 /// Pi's RPC mode.
 pub(crate) struct Pi;
@@ -48,7 +44,8 @@ impl Prompt {
             match block {
                 Block::Text { text } => prompt.text.push_str(text),
                 Block::Attachment { artifact, mime_type, .. } if mime_type.starts_with("image/") => {
-                    prompt.images.push(image(attempt, message, *artifact, mime_type).await?);
+                    let data = STANDARD.encode(attached(attempt, message, *artifact).await?);
+                    prompt.images.push(json!({"type": "image", "data": data, "mimeType": mime_type}));
                 }
                 Block::Attachment { .. } => {
                     return Err(Failure::new(
@@ -93,6 +90,12 @@ impl Dialect for Pi {
         worker.resume(native).await
     }
 
+    async fn fork(&self, _worker: &Worker, native: &str, _cwd: &Path) -> Result<String, Lost> {
+        Err(Lost::Unknown(format!("pi does not fork {native}")))
+    }
+
+    async fn close(&self, _worker: &Worker, _native: &str) {}
+
     async fn choose(
         &self,
         worker: &Worker,
@@ -114,25 +117,4 @@ impl Dialect for Pi {
         worker.connection.send(wire::command("abort"));
         worker.connection.is_open()
     }
-}
-
-/// An image as pi gets it.
-async fn image(
-    attempt: &AttemptHandle,
-    prompt: &Message,
-    id: ArtifactId,
-    mime_type: &str,
-) -> Result<Value, Failure> {
-    let (artifact, mut reader) = attempt.attachment(prompt, id).await.map_err(|error| match error {
-        HandleError::Kernel(error) => Failure::new(error.code(), error.to_string()),
-        HandleError::Revoked => Failure::new("cancelled", error.to_string()),
-    })?;
-    if artifact.size_bytes.is_some_and(|size| size > IMAGE) {
-        let message = format!("the image {id} is larger than {} MB; attach a smaller one", IMAGE >> 20);
-        return Err(Failure::new("invalid_request", message));
-    }
-    let mut bytes = vec![];
-    let read = reader.read_to_end(&mut bytes).await;
-    read.map_err(|error| Failure::new("unavailable", format!("the image {id} could not be read: {error}")))?;
-    Ok(json!({"type": "image", "data": STANDARD.encode(bytes), "mimeType": mime_type}))
 }

@@ -191,6 +191,15 @@ impl<W: Worker> Pool<W> {
         Step::Wait
     }
 
+    /// The idle worker that is home to `native`, which is nobody's home any more.
+    pub(crate) fn evict(&self, native: &str) -> Option<Lease<W>> {
+        let mut state = self.0.state.lock();
+        let at_home = |idle: &Idle<W>| idle.home.as_ref().is_some_and(|home| home.native == native);
+        let at = state.idle.iter().position(at_home).filter(|_| !state.closed)?;
+        let Idle { worker, spot, .. } = state.idle.remove(at);
+        Some(Lease { worker: Some(worker), spot, home: None, pool: self.clone() })
+    }
+
     /// Ends a worker in good order; its place is free once it has ended.
     fn retire(&self, worker: Arc<W>) {
         let pool = self.clone();
@@ -224,6 +233,11 @@ impl<W: Worker> Pool<W> {
                 pool.retire(idle.worker);
             }
         });
+    }
+
+    /// For what is done with workers: the pool is closed when it has ended.
+    pub(crate) fn tasks(&self) -> &Tasks {
+        &self.0.tasks
     }
 
     /// How many workers there are, and how many of them are idle.

@@ -9,15 +9,14 @@
 //! gone, however it went.
 
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring_kernel::adapter::Death;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::tasks::Tasks;
-use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -25,16 +24,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 pub mod guard;
+mod log;
 mod tail;
 mod tree;
-use tail::Tail;
+pub use log::Log;
+pub(crate) use tail::Tail;
 pub use tree::marked;
 
 /// The variable that marks what was started under a guard: `SCOPE#NAME`. Not one of `MAINSPRING_*`, which mainspring
 /// would take for a setting when an agent starts it.
 pub const MARK: &str = "GUARDED_BY_MAINSPRING";
-/// How much of what an agent writes to its standard error is kept: the last of it.
-const STDERR: usize = 64 << 10;
 /// How long a guard may take, beyond the agent's grace period, to end its tree.
 const DEATH: Duration = Duration::from_secs(5);
 /// How long the end of a standard error is waited for, in milliseconds.
@@ -78,6 +77,8 @@ pub struct Launch {
     pub scope: String,
     /// A name that no other process has.
     pub name: String,
+    /// Where goes what it writes to its standard error.
+    pub log: Log,
 }
 
 impl Launch {
@@ -113,7 +114,7 @@ pub enum StartError {
 pub struct Process {
     orders: mpsc::UnboundedSender<Signal>,
     ended: watch::Receiver<Option<ExitStatus>>,
-    stderr: Arc<Mutex<Tail>>,
+    log: Log,
     clock: Clock,
     grace: Duration,
     mark: String,
@@ -142,15 +143,15 @@ impl Process {
         else {
             return Err(failed(std::io::ErrorKind::BrokenPipe.into()));
         };
-        let tail = Arc::new(Mutex::new(Tail::new(STDERR)));
         let (orders, received) = mpsc::unbounded_channel();
         let (end, ended) = watch::channel(None);
-        let last_words = tasks.spawn(collect(stderr, tail.clone()));
+        let log = launch.log.clone();
+        let last_words = tasks.spawn(collect(stderr, move |bytes| log.push(bytes)));
         tasks.spawn(keep(guard, received, last_words, clock.clone(), end));
         let process = Self {
             orders,
             ended,
-            stderr: tail,
+            log: launch.log.clone(),
             clock: clock.clone(),
             grace: launch.grace,
             mark: launch.mark(),
@@ -163,15 +164,19 @@ impl Process {
         self.ended.borrow().is_none()
     }
 
-    /// Resolves once the guard has ended, and with it the tree.
-    pub async fn ended(&self) {
-        // The sender is gone only with the runtime.
-        let _ = self.ended.clone().wait_for(Option::is_some).await;
+    /// Resolves once the guard has ended, and with it the tree: what the agent exited with, where that is known.
+    pub fn ended(&self) -> impl Future<Output = Option<i32>> + Send + use<> {
+        let mut ended = self.ended.clone();
+        async move {
+            // The sender is gone only with the runtime.
+            let status = ended.wait_for(Option::is_some).await;
+            status.ok().and_then(|status| status.and_then(|status| status.code()))
+        }
     }
 
-    /// The last of what it wrote to its standard error.
-    pub fn stderr(&self) -> String {
-        self.stderr.lock().text()
+    /// What it has written to its standard error.
+    pub fn log(&self) -> &Log {
+        &self.log
     }
 
     /// Closes its input, gives it the grace period, then kills the tree.
@@ -189,10 +194,14 @@ impl Process {
         let _ = self.orders.send(order);
         let until = self.clock.now().plus(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
         tokio::select! {
-            () = self.ended() => {}
+            _ = self.ended() => {}
             () = self.clock.sleep_until(until) => return Death::Unproven,
         }
-        let by_itself = self.ended.borrow().is_some_and(|status| status.code().is_some());
+        // What we tell it ends a guard only while it does not listen yet, and then it has started nothing.
+        let ours = [Signal::QUIT, Signal::TERM].map(Signal::as_raw);
+        let by_itself = self.ended.borrow().is_some_and(|status| {
+            status.code().is_some() || status.signal().is_some_and(|signal| ours.contains(&signal))
+        });
         if by_itself {
             return Death::Proven;
         }
@@ -220,10 +229,12 @@ pub async fn sweep(scope: &str, clock: &Clock) {
     }
 }
 
-/// Waits until nothing is left that carries `mark`; whoever started it has told its guard to end it.
+/// Waits until nothing is left that carries `mark`, alone or with a dot and more after it; whoever started it has told
+/// its guard to end it.
 pub async fn ended(mark: &str, clock: &Clock) -> Death {
     let patience = clock.now().plus(u64::try_from(DEATH.as_millis()).unwrap_or(u64::MAX));
-    while !marked(MARK, |it| it == mark).is_empty() {
+    let is = |it: &str| it.strip_prefix(mark).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    while !marked(MARK, is).is_empty() {
         if clock.now() >= patience {
             return Death::Unproven;
         }
@@ -307,10 +318,11 @@ async fn keep(
     }
 }
 
-async fn collect(mut stderr: impl AsyncRead + Unpin, tail: Arc<Mutex<Tail>>) {
+/// Gives everything that can be read to `take`.
+pub(crate) async fn collect(mut from: impl AsyncRead + Unpin, take: impl Fn(&[u8])) {
     let mut buffer = vec![0; 8 << 10];
-    while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
-        tail.lock().push(&buffer[..count]);
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        take(&buffer[..count]);
     }
 }
 

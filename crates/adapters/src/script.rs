@@ -70,6 +70,8 @@ impl Adapter for ScriptAdapter {
         // It is nothing but the future that has been dropped.
         Death::Proven
     }
+
+    fn forget(&self, _native: &str) {}
 }
 
 enum Stop {

@@ -209,4 +209,6 @@ impl Adapter for NativeAdapter {
         // Model calls and tools live inside the execution, and it was dropped.
         Death::Proven
     }
+
+    fn forget(&self, _native: &str) {}
 }

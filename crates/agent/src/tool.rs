@@ -19,6 +19,7 @@ mod function;
 pub mod mcp;
 pub use desk::Desk;
 pub use function::{FunctionTool, function};
+pub use mainspring_kernel::policy::fits;
 
 /// What a model may call.
 #[async_trait]
@@ -255,17 +256,6 @@ impl Toolbox {
             self.entries.entry(name.clone()).or_insert_with(|| entry.clone());
         }
         self
-    }
-}
-
-/// True when `name` fits `pattern`, in which `*` stands for anything.
-pub fn fits(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
-            let ends = (0..=name.len()).filter(|at| name.is_char_boundary(*at));
-            { ends }.any(|at| fits(rest, &name[at..]))
-        }),
     }
 }
 

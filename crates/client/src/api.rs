@@ -1,12 +1,14 @@
 //! What is sent and what comes back, beside the core's own types.
 
 use mainspring_core::{
-    AccessRole, AgentDefinition, ApiKey, ArtifactRole, AttemptId, Block, ExternalRef, LegacyAlias, Message,
-    MessageId, Mode, Place, Policy, Position, Role, Run, RunId, RunOptions, RunStatus, Session, SessionId,
-    SessionStatus, Time,
+    AccessRole, AgentDefinition, ApiKey, ArtifactRole, AttemptId, Binding, Block, ExternalRef, LegacyAlias,
+    Message, MessageId, Mode, Place, Policy, Position, Role, Run, RunId, RunOptions, RunStatus, Session,
+    SessionId, SessionStatus, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::bridge::Surface;
 
 /// Why the server refused (RFC 9457).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -69,6 +71,17 @@ pub struct Target {
     /// The caller's own data: an object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
+}
+
+impl From<&Surface> for Target {
+    /// The session of a surface.
+    fn from(surface: &Surface) -> Self {
+        Self {
+            external_ref: Some(surface.external_ref.clone()),
+            surface_kind: Some(surface.kind.clone()),
+            ..Self::default()
+        }
+    }
 }
 
 /// A prompt.
@@ -138,6 +151,17 @@ pub struct Adoption {
     /// The instructions it was opened with; the session's if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
+}
+
+/// A session that was to be tied to an agent's own session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SessionAdopted {
+    /// The session.
+    pub session: Session,
+    /// What it is tied to.
+    pub binding: Binding,
+    /// Whether it is tied to that by this; false if it had been tied before.
+    pub adopted: bool,
 }
 
 /// What a cancellation answers: what was done, not what is hoped.

@@ -17,7 +17,8 @@ use serde_json::json;
 
 use crate::{
     Accepted, Adoption, Agent, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact,
-    NewKey, Page, Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
+    NewKey, OwnerEvents, Page, Problem, Prompt, SessionAdopted, SessionChanges, SessionList, Snapshot,
+    Socket, Start, Started, TOKEN, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -31,6 +32,8 @@ pub struct Client {
     at: Arc<str>,
     secret: Arc<str>,
     owner: Option<Arc<str>>,
+    /// What it talks to has an address for as long as this lives.
+    _socket: Option<Arc<Socket>>,
 }
 
 impl Client {
@@ -52,13 +55,23 @@ impl Client {
         Self::new(reqwest::Client::builder().unix_socket(socket), base, at.into(), secret)
     }
 
+    /// The server of a state directory, on its socket, with its token. Somebody must serve there, or have served.
+    pub fn of_state_dir(state_dir: &Path) -> Result<Self, Error> {
+        let token = state_dir.join(TOKEN);
+        let secret = std::fs::read_to_string(&token)
+            .map_err(|error| Error::Invalid(format!("{} cannot be read: {error}", token.display())))?;
+        let socket = Socket::of(state_dir);
+        let client = Self::over_socket(socket.address(), secret.trim())?;
+        Ok(Self { at: socket.path().display().to_string().into(), _socket: Some(Arc::new(socket)), ..client })
+    }
+
     fn new(builder: reqwest::ClientBuilder, base: Url, at: Arc<str>, secret: &str) -> Result<Self, Error> {
         // The one TLS of the process; if somebody has chosen already, theirs it is.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // No proxy: a server on this machine or one that was named is meant.
         let http = builder.connect_timeout(CONNECT).no_proxy().build();
         let http = http.map_err(|error| Error::Invalid(format!("no HTTP client: {error}")))?;
-        Ok(Self { http, base, at, secret: secret.into(), owner: None })
+        Ok(Self { http, base, at, secret: secret.into(), owner: None, _socket: None })
     }
 
     /// Acts for `owner`. Only the state directory's token may.
@@ -307,8 +320,43 @@ impl Client {
 
     /// The agents' own sessions that a session is or was tied to, the newest generation of each adapter first.
     pub async fn binding_list(&self, session: &str) -> Result<Vec<Binding>, Error> {
-        let page: Page<Binding> = self.get(&["v1", "sessions", session, "bindings"], &()).await?;
-        Ok(page.items)
+        let mut bindings = vec![];
+        let mut after = None;
+        loop {
+            let page = self.binding_page(session, after.as_deref(), None).await?;
+            bindings.extend(page.items);
+            after = page.next;
+            if after.is_none() {
+                return Ok(bindings);
+            }
+        }
+    }
+
+    /// A page of them.
+    pub async fn binding_page(
+        &self,
+        session: &str,
+        after: Option<&str>,
+        limit: Option<usize>,
+    ) -> Result<Page<Binding>, Error> {
+        let query = [("after", after.map(str::to_owned)), ("limit", text(limit))];
+        self.get(&["v1", "sessions", session, "bindings"], &given(query)).await
+    }
+
+    /// The session that `session` names, made if there is none, tied to an agent's own session that exists already, unless it
+    /// has been tied to one of that adapter. Asked again it does nothing more.
+    pub async fn session_adopt(
+        &self,
+        session: &Target,
+        adoption: &Adoption,
+    ) -> Result<SessionAdopted, Error> {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            session: &'a Target,
+            #[serde(flatten)]
+            adoption: &'a Adoption,
+        }
+        self.post(&["v1", "adopt"], &Body { session, adoption }).await
     }
 
     /// Ties a session to an agent's own session that exists already, unless it has been tied to one.
@@ -368,9 +416,20 @@ impl Client {
         Feed::of(self.clone())
     }
 
+    /// Every event of all of the caller's sessions after `after`, in one order; from now on if none is given. Only those
+    /// whose types begin with one of the `words`, if there are any, for example `run`.
+    pub async fn owner_events(&self, words: &[&str], after: Option<Position>) -> Result<OwnerEvents, Error> {
+        OwnerEvents::open(self.clone(), words, after).await
+    }
+
     /// A stream of server-sent events.
-    pub(crate) async fn stream(&self, path: &[&str], after: Option<Position>) -> Result<Response, Error> {
-        let mut request = self.request(Method::GET, path).header(ACCEPT, "text/event-stream");
+    pub(crate) async fn stream(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        after: Option<Position>,
+    ) -> Result<Response, Error> {
+        let mut request = self.request(Method::GET, path).query(query).header(ACCEPT, "text/event-stream");
         if let Some(after) = after {
             request = request.header("last-event-id", after.to_string());
         }

@@ -17,17 +17,25 @@
 //! ```
 
 mod api;
+pub mod bridge;
 mod client;
 mod error;
 mod events;
 mod feed;
+mod owner_events;
+mod pause;
+mod socket;
+pub mod status;
 mod stream;
 
 pub use api::{
     Accepted, Adoption, Agent, Cancellation, Fork, Hit, Listed, MadeKey, NewArtifact, NewKey, OpenBlock,
-    OpenText, Page, Problem, Prompt, SessionChanges, SessionList, Snapshot, Start, Started, Target, TreeNode,
+    OpenText, Page, Problem, Prompt, SessionAdopted, SessionChanges, SessionList, Snapshot, Start, Started,
+    Target, TreeNode,
 };
 pub use client::Client;
 pub use error::Error;
 pub use events::{Events, Item, Thought};
 pub use feed::{Feed, FeedItem, LiveSession, LiveStatus};
+pub use owner_events::{OwnerEvents, OwnerItem};
+pub use socket::{Socket, TOKEN, fits_socket};

@@ -7,12 +7,14 @@ use futures_util::{Stream, StreamExt};
 use mainspring_core::Position;
 use sse_stream::{Sse, SseByteStream};
 
+use crate::pause::pause;
 use crate::{Client, Error};
 
 /// The pauses between tries to come back: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
 
-type Open = Pin<Box<dyn Stream<Item = Result<Sse, sse_stream::Error>> + Send>>;
+/// One connection.
+pub(crate) type Open = Pin<Box<dyn Stream<Item = Result<Sse, sse_stream::Error>> + Send>>;
 
 /// The frames of one address, connection after connection.
 pub(crate) struct Frames {
@@ -54,9 +56,9 @@ impl Frames {
 
     async fn connect(&mut self, at: Option<Position>) -> Result<(), Error> {
         loop {
-            pause(self.failures).await;
+            pause(self.failures, PAUSE.0, PAUSE.1).await;
             let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
-            let connected = self.client.stream(&path, at).await;
+            let connected = self.client.stream(&path, &[], at).await;
             // One that says nothing counts as a failure too.
             self.failures += 1;
             match connected {
@@ -68,16 +70,5 @@ impl Frames {
                 Err(error) => return Err(error),
             }
         }
-    }
-}
-
-/// Doubles with each failure in a row.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a client has no kernel's clock; nothing depends on when it returns"
-)]
-async fn pause(failures: u32) {
-    if let Some(doublings) = failures.checked_sub(1) {
-        tokio::time::sleep(PAUSE.0.saturating_mul(1 << doublings.min(10)).min(PAUSE.1)).await;
     }
 }

@@ -157,6 +157,8 @@ pub fn apply(binding: &mut Binding, body: &Body, boot: NodeId, at: Time) {
     match body {
         Body::BindingStale { status, .. } => binding.status = *status,
         Body::BindingResumed { .. } => binding.boot = boot,
+        // What must not be used again is not forgotten to be that.
+        Body::BindingReplaced { .. } if binding.status == BindingStatus::Invalid => {}
         Body::BindingReplaced { .. } => binding.status = BindingStatus::Closed,
         _ => {}
     }
@@ -240,7 +242,10 @@ mod tests {
         assert!(decide(&invalid, Command::Invalidate).is_err());
         assert!(decide(&invalid, resuming(3, None)).is_err());
         let by = BindingId::from_random([5; 16]);
-        assert_eq!(decide(&invalid, Command::Replace { by }).unwrap().kind(), "binding.replaced");
+        let replaced = decide(&invalid, Command::Replace { by }).unwrap();
+        assert_eq!(replaced.kind(), "binding.replaced");
+        apply(&mut invalid, &replaced, boot, Time(2));
+        assert_eq!(invalid.status, BindingStatus::Invalid, "and it stays so");
     }
 
     #[test]

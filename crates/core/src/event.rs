@@ -14,9 +14,9 @@ use serde_json::{Map, Value};
 
 use crate::{
     Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Budget, ClientCall,
-    ClientResult, DelegationId, DelegationMode, DelegationStatus, DigestBy, EventId, Failure, Fidelity,
-    GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId, SessionStatus, StateAuthor,
-    StateScope, StepId, StopReason, Time, TitleSource, Usage, Visibility, WaitId,
+    ClientResult, DelegationId, DelegationMode, DelegationStatus, DigestBy, EventId, ExternalRef, Failure,
+    Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId, SessionStatus,
+    StateAuthor, StateScope, StepId, StopReason, Time, TitleSource, Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -299,6 +299,7 @@ bodies! {
         #[serde(default, skip_serializing_if = "Option::is_none")] title: Option<String>,
         adapter: String,
         surface_kind: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")] external_ref: Option<ExternalRef>,
     }
     /// Something about a session changed.
     "session.updated" => SessionUpdated { #[serde(flatten)] change: SessionChange }

@@ -28,6 +28,7 @@ mod keys;
 mod limits;
 mod listen;
 mod metrics;
+mod owner_events;
 mod portable;
 mod problem;
 mod runs;
@@ -73,6 +74,7 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
         .routes(routes!(health::adapter_list))
         .routes(routes!(health::model_list))
         .routes(routes!(feed::feed))
+        .routes(routes!(owner_events::owner_events))
         .routes(routes!(sessions::session_list, sessions::session_resolve))
         .routes(routes!(sessions::session_get, sessions::session_patch, sessions::session_delete))
         .routes(routes!(sessions::session_messages))
@@ -106,6 +108,7 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
         .routes(routes!(artifacts::artifact_content))
         .routes(routes!(bindings::binding_list, bindings::binding_adopt))
         .routes(routes!(bindings::binding_invalidate))
+        .routes(routes!(bindings::session_adopt))
         .routes(routes!(search::session_search))
         .routes(routes!(portable::session_import))
         .routes(routes!(agents::agent_list, agents::agent_create))

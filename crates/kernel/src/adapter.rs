@@ -42,6 +42,9 @@ pub trait Adapter: Send + Sync + 'static {
 
     /// Ends whatever still acts for an attempt whose `execute` was dropped, and says whether that is proven.
     async fn kill(&self, attempt: AttemptId) -> Death;
+
+    /// A native session is not going to be taken up soon, or ever: what a runtime holds for it may go. Does not wait.
+    fn forget(&self, native: &str);
 }
 
 /// What an adapter can do.

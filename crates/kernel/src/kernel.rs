@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::feed::{Feed, Held};
 use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
+use crate::owner_events::Wakes;
 use crate::scheduler::Scheduler;
 use crate::store::{Store, StoreError};
 use crate::tasks::Tasks;
@@ -45,7 +46,7 @@ mod tree;
 pub use access::Caller;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
-pub use bindings::Adopted;
+pub use bindings::{Adopted, SessionAdopted};
 pub use keys::{KeyQuery, NewKey, Secret};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
@@ -173,6 +174,7 @@ pub(crate) struct Shared {
     pub(crate) dirty: mpsc::UnboundedSender<Arc<Feed>>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) board: Board,
+    pub(crate) wakes: Wakes,
     seats: Mutex<HashMap<SessionId, seats::Seat>>,
     /// Sessions that are in memory because somebody opened them, the oldest first.
     opened: Mutex<VecDeque<SessionId>>,
@@ -219,6 +221,7 @@ impl Kernel {
             dirty,
             meters,
             board: Board::default(),
+            wakes: Wakes::default(),
             seats: Mutex::new(HashMap::new()),
             opened: Mutex::new(VecDeque::new()),
             blobs,

@@ -16,6 +16,7 @@ pub mod ids;
 mod indexer;
 pub mod kernel;
 pub mod meters;
+pub mod owner_events;
 pub mod policy;
 mod scheduler;
 pub mod search;

@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use crate::adapter::{Ask, AttemptHandle, HandleError, Record};
 
+mod rules;
+pub use rules::{Act, BadRule, Rule, Rules, Verdict, fits, offers};
+
 /// Who decides what an agent may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Permissions {
@@ -77,6 +80,11 @@ pub async fn permit(
     if let Some(grant) = standing {
         return decide(attempt, grant, question).await;
     }
+    ask_approval(attempt, question).await
+}
+
+/// Has a person decide.
+async fn ask_approval(attempt: &AttemptHandle, question: Question) -> Result<Approval, HandleError> {
     Ok(match ask(attempt, WaitRequest::Approval, question).await? {
         Some(Answer::Approval { decision }) => decision,
         Some(Answer::Input { .. } | Answer::Tools { .. }) => Approval::Denied,

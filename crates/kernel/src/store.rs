@@ -76,11 +76,13 @@ pub trait Store: Send + Sync + 'static {
     /// The attempts of one run, the first first.
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError>;
 
-    /// The bindings of one session, by adapter and the newest generation first; of `adapter` alone if it is given.
+    /// The bindings of one session, by adapter and the newest generation first; of `adapter` alone if it is given, and only
+    /// those after the binding of an adapter and generation.
     async fn bindings(
         &self,
         session: SessionId,
         adapter: Option<&str>,
+        after: Option<(&str, u32)>,
         limit: usize,
     ) -> Result<Vec<Binding>, StoreError>;
 
@@ -112,6 +114,21 @@ pub trait Store: Send + Sync + 'static {
         after: Cursor,
         limit: usize,
     ) -> Result<Vec<Event>, StoreError>;
+
+    /// Events of all of an owner's sessions after `after`, in order; of these `types` alone if they are given. Of deleted
+    /// sessions only that they were; what was pruned is left out.
+    ///
+    /// Gives up to where it has looked: there may be more after it, and nothing before it that is not given.
+    async fn owner_events(
+        &self,
+        owner: &str,
+        types: Option<&[&'static str]>,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<(Vec<Event>, Cursor), StoreError>;
+
+    /// Where the last of all events stands, or stood if it is gone.
+    async fn event_last(&self) -> Result<Cursor, StoreError>;
 
     /// Where the last event of a session before `before` stands.
     async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError>;

@@ -1,7 +1,8 @@
 //! An agent that speaks the Agent Client Protocol and does what its prompts say: for tests.
 //!
-//! `acp_agent FOLDER [load|resume|none]`. Its native sessions are files in the folder: the prompts they have heard. A
-//! prompt is a list of commands with semicolons between them; everything else it echoes.
+//! `acp_agent FOLDER [FEATURE,…]`, with the features `load`, `resume`, `http` (MCP servers over it), `fork`, `close`,
+//! `image`, `embedded` (resources in prompts) and `modes`. Its native sessions are files in the folder: the prompts they
+//! have heard. A prompt is a list of commands with semicolons between them; everything else it echoes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot go on crashes")]
 #![allow(clippy::zombie_processes, reason = "real agents leave their children, too")]
@@ -15,9 +16,17 @@ use serde_json::{Value, json};
 struct Agent {
     input: StdinLock<'static>,
     folder: PathBuf,
-    resumes: String,
+    features: Vec<String>,
     asked: u64,
     opened: u64,
+    /// What the client says that it can do.
+    client: Value,
+    /// The MCP servers of the native session that was opened last.
+    servers: Value,
+    /// The terminal that was made last.
+    terminal: String,
+    /// What it says once its turn is over.
+    afterthought: Option<String>,
 }
 
 /// How a turn goes on after a command.
@@ -29,8 +38,18 @@ enum Next {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let folder = PathBuf::from(arguments.next().unwrap());
-    let resumes = arguments.next().unwrap_or("none".into());
-    let mut agent = Agent { input: std::io::stdin().lock(), folder, resumes, asked: 0, opened: 0 };
+    let features = arguments.next().unwrap_or_default().split(',').map(str::to_owned).collect();
+    let mut agent = Agent {
+        input: std::io::stdin().lock(),
+        folder,
+        features,
+        asked: 0,
+        opened: 0,
+        client: Value::Null,
+        servers: Value::Null,
+        terminal: String::new(),
+        afterthought: None,
+    };
     // Agents say things that are no protocol.
     println!("acp_agent ready");
     while let Some(message) = agent.read() {
@@ -67,21 +86,41 @@ impl Agent {
         let (id, params) = (&message["id"], &message["params"]);
         let session = params["sessionId"].as_str().unwrap_or_default().to_owned();
         let known = self.folder.join(&session).is_file();
+        if !params["mcpServers"].is_null() {
+            self.servers = params["mcpServers"].clone();
+        }
         let answer = match message["method"].as_str().unwrap_or_default() {
-            "initialize" => Ok(self.capabilities()),
+            "initialize" => {
+                self.client = params["clientCapabilities"].clone();
+                Ok(self.capabilities())
+            }
             "authenticate" if params["methodId"] == "token" => Ok(json!({})),
             "session/new" if !params["cwd"].as_str().unwrap().starts_with('/') => Err("bad cwd"),
             "session/new" => Ok(self.open()),
-            "session/resume" | "session/load" if !known => Err("Session not found"),
-            "session/resume" => Ok(options()),
+            "session/resume" | "session/load" | "session/fork" if !known => Err("Session not found"),
+            "session/resume" => Ok(self.options()),
             "session/load" => {
                 // The history is repeated; nobody may take it for an answer.
                 self.say(&session, "HISTORY");
-                Ok(options())
+                Ok(self.options())
+            }
+            "session/fork" if self.has("fork") => {
+                let answer = self.open();
+                let heard = std::fs::read_to_string(self.folder.join(&session)).unwrap();
+                self.note(answer["sessionId"].as_str().unwrap(), &format!("{heard}(forked)"));
+                Ok(answer)
+            }
+            "session/close" if self.has("close") => {
+                std::fs::write(self.folder.join(format!("{session}.closed")), "").unwrap();
+                Ok(json!({}))
+            }
+            "session/set_mode" => {
+                self.note(&session, &format!("mode={}", params["modeId"]));
+                Ok(json!({}))
             }
             "session/set_config_option" => {
                 self.note(&session, &format!("{}={}", params["configId"], params["value"]));
-                let mut answer = options();
+                let mut answer = self.options();
                 answer["configOptions"][0]["currentValue"] = params["value"].clone();
                 Ok(answer)
             }
@@ -101,22 +140,46 @@ impl Agent {
             Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
             Err(why) => json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": why}}),
         });
+        if let Some(text) = self.afterthought.take() {
+            self.say(&session, &text);
+        }
     }
 
     fn capabilities(&self) -> Value {
-        let session = if self.resumes == "resume" { json!({"resume": {}}) } else { json!({}) };
+        let session = ["resume", "fork", "close"].into_iter().filter(|name| self.has(name));
+        let session: serde_json::Map<_, _> = session.map(|name| (name.to_owned(), json!({}))).collect();
         json!({
             "protocolVersion": 1,
-            "agentCapabilities": {"loadSession": self.resumes == "load", "sessionCapabilities": session},
+            "agentCapabilities": {
+                "loadSession": self.has("load"), "sessionCapabilities": session,
+                "mcpCapabilities": {"http": self.has("http"), "sse": false},
+                "promptCapabilities": {"image": self.has("image"), "embeddedContext": self.has("embedded")},
+            },
             "authMethods": [{"id": "token", "name": "by a token"}],
         })
+    }
+
+    fn has(&self, feature: &str) -> bool {
+        self.features.iter().any(|has| has == feature)
+    }
+
+    /// What of a session can be chosen.
+    fn options(&self) -> Value {
+        let models = json!([{"value": "m1", "name": "one"}, {"value": "m2", "name": "two"}]);
+        let mut options = json!({"configOptions": [{"id": "model", "name": "Model", "category": "model",
+                                 "type": "select", "currentValue": "m1", "options": models}]});
+        if self.has("modes") {
+            let modes = json!([{"id": "code", "name": "Code"}, {"id": "plan", "name": "Plan"}]);
+            options["modes"] = json!({"currentModeId": "code", "availableModes": modes});
+        }
+        options
     }
 
     fn open(&mut self) -> Value {
         self.opened += 1;
         let session = format!("native-{}-{}", std::process::id(), self.opened);
         std::fs::write(self.folder.join(&session), "").unwrap();
-        let mut answer = options();
+        let mut answer = self.options();
         answer["sessionId"] = session.into();
         answer
     }
@@ -128,9 +191,17 @@ impl Agent {
     }
 
     fn prompt(&mut self, session: &str, blocks: &[Value]) -> &'static str {
-        let texts: Vec<&str> = blocks.iter().map(|block| block["text"].as_str().unwrap()).collect();
+        let text = |block: &Value| match block["type"].as_str().unwrap() {
+            "text" => block["text"].as_str().unwrap().to_owned(),
+            "image" => format!("[image {} {}]", block["mimeType"], block["data"]),
+            "resource" => format!("[resource {} {}]", block["resource"]["uri"], block["resource"]["text"]),
+            "resource_link" => format!("[link {} {}]", block["name"], block["uri"]),
+            other => format!("[{other}]"),
+        };
+        let texts: Vec<String> = blocks.iter().map(text).collect();
         texts.iter().for_each(|text| self.note(session, text));
-        for command in texts.last().unwrap().split(';') {
+        let said = texts.iter().rfind(|text| !text.starts_with(['[', '<'])).unwrap();
+        for command in said.split(';') {
             if let Next::Stop(reason) = self.command(session, command.trim()) {
                 return reason;
             }
@@ -150,6 +221,12 @@ impl Agent {
                 self.say(session, &heard);
             }
             "env" => self.say(session, &std::env::var(rest).unwrap_or_default()),
+            "client" => self.say(session, &self.client.to_string()),
+            "servers" => self.say(session, &self.servers.to_string()),
+            "call" => return self.call(session, rest),
+            "warn" => {
+                let _ = writeln!(std::io::stderr(), "{rest}");
+            }
             "tool" => self.tool(session, rest),
             "ask" => return self.ask(session, rest),
             "plan" => {
@@ -177,6 +254,14 @@ impl Agent {
             "hang" => {
                 self.say(session, "hanging");
                 return self.hang(session);
+            }
+            // Told to stop, it goes on for a while, and says that it has done its work.
+            "late" => {
+                self.say(session, "late\n");
+                self.hang(session);
+                self.say(session, rest);
+                self.afterthought = Some("AFTERTHOUGHT".into());
+                return Next::Stop("end_turn");
             }
             "deaf" => {
                 self.say(session, "deaf");
@@ -230,6 +315,35 @@ impl Agent {
         }
     }
 
+    /// `call METHOD PARAMS`: asks the client and says what it answers; `$T` is the terminal that was made last.
+    fn call(&mut self, session: &str, what: &str) -> Next {
+        let (method, params) = what.split_once(' ').unwrap();
+        let mut params: Value = serde_json::from_str(&params.replace("$T", &self.terminal)).unwrap();
+        params["sessionId"] = session.into();
+        self.asked += 1;
+        let id = format!("call-{}", self.asked);
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        let mut cancelled = false;
+        loop {
+            let Some(message) = self.read() else { return Next::Stop("cancelled") };
+            cancelled |= message["method"] == "session/cancel";
+            if message["id"] != json!(id) || !message["method"].is_null() {
+                continue;
+            }
+            if let Some(terminal) = message["result"]["terminalId"].as_str() {
+                terminal.clone_into(&mut self.terminal);
+            }
+            let error = &message["error"];
+            match error.is_null() {
+                true => self.say(session, &format!("{}\n", message["result"])),
+                false => {
+                    self.say(session, &format!("{} {} {}\n", error["code"], error["message"], error["data"]))
+                }
+            }
+            return if cancelled { Next::Stop("cancelled") } else { Next::On };
+        }
+    }
+
     fn hang(&mut self, session: &str) -> Next {
         while let Some(message) = self.read() {
             if message["method"] == "session/cancel" && message["params"]["sessionId"] == json!(session) {
@@ -249,10 +363,4 @@ impl Agent {
         self.say(session, &format!("vendor {}\n", answer["error"]["code"]));
         println!("not json at all");
     }
-}
-
-fn options() -> Value {
-    let models = json!([{"value": "m1", "name": "one"}, {"value": "m2", "name": "two"}]);
-    json!({"configOptions": [{"id": "model", "name": "Model", "category": "model", "type": "select",
-                              "currentValue": "m1", "options": models}]})
 }

@@ -6,17 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring_adapters::process;
-use mainspring_adapters::{AcpOptions, AgentOptions, ProcessAdapter, ScriptAdapter};
+use mainspring_adapters::{AcpOptions, AgentOptions, McpServer, ProcessAdapter, ScriptAdapter};
 use mainspring_agent::models::{BadModels, SCRIPTED};
-use mainspring_agent::tool::mcp::McpServers;
+use mainspring_agent::tool::fits;
+use mainspring_agent::tool::mcp::{McpConfig, McpServers};
 use mainspring_agent::{Definitions, Models, NativeAdapter, NativeCatalog, NativeOptions, Toolbox};
+use mainspring_client::fits_socket;
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::Permissions;
 
 use crate::config::{self, AdapterConfig, AdapterKind, Config};
 use crate::scripted::Scripted;
-use crate::server::fits_socket;
 
 /// The variable in which agents find the relay.
 const BRIDGE: &str = "OMI_BRIDGE_PIPE";
@@ -47,7 +48,7 @@ impl Agents {
                 let kind = adapter.kind?;
                 let options = options(name, adapter, kind, config);
                 Some(Arc::new(match kind {
-                    AdapterKind::Acp => ProcessAdapter::acp(options, acp(adapter), clock.clone()),
+                    AdapterKind::Acp => ProcessAdapter::acp(options, acp(adapter, config), clock.clone()),
                     AdapterKind::Pi => ProcessAdapter::pi(options, clock.clone()),
                 }))
             })
@@ -108,16 +109,49 @@ fn options(name: &str, adapter: &AdapterConfig, kind: AdapterKind, config: &Conf
             Some(config::Permissions::Legacy) => Permissions::Legacy,
             Some(config::Permissions::Deny) => Permissions::Deny,
         },
+        rules: adapter.rules.clone().unwrap_or_default(),
+        keep_log: adapter.keep_log.unwrap_or_default(),
         model: adapter.model.clone(),
     }
 }
 
-fn acp(adapter: &AdapterConfig) -> AcpOptions {
+fn acp(adapter: &AdapterConfig, config: &Config) -> AcpOptions {
     AcpOptions {
         auth_method: adapter.auth_method.clone(),
         act_mode: adapter.act_mode.clone(),
         ask_mode: adapter.ask_mode.clone(),
+        mcp: mcp(adapter, config),
     }
+}
+
+/// The MCP servers that an agent is given, or why one of them cannot be.
+fn mcp(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<McpServer, String>)> {
+    let wanted = adapter.mcp.as_deref().unwrap_or_default();
+    let servers = config.models.mcp.iter();
+    let given = servers.filter(|(name, _)| wanted.iter().any(|pattern| fits(pattern, name)));
+    let server = |server: &McpConfig| match (&server.command, &server.url) {
+        (Some(command), _) => Ok(McpServer::Stdio {
+            command: program(command, adapter)?,
+            args: server.args.clone(),
+            env: server.environment(),
+        }),
+        (None, url) => {
+            Ok(McpServer::Http { url: url.clone().unwrap_or_default(), headers: server.request_headers()? })
+        }
+    };
+    given.map(|(name, config)| (name.clone(), server(config))).collect()
+}
+
+/// The path of a program as the protocol wants it, absolute: where the agent itself would find it.
+fn program(command: &str, adapter: &AdapterConfig) -> Result<PathBuf, String> {
+    let path = adapter.env.as_ref().and_then(|env| env.get("PATH").map(OsString::from));
+    let path = path.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+    let folders: Vec<PathBuf> = match command.contains('/') {
+        true => std::env::current_dir().into_iter().collect(),
+        false => std::env::split_paths(&path).collect(),
+    };
+    let mut found = folders.into_iter().map(|folder| folder.join(command)).filter(|file| file.is_file());
+    found.next().ok_or_else(|| format!("there is no program {command:?}"))
 }
 
 /// What an agent finds in its environment besides what every agent does.

@@ -12,8 +12,10 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{Config, Resolved, Sources};
 
+mod adopt;
 mod agent;
 mod attach;
+mod binding;
 mod chat;
 mod config;
 mod demo;
@@ -97,6 +99,9 @@ enum Command {
     /// List, show, cancel, retry and answer runs
     #[command(subcommand)]
     Run(run::Run),
+    /// List the agents' own sessions that a session is tied to, or have one not used again
+    #[command(subcommand)]
+    Binding(binding::BindingCommand),
     /// List, show, check, make and delete agent definitions
     #[command(subcommand)]
     Agent(agent::AgentCommand),
@@ -230,6 +235,7 @@ impl Context<'_> {
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::Binding(binding) => Box::pin(binding.execute(self)).await,
             Command::Agent(agent) => Box::pin(agent.execute(self)).await,
             Command::Model(model) => Box::pin(model.execute(self)).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,

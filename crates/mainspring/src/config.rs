@@ -101,8 +101,10 @@ impl Config {
         }
         if problems.is_empty() {
             problems.extend(resolved.contradictions());
-            let adapters = &resolved.config.adapters;
-            problems.extend(adapters.iter().flat_map(|(name, adapter)| adapters::problems(name, adapter)));
+            let Config { adapters, models, .. } = &resolved.config;
+            problems.extend(
+                adapters.iter().flat_map(|(name, adapter)| adapters::problems(name, adapter, &models.mcp)),
+            );
         }
         if problems.is_empty() { Ok(resolved) } else { Err(ConfigError { problems }) }
     }

@@ -3,13 +3,12 @@
 //! Whoever owns the state directory serves it, the command line included, so that a second process is always a guest
 //! of the first.
 
-use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
+use mainspring_client::Socket;
 use mainspring_edges::http::{self, Access, Http};
 use mainspring_kernel::Kernel;
 use mainspring_kernel::tasks::Tasks;
@@ -20,10 +19,6 @@ use crate::config::Config;
 use crate::node::Node;
 use crate::token;
 
-/// The socket within the state directory.
-const SOCKET: &str = "mainspring.sock";
-/// What the address of a socket can hold, on the system that allows least.
-const SOCKET_PATH: usize = 100;
 /// How long connections may take to end once everything else has.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -63,7 +58,7 @@ impl Server {
         };
         let address = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
         let socket = Socket::of(&config.state_dir);
-        let unix = socket.listen()?;
+        let unix = listen_on(&socket)?;
         let (closing, stop, tasks) = (CancellationToken::new(), CancellationToken::new(), Tasks::default());
         let access = Access::new(&token, &config.owner);
         let edge = Http::new(kernel.clone(), access, config.http, stop.clone());
@@ -90,7 +85,7 @@ impl Server {
     /// Lets nobody in any more. Who comes now finds nobody and waits for the state directory.
     pub(crate) fn close(&self) {
         // The lock tells who may serve; the socket of a server that is leaving would only mislead.
-        let _ = std::fs::remove_file(&self.socket.path);
+        let _ = std::fs::remove_file(self.socket.path());
         self.closing.cancel();
     }
 
@@ -114,59 +109,16 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
     })
 }
 
-/// The socket of a state directory.
-pub(crate) struct Socket {
-    path: PathBuf,
-    /// How to reach it where its path is too long for an address: through the folder that is kept open here.
-    short: Option<(PathBuf, File)>,
-}
-
-/// Whether `path` can be the address of a socket.
-pub(crate) fn fits_socket(path: &Path) -> bool {
-    path.as_os_str().len() <= SOCKET_PATH
-}
-
-impl Socket {
-    /// The socket of `state_dir`, whether somebody listens there or not.
-    pub(crate) fn of(state_dir: &Path) -> Self {
-        let path = state_dir.join(SOCKET);
-        let short = if fits_socket(&path) { None } else { shortened(state_dir) };
-        Self { path, short }
+/// Listens. The folder is ours, so what lies there was left by the dead.
+fn listen_on(socket: &Socket) -> Result<UnixListener, ServeError> {
+    let failed = |source| ServeError::Listen {
+        at: socket.path().display().to_string(),
+        source,
+        remedy: "check the folder, or choose another with --state-dir",
+    };
+    match std::fs::remove_file(socket.path()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
     }
-
-    /// What to connect to.
-    pub(crate) fn address(&self) -> &Path {
-        self.short.as_ref().map_or(&self.path, |(short, _)| short)
-    }
-
-    /// Where it is, for people.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Listens. The folder is ours, so what lies there was left by the dead.
-    fn listen(&self) -> Result<UnixListener, ServeError> {
-        let failed = |source| ServeError::Listen {
-            at: self.path.display().to_string(),
-            source,
-            remedy: "check the folder, or choose another with --state-dir",
-        };
-        match std::fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
-        UnixListener::bind(self.address()).map_err(failed)
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn shortened(state_dir: &Path) -> Option<(PathBuf, File)> {
-    use std::os::fd::AsRawFd;
-    let folder = File::open(state_dir).ok()?;
-    Some((format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd()).into(), folder))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn shortened(_state_dir: &Path) -> Option<(PathBuf, File)> {
-    None
+    UnixListener::bind(socket.address()).map_err(failed)
 }

@@ -4,10 +4,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use mainspring_client::TOKEN;
 use mainspring_kernel::ids::Ids;
-
-/// The file within the state directory; readable by its owner only.
-const FILE: &str = "token";
 
 /// The token, made if there is none yet. The folder must be ours.
 pub(crate) fn token(state_dir: &Path) -> io::Result<String> {
@@ -16,7 +14,7 @@ pub(crate) fn token(state_dir: &Path) -> io::Result<String> {
         None => {
             let token = Ids::system().secret();
             // Written whole under another name first: a crash leaves no half of a token.
-            let part = state_dir.join(format!("{FILE}.part"));
+            let part = state_dir.join(format!("{TOKEN}.part"));
             let mut file = std::fs::OpenOptions::new()
                 .write(true)
                 .create(true)
@@ -25,7 +23,7 @@ pub(crate) fn token(state_dir: &Path) -> io::Result<String> {
                 .open(&part)?;
             writeln!(file, "{token}")?;
             file.sync_all()?;
-            std::fs::rename(&part, state_dir.join(FILE))?;
+            std::fs::rename(&part, state_dir.join(TOKEN))?;
             Ok(token)
         }
     }
@@ -33,7 +31,7 @@ pub(crate) fn token(state_dir: &Path) -> io::Result<String> {
 
 /// The token, if there is one.
 pub(crate) fn read(state_dir: &Path) -> io::Result<Option<String>> {
-    match std::fs::read_to_string(state_dir.join(FILE)) {
+    match std::fs::read_to_string(state_dir.join(TOKEN)) {
         Ok(text) => Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

@@ -190,10 +190,15 @@ impl Store for MemoryStore {
         &self,
         session: SessionId,
         adapter: Option<&str>,
+        after: Option<(&str, u32)>,
         limit: usize,
     ) -> Result<Vec<Binding>, StoreError> {
         self.read(|state| {
-            let all = state.bindings.values().filter(|binding| binding.session == session);
+            let is_after = |binding: &&Binding| {
+                let name = binding.adapter.as_str();
+                after.is_none_or(|(of, no)| name > of || (name == of && binding.generation < no))
+            };
+            let all = state.bindings.values().filter(|binding| binding.session == session).filter(is_after);
             let mut bindings: Vec<Binding> =
                 all.filter(|binding| adapter.is_none_or(|name| binding.adapter == name)).cloned().collect();
             bindings.sort_by(|a, b| (&a.adapter, b.generation).cmp(&(&b.adapter, a.generation)));
@@ -231,6 +236,20 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
         self.read(|state| state.events_after(session, run, after, limit))?
+    }
+
+    async fn owner_events(
+        &self,
+        owner: &str,
+        types: Option<&[&'static str]>,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<(Vec<Event>, Cursor), StoreError> {
+        self.read(|state| state.owner_events(owner, types, after, limit))?
+    }
+
+    async fn event_last(&self) -> Result<Cursor, StoreError> {
+        self.read(|state| Cursor(state.seq))
     }
 
     async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError> {

@@ -288,11 +288,15 @@ impl Store for SqliteStore {
         &self,
         session: SessionId,
         adapter: Option<&str>,
+        after: Option<(&str, u32)>,
         limit: usize,
     ) -> Result<Vec<Binding>, StoreError> {
         let adapter = adapter.map(str::to_owned);
-        self.read(move |connection| read::bindings::bindings(connection, session, adapter.as_deref(), limit))
-            .await
+        let after = after.map(|(adapter, generation)| (adapter.to_owned(), generation));
+        self.read(move |connection| {
+            read::bindings::bindings(connection, session, adapter.as_deref(), after, limit)
+        })
+        .await
     }
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
@@ -321,6 +325,24 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
         self.read(move |connection| read::events::events_after(connection, session, run, after, limit)).await
+    }
+
+    async fn owner_events(
+        &self,
+        owner: &str,
+        types: Option<&[&'static str]>,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<(Vec<Event>, Cursor), StoreError> {
+        let (owner, types) = (owner.to_owned(), types.map(|types| serde_json::json!(types).to_string()));
+        self.read(move |connection| {
+            read::events::owner_events(connection, &owner, types.as_deref(), after, limit)
+        })
+        .await
+    }
+
+    async fn event_last(&self) -> Result<Cursor, StoreError> {
+        self.read(read::events::event_last).await
     }
 
     async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError> {

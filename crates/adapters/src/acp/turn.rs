@@ -9,12 +9,13 @@ use agent_client_protocol::v1::schema::{
     ToolCallContent, ToolCallStatus, ToolCallUpdateFields, UsageUpdate,
 };
 use mainspring_core::{Approval, Cost, Failure, ToolOutcome, Usage};
-use mainspring_kernel::adapter::{End, HandleError, Record};
-use mainspring_kernel::policy;
+use mainspring_kernel::adapter::{Death, End, HandleError, Record};
+use mainspring_kernel::policy::Act;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::client::Desk;
 use super::wire::{CallError, Inbound};
 use super::worker::Worker;
 use crate::driver::{Agent, Questions, Turn, Turned, Voice, excerpt};
@@ -32,6 +33,7 @@ struct Answer {
 pub(super) struct Play<'a> {
     turn: Turn<'a, Worker>,
     voice: Voice<'a>,
+    desk: Desk,
     /// What the native session had cost before, where that is known.
     cost_before: Option<f64>,
     cost: Option<f64>,
@@ -49,12 +51,12 @@ struct Tool {
 
 impl<'a> Play<'a> {
     pub(super) fn new(turn: Turn<'a, Worker>, cost_before: Option<f64>) -> Self {
-        let voice = Voice::new(turn.attempt);
-        Self { turn, voice, cost_before, cost: None, tools: HashMap::new(), heard: false }
+        let (voice, desk) = (Voice::new(turn.attempt), Desk::new(&turn));
+        Self { turn, voice, desk, cost_before, cost: None, tools: HashMap::new(), heard: false }
     }
 
     /// Prompts the agent and listens until it has ended its turn: how it did, and what the native session has cost.
-    pub(super) async fn play(mut self, prompt: Vec<ContentBlock>) -> (Turned, Option<f64>) {
+    pub(super) async fn play(mut self, prompt: Vec<Value>) -> (Turned, Option<f64>) {
         let worker = self.turn.worker.clone();
         let mut inbound = worker.connection.listen(self.turn.native);
         let params = json!({"sessionId": self.turn.native, "prompt": prompt});
@@ -71,6 +73,13 @@ impl<'a> Play<'a> {
                         questions.push(self.decide(asked.0, asked.1), false);
                         started
                     }
+                    Inbound::Client(asked) => {
+                        self.heard = true;
+                        if let Some(asked) = self.desk.serve(*asked) {
+                            questions.push(self.desk.clone().decide(asked), false);
+                        }
+                        Ok(())
+                    }
                 },
                 decided = questions.answered() => decided,
                 answer = &mut answer => break self.answered(answer, &mut inbound).await,
@@ -86,7 +95,22 @@ impl<'a> Play<'a> {
             }
         };
         worker.connection.ignore();
+        let turned = self.leave(turned).await;
         (turned, self.cost.or(self.cost_before))
+    }
+
+    /// Ends what was run for the agent: the turn is not over before that is.
+    async fn leave(&self, turned: Turned) -> Turned {
+        match self.desk.close().await {
+            Death::Proven => turned,
+            // To return would say that it has stopped.
+            Death::Unproven if self.turn.attempt.is_cancelled() => std::future::pending().await,
+            Death::Unproven => {
+                let message =
+                    "a command of the agent was ended from outside; whether all of it has ended is not known";
+                Turned::Broken(self.failed(Failure::new("transport_interruption", message), false))
+            }
+        }
     }
 
     /// Everything that was said before the answer has been heard when the answer is.
@@ -206,7 +230,7 @@ impl<'a> Play<'a> {
         if !tool.started && (tool.input.is_some() || status != ToolCallStatus::Pending) {
             records.push(started(id, tool));
         }
-        let said = said(fields);
+        let said = said(fields, &self.desk);
         if tool.started && !said.is_empty() && status != ToolCallStatus::Failed {
             records.push(Record::ToolUpdated { tool_use_id: id.to_owned(), text: said.clone() });
         }
@@ -248,8 +272,10 @@ impl<'a> Play<'a> {
         responder: Responder,
     ) -> impl Future<Output = Result<(), HandleError>> + Send + use<> {
         let (attempt, standing) = (self.turn.attempt.clone(), self.turn.standing.clone());
+        let rules = self.turn.rules.clone();
         async move {
-            let decided = policy::permit(&attempt, standing.as_ref(), question(&request).into()).await;
+            let (act, question) = (act(&request), question(&request).into());
+            let decided = rules.permit(&attempt, standing.as_ref(), &act, question).await;
             let chosen = match &decided {
                 Ok(decision) => choice(&request.options, *decision),
                 Err(_) => None,
@@ -299,11 +325,14 @@ fn is_empty(input: &Value) -> bool {
 }
 
 /// What a tool says, as text.
-fn said(fields: &ToolCallUpdateFields) -> String {
+fn said(fields: &ToolCallUpdateFields, desk: &Desk) -> String {
     let mut text = String::new();
     for content in fields.content.iter().flatten() {
         match content {
             ToolCallContent::Content(content) => text.push_str(&text_of(&content.content)),
+            ToolCallContent::Terminal(terminal) => {
+                text.push_str(&desk.shown(&terminal.terminal_id.0).unwrap_or_default());
+            }
             ToolCallContent::Diff(diff) => text.push_str(&format!("changed {}\n", diff.path.display())),
             _ => {}
         }
@@ -335,6 +364,15 @@ fn plan_text(plan: &Plan) -> String {
         format!("[{mark}] {}", entry.content)
     };
     excerpt(plan.entries.iter().map(line).collect::<Vec<_>>().join("\n"))
+}
+
+/// What the agent wants to do, as rules name it: `tool KIND TITLE`.
+fn act(request: &RequestPermissionRequest) -> Act {
+    let fields = &request.tool_call.fields;
+    let kind = fields.kind.and_then(|kind| serde_json::to_value(kind).ok());
+    let kind = kind.as_ref().and_then(Value::as_str).unwrap_or("other");
+    let title = fields.title.as_deref().or(fields.name.as_deref()).unwrap_or_default();
+    Act { capability: "tool", operation: kind.to_owned(), resource: title.to_owned() }
 }
 
 fn question(request: &RequestPermissionRequest) -> String {

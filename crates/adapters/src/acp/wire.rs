@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::sync::CancellationToken;
 
+use super::client::{Offer, Request};
 use crate::process::Pipes;
 
 /// How long a line of an agent may be. Beyond it the connection is given up.
@@ -33,6 +34,8 @@ pub(super) enum Inbound {
     Update(Box<SessionUpdate>),
     /// It asks for a permission.
     Permission(Box<(RequestPermissionRequest, Responder)>),
+    /// It asks for a file or a terminal.
+    Client(Box<Request>),
 }
 
 /// Why a request has no result.
@@ -75,9 +78,10 @@ struct Attention {
 
 impl Connection {
     /// Speaks over `pipes` until they close or the connection is dropped. Messages that concern nothing that is
-    /// listened for, or are not understood, are counted in `ignored`.
+    /// listened for, or are not understood, are counted in `ignored`; so are requests for what was not offered.
     pub(super) async fn open(
         pipes: Pipes,
+        offer: Offer,
         ignored: Arc<AtomicU64>,
         tasks: &Tasks,
     ) -> Result<Self, CallError> {
@@ -87,7 +91,7 @@ impl Connection {
         let builder = Builder::new(Client).on_receive_dispatch(
             {
                 let attention = attention.clone();
-                async move |message: Dispatch, _peer| Ok(hear(&attention, &ignored, message))
+                async move |message: Dispatch, _peer| Ok(hear(&attention, offer, &ignored, message))
             },
             agent_client_protocol::on_receive_dispatch!(),
         );
@@ -188,9 +192,21 @@ fn transport(
 }
 
 /// Passes on what concerns the native session that is listened for.
-fn hear(attention: &Mutex<Attention>, ignored: &AtomicU64, message: Dispatch) -> Handled<Dispatch> {
+fn hear(
+    attention: &Mutex<Attention>,
+    offer: Offer,
+    ignored: &AtomicU64,
+    message: Dispatch,
+) -> Handled<Dispatch> {
     let not_ours = |message| Handled::No { message, retry: false };
-    let attention = attention.lock();
+    let mut attention = attention.lock();
+    if let Dispatch::Response(_, router) = &message
+        && router.method() == "session/prompt"
+    {
+        // The turn is over: what the agent says after that belongs to none.
+        *attention = Attention::default();
+        return not_ours(message);
+    }
     let concerns = |params: &Value| {
         let session = params.get("sessionId").and_then(Value::as_str);
         session.is_some() && session == attention.native.as_deref()
@@ -217,6 +233,11 @@ fn hear(attention: &Mutex<Attention>, ignored: &AtomicU64, message: Dispatch) ->
                     return Handled::Yes;
                 }
             }
+        }
+        Dispatch::Request(UntypedMessage { method, params }, responder)
+            if offer.has(&method) && concerns(&params) =>
+        {
+            Inbound::Client(Box::new(Request { method, params, responder }))
         }
         other => {
             if matches!(other, Dispatch::Notification(_) | Dispatch::Request(..)) {

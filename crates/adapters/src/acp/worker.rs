@@ -5,8 +5,8 @@ use std::path::Path;
 use agent_client_protocol::ErrorCode;
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::schema::{
-    AgentCapabilities, AuthMethod, ClientCapabilities, Implementation, InitializeRequest, InitializeResponse,
-    SessionConfigKind, SessionConfigOption, SessionConfigOptionCategory, SessionConfigSelectOptions,
+    AgentCapabilities, AuthMethod, Implementation, InitializeRequest, InitializeResponse, SessionConfigKind,
+    SessionConfigOption, SessionConfigOptionCategory, SessionConfigSelectOptions,
 };
 use mainspring_core::Failure;
 use mainspring_kernel::adapter::Death;
@@ -14,10 +14,14 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::client::Offer;
 use super::wire::{CallError, Connection};
 use crate::driver::{Agent, Ground, gone, with_last_words};
 use crate::pool;
 use crate::process::{Launch, Process};
+
+/// Where an agent says that it forks.
+const FORKS: &str = "/agentCapabilities/sessionCapabilities/fork";
 
 /// One agent process.
 pub(crate) struct Worker {
@@ -25,6 +29,8 @@ pub(crate) struct Worker {
     pub(super) connection: Connection,
     pub(super) capabilities: AgentCapabilities,
     auth_methods: Vec<AuthMethod>,
+    /// The protocol's draft has it, its library not yet.
+    forks: bool,
     /// What the native session that was opened or taken up last offers.
     offers: Mutex<Opened>,
 }
@@ -57,23 +63,27 @@ impl Worker {
     pub(super) async fn start(
         launch: &Launch,
         auth_method: Option<&str>,
+        offer: Offer,
         ground: &Ground,
     ) -> Result<Self, Failure> {
         let (process, pipes) = Process::start(launch, &ground.tasks, &ground.clock)
             .map_err(|error| Failure::new("adapter_unavailable", error.to_string()))?;
         let greeted = async {
-            let connection = Connection::open(pipes, ground.ignored.clone(), &ground.tasks).await?;
+            let connection = Connection::open(pipes, offer, ground.ignored.clone(), &ground.tasks).await?;
             let hello = InitializeRequest::new(ProtocolVersion::V1)
-                .client_capabilities(ClientCapabilities::default())
+                .client_capabilities(offer.capabilities())
                 .client_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")));
-            let answer: InitializeResponse = connection.call("initialize", hello).await?;
-            Ok::<_, CallError>((connection, answer))
+            let answer: Value = connection.call("initialize", hello).await?;
+            let forks = answer.pointer(FORKS).is_some_and(|forks| !forks.is_null());
+            let answer: InitializeResponse = serde_json::from_value(answer)
+                .map_err(|error| CallError::Nonsense { method: "initialize", reason: error.to_string() })?;
+            Ok::<_, CallError>((connection, answer, forks))
         };
         let greeted = tokio::select! {
             greeted = greeted => greeted,
-            () = process.ended() => Err(CallError::Gone),
+            _ = process.ended() => Err(CallError::Gone),
         };
-        let (connection, answer) = match greeted {
+        let (connection, answer, forks) = match greeted {
             Ok(greeted) => greeted,
             Err(error) => {
                 // What it had to say about its end has been read by then.
@@ -94,6 +104,7 @@ impl Worker {
             connection,
             capabilities: answer.agent_capabilities,
             auth_methods: answer.auth_methods,
+            forks,
             offers: Mutex::default(),
         };
         if let Some(method) = auth_method {
@@ -124,20 +135,47 @@ impl Worker {
         }
     }
 
-    /// Opens a new native session in `cwd`.
-    pub(super) async fn open(&self, cwd: &Path) -> Result<String, Failure> {
-        let params = json!({"cwd": cwd, "mcpServers": []});
-        let mut opened: Opened =
+    /// Opens a new native session in `cwd`, with MCP servers.
+    pub(super) async fn open(&self, cwd: &Path, servers: &[Value]) -> Result<String, Failure> {
+        let params = json!({"cwd": cwd, "mcpServers": servers});
+        let opened =
             self.connection.call("session/new", params).await.map_err(|error| self.failure(&error))?;
+        let native = self.opened(opened);
+        native.ok_or_else(|| Failure::new("binding_failed", "the agent opened a session without an id"))
+    }
+
+    /// Makes a native session that goes on from another, with MCP servers.
+    pub(super) async fn fork(
+        &self,
+        native: &str,
+        cwd: &Path,
+        servers: &[Value],
+    ) -> Result<String, CallError> {
+        let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": servers});
+        let opened = self.connection.call("session/fork", params).await?;
+        let reason = "it has no id".to_owned();
+        self.opened(opened).ok_or(CallError::Nonsense { method: "session/fork", reason })
+    }
+
+    /// Lets the agent drop what it holds for a native session.
+    pub(super) async fn close(&self, native: &str) {
+        let closed = self.connection.call::<Value>("session/close", json!({"sessionId": native})).await;
+        if let Err(error) = closed {
+            tracing::debug!(%error, native, "an agent did not close a session");
+        }
+    }
+
+    /// Keeps what a native session offers; gives its id.
+    fn opened(&self, mut opened: Opened) -> Option<String> {
         let native = opened.session_id.take();
         *self.offers.lock() = opened;
-        native.ok_or_else(|| Failure::new("binding_failed", "the agent opened a session without an id"))
+        native
     }
 
     /// Takes up a native session of an earlier process. An error that is no failure of the connection means that the
     /// agent does not know it any more.
-    pub(super) async fn resume(&self, native: &str, cwd: &Path) -> Result<(), CallError> {
-        let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": []});
+    pub(super) async fn resume(&self, native: &str, cwd: &Path, servers: &[Value]) -> Result<(), CallError> {
+        let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": servers});
         let method = match self.ways() {
             Resumes::Resume => "session/resume",
             Resumes::Load => "session/load",
@@ -205,13 +243,21 @@ impl Agent for Worker {
         self.ways() != Resumes::No
     }
 
+    fn forks(&self) -> bool {
+        self.forks
+    }
+
+    fn closes(&self) -> bool {
+        self.capabilities.session_capabilities.close.is_some()
+    }
+
     fn process(&self) -> &Process {
         &self.process
     }
 
     async fn gone(&self) {
         tokio::select! {
-            () = self.process.ended() => {}
+            _ = self.process.ended() => {}
             () = self.connection.closed() => {}
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use mainspring_core::{Failure, Grant, Run};
 use mainspring_kernel::adapter::AttemptHandle;
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::policy::Permissions;
+use mainspring_kernel::policy::{Permissions, Rule, Rules};
 use mainspring_kernel::tasks::Tasks;
 
 use super::Turned;
@@ -46,8 +46,22 @@ pub struct AgentOptions {
     pub stop_grace: Duration,
     /// Who decides what it may do.
     pub permissions: Permissions,
+    /// What is decided otherwise. Only for agents that say what they want to do.
+    pub rules: Vec<Rule>,
+    /// When what it writes to its standard error is kept.
+    pub keep_log: KeepLog,
     /// The model of runs that name none; the agent's own if none.
     pub model: Option<String>,
+}
+
+/// When what an agent writes to its standard error is kept as an artifact of the attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeepLog {
+    /// When the attempt has failed.
+    #[default]
+    Failed,
+    /// Always.
+    Always,
 }
 
 /// How one kind of agent is spoken to.
@@ -88,6 +102,18 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         cwd: &Path,
     ) -> impl Future<Output = Result<(), Lost>> + Send;
 
+    /// Makes a new native session that goes on from where `native` stands: its id. Only for agents that fork.
+    fn fork(
+        &self,
+        worker: &Self::Worker,
+        native: &str,
+        cwd: &Path,
+    ) -> impl Future<Output = Result<String, Lost>> + Send;
+
+    /// Lets the agent drop what it holds for a native session that it is not going to be asked for. Only for agents that
+    /// close.
+    fn close(&self, worker: &Self::Worker, native: &str) -> impl Future<Output = ()> + Send;
+
     /// Chooses what can be chosen of a native session: `model`, and what else the dialect knows of.
     fn choose(
         &self,
@@ -109,13 +135,18 @@ pub(crate) trait Dialect: Send + Sync + 'static {
 pub(crate) trait Agent: Worker {
     /// It takes up native sessions of earlier processes.
     fn resumes(&self) -> bool;
+    /// It makes a native session that goes on from another.
+    fn forks(&self) -> bool;
+    /// It drops what it holds for a native session when it is told to.
+    fn closes(&self) -> bool;
     /// Its process.
     fn process(&self) -> &Process;
     /// Resolves once it is gone.
     fn gone(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// What processes are started on.
+/// What processes are started on. Cheap to clone.
+#[derive(Clone)]
 pub(crate) struct Ground {
     /// For what belongs to processes: it ends when they have.
     pub(crate) tasks: Tasks,
@@ -128,6 +159,8 @@ pub(crate) struct Ground {
 pub(crate) enum Lost {
     /// The agent does not know it any more.
     Unknown(String),
+    /// The agent cannot be given what the session needs.
+    Refused(Failure),
     /// The agent is gone.
     Gone,
 }
@@ -139,6 +172,11 @@ pub(crate) struct Turn<'a, W> {
     pub(crate) native: &'a str,
     /// Decides permissions; a person does if there is none.
     pub(crate) standing: Option<Grant>,
+    /// Decides before that.
+    pub(crate) rules: Arc<Rules>,
+    /// How a command is run for the agent: in the session's folder, without what is the agent's alone.
+    pub(crate) launch: Launch,
+    pub(crate) ground: &'a Ground,
     /// The native session was opened for this turn.
     pub(crate) opened: bool,
     /// What it is told before the prompt.
@@ -153,8 +191,8 @@ pub(crate) fn gone(agent: &impl Agent) -> Failure {
 
 /// What went wrong, and the last that the agent wrote to its standard error.
 pub(crate) fn with_last_words(failure: Failure, process: &Process) -> Failure {
-    let stderr = process.stderr();
-    let words = stderr.trim();
+    let written = process.log().text();
+    let words = written.trim();
     let from = words.char_indices().rev().nth(LAST_WORDS - 1).map_or(0, |(at, _)| at);
     match &words[from..] {
         "" => failure,

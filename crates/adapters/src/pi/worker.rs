@@ -73,7 +73,7 @@ impl Worker {
         let connection = Connection::open(pipes, ground.ignored.clone(), &ground.tasks);
         let greeted = tokio::select! {
             greeted = state(&connection) => greeted,
-            () = process.ended() => Err(CallError::Gone),
+            _ = process.ended() => Err(CallError::Gone),
         };
         let state = match greeted {
             Ok(state) if !state.native().is_empty() => state,
@@ -167,6 +167,15 @@ impl Worker {
 }
 
 impl Agent for Worker {
+    /// Its forks begin at a prompt and not after an answer: what is wanted here it cannot do.
+    fn forks(&self) -> bool {
+        false
+    }
+
+    fn closes(&self) -> bool {
+        false
+    }
+
     fn resumes(&self) -> bool {
         self.keeps
     }
@@ -178,7 +187,7 @@ impl Agent for Worker {
     async fn gone(&self) {
         tokio::select! {
             () = self.connection.closed() => {}
-            () = self.process.ended() => {
+            _ = self.process.ended() => {
                 // What it wrote before its end is heard before its end is.
                 let until = self.clock.now().plus(LAST_RECORDS);
                 tokio::select! {

@@ -4,28 +4,51 @@ use std::collections::VecDeque;
 
 /// Keeps the last bytes of what is pushed into it.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(crate) struct Tail {
     bytes: VecDeque<u8>,
     limit: usize,
+    cut: bool,
 }
 
 impl Tail {
     /// Keeps at most `limit` bytes.
-    pub(super) fn new(limit: usize) -> Self {
-        Self { bytes: VecDeque::new(), limit }
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { bytes: VecDeque::new(), limit, cut: false }
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) {
-        let bytes = &bytes[bytes.len().saturating_sub(self.limit)..];
-        let over = (self.bytes.len() + bytes.len()).saturating_sub(self.limit);
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        let last = &bytes[bytes.len().saturating_sub(self.limit)..];
+        let over = (self.bytes.len() + last.len()).saturating_sub(self.limit);
+        self.cut |= over > 0 || last.len() < bytes.len();
         self.bytes.drain(..over);
-        self.bytes.extend(bytes);
+        self.bytes.extend(last);
     }
 
-    /// What is kept, as text.
-    pub(super) fn text(&self) -> String {
-        let (front, back) = self.bytes.as_slices();
-        String::from_utf8_lossy(&[front, back].concat()).into_owned()
+    /// True once something was left out.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// What is kept.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.bytes.iter().copied().collect()
+    }
+
+    /// What is kept, as text; no character of which only a part is kept is in it.
+    pub(crate) fn text(&self) -> String {
+        let bytes = self.bytes();
+        let is_inner = |byte: &u8| byte & 0b1100_0000 == 0b1000_0000;
+        let start = match self.cut {
+            true => bytes.iter().take(3).take_while(|byte| is_inner(byte)).count(),
+            false => 0,
+        };
+        let inner = bytes.iter().rev().take(3).take_while(|byte| is_inner(byte)).count();
+        let first = bytes.len().checked_sub(inner + 1).filter(|at| *at >= start);
+        let end = match first.map(|at| (at, bytes[at])) {
+            Some((at, byte)) if byte.leading_ones() as usize > inner + 1 => at,
+            _ => bytes.len(),
+        };
+        String::from_utf8_lossy(&bytes[start..end]).into_owned()
     }
 }
 
@@ -40,6 +63,25 @@ mod tests {
         {
             tail.push(pushed.as_bytes());
             assert_eq!(tail.text(), kept);
+            assert_eq!(tail.is_cut(), pushed != "ab" && pushed != "cd", "{pushed}");
+        }
+    }
+
+    #[test]
+    fn no_character_is_cut() {
+        for limit in 0..20 {
+            let mut tail = Tail::new(limit);
+            tail.push("aé漢🦀é漢🦀".as_bytes());
+            let text = tail.text();
+            assert!("aé漢🦀é漢🦀".ends_with(&text) && text.len() + 4 > limit.min(18), "{limit}: {text}");
+        }
+        // The rest of the last one is still to come.
+        for (bytes, text) in
+            [(&"é漢".as_bytes()[..4], "é"), (&"🦀".as_bytes()[..3], ""), (&b"a\xffb"[..], "a\u{fffd}b")]
+        {
+            let mut tail = Tail::new(100);
+            tail.push(bytes);
+            assert_eq!(tail.text(), text);
         }
     }
 }

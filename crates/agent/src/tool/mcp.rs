@@ -4,12 +4,13 @@
 //! Its tools are named `SERVER__TOOL`, so that those of two servers are never the same. Each call carries its stable id
 //! in `_meta`, for servers that recognise a call made again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::model::{
     CallToolRequestParams, CallToolResult, ClientRequest, ContentBlock, MetaObject, PingRequest,
     RequestMetaObject,
@@ -23,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::{Tool, ToolCall, ToolError, ToolTraits, Toolbox, fits};
-use crate::provider::{KeySource, ToolSpec, install_tls};
+use crate::provider::{ToolSpec, install_tls};
 
 /// What stands between a server's name and its tool's.
 const BETWEEN: &str = "__";
@@ -44,10 +45,16 @@ pub struct McpConfig {
     pub args: Vec<String>,
     /// What its environment has beside the few variables that are passed on.
     pub env: BTreeMap<String, String>,
+    /// Variables of our own environment that it may see besides.
+    pub pass_env: Vec<String>,
     /// The folder it runs in.
     pub cwd: Option<PathBuf>,
     /// Where it serves HTTP.
     pub url: Option<String>,
+    /// What requests to it have in their headers.
+    pub headers: BTreeMap<String, String>,
+    /// Headers whose values are secrets: for each, the environment variable that holds it.
+    pub headers_env: BTreeMap<String, String>,
     /// The environment variable that holds its bearer token.
     pub key_env: Option<String>,
     /// Milliseconds that a call may take.
@@ -65,9 +72,36 @@ impl McpConfig {
             (None, Some(url)) if !url.starts_with("http://") && !url.starts_with("https://") => {
                 Err(format!("{url:?} must start with http:// or https://"))
             }
-            _ => Ok(()),
+            _ => match self.headers.keys().chain(self.headers_env.keys()).find(|name| !is_header(name)) {
+                Some(name) => Err(format!("{name:?} cannot name a header")),
+                None => Ok(()),
+            },
         }
     }
+
+    /// What its process finds in its environment besides what every server does, as things are now.
+    pub fn environment(&self) -> BTreeMap<String, String> {
+        let passed = self.pass_env.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
+        // What is written down wins.
+        passed.chain(self.env.clone()).collect()
+    }
+
+    /// The headers of requests to it, secrets among them, as things are now; or which secret is missing.
+    pub fn request_headers(&self) -> Result<BTreeMap<String, String>, String> {
+        let mut headers = self.headers.clone();
+        let bearer = self.key_env.iter().map(|variable| ("Authorization", "Bearer ", variable));
+        let secret = self.headers_env.iter().map(|(name, variable)| (name.as_str(), "", variable));
+        for (name, before, variable) in bearer.chain(secret) {
+            let value = std::env::var(variable).ok().filter(|value| !value.trim().is_empty());
+            let value = value.ok_or_else(|| format!("set the environment variable {variable}"))?;
+            headers.insert(name.to_owned(), format!("{before}{}", value.trim()));
+        }
+        Ok(headers)
+    }
+}
+
+fn is_header(name: &str) -> bool {
+    HeaderName::try_from(name).is_ok()
 }
 
 /// How a server is.
@@ -222,11 +256,15 @@ impl Server {
                 ().serve(transport).await.map_err(|error| error.to_string())?
             }
             (None, Some(url)) => {
-                let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
-                if let Some(variable) = &self.config.key_env {
-                    let key = KeySource::Variable(variable.clone()).read(&self.name);
-                    config = config.auth_header(key.map_err(|error| error.message)?.reveal());
+                let mut headers = HashMap::new();
+                for (name, value) in self.config.request_headers()? {
+                    let value = HeaderValue::try_from(value);
+                    let value =
+                        value.map_err(|_| format!("its header {name:?} has a value that none can"))?;
+                    headers.insert(HeaderName::try_from(name).map_err(|error| error.to_string())?, value);
                 }
+                let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
+                config = config.custom_headers(headers);
                 install_tls();
                 let transport = StreamableHttpClientTransport::from_config(config);
                 ().serve(transport).await.map_err(|error| error.to_string())?
@@ -241,7 +279,7 @@ impl Server {
         let mut process = tokio::process::Command::new(command);
         process.args(&self.config.args).env_clear().kill_on_drop(true);
         process.envs(PASSED_ON.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))));
-        process.envs(&self.config.env);
+        process.envs(self.config.environment());
         if let Some(cwd) = &self.config.cwd {
             process.current_dir(cwd);
         }

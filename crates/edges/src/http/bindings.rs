@@ -6,15 +6,15 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::{Json, RequestPartsExt};
 use mainspring_core::Binding;
-use mainspring_kernel::kernel::{Adopted, session_ref};
+use mainspring_kernel::kernel::{Adopted, SessionAdopted, SessionTarget, session_ref};
 use mainspring_kernel::store::SessionRef;
 use serde::Deserialize;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::{IntoParams, ToSchema};
 
 use super::access::Known;
-use super::body::{Input, Named, in_path};
-use super::sessions::Page;
+use super::body::{Asked, Input, Named, in_path};
+use super::sessions::{Page, Target};
 use super::{Http, Problem};
 
 /// The session and the adapter that the path names.
@@ -41,18 +41,41 @@ impl IntoParams for NamedBinding {
     }
 }
 
+/// Which bindings.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct BindingsQuery {
+    /// The `next` of the page before.
+    #[param(pattern = r"^[a-z][a-z0-9-]*\.[0-9]{1,9}$")]
+    after: Option<String>,
+    /// How many; 50 if not given.
+    limit: Option<usize>,
+}
+
+impl BindingsQuery {
+    fn after(&self) -> Result<Option<(&str, u32)>, Problem> {
+        let Some(text) = &self.after else { return Ok(None) };
+        let read = text.rsplit_once('.').and_then(|(adapter, no)| Some((adapter, no.parse().ok()?)));
+        read.map(Some)
+            .ok_or_else(|| Problem::invalid(format!("{text:?} is not the `next` of an earlier page")))
+    }
+}
+
 /// Bindings of a session, by adapter and the newest generation first
 #[utoipa::path(
-    get, path = "/v1/sessions/{session}/bindings", params(Named),
-    responses((status = 200, description = "As many as a page holds", body = Page<Binding>)),
+    get, path = "/v1/sessions/{session}/bindings", params(Named, BindingsQuery),
+    responses((status = 200, description = "A page", body = Page<Binding>)),
 )]
 pub(super) async fn binding_list(
     State(http): State<Http>,
     Known(caller): Known,
     Named(by): Named,
+    Asked(query): Asked<BindingsQuery>,
 ) -> Result<Json<Page<Binding>>, Problem> {
-    let items = http.kernel.binding_list(&caller, &by).await?;
-    Ok(Json(Page { items, next: None }))
+    let items = http.kernel.binding_list(&caller, &by, query.after()?, query.limit).await?;
+    let place = |binding: &Binding| format!("{}.{}", binding.adapter, binding.generation);
+    Ok(Json(Page::of(&http, items, query.limit, place)))
 }
 
 /// An agent's own session that exists already.
@@ -90,6 +113,53 @@ pub(super) async fn binding_adopt(
     let Adoption { adapter, adapter_native_session_id: native, cwd, system_prompt } = adoption;
     let adopted = Adopted { native, cwd, system_prompt };
     Ok((StatusCode::CREATED, Json(http.kernel.binding_adopt(&caller, &by, &adapter, adopted).await?)))
+}
+
+/// A session by what it stands for, and an agent's own session that exists already.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct SessionAdoption {
+    /// Which session; if there is none, what the new one is like.
+    session: Target,
+    /// The adapter, by its name.
+    adapter: String,
+    /// The agent's own id of its session.
+    #[schema(min_length = 1, max_length = 512)]
+    adapter_native_session_id: String,
+    /// The folder that was opened in; the session's if not given.
+    #[serde(default)]
+    cwd: Option<String>,
+    /// The instructions that was opened with; the session's if not given.
+    #[serde(default)]
+    system_prompt: Option<String>,
+}
+
+/// Finds or makes a session and ties it to an agent's own session that exists already, unless it has been tied to one
+#[utoipa::path(
+    post, path = "/v1/adopt", request_body = SessionAdoption,
+    responses(
+        (status = 200, description = "It had been tied before, and stays so", body = SessionAdopted),
+        (status = 201, description = "It is tied, and the next run takes it up", body = SessionAdopted),
+    ),
+    extensions(("x-problems" = json!([
+        "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy", "wrong_state", "no_org"
+    ]))),
+)]
+pub(super) async fn session_adopt(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Input(adoption): Input<SessionAdoption>,
+) -> Result<(StatusCode, Json<SessionAdopted>), Problem> {
+    let SessionAdoption { session, adapter, adapter_native_session_id: native, cwd, system_prompt } =
+        adoption;
+    if session.starts() {
+        return Err(Problem::invalid("name the session by what it is found by, not by `new` or `load`"));
+    }
+    let mut target = SessionTarget::from(session);
+    target.new.adapter.get_or_insert_with(|| adapter.clone());
+    let adopted = Adopted { native, cwd, system_prompt };
+    let done = http.kernel.session_adopt(&caller, &target, &adapter, adopted).await?;
+    Ok((if done.adopted { StatusCode::CREATED } else { StatusCode::OK }, Json(done)))
 }
 
 /// Makes sure that the agent's own session is not used again

@@ -46,7 +46,7 @@ pub(super) struct EventsQuery {
 /// Where a stream goes on.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "it documents a header; `after` reads it")]
+#[expect(dead_code, reason = "it documents a header; `resume_point` reads it")]
 pub(super) struct Resume {
     /// Like `after`; browsers send it by themselves.
     #[param(rename = "Last-Event-ID", pattern = r"^[0-9]{1,19}\.[0-9]{1,19}$")]
@@ -67,7 +67,7 @@ pub(super) async fn session_events(
     headers: HeaderMap,
     Asked(query): Asked<EventsQuery>,
 ) -> Result<Response, Problem> {
-    let after = after(&headers, &query)?;
+    let after = resume_point(&headers, query.after.as_deref())?;
     if wants_stream(&headers) {
         let items = match query.mode.unwrap_or_default() {
             SubscriptionMode::Controller => http.kernel.session_subscribe(&caller, &by, after).await?,
@@ -93,7 +93,7 @@ pub(super) async fn run_events(
     headers: HeaderMap,
     Asked(query): Asked<EventsQuery>,
 ) -> Result<Response, Problem> {
-    let after = after(&headers, &query)?;
+    let after = resume_point(&headers, query.after.as_deref())?;
     let cursor = after.unwrap_or(Position::START).cursor;
     if !wants_stream(&headers) {
         let events = http.kernel.run_events(&caller, run, cursor, query.limit).await?;
@@ -125,9 +125,9 @@ pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
 }
 
 /// Where the reader was: `Last-Event-ID`, which a browser sends by itself, else `after`.
-fn after(headers: &HeaderMap, query: &EventsQuery) -> Result<Option<Position>, Problem> {
-    let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?").to_owned());
-    let Some(text) = last.or_else(|| query.after.clone()) else {
+pub(super) fn resume_point(headers: &HeaderMap, after: Option<&str>) -> Result<Option<Position>, Problem> {
+    let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?"));
+    let Some(text) = last.or(after) else {
         return Ok(None);
     };
     text.parse().map(Some).map_err(|bad: mainspring_core::BadPosition| Problem::invalid(bad.to_string()))

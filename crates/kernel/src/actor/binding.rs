@@ -9,13 +9,16 @@ use mainspring_core::binding::{Command as BindingCommand, apply, decide};
 use mainspring_core::run::Outcome;
 use mainspring_core::{
     Approval, Binding, BindingStatus, Body, Failure, Fidelity, GrantId, Message, MessageId, NodeId, Place,
-    Point, Refusal, Run, RunStatus,
+    Point, Refusal, Run, RunStatus, SessionId,
 };
 
 use super::{Actor, Draft, before};
 use crate::error::Error;
-use crate::kernel::Adopted;
+use crate::kernel::{Adopted, Shared};
 use crate::store::{Row, StoreError};
+
+/// How many bindings of a session are looked at, the newest first.
+pub(crate) const BINDINGS: usize = 50;
 
 /// What an attempt of an adapter with bindings finds.
 pub(super) struct Bound {
@@ -59,7 +62,7 @@ impl Actor {
     }
 
     pub(super) async fn binding_latest(&self, adapter: &str) -> Result<Option<Box<Binding>>, Error> {
-        let found = self.shared.store.bindings(self.fence.session, Some(adapter), 1).await?;
+        let found = self.shared.store.bindings(self.fence.session, Some(adapter), None, 1).await?;
         Ok(found.into_iter().next().map(Box::new))
     }
 
@@ -137,6 +140,24 @@ impl Actor {
             }
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+impl Shared {
+    /// Tells runtimes that these native sessions are not going to be taken up soon.
+    pub(crate) fn natives_forget<'a>(&self, bindings: impl Iterator<Item = &'a Binding>) {
+        for binding in bindings {
+            if let (Some(adapter), Some(native)) = (self.adapters.get(&binding.adapter), &binding.native) {
+                adapter.forget(native);
+            }
+        }
+    }
+
+    /// The native sessions that a session would take up, one of each adapter.
+    pub(crate) async fn natives(&self, session: SessionId) -> Result<Vec<Binding>, StoreError> {
+        let mut bindings = self.store.bindings(session, None, None, BINDINGS).await?;
+        bindings.retain(|binding| binding.status == BindingStatus::Active);
+        Ok(bindings)
     }
 }
 
@@ -301,6 +322,6 @@ fn prompt_of(run: &Run) -> Option<MessageId> {
 }
 
 /// What a system prompt is compared by.
-fn hash(system_prompt: Option<&str>) -> Option<String> {
+pub(crate) fn hash(system_prompt: Option<&str>) -> Option<String> {
     system_prompt.map(|text| blake3::hash(text.as_bytes()).to_hex().to_string())
 }

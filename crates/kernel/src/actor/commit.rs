@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Attempt, Cursor, Event, Run};
+use mainspring_core::{Attempt, Binding, BindingStatus, Cursor, Event, Run};
 
 use super::{Actor, Draft};
 use crate::feed::OpenText;
@@ -59,8 +59,18 @@ impl Actor {
                         body: event.body.clone(),
                     })
                 });
+                let bindings = commit.rows.iter().filter_map(|row| match row {
+                    Row::Binding(binding) => Some(&**binding),
+                    _ => None,
+                });
+                let over = |binding: &&Binding| {
+                    matches!(binding.status, BindingStatus::Closed | BindingStatus::Invalid)
+                };
+                self.shared.natives_forget(bindings.filter(over));
                 self.feed.show_guests(draft.hot.session.visibility);
-                self.feed.publish(events.collect(), completed);
+                let events: Vec<_> = events.collect();
+                self.shared.wakes.happened(&draft.hot.session.owner, &events);
+                self.feed.publish(events, completed);
                 if draft.is_searched() {
                     self.shared.written.notify_one();
                 }

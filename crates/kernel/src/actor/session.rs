@@ -34,6 +34,12 @@ impl Actor {
         version: Option<u64>,
     ) -> Result<Session, Error> {
         self.check_version(version)?;
+        let leaves = |command| matches!(command, &SessionCommand::Archive | &SessionCommand::Delete { .. });
+        // Once it is deleted, nobody finds them any more.
+        let natives = match commands.iter().any(leaves) {
+            true => self.shared.natives(self.fence.session).await?,
+            false => vec![],
+        };
         let (mut draft, _) = self.draft(false);
         for command in commands {
             let command = match command {
@@ -49,6 +55,7 @@ impl Actor {
             }
         }
         self.commit(draft).await?;
+        self.shared.natives_forget(natives.iter());
         if self.hot.session.status == SessionStatus::Deleted {
             self.over = true;
             self.shared.purge(self.fence.session);
@@ -79,6 +86,7 @@ pub(super) fn created(session: &Session) -> Body {
         title: session.title.clone(),
         adapter: session.adapter.clone(),
         surface_kind: session.surface_kind.clone(),
+        external_ref: session.external_ref.clone(),
     }
 }
 

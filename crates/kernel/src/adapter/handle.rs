@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentDefinition, AgentName, Answer, Approval, Artifact, ArtifactId, AttemptId, Block, Expect, GrantId,
-    Message, Point, RunId, StateEntry, StateOutcome, StateScope, Step, Time, Usage,
+    AgentDefinition, AgentName, Answer, Approval, Artifact, ArtifactId, AttemptId, Binding, BindingStatus,
+    Block, Expect, Fidelity, GrantId, Message, Point, RunId, StateEntry, StateOutcome, StateScope, Step,
+    Time, Usage,
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Answered, Ask, Assignment, Context, EarlierCalls, HandleError, Record};
-use crate::actor::{Command, Data, StateWrite};
+use crate::actor::{BINDINGS, Command, Data, StateWrite, hash};
 use crate::blobs::BlobReader;
 use crate::clock::Clock;
 use crate::error::Error;
@@ -169,6 +170,43 @@ impl AttemptHandle {
             None => None,
         };
         Ok(Context { digest, prompt: prompt.map(|(placed, _)| placed.message), messages })
+    }
+
+    /// A native session of the same adapter, folder and instructions that stands where the run begins, and that it is not
+    /// bound to: one that was left there before, or that of the session it was forked from. A runtime that can fork it
+    /// needs not be told of the path.
+    ///
+    /// It may go on at any time: whoever forks it asks again once nobody can use it.
+    pub async fn origin(&self) -> Result<Option<Binding>, HandleError> {
+        let Assignment { session, run, prompt, .. } = &*self.assignment;
+        let path = self.path(2).await?;
+        let [above, last] = path.as_slice() else { return Ok(None) };
+        if last.id != prompt.id {
+            return Ok(None);
+        }
+        let instructions = hash(run.options.system_prompt.as_deref());
+        let stands_there = |binding: &Binding| {
+            binding.stands_at == Some(above.id)
+                && binding.native.is_some()
+                && binding.fidelity == Fidelity::Native
+                && binding.status != BindingStatus::Invalid
+                && binding.cwd == run.options.cwd
+                && binding.system_prompt_hash == instructions
+        };
+        let store = &self.parts.store;
+        for of in [session.id, above.session] {
+            let theirs =
+                store.session_find(&session.owner, &SessionRef::Id(of)).await.map_err(Error::from)?;
+            if theirs.is_none_or(|theirs| theirs.owner != session.owner) {
+                continue;
+            }
+            let bindings =
+                store.bindings(of, Some(&run.adapter), None, BINDINGS).await.map_err(Error::from)?;
+            if let Some(found) = bindings.into_iter().find(stands_there) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     /// A version of an agent that the run's owner has made; the latest if none is named.

@@ -215,8 +215,9 @@ impl Subscription {
         if let Some(delta) = self.delta(&state, until) {
             return Step::Ready(Item::Delta(delta));
         }
-        // A thought comes after the text and the events that were there before it.
-        if let Some(thought) = thought.filter(|thought| thought.at.pos <= self.at.pos)
+        // A thought comes after the text and the events that were there before it; if the text is gone from memory, before
+        // the message that holds it.
+        if let Some(thought) = thought.filter(|thought| thought.at.pos <= limit)
             && event.as_ref().is_none_or(|event| event.cursor > thought.at.cursor)
         {
             self.thought = thought.no;

@@ -1,9 +1,10 @@
 //! Bindings: what native sessions a session is or was tied to.
 
 use mainspring_core::limits::check_text;
-use mainspring_core::{Binding, RunOptions};
+use mainspring_core::{Binding, RunOptions, Session, SessionId};
+use serde::Serialize;
 
-use super::{Caller, Kernel};
+use super::{Caller, Kernel, SessionTarget};
 use crate::actor::{BindingChange, Command};
 use crate::error::Error;
 use crate::store::SessionRef;
@@ -20,11 +21,56 @@ pub struct Adopted {
     pub system_prompt: Option<String>,
 }
 
+/// A session that was to be tied to a native session that exists already.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct SessionAdopted {
+    /// The session.
+    pub session: Session,
+    /// What it is tied to.
+    pub binding: Binding,
+    /// Whether it is tied to that by this; false if it had been tied before.
+    pub adopted: bool,
+}
+
 impl Kernel {
-    /// The bindings of a session, by adapter and the newest generation first.
-    pub async fn binding_list(&self, caller: &Caller, session: &SessionRef) -> Result<Vec<Binding>, Error> {
+    /// The bindings of a session, by adapter and the newest generation first; those after that of an adapter and
+    /// generation.
+    pub async fn binding_list(
+        &self,
+        caller: &Caller,
+        session: &SessionRef,
+        after: Option<(&str, u32)>,
+        limit: Option<usize>,
+    ) -> Result<Vec<Binding>, Error> {
         let session = self.session_get(caller, session).await?;
-        Ok(self.shared.store.bindings(session.id, None, self.shared.options.limits.page).await?)
+        Ok(self.shared.store.bindings(session.id, None, after, self.page(limit)?).await?)
+    }
+
+    /// The session that `target` names, made if there is none, tied to a native session that exists already, unless it has
+    /// been tied to one of that adapter: then it stays as it is.
+    ///
+    /// Asked again it does nothing more, and where it broke off after the session was made, it goes on from there.
+    pub async fn session_adopt(
+        &self,
+        caller: &Caller,
+        target: &SessionTarget,
+        adapter: &str,
+        adopted: Adopted,
+    ) -> Result<SessionAdopted, Error> {
+        if let Some(found) = self.session_named(caller, target).await? {
+            self.session_changed(caller, &SessionRef::Id(found.id)).await?;
+        }
+        // Nothing is made that would not be tied.
+        self.check_adopted(adapter, &adopted).await?;
+        let (session, _) = self.session_open(caller, target, None).await?;
+        let refusal = match self.binding_adopt(caller, &SessionRef::Id(session.id), adapter, adopted).await {
+            Ok(binding) => return Ok(SessionAdopted { session, binding, adopted: true }),
+            Err(refusal @ (Error::AlreadyExists { .. } | Error::Busy { .. })) => refusal,
+            Err(error) => return Err(error),
+        };
+        let latest = self.shared.store.bindings(session.id, Some(adapter), None, 1).await?.into_iter().next();
+        latest.map(|binding| SessionAdopted { session, binding, adopted: false }).ok_or(refusal)
     }
 
     /// Makes sure that the session's native session at `adapter` is not used again. The session stays as it is; its
@@ -51,12 +97,21 @@ impl Kernel {
         adopted: Adopted,
     ) -> Result<Binding, Error> {
         let session = self.session_changed(caller, session).await?;
-        self.check_binds(adapter)?;
-        check_text("a native session id", &adopted.native)?;
-        let Adopted { cwd, system_prompt, .. } = adopted.clone();
-        self.check_options(&RunOptions { cwd, system_prompt, ..RunOptions::default() })?;
+        self.check_adopted(adapter, &adopted).await?;
         let change = BindingChange::Adopt(adapter.to_owned(), adopted);
         self.shared.call(session.id, |reply| Command::Binding(change, reply)).await
+    }
+
+    async fn check_adopted(&self, adapter: &str, adopted: &Adopted) -> Result<(), Error> {
+        self.check_binds(adapter)?;
+        check_text("a native session id", &adopted.native)?;
+        if let Ok(own) = adopted.native.parse::<SessionId>()
+            && self.shared.store.session_known(own).await?
+        {
+            return Err(Error::Invalid(format!("{own} is a session here, not one of the agent's own")));
+        }
+        let Adopted { cwd, system_prompt, .. } = adopted.clone();
+        self.check_options(&RunOptions { cwd, system_prompt, ..RunOptions::default() })
     }
 
     /// Refuses an adapter that has no native sessions.

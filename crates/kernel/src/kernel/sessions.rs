@@ -189,7 +189,12 @@ impl Kernel {
             return Ok(false);
         }
         match closed.await {
-            Ok(outcome) => outcome.map(|()| true),
+            Ok(outcome) => {
+                outcome?;
+                let natives = self.shared.natives(session.id).await?;
+                self.shared.natives_forget(natives.iter());
+                Ok(true)
+            }
             // It left before it read this.
             Err(_) => Ok(false),
         }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Cursor, Position, RunId, Session, SessionId};
+use mainspring_core::{Cursor, Event, Position, RunId, Session, SessionId};
 
 use super::{Caller, Kernel, Shared, Snapshot};
 use crate::actor::{Command, Instant};
 use crate::board::LiveFeed;
 use crate::error::Error;
 use crate::feed::{Feed, Standing, Subscription, SubscriptionMode};
+use crate::owner_events::OwnerEvents;
 use crate::store::{SessionRef, StoreError};
 
 impl Kernel {
@@ -103,6 +104,37 @@ impl Kernel {
     /// The caller's sessions that are in memory, and from then on what becomes of each.
     pub fn feed(&self, caller: &Caller) -> LiveFeed {
         self.shared.board.read(&caller.owner)
+    }
+
+    /// Every event of the caller's sessions after `after`, in one order; from now on if none is given. Of these `types` alone
+    /// if they are given.
+    pub async fn owner_events(
+        &self,
+        caller: &Caller,
+        types: Option<Vec<&'static str>>,
+        after: Option<Cursor>,
+    ) -> Result<OwnerEvents, Error> {
+        let last = self.shared.store.event_last().await?;
+        let after = after.unwrap_or(last);
+        if after > last {
+            let (after, last) = (after.0, last.0);
+            return Err(Error::Invalid(format!(
+                "the cursor {after} lies ahead of all events, which end at {last}"
+            )));
+        }
+        Ok(OwnerEvents::new(self.shared.clone(), &caller.owner, types, after))
+    }
+
+    /// A page of the caller's events after `after`.
+    pub async fn owner_history(
+        &self,
+        caller: &Caller,
+        types: Option<Vec<&'static str>>,
+        after: Cursor,
+        limit: Option<usize>,
+    ) -> Result<Vec<Event>, Error> {
+        let limit = self.page(limit)?;
+        OwnerEvents::new(self.shared.clone(), &caller.owner, types, after).some(limit).await
     }
 }
 

@@ -43,7 +43,7 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("run_get", outcome(kernel.run_get(caller, run.id).await)),
         ("run_attempts", outcome(kernel.run_attempts(caller, run.id).await)),
         ("run_events", outcome(kernel.run_events(caller, run.id, Cursor::START, None).await)),
-        ("binding_list", outcome(kernel.binding_list(caller, &by).await)),
+        ("binding_list", outcome(kernel.binding_list(caller, &by, None, None).await)),
         ("run_list", outcome(kernel.run_list(caller, of_session).await)),
         (
             "state_list",
@@ -62,10 +62,8 @@ fn artifacts(of: Result<SessionRef, RunId>) -> ArtifactQuery {
 async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, &'static str)> {
     let (kernel, by) = (&world.kernel, SessionRef::Id(run.session));
     let patch = SessionPatch { title: Some(Some("changed".into())), ..SessionPatch::default() };
-    let prompt = RunRequest {
-        session: SessionTarget { id: Some(run.session), ..SessionTarget::default() },
-        ..RunRequest::text("unused", "say more")
-    };
+    let target = SessionTarget { id: Some(run.session), ..SessionTarget::default() };
+    let prompt = RunRequest { session: target.clone(), ..RunRequest::text("unused", "say more") };
     let message = run.final_message.unwrap();
     let fork = ForkRequest { message, key: None, title: None };
     let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
@@ -84,6 +82,7 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         ("run_cancel", outcome(kernel.run_cancel(caller, run.id).await)),
         ("run_retry", outcome(kernel.run_retry(caller, run.id).await)),
         ("run_answer", outcome(kernel.run_answer(caller, run.id, wait, answer).await)),
+        ("session_adopt", outcome(kernel.session_adopt(caller, &target, "script", Adopted::default()).await)),
         ("session_navigate", outcome(kernel.session_navigate(caller, &by, Some(message), None).await)),
         ("session_fork", outcome(kernel.session_fork(caller, &by, fork, None).await)),
         ("session_patch", outcome(kernel.session_patch(caller, &by, patch).await)),

@@ -1,9 +1,11 @@
 //! Bindings: which native session an attempt takes up, and that no agent answers from a path it is not on.
 
-use mainspring_core::{Binding, BindingStatus, Failure, Fidelity, MessageId, Place, Role, RunStatus};
+use mainspring_core::{
+    Binding, BindingStatus, ExternalRef, Failure, Fidelity, MessageId, Place, Role, RunStatus,
+};
 use mainspring_kernel::adapter::{End, Executed, Record};
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::kernel::{Adopted, ForkRequest, RunRequest, SessionTarget};
+use mainspring_kernel::kernel::{Adopted, ForkRequest, RunRequest, SessionQuery, SessionTarget};
 use mainspring_kernel::{Error, Options};
 
 use crate::portable::{export, import};
@@ -50,7 +52,7 @@ async fn play(world: &World, hands: &mut Hands, request: RunRequest, native: &st
 }
 
 async fn bindings(world: &World, key: &str) -> Vec<Binding> {
-    world.kernel.binding_list(&world.me, &by(key)).await.unwrap()
+    world.kernel.binding_list(&world.me, &by(key), None, None).await.unwrap()
 }
 
 async fn tip(world: &World, key: &str) -> MessageId {
@@ -217,7 +219,7 @@ async fn the_bindings_of_a_deleted_session_go_with_it_and_those_of_a_compacted_o
             }
         })
         .await;
-        assert_eq!(world.disk.store.bindings(session, None, 9).await.unwrap(), [], "{name}");
+        assert_eq!(world.disk.store.bindings(session, None, None, 9).await.unwrap(), [], "{name}");
         // What it was tied to may be tied to another one.
         assert_eq!(play(&world, &mut hands, pull("a", "one"), "n1").await, None, "{name}");
     }
@@ -331,6 +333,42 @@ async fn a_native_session_is_adopted_as_the_next_run_wants_it() {
     assert_eq!(play(&world, &mut hands, asked.clone(), "n1").await.as_deref(), Some("old"));
     asked.options.cwd = Some("/elsewhere".into());
     assert_eq!(play(&world, &mut hands, asked, "n1").await, None, "it was opened in another folder");
+}
+
+#[tokio::test]
+async fn a_session_is_found_or_made_and_adopts_once() {
+    for disk in every_store() {
+        let (world, mut hands) = world(disk, 1).await;
+        let (kernel, me) = (&world.kernel, &world.me);
+        let task = ExternalRef { kind: "task".into(), id: "7".into() };
+        let target = SessionTarget { external_ref: Some(task), ..SessionTarget::default() };
+        let adopt = async |native: &str| kernel.session_adopt(me, &target, "puppet", old(native)).await;
+        // Nothing is made where nothing can be tied.
+        for (adapter, code) in [("script", "adapter_incompatible"), ("nobody", "adapter_not_registered")] {
+            let refused = kernel.session_adopt(me, &target, adapter, old("n")).await.unwrap_err();
+            assert_eq!(refused.code(), code);
+        }
+        assert_eq!(kernel.session_list(me, SessionQuery::default()).await.unwrap(), []);
+        let first = adopt("latest").await.unwrap();
+        assert_eq!((first.adopted, first.binding.generation), (true, 1));
+        assert_eq!(first.binding.native.as_deref(), Some("latest"));
+        for native in ["latest", "older"] {
+            let again = adopt(native).await.unwrap();
+            assert_eq!((again.adopted, again.session.id), (false, first.session.id));
+            assert_eq!(again.binding, first.binding);
+        }
+        // A session's id is no agent's.
+        let own = first.session.id.to_string();
+        assert_eq!(adopt(&own).await.unwrap_err().code(), "invalid_request");
+        let mut asked = pull("a", "go on");
+        asked.session = target.clone();
+        assert_eq!(play(&world, &mut hands, asked.clone(), "n1").await.as_deref(), Some("latest"));
+        // While it is busy, what it is tied to is told all the same.
+        let busy = kernel.run_create(me, asked).await.unwrap();
+        let _works = hands.next().await;
+        assert_eq!(adopt("latest").await.unwrap().binding.id, first.binding.id);
+        kernel.run_cancel(me, busy.run.id).await.unwrap();
+    }
 }
 
 #[tokio::test]

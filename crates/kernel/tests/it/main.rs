@@ -19,6 +19,7 @@ mod lifetime;
 mod livefeed;
 mod model;
 mod order;
+mod owner_events;
 mod portable;
 mod puppet;
 mod recovery;

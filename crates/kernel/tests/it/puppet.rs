@@ -172,4 +172,8 @@ impl Adapter for Puppet {
             None => std::future::pending().await,
         }
     }
+
+    fn forget(&self, native: &str) {
+        self.log.lock().push(format!("forget {native}"));
+    }
 }

@@ -311,6 +311,33 @@ async fn thoughts_are_shown_and_kept_nowhere() {
 }
 
 #[tokio::test]
+async fn a_reader_that_comes_after_a_message_is_whole_sees_what_was_thought_in_it_before_it() {
+    let disk = Disk::memory();
+    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    let run = world.send(pull("a", "go")).await.unwrap().run;
+    let strings = hands.next().await;
+    let (_, mut events) = world.subscribe("a", None).await;
+    strings.handle.delta(0, "one").unwrap();
+    strings.handle.thought("two").unwrap();
+    strings.handle.delta(0, "three").unwrap();
+    strings.end(End::succeeded());
+    world.ended(run.id).await;
+    let mut shown = vec![];
+    while shown.len() < 2 {
+        match soon(events.next()).await.unwrap().unwrap() {
+            Item::Thought(thought) => shown.push(thought.text.to_string()),
+            Item::Event(event) => match &event.body {
+                Body::MessageCompleted { message, .. } => shown.push(message.text()),
+                _ => {}
+            },
+            item => panic!("{item:?}"),
+        }
+    }
+    assert_eq!(shown, ["two", "onethree"]);
+}
+
+#[tokio::test]
 async fn a_reader_that_lags_sees_each_thought_where_it_was_thought() {
     let disk = Disk::memory();
     let (adapter, mut hands) = puppet(&disk.store, Manners::default());

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use mainspring_client::{Client, Error, Events, Feed};
+use mainspring_client::{Client, Error, Events, Feed, Socket};
 use mainspring_core::Position;
 use mainspring_kernel::clock::Clock;
 use mainspring_store::StateDirError;
@@ -14,7 +14,7 @@ use super::Context;
 use super::fail::Fail;
 use super::watch::work_off;
 use crate::node::{Node, NodeError};
-use crate::server::{Server, Socket};
+use crate::server::Server;
 use crate::token;
 
 /// How often to look whether the owner of the state directory answers or has left, and how long.
@@ -36,8 +36,6 @@ pub(super) struct Home<'a> {
     purpose: Purpose,
     client: Client,
     own: Option<(Node, Server)>,
-    // The client's address may lead through the folder that this keeps open.
-    _socket: Option<Socket>,
 }
 
 impl<'a> Home<'a> {
@@ -46,13 +44,7 @@ impl<'a> Home<'a> {
             let key = context.key.as_deref().ok_or_else(|| {
                 Fail::bad_request(format!("{url} asks for a key: set MAINSPRING_KEY, or give --key"))
             })?;
-            return Ok(Self {
-                context,
-                purpose,
-                client: Client::over_tcp(url, key)?,
-                own: None,
-                _socket: None,
-            });
+            return Ok(Self { context, purpose, client: Client::over_tcp(url, key)?, own: None });
         }
         let clock = Clock::system();
         let mut looks = 0;
@@ -63,10 +55,10 @@ impl<'a> Home<'a> {
                 Ok(home) => return Ok(home),
             };
             // Its owner may be about to listen, or to leave.
-            if let Some((client, socket)) = guest(context)?
+            if let Some(client) = guest(context)?
                 && client.ready().await.is_ok()
             {
-                return Ok(Self { context, purpose, client, own: None, _socket: Some(socket) });
+                return Ok(Self { context, purpose, client, own: None });
             }
             looks += 1;
             if looks == LOOKS {
@@ -93,9 +85,7 @@ impl<'a> Home<'a> {
             Ok::<_, Fail>((server, client))
         };
         match served.await {
-            Ok((server, client)) => {
-                Ok(Self { context, purpose, client, own: Some((node, server)), _socket: None })
-            }
+            Ok((server, client)) => Ok(Self { context, purpose, client, own: Some((node, server)) }),
             Err(fail) => {
                 node.close().await;
                 Err(Found::Fail(fail))
@@ -189,14 +179,11 @@ enum Found {
 }
 
 /// The owner of the state directory, if it can be talked to.
-fn guest(context: &Context<'_>) -> Result<Option<(Client, Socket)>, Fail> {
+fn guest(context: &Context<'_>) -> Result<Option<Client>, Fail> {
     let config = context.config();
-    let socket = Socket::of(&config.state_dir);
-    match token::read(&config.state_dir)? {
-        Some(token) if socket.path().exists() => {
-            let client = Client::over_socket(socket.address(), &token)?.for_owner(&config.owner);
-            Ok(Some((client, socket)))
-        }
-        _ => Ok(None),
+    let there = token::read(&config.state_dir)?.is_some() && Socket::of(&config.state_dir).path().exists();
+    match there {
+        true => Ok(Some(Client::of_state_dir(&config.state_dir)?.for_owner(&config.owner))),
+        false => Ok(None),
     }
 }

@@ -244,13 +244,18 @@ fn left(budget: &Budget) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
+/// How many artifacts of a run are shown, the newest first.
+const ARTIFACTS: usize = 50;
+
 async fn show(context: &Context<'_>, home: &mut Home<'_>, run: RunId) -> Result<(), Fail> {
     let output = context.output;
     let run = home.ask(async |client| client.run_get(run).await).await?;
     let attempts = home.ask(async |client| client.run_attempts(run.id).await).await?;
+    let artifacts = home.ask(async |client| client.run_artifacts(run.id, Some(ARTIFACTS)).await).await?.items;
     if output.json {
         let mut json = serde_json::to_value(&run).unwrap_or_default();
         json["attemptList"] = json!(attempts);
+        json["artifactList"] = json!(artifacts);
         return Ok(output.object(&json)?);
     }
     output.line(format_args!("{BOLD}{}{BOLD:#} {}", run.id, output::status(run.state.status())))?;
@@ -301,6 +306,12 @@ async fn show(context: &Context<'_>, home: &mut Home<'_>, run: RunId) -> Result<
                 output.line(format_args!("  cancellation {stage} {}", moment(at)))?;
             }
         }
+    }
+    for artifact in artifacts {
+        let name = artifact.name.as_deref().unwrap_or(&artifact.kind);
+        let size = artifact.size_bytes.map(|size| format!(", {size} bytes")).unwrap_or_default();
+        output
+            .line(format_args!("artifact  {name} ({}{size}) {DIM}{}{DIM:#}", artifact.role, artifact.id))?;
     }
     Ok(())
 }

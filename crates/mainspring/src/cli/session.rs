@@ -13,7 +13,7 @@ use super::home::{Home, Purpose};
 use super::output::{self, BOLD, DIM, moment};
 use super::prompt::deliver;
 use super::watch::interrupted;
-use super::{Context, file, run, tree};
+use super::{Context, adopt, file, run, tree};
 
 /// List, show and change sessions
 #[derive(Subcommand)]
@@ -120,6 +120,8 @@ pub(super) enum Session {
         /// The file; `-` for standard input
         file: PathBuf,
     },
+    /// Tie a session to an agent's own session that exists already; the session is made if there is none
+    Adopt(adopt::Adopt),
     /// Keep a session at hand
     Pin {
         /// A key or a ses_… id
@@ -237,6 +239,7 @@ impl Session {
                 let made = home.ask(async |client| client.session_import(bytes.clone()).await).await?;
                 changed(context, &made, "imported")
             }
+            Self::Adopt(adopt) => adopt.carry_out(context, home).await,
             Self::Pin { session } => change(context, home, &session, &pin(true), "pinned").await,
             Self::Unpin { session } => change(context, home, &session, &pin(false), "unpinned").await,
             Self::Rename { session, title } => {

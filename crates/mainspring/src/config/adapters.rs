@@ -5,8 +5,14 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use mainspring_adapters::KeepLog;
+use mainspring_agent::tool::mcp::McpConfig;
+use mainspring_kernel::policy;
+
 use super::error::Problem;
-use super::rule::{Given, Number, Rule, Value, Word, command, names, number, path, table, text, word};
+use super::rule::{
+    Given, Number, Rule, Value, Word, command, names, number, path, policies, servers, table, text, word,
+};
 
 /// What is set for one adapter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,6 +47,12 @@ pub struct AdapterConfig {
     pub act_mode: Option<String>,
     /// The agent's mode for runs that may only answer.
     pub ask_mode: Option<String>,
+    /// What is decided otherwise than by `permissions`.
+    pub rules: Option<Vec<policy::Rule>>,
+    /// When what the agent writes to its standard error is kept.
+    pub keep_log: Option<KeepLog>,
+    /// The MCP servers it is given: names of tables `mcp.NAME`, in which `*` stands for anything.
+    pub mcp: Option<Vec<String>>,
 }
 
 /// What kind of runtime an adapter drives.
@@ -85,6 +97,10 @@ pub enum Permissions {
 impl Word for Permissions {
     const ALL: &'static [(&'static str, Self)] =
         &[("ask", Self::Ask), ("legacy", Self::Legacy), ("deny", Self::Deny)];
+}
+
+impl Word for KeepLog {
+    const ALL: &'static [(&'static str, Self)] = &[("failed", Self::Failed), ("always", Self::Always)];
 }
 
 /// One key of `[adapters.NAME]`.
@@ -152,6 +168,10 @@ adapter_settings! {
     stop_grace_ms: u64, number(0, 60 * MINUTE), "2000";
     #[doc = "Who decides what the agent may do: a person, nobody since all is allowed (high trust), nobody since nothing is."]
     permissions: Permissions, word(), "ask";
+    #[doc = "What is decided otherwise than by `permissions`; the first that fits decides. ACP only."]
+    rules: Vec<policy::Rule>, policies(), "none";
+    #[doc = "When what the agent writes to its standard error is kept as an artifact: if the attempt has failed, or always."]
+    keep_log: KeepLog, word(), "failed";
     #[doc = "How the agent is to authenticate: one of the ways it names. ACP only."]
     auth_method: String, text(), "none";
     #[doc = "Model of runs that name none."]
@@ -160,10 +180,16 @@ adapter_settings! {
     act_mode: String, text(), "the agent's own";
     #[doc = "Mode of the agent in runs that may only answer. ACP only."]
     ask_mode: String, text(), "the agent's own";
+    #[doc = "MCP servers that the agent is given: names of `[mcp.NAME]`, in which `*` stands for anything. ACP only."]
+    mcp: Vec<String>, servers(), "none";
 }
 
 /// What is missing, or makes no sense, in what is set for the adapter `name`.
-pub(super) fn problems(name: &str, adapter: &AdapterConfig) -> Vec<Problem> {
+pub(super) fn problems(
+    name: &str,
+    adapter: &AdapterConfig,
+    servers: &BTreeMap<String, McpConfig>,
+) -> Vec<Problem> {
     let wrong = |key: &str, must: &str| Problem::Adapter {
         key: format!("adapters.{name}.{key}"),
         must: must.to_owned(),
@@ -178,12 +204,24 @@ pub(super) fn problems(name: &str, adapter: &AdapterConfig) -> Vec<Problem> {
             let missing = set_to_nothing || (adapter.command.is_none() && kind.command().is_empty());
             let command = missing
                 .then(|| wrong("command", "is missing: write the command that starts the agent, as a list"));
-            let of_acp = ["auth_method", "act_mode", "ask_mode"];
+            let of_acp = ["auth_method", "act_mode", "ask_mode", "mcp", "rules"];
             let others = ADAPTER_SETTINGS
                 .iter()
                 .filter(|setting| kind != AdapterKind::Acp && of_acp.contains(&setting.key) && set(setting));
             let others = others.map(|setting| wrong(setting.key, "is for agents of kind \"acp\": remove it"));
-            command.into_iter().chain(others).collect()
+            let given = adapter.mcp.iter().flatten().filter_map(|server| {
+                let must = match servers.get(server) {
+                    None if server.contains('*') => return None,
+                    None => format!("names {server:?}, which is no MCP server: write [mcp.{server}]"),
+                    // The protocol has no place for it.
+                    Some(config) if config.cwd.is_some() => format!(
+                        "names {server:?}, whose cwd such an agent cannot be told: give the server a table without it"
+                    ),
+                    Some(_) => return None,
+                };
+                Some(wrong("mcp", &must))
+            });
+            command.into_iter().chain(others).chain(given).collect()
         }
         None => {
             let others =

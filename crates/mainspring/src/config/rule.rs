@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use mainspring_core::limits::check_text;
+use mainspring_kernel::policy;
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
@@ -309,12 +310,23 @@ impl Rule<Vec<String>> for Command {
     }
 }
 
-/// Names of variables: in the file a list, elsewhere with commas between them.
-pub(super) struct Names;
+/// Names of one kind: in the file a list, elsewhere with commas between them.
+pub(super) struct Names {
+    allowed: &'static str,
+    check: fn(&str) -> bool,
+}
 
 /// Names of variables.
 pub(super) const fn names() -> Names {
-    Names
+    Names { allowed: "a list of names of variables, such as [\"ANTHROPIC_API_KEY\"]", check: is_variable }
+}
+
+/// Names of MCP servers, or patterns for them.
+pub(super) const fn servers() -> Names {
+    Names {
+        allowed: "a list of names of MCP servers, such as [\"fs\"]",
+        check: |name| check_text("name", name).is_ok(),
+    }
 }
 
 impl Rule<Vec<String>> for Names {
@@ -324,7 +336,7 @@ impl Rule<Vec<String>> for Names {
             Raw::Untyped(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
             _ => return Err(self.allowed()),
         };
-        if names.iter().all(|name| is_variable(name)) { Ok(names) } else { Err(self.allowed()) }
+        if names.iter().all(|name| (self.check)(name)) { Ok(names) } else { Err(self.allowed()) }
     }
 
     fn show(&self, value: &Vec<String>) -> Value {
@@ -332,7 +344,35 @@ impl Rule<Vec<String>> for Names {
     }
 
     fn allowed(&self) -> String {
-        "a list of names of variables, such as [\"ANTHROPIC_API_KEY\"]".to_owned()
+        self.allowed.to_owned()
+    }
+}
+
+/// Rules of a policy: in the file a list, elsewhere with commas between them.
+pub(super) struct Policies;
+
+/// Rules of a policy.
+pub(super) const fn policies() -> Policies {
+    Policies
+}
+
+impl Rule<Vec<policy::Rule>> for Policies {
+    fn read(&self, given: &Given<'_>) -> Result<Vec<policy::Rule>, String> {
+        let rules: Vec<String> = match &given.raw {
+            Raw::List(rules) => rules.clone(),
+            Raw::Untyped(text) => text.split(',').map(|rule| rule.trim().to_owned()).collect(),
+            _ => return Err(self.allowed()),
+        };
+        rules.iter().map(|rule| rule.parse()).collect::<Result<_, _>>().map_err(|_| self.allowed())
+    }
+
+    fn show(&self, value: &Vec<policy::Rule>) -> Value {
+        Value::List(value.iter().map(ToString::to_string).collect())
+    }
+
+    fn allowed(&self) -> String {
+        "a list of rules: allow, deny or ask, then capability, operation and resource, such as [\"allow fs read *\"]"
+            .to_owned()
     }
 }
 

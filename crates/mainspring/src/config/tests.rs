@@ -588,6 +588,14 @@ fn an_agent_that_is_not_set_up_right_says_what_is_missing() {
         ("env = { \"A=B\" = \"s3cret\" }", "must be a table of texts"),
         ("pass_env = [\"A B\"]", "must be a list of names of variables"),
         ("comand = [\"a\"]", "did you mean adapters.NAME.command?"),
+        (
+            "kind = \"acp\"\ncommand = [\"a\"]\nmcp = [\"b*\", \"fs\"]",
+            "adapters.x.mcp names \"fs\", which is no MCP server: write [mcp.fs]",
+        ),
+        (
+            "kind = \"acp\"\ncommand = [\"a\"]\nrules = [\"allow fs\"]",
+            "must be a list of rules: allow, deny or ask",
+        ),
     ] {
         let problems = refused(&format!("[adapters.x]\n{text}\n"));
         assert!(problems.contains(problem), "{text}: {problems}");

@@ -2,14 +2,17 @@
 
 use std::path::PathBuf;
 
-use mainspring::RunRequest;
 use mainspring::config::{AdapterConfig, AdapterKind, Permissions};
 use mainspring::core::{Approval, Body, Fidelity, Mode, RunId, RunStatus};
+use mainspring::{Caller, RunRequest, session_ref};
 
-use crate::agents::{FOLDER, World, failure, folder_of, installed, kinds, model, request, soon};
+use crate::agents::{FOLDER, PICTURE, World, failure, folder_of, installed, kinds, model, request, soon};
 use crate::kill::example;
 
+mod client;
 mod faults;
+mod forks;
+mod mcp;
 mod real;
 mod turns;
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring::config::{AdapterConfig, AdapterKind};
-use mainspring::core::{Answer, Approval, Binding, Event, Message, Run, RunId, RunStatus, WaitId};
+use mainspring::core::{Answer, Approval, Binding, Block, Event, Message, Run, RunId, RunStatus, WaitId};
 use mainspring::{Caller, Config, Node, RunRequest, session_ref};
 use mainspring_adapters::process::marked;
+use mainspring_kernel::adapter::NewArtifact;
 use tempfile::TempDir;
 
 pub(crate) mod model;
@@ -20,6 +21,10 @@ pub(crate) struct World {
     pub(crate) node: Option<Node>,
     pub(crate) me: Caller,
 }
+
+/// A picture of four pixels.
+pub(crate) const PICTURE: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\x02\0\0\0\x02\x08\x02\0\0\0\xfd\xd4\x9as\
+    \0\0\0\x12IDATx\x9cc\xf8\xcf\xc0\xc0\0\xc2\x0c\xff\x81\0\0\x1f\xee\x05\xfb\x0b\xd9h\x8b\0\0\0\0IEND\xaeB`\x82";
 
 /// The variable that says whose processes they are.
 pub(crate) const FOLDER: &str = "AGENT_FOLDER";
@@ -103,6 +108,20 @@ impl World {
         self.last(key).await.text()
     }
 
+    /// A prompt in a session that exists, with a file of this media type.
+    pub(crate) async fn with_file(&self, key: &str, text: &str, mime_type: &str, bytes: &[u8]) -> RunRequest {
+        let new = NewArtifact { mime_type: Some(mime_type.into()), ..NewArtifact::default() };
+        let (kernel, session) = (self.node().kernel(), session_ref(key).unwrap());
+        let (artifact, _) = kernel.artifact_put(&self.me, &session, new, None, &mut { bytes }).await.unwrap();
+        let mut request = request(key, text);
+        request.prompt.push(Block::Attachment {
+            artifact: artifact.id,
+            mime_type: String::new(),
+            name: None,
+        });
+        request
+    }
+
     pub(crate) async fn ended(&self, run: RunId) -> Run {
         self.reaches(run, |run| run.state.status().is_ended()).await
     }
@@ -179,8 +198,13 @@ impl World {
         path.last().unwrap().clone()
     }
 
+    /// The active path, root first.
+    pub(crate) async fn path(&self, key: &str) -> Vec<Arc<Message>> {
+        self.node().kernel().session_path(&self.me, &session_ref(key).unwrap(), None, None).await.unwrap()
+    }
+
     pub(crate) async fn bindings(&self, key: &str) -> Vec<Binding> {
-        self.node().kernel().binding_list(&self.me, &session_ref(key).unwrap()).await.unwrap()
+        self.node().kernel().binding_list(&self.me, &session_ref(key).unwrap(), None, None).await.unwrap()
     }
 }
 

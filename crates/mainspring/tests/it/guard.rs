@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use mainspring_adapters::process::{Launch, MARK, Pipes, Process, marked, sweep};
+use mainspring_adapters::process::{Launch, Log, MARK, Pipes, Process, marked, sweep};
 use mainspring_kernel::adapter::Death;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
@@ -29,6 +29,7 @@ fn launch(script: &str, grace: u64) -> Launch {
         grace: Duration::from_millis(grace),
         scope: "guard-tests".into(),
         name: Ids::system().node().to_string(),
+        log: Log::default(),
     }
 }
 
@@ -39,7 +40,7 @@ async fn start(launch: &Launch) -> (Process, Pipes, Tasks) {
     let mut pipes = pipes;
     let mut line = String::new();
     soon(BufReader::new(&mut pipes.stdout).read_line(&mut line)).await.unwrap();
-    assert_eq!(line, "ready\n", "{}", process.stderr());
+    assert_eq!(line, "ready\n", "{}", process.log().text());
     (process, pipes, tasks)
 }
 
@@ -134,13 +135,13 @@ async fn an_agent_sees_what_it_is_given_and_its_last_words_are_kept() {
     soon(process.ended()).await;
     tasks.stop();
     soon(tasks.wait()).await;
-    let stderr = process.stderr();
+    let stderr = process.log().text();
     assert!(
         stderr.ends_with("x\ngiven,,/\n") || stderr.ends_with("xgiven,,/\n"),
         "{}",
         &stderr[stderr.len() - 99..]
     );
-    assert!(stderr.len() <= 64 << 10, "{}", stderr.len());
+    assert!(stderr.len() <= 65 << 10, "{}", stderr.len());
 }
 
 #[tokio::test]
@@ -157,7 +158,7 @@ async fn what_cannot_be_started_says_so() {
     soon(process.ended()).await;
     tasks.stop();
     soon(tasks.wait()).await;
-    assert!(process.stderr().contains("/no/such/agent could not be started"), "{}", process.stderr());
+    assert!(process.log().text().contains("/no/such/agent could not be started"), "{}", process.log().text());
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 mod access;
 mod acp;
 mod agents;
+mod bridge;
 mod chat;
 mod cli;
 mod client;

@@ -97,6 +97,8 @@ def seed():
     requests.post(f"{URL}/v1/runs/{failed}/retry", headers=HEADERS, timeout=30).raise_for_status()
     adopted = {"adapter": "agent", "adapterNativeSessionId": "seed"}
     requests.post(f"{URL}/v1/sessions/seed-1/bindings", json=adopted, headers=HEADERS, timeout=30).raise_for_status()
+    adopted |= {"session": {"externalRef": {"kind": "task", "id": "seed"}}, "adapterNativeSessionId": "task"}
+    requests.post(f"{URL}/v1/adopt", json=adopted, headers=HEADERS, timeout=30).raise_for_status()
     # What is invalid once stays so: in the sweep itself this may only ever be refused.
     invalid = f"{URL}/v1/sessions/{BOUND[0]}/bindings/agent"
     requests.delete(invalid, headers=HEADERS, timeout=30).raise_for_status()
@@ -166,6 +168,9 @@ def before_call(context, case, kwargs):
     if operation == "binding_adopt":
         parameters["session"] = SESSIONS[choice % len(SESSIONS)]
         case.body = {"adapter": "agent", "adapterNativeSessionId": f"old-{choice}"}
+    if operation == "session_adopt":
+        task = {"externalRef": {"kind": "task", "id": f"sweep-{choice}"}}
+        case.body = {"session": task, "adapter": "agent", "adapterNativeSessionId": f"task-{choice}"}
     if "message" in parameters or operation in ("session_navigate", "session_fork"):
         parameters["session"] = "seed-0"
     if "message" in parameters:

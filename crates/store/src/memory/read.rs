@@ -155,6 +155,29 @@ impl State {
         self.events.values().filter(wanted).take(limit).map(|event| self.hydrate(event)).collect()
     }
 
+    pub(super) fn owner_events(
+        &self,
+        owner: &str,
+        types: Option<&[&'static str]>,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<(Vec<Event>, Cursor), StoreError> {
+        let wanted = |event: &&Event| {
+            let deleted = matches!(event.body, Body::SessionDeleted {});
+            let shown = self.sessions.get(&event.session).is_some_and(|session| {
+                session.owner == owner && (deleted || session.status != SessionStatus::Deleted)
+            });
+            let kept = self.floor(event.session).is_none_or(|floor| event.cursor > floor.cursor);
+            let of_type = types.is_none_or(|types| types.contains(&event.body.kind()));
+            event.cursor > after && shown && kept && of_type
+        };
+        let events = self.events.values().filter(wanted).take(limit).map(|event| self.hydrate(event));
+        let events = events.collect::<Result<Vec<Event>, StoreError>>()?;
+        let full = events.len() >= limit;
+        let looked = events.last().filter(|_| full).map_or(Cursor(self.seq).max(after), |event| event.cursor);
+        Ok((events, looked))
+    }
+
     pub(super) fn event_before(&self, session: SessionId, before: Cursor) -> Option<Position> {
         let floor = self.floor(session).unwrap_or_default().cursor;
         let earlier = self.events.values().rfind(|event| event.session == session && event.cursor < before);

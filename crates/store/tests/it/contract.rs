@@ -377,11 +377,18 @@ async fn bindings_are_read_as_they_were_written_the_newest_first() {
         let mut all = vec![row_session(session(1))];
         all.extend(rows);
         commit(store, fence, all, vec![]).await.unwrap();
-        let read = async |adapter, limit| store.bindings(session_id(1), adapter, limit).await.unwrap();
+        let read = async |adapter, limit| store.bindings(session_id(1), adapter, None, limit).await.unwrap();
         assert_eq!(read(None, 9).await, [new.clone(), old.clone(), other.clone()], "{name}");
-        assert_eq!(read(Some("acp"), 1).await, [new], "{name}");
-        assert_eq!(read(Some("pi"), 9).await, [other], "{name}");
+        assert_eq!(read(Some("acp"), 1).await, [new.clone()], "{name}");
+        assert_eq!(read(Some("pi"), 9).await, [other.clone()], "{name}");
+        let after = async |adapter, generation, limit| {
+            store.bindings(session_id(1), None, Some((adapter, generation)), limit).await.unwrap()
+        };
+        assert_eq!(after("acp", 3, 1).await, [new], "{name}");
+        assert_eq!(after("acp", 2, 9).await, [old, other.clone()], "{name}");
+        assert_eq!(after("acp", 1, 9).await, [other], "{name}");
+        assert_eq!(after("pi", 1, 9).await, [], "{name}");
         assert_eq!(read(Some("none"), 9).await, [], "{name}");
-        assert_eq!(store.bindings(session_id(2), None, 9).await.unwrap(), [], "{name}");
+        assert_eq!(store.bindings(session_id(2), None, None, 9).await.unwrap(), [], "{name}");
     }
 }

@@ -65,7 +65,7 @@ async fn bindings_from_before_they_said_how_they_were_made_were_not_reconstructe
     );
     database_of(folder.path(), &RELEASED[..6], &fill);
     let store = sqlite_open(folder.path());
-    let found = store.bindings(session_id(1), None, 9).await.unwrap();
+    let found = store.bindings(session_id(1), None, None, 9).await.unwrap();
     let shown: Vec<_> =
         found.iter().map(|binding| (binding.id, binding.generation, binding.reconstructed)).collect();
     assert_eq!(shown, [(binding_id(1), 2, false)]);

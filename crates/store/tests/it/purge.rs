@@ -68,8 +68,8 @@ async fn the_bindings_of_a_purged_session_go_too_and_their_native_sessions_are_f
         commit(store, stays, bound(&next), vec![]).await.unwrap_err();
         session_deleted(store, gone).await;
         purge(store, 1).await;
-        assert_eq!(store.bindings(session_id(1), None, 9).await.unwrap(), [], "{name}");
-        assert_eq!(store.bindings(session_id(2), None, 9).await.unwrap(), [kept], "{name}");
+        assert_eq!(store.bindings(session_id(1), None, None, 9).await.unwrap(), [], "{name}");
+        assert_eq!(store.bindings(session_id(2), None, None, 9).await.unwrap(), [kept], "{name}");
         commit(store, stays, bound(&next), vec![]).await.unwrap();
     }
 }

@@ -240,8 +240,11 @@ async fn everything(store: &dyn Store) -> Vec<String> {
         all.push(format!("before {n} {:?}", store.event_before(id, Cursor(200)).await));
         all.push(format!("tree {n} {:?}", store.tree_page(id, None, EVERYTHING).await));
         all.push(format!("roots {n} {:?}", store.children(id, None, 2).await));
-        all.push(format!("bindings {n} {:?}", store.bindings(id, None, EVERYTHING).await));
-        all.push(format!("bindings {n} of pi {:?}", store.bindings(id, Some("pi"), 2).await));
+        all.push(format!("bindings {n} {:?}", store.bindings(id, None, None, EVERYTHING).await));
+        all.push(format!(
+            "bindings {n} of pi {:?}",
+            store.bindings(id, Some("pi"), Some(("pi", 3)), 2).await
+        ));
         all.push(format!("forks {n} {:?}", store.session_forks(id).await));
         all.push(format!("key {n} {:?}", store.session_find(OWNER, &SessionRef::Key(format!("k{n}"))).await));
         for at in

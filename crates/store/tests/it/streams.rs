@@ -52,6 +52,49 @@ async fn events_are_read_by_session_run_and_cursor() {
 }
 
 #[tokio::test]
+async fn events_of_all_sessions_of_an_owner_are_read_in_one_order() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let (one, other) = (session_made(store, 1).await, session_made(store, 2).await);
+        let theirs = store.lease_take(session_id(3), node_id(1)).await.unwrap();
+        let row = Row::Session(Box::new(Session { owner: "them".into(), ..session(3) }));
+        commit(store, theirs, vec![row], vec![progress(100)]).await.unwrap();
+        let mut made = vec![];
+        for no in 1..=4 {
+            let (fence, of) = if no % 2 == 0 { (other, 2) } else { (one, 1) };
+            let body = if no < 3 { Body::RunRunning {} } else { progress(no).body };
+            let event = NewEvent { body, ..progress(no) };
+            made.push((of, commit(store, fence, vec![], vec![event]).await.unwrap()[0]));
+            commit(store, theirs, vec![], vec![progress(100 + no)]).await.unwrap();
+        }
+        let read = async |types: Option<&'static [&'static str]>, after, limit| {
+            let (events, looked) = store.owner_events(OWNER, types, after, limit).await.unwrap();
+            (events.iter().map(|event| (event.session, event.cursor)).collect::<Vec<_>>(), looked)
+        };
+        let expected: Vec<_> = made.iter().map(|(of, cursor)| (session_id(*of), *cursor)).collect();
+        let start = Cursor(made[0].1.0 - 1);
+        let (all, end) = read(None, start, EVERYTHING).await;
+        assert_eq!(all, expected, "{name}");
+        assert!(end > made[3].1, "{name}: the last event of all is somebody else's, and was looked at");
+        assert_eq!(read(None, end, EVERYTHING).await, (vec![], end), "{name}");
+        assert_eq!(
+            read(None, start, 2).await,
+            (expected[..2].to_vec(), made[1].1),
+            "{name}: there may be more"
+        );
+        assert_eq!(read(Some(&["run.running"]), start, 9).await, (expected[..2].to_vec(), end), "{name}");
+        assert_eq!(read(Some(&[]), start, 9).await, (vec![], end), "{name}");
+        assert_eq!(read(None, Cursor(u64::MAX), 9).await, (vec![], Cursor(u64::MAX)), "{name}");
+        // Of a session that was deleted, that it was is all that is told.
+        let gone = Row::Session(Box::new(Session { status: SessionStatus::Deleted, ..session(2) }));
+        let deleted = NewEvent { body: Body::SessionDeleted {}, ..progress(9) };
+        let cursor = commit(store, other, vec![gone], vec![deleted]).await.unwrap()[0];
+        let left = vec![expected[0], expected[2], (session_id(2), cursor)];
+        assert_eq!(read(None, start, EVERYTHING).await, (left, cursor), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_completed_message_comes_back_with_its_event() {
     let usage = Usage { input_tokens: 3, cost: Cost(5), ..Usage::default() };
     let said = Message {
@@ -85,6 +128,7 @@ async fn bodies_read_back_as_written() {
             title: Some("t".into()),
             adapter: "a".into(),
             surface_kind: "s".into(),
+            external_ref: None,
         },
         Body::SessionUpdated { change: SessionChange::Title { title: None, source: TitleSource::Manual } },
         Body::SessionDeleted {},

@@ -2,6 +2,11 @@
 
 use std::process::{Command, Stdio};
 
+use mainspring::core::ArtifactRole;
+use mainspring_adapters::KeepLog;
+use mainspring_kernel::kernel::ArtifactQuery;
+use tokio::io::AsyncReadExt;
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -33,6 +38,21 @@ async fn an_agent_that_ignores_a_cancellation_is_killed_with_all_it_started() {
     let json = serde_json::to_string(&world.events("a").await).unwrap();
     assert!(json.contains(r#""proof":"killed""#), "{json}");
     assert_eq!(world.say("a", "history").await, "spawn; deaf\nhistory\n");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_answers_late_was_cancelled_and_what_it_says_after_its_turn_is_nobodys() {
+    let world = world_with("resume", |adapter| adapter.max_processes = Some(1)).await;
+    let run = world.prompt("a", "late but here").await;
+    world.streams("a", "late").await;
+    soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
+    assert_eq!(world.last("a").await.text(), "late\nbut here", "what it said before its end is kept");
+    // The same process, another session.
+    assert_eq!(world.say("b", "history").await, "history\n");
+    assert_eq!(world.last("a").await.text(), "late\nbut here");
+    assert_eq!(world.processes(), 2);
     world.close().await;
 }
 
@@ -221,5 +241,53 @@ async fn a_node_opens_once_nothing_acts_that_an_earlier_one_had_started() {
     world.reopen().await;
     assert!(done.exists(), "it still acted when the node had opened");
     left.wait().unwrap();
+    world.close().await;
+}
+
+/// What was kept of what agents wrote to their standard error, the newest first.
+async fn logs(world: &World, run: RunId) -> Vec<String> {
+    let kernel = world.node().kernel();
+    let query = ArtifactQuery { of: Err(run), before: None, limit: None };
+    let mut logs = vec![];
+    for artifact in kernel.artifact_list(&world.me, query).await.unwrap() {
+        assert_eq!((artifact.role, artifact.name.as_deref()), (ArtifactRole::Log, Some("stderr.log")));
+        assert!(artifact.attempt.is_some());
+        let (_, mut bytes) = kernel.artifact_read(&world.me, artifact.id, 0, None).await.unwrap();
+        let mut text = String::new();
+        bytes.read_to_string(&mut text).await.unwrap();
+        logs.push(text);
+    }
+    logs
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_agent_wrote_to_its_standard_error_is_kept_when_its_attempt_fails_without_its_secrets() {
+    let secret = |adapter: &mut AdapterConfig| {
+        adapter.env.as_mut().unwrap().insert("TOKEN".into(), "hunter2-hunter2".into());
+    };
+    let world = world_with("resume", secret).await;
+    // What went well is not kept, and does not end up with what did not.
+    let well = world.play("a", "warn all is well; hi").await;
+    assert_eq!(logs(&world, well.id).await, [""; 0]);
+    let run = world.play("a", "warn the key is hunter2-hunter2; crash").await;
+    assert_eq!(logs(&world, run.id).await, ["the key is ${TOKEN}\nout of memory\n"]);
+    let json = serde_json::to_string(&run).unwrap();
+    assert!(json.contains("the key is ${TOKEN}") && !json.contains("hunter2"), "{json}");
+    let run = world.play("a", "warn too much; stop max_tokens").await;
+    assert_eq!(logs(&world, run.id).await, ["too much\n"]);
+    world.close().await;
+    // One that does not start says why.
+    let world = world_with("none", |adapter| {
+        secret(adapter);
+        adapter.command = Some(vec!["sh".into(), "-c".into(), "echo bad $TOKEN >&2; exit 1".into()]);
+    })
+    .await;
+    let run = world.prompt("a", "hi").await;
+    world.happens("a", "attempt.failed").await;
+    assert_eq!(logs(&world, run).await.last().unwrap(), "bad ${TOKEN}\n");
+    world.close().await;
+    let world = world_with("none", |adapter| adapter.keep_log = Some(KeepLog::Always)).await;
+    let run = world.play("a", "warn all is well; hi").await;
+    assert_eq!(logs(&world, run.id).await, ["all is well\n"]);
     world.close().await;
 }

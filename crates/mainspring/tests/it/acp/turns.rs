@@ -234,9 +234,100 @@ async fn eight_sessions_run_side_by_side_and_those_behind_them_are_cancelled_at_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_that_wait_behind_eight_all_run_and_no_owner_waits_for_another() {
+    let world = world_with("resume", |adapter| adapter.max_processes = Some(8)).await;
+    let kernel = world.node().kernel();
+    let mut running = vec![];
+    for no in 0..8 {
+        running.push(world.prompt(&format!("r{no}"), "hang").await);
+    }
+    for no in 0..8 {
+        world.streams(&format!("r{no}"), "hanging").await;
+    }
+    // One has asked for much before the other asked for anything.
+    let owners = [Caller::new("ada"), Caller::new("bob")];
+    let mut queued = vec![];
+    for (owner, many) in owners.iter().zip([90, 10]) {
+        for no in 0..many {
+            let accepted = kernel.run_create(owner, request(&format!("q{no}"), "hi")).await.unwrap();
+            assert_eq!(accepted.run.state.status(), RunStatus::Queued);
+            queued.push((owner, accepted.run));
+        }
+    }
+    for run in &running {
+        soon(kernel.run_cancel(&world.me, *run)).await.unwrap();
+    }
+    soon(kernel.drain()).await;
+    let mut begun = vec![];
+    for (owner, run) in queued {
+        assert_eq!(kernel.run_get(owner, run.id).await.unwrap().state.status(), RunStatus::Succeeded);
+        let session = session_ref(&run.session.to_string()).unwrap();
+        let start = mainspring::core::Cursor::START;
+        let events = kernel.session_events(owner, &session, start, None).await.unwrap();
+        let starting = events.iter().find(|event| event.body.kind() == "run.starting").unwrap();
+        begun.push((starting.cursor, run.owner));
+    }
+    begun.sort();
+    let of_bob = begun.iter().take(30).filter(|(_, owner)| owner == "bob").count();
+    assert_eq!(of_bob, 10, "they take turns: {begun:?}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_text_arrives_whole() {
     let world = world("none").await;
     let text = world.say("a", "flood 20000").await;
     assert_eq!(text, "0123456789".repeat(20_000));
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_handed_over_as_the_agent_takes_them() {
+    let text = b"hello; there".as_slice();
+    for (features, mime_type, bytes, heard) in [
+        ("image", "image/png", PICTURE, Ok(r#"[image "image/png" "iVBORw0KGgo"#)),
+        ("embedded", "text/plain", text, Ok(r#"" "hello; there"]"#)),
+        ("embedded", "application/zip", PICTURE, Ok(r#"[resource "artifact:art_"#)),
+        ("none", "text/plain", text, Ok("> | hello; there | </file>")),
+        ("embedded", "image/png", PICTURE, Err("takes no files of type")),
+        ("image", "application/zip", PICTURE, Err("put the file's path into the prompt instead")),
+        ("image", "audio/wav", PICTURE, Err("takes no files of type")),
+    ] {
+        let world = world(&format!("resume,{features}")).await;
+        world.say("a", "hi").await;
+        let run = world.send(world.with_file("a", "history", mime_type, bytes).await).await;
+        let run = world.ended(run).await;
+        match heard {
+            Ok(part) => assert!(world.last("a").await.text().contains(part), "{:?}", world.last("a").await),
+            Err(why) => {
+                assert_eq!(failure(&run), "adapter_incompatible", "{features} {mime_type}");
+                let json = serde_json::to_string(&run).unwrap();
+                assert!(json.contains(why), "{json}");
+                assert_eq!(world.say("a", "history").await, "hi\nhistory\n", "it has heard nothing of it");
+            }
+        }
+        world.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_mode_is_chosen_by_what_a_run_may_do() {
+    let world = world_with("resume,modes", |adapter| {
+        adapter.act_mode = Some("code".into());
+        adapter.ask_mode = Some("plan".into());
+    })
+    .await;
+    let say = async |mode| {
+        let run = world.send(RunRequest { mode, ..request("a", "history") }).await;
+        world.ended(run).await;
+        world.last("a").await.text()
+    };
+    assert_eq!(say(Mode::Act).await, "history\n", "it is in that mode already");
+    assert_eq!(say(Mode::Ask).await, "history\nmode=\"plan\"\nhistory\n");
+    assert!(say(Mode::Act).await.ends_with("mode=\"code\"\nhistory\n"));
+    world.close().await;
+    let world = world_with("resume", |adapter| adapter.act_mode = Some("code".into())).await;
+    let run = serde_json::to_string(&world.play("a", "hi").await).unwrap();
+    assert!(run.contains("the agent does not let the mode be chosen"), "{run}");
     world.close().await;
 }

@@ -1,6 +1,6 @@
 //! A model that real agents are given: Chat Completions over HTTP, and what it says is what it was told to.
 //!
-//! `RUN command` makes it call the agent's shell tool, `HANG` makes it stream a word and then nothing, `MODEL` makes it
+//! `RUN command` makes it call the agent's shell tool, `CALL tool {…}` any tool, `HANG` makes it stream a word and then nothing, `MODEL` makes it
 //! say which model it was asked to be, `IMAGES` how many it sees, `FAIL status` makes it fail; anything else it answers
 //! with all that people have said so far.
 
@@ -69,10 +69,14 @@ fn answer(body: &Value) -> (Vec<Value>, Option<&'static str>) {
         return (vec![text("the tool said: "), text(&said)], Some("stop"));
     }
     let has_tools = body["tools"].as_array().is_some_and(|tools| !tools.is_empty());
-    if let Some((_, command)) = asked.split_once("RUN ").filter(|_| has_tools) {
-        let arguments = json!({"command": command.trim(), "description": "runs it"}).to_string();
+    let shell = asked.split_once("RUN ").map(|(_, command)| {
+        ("bash", json!({"command": command.trim(), "description": "runs it"}).to_string())
+    });
+    let any = asked.split_once("CALL ").and_then(|(_, call)| call.trim().split_once(' '));
+    let call = shell.or_else(|| any.map(|(name, arguments)| (name, arguments.to_owned())));
+    if let Some((name, arguments)) = call.filter(|_| has_tools) {
         let call = json!({"index": 0, "id": "call_1", "type": "function",
-                          "function": {"name": "bash", "arguments": arguments}});
+                          "function": {"name": name, "arguments": arguments}});
         return (vec![json!({"role": "assistant", "tool_calls": [call]})], Some("tool_calls"));
     }
     if asked.contains("HANG") && has_tools {

@@ -8,7 +8,7 @@ use super::{Host, is_end, query};
 use crate::kill::example;
 
 /// A folder with a scripted ACP agent set up in it, under a name of its own.
-fn folder() -> tempfile::TempDir {
+pub(crate) fn folder() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let agent = dir.path().join("agent");
     std::fs::create_dir(&agent).unwrap();

@@ -116,7 +116,9 @@ fn requests_of_a_client_without_a_name_are_its_connections_alone() {
 fn a_thought_is_kept_nowhere() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
-    let heard = host.query_followed("r", "k", "think xyzzy; say aloud");
+    let mut answer = host.query_followed("r", "k", "think xyzzy; say aloud");
+    let heard = host.ended("r");
+    answer.wait().unwrap();
     assert!(heard.iter().any(|line| line["type"] == "thinking_delta" && line["text"] == "xyzzy"));
     host.close();
     let mut aloud = 0;

@@ -55,11 +55,16 @@ fn a_failure_of_version_2() {
 fn a_thought_is_shown_in_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
-    assert_snapshot!(golden(&host.query_followed("r", "k", "think of it; say it")), @r#"
+    // While it goes on, what it says is not gone from memory, however late it is read.
+    let mut answer = host.query_followed("r", "k", "think of it; say it; hang");
+    let heard = host.until(|line| line["text"].as_str().is_some_and(|text| text.ends_with("it\n")));
+    host.say(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
+    host.end_of("r");
+    answer.wait().unwrap();
+    assert_snapshot!(golden(&heard), @r#"
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"You answered: go\n","type":"text_delta"}
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"of it","type":"thinking_delta"}
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"it\n","type":"text_delta"}
-    {"attemptId":"att_1","cacheReadTokens":0,"cacheWriteTokens":0,"clientId":"test","costUsd":0.0,"eventId":"evt_1","inputTokens":0,"outputTokens":0,"protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","terminalStatus":"succeeded","text":"Go?\nYou answered: go\nit\n","type":"result"}
     "#);
 }
 

@@ -100,7 +100,7 @@ async fn pi_works_and_asks() {
         assert_eq!(world.last("b").await.text(), format!("the model is {used}"));
     }
     // It sees what it is shown.
-    let run = world.send(with_file(&world, "b", "how many IMAGES?", "image/png").await).await;
+    let run = world.send(world.with_file("b", "how many IMAGES?", "image/png", PICTURE).await).await;
     assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
     assert_eq!(world.last("b").await.text(), "images: 1");
     world.close().await;

@@ -263,12 +263,12 @@ async fn a_prompt_that_finds_no_place_to_join_runs_next_and_one_that_pi_refuses_
 async fn images_are_handed_over_and_other_files_are_not() {
     let world = world("keep").await;
     world.say("a", "hello").await;
-    let run = world.send(with_file(&world, "a", "history", "image/png").await).await;
+    let run = world.send(world.with_file("a", "history", "image/png", PICTURE).await).await;
     assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
     let heard = world.last("a").await.text();
     let (image, whole) = ("history [\"image/png\" \"iVBORw0KGgoAAAANSUhEUgAA", "AElFTkSuQmCC\"]");
     assert!(heard.contains(image) && heard.ends_with(whole), "{heard}");
-    let run = world.send(with_file(&world, "a", "history", "text/plain").await).await;
+    let run = world.send(world.with_file("a", "history", "text/plain", PICTURE).await).await;
     assert_eq!(failure(&world.ended(run).await), "adapter_incompatible");
     world.close().await;
 }

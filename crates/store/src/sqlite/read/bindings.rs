@@ -12,6 +12,7 @@ pub(in super::super) fn bindings(
     connection: &Connection,
     session: SessionId,
     adapter: Option<&str>,
+    after: Option<(String, u32)>,
     most: usize,
 ) -> Result<Vec<Binding>, StoreError> {
     macro_rules! select {
@@ -21,12 +22,14 @@ pub(in super::super) fn bindings(
                  resume_fidelity, status, boot_node_id, stands_at_message_id, cwd, system_prompt_hash, reconstructed, \
                  created_at_ms, updated_at_ms FROM adapter_bindings WHERE session_id = ?1 AND ",
                 $by,
-                " ORDER BY adapter_id, binding_generation DESC LIMIT ?3"
+                " AND (?4 IS NULL OR adapter_id > ?4 OR (adapter_id = ?4 AND binding_generation < ?5)) \
+                 ORDER BY adapter_id, binding_generation DESC LIMIT ?3"
             )
         };
     }
     let sql = if adapter.is_some() { select!("adapter_id = ?2") } else { select!("?2 IS NULL") };
-    all(connection, sql, params![session.bytes(), adapter, limit(most)], binding)
+    let (after, generation) = after.unzip();
+    all(connection, sql, params![session.bytes(), adapter, limit(most), after, generation], binding)
 }
 
 fn binding(columns: &mut Columns<'_>) -> rusqlite::Result<Binding> {

@@ -37,15 +37,71 @@ pub(in super::super) fn events_after(
     };
     let after = int(after.0.min(i64::MAX.cast_unsigned()));
     check_kept(connection, session, run, after)?;
-    let mut reader = Reader { connection, session, names: HashMap::new(), text: String::new() };
+    let mut reader = Reader { connection, names: HashMap::new(), text: String::new() };
     let mut statement = connection.prepare_cached(sql).map_err(|error| of_read(&error))?;
     let params = params![session.bytes(), after, blob(run), limit(many)];
     let mut rows = statement.query(params).map_err(|error| of_read(&error))?;
     let mut events = vec![];
     while let Some(row) = rows.next().map_err(|error| of_read(&error))? {
-        events.push(reader.event(&mut Columns::of(row))?);
+        events.push(reader.event(session, &mut Columns::of(row))?);
     }
     Ok(events)
+}
+
+/// How many events of all owners are looked through at a time.
+const WINDOW: u64 = 10_000;
+
+/// Events of an owner after `after`, of the `types` in a JSON list if it is given, and up to where was looked.
+pub(in super::super) fn owner_events(
+    connection: &Connection,
+    owner: &str,
+    types: Option<&str>,
+    after: Cursor,
+    many: usize,
+) -> Result<(Vec<Event>, Cursor), StoreError> {
+    let Cursor(last) = event_last(connection)?;
+    // What is appended meanwhile is left to the next time.
+    let until = after.0.saturating_add(WINDOW).min(last);
+    if until <= after.0 {
+        return Ok((vec![], after));
+    }
+    let sql = "SELECT session_id, event_seq, event_id, run_id, attempt_id, pos, created_at_ms, message_id, type, payload \
+               FROM events WHERE event_seq > ?1 AND event_seq <= ?2 \
+               AND (?3 IS NULL OR type IN (SELECT value FROM json_each(?3))) \
+               AND EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = events.session_id AND owner_id = ?4 \
+                   AND (status <> 'deleted' OR type = 'session.deleted')) \
+               ORDER BY event_seq LIMIT ?5";
+    let mut statement = connection.prepare_cached(sql).map_err(|error| of_read(&error))?;
+    let params = params![int(after.0), int(until), types, owner, limit(many)];
+    let mut rows = statement.query(params).map_err(|error| of_read(&error))?;
+    let mut reader = Reader { connection, names: HashMap::new(), text: String::new() };
+    let (mut events, mut floors) = (vec![], HashMap::new());
+    let (mut seen, mut looked) = (0, Cursor(until));
+    while let Some(row) = rows.next().map_err(|error| of_read(&error))? {
+        let mut columns = Columns::of(row);
+        seen += 1;
+        let session = columns.id().map_err(|error| of_read(&error))?;
+        let event = reader.event(session, &mut columns)?;
+        if seen >= many {
+            looked = event.cursor;
+        }
+        let floor = match floors.get(&event.session) {
+            Some(floor) => *floor,
+            None => {
+                let floor = floor(connection, event.session)?.map(|floor| floor.cursor);
+                floors.insert(event.session, floor);
+                floor
+            }
+        };
+        events.extend(Some(event).filter(|event| floor.is_none_or(|floor| event.cursor > floor)));
+    }
+    Ok((events, looked))
+}
+
+/// Where the last of all events stands.
+pub(in super::super) fn event_last(connection: &Connection) -> Result<Cursor, StoreError> {
+    let sql = "SELECT coalesce(max(event_seq), 0) FROM events";
+    Ok(Cursor(one(connection, sql, [], |columns| columns.number())?.unwrap_or(0)))
 }
 
 /// Refuses to read over what was pruned.
@@ -94,15 +150,14 @@ pub(in super::super) fn event_before(
 /// Reads the events of one page.
 struct Reader<'a> {
     connection: &'a Connection,
-    session: SessionId,
     /// What callers named the runs of this page: many events, few runs.
     names: HashMap<RunId, Option<String>>,
     text: String,
 }
 
 impl Reader<'_> {
-    fn event(&mut self, columns: &mut Columns<'_>) -> Result<Event, StoreError> {
-        let mut event = Self::envelope(columns, self.session).map_err(|error| of_read(&error))?;
+    fn event(&mut self, session: SessionId, columns: &mut Columns<'_>) -> Result<Event, StoreError> {
+        let mut event = Self::envelope(columns, session).map_err(|error| of_read(&error))?;
         if let Some(run) = event.run {
             event.request = self.name(run)?;
         }

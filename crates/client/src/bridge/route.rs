@@ -1,0 +1,372 @@
+//! Routes: what a handle has asked, and what it has been told and not read yet.
+//!
+//! Whoever reads the process's lines never waits for a handle. Text that is not read grows together into fewer and longer
+//! pieces; where that is too much, the oldest of what is only shown goes, which the handle is told. A tool call that waits for
+//! an answer and the end never go.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+
+use super::BridgeError;
+use super::line::{Activity, QueryIds, QueryResult, Tell, What};
+use super::shared::lock;
+
+/// Bytes of text that wait for a handle.
+const ROOM: usize = 1 << 20;
+/// Events that wait for a handle.
+const EVENTS: usize = 1_024;
+/// How long a piece of text grows.
+const STRETCH: usize = 64 << 10;
+
+/// What happens while a query is under way.
+#[derive(Debug)]
+pub enum QueryEvent {
+    /// The agent says something.
+    TextDelta(String),
+    /// The agent thinks something: shown, kept nowhere.
+    ThinkingDelta(String),
+    /// The agent uses a tool of its own.
+    ToolActivity {
+        /// Which.
+        name: String,
+        /// How far it is.
+        status: Activity,
+        /// Which call of it.
+        tool_use_id: Option<String>,
+        /// What it is called with.
+        input: Option<Value>,
+    },
+    /// What such a tool answered.
+    ToolResultDisplay {
+        /// Which call.
+        tool_use_id: String,
+        /// Of which tool.
+        name: String,
+        /// What it answered.
+        output: String,
+    },
+    /// The agent calls a tool of the host, which answers it.
+    ToolCall(ToolCall),
+    /// The agent wants the user to authenticate.
+    AuthRequired {
+        /// How the user can.
+        methods: Vec<Value>,
+        /// Where.
+        auth_url: Option<String>,
+    },
+    /// The process died, and the query was asked again under its name: what was streamed before is told again from the
+    /// beginning, if the run still goes on.
+    Restarted,
+    /// This handle read too slowly: some of what is only shown is gone. The result holds the whole text.
+    Missed {
+        /// How many events.
+        events: usize,
+        /// How many bytes of text.
+        bytes: usize,
+    },
+}
+
+impl QueryEvent {
+    /// The text, if it is some.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::TextDelta(text) => text,
+            _ => "",
+        }
+    }
+
+    /// How many bytes of it count.
+    fn weight(&self) -> usize {
+        match self {
+            Self::TextDelta(text) | Self::ThinkingDelta(text) => text.len(),
+            Self::ToolResultDisplay { output, .. } => output.len(),
+            _ => 0,
+        }
+    }
+
+    /// True for what is only shown.
+    fn is_shown(&self) -> bool {
+        !matches!(self, Self::ToolCall(_) | Self::AuthRequired { .. } | Self::Restarted)
+    }
+}
+
+/// A call of a tool of the host. Dropped without an answer, the agent is told that there is none.
+pub struct ToolCall {
+    /// Which tool.
+    pub name: String,
+    /// What it is called with.
+    pub input: Value,
+    /// On whose behalf.
+    pub ids: QueryIds,
+    call: String,
+    to: Option<mpsc::UnboundedSender<Vec<u8>>>,
+}
+
+impl fmt::Debug for ToolCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolCall")
+            .field("name", &self.name)
+            .field("input", &self.input)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ToolCall {
+    pub(super) fn new(
+        call: String,
+        name: String,
+        input: Value,
+        ids: QueryIds,
+        to: mpsc::UnboundedSender<Vec<u8>>,
+    ) -> Self {
+        Self { name, input, ids, call, to: Some(to) }
+    }
+
+    /// Answers it. A text is handed on as it is, anything else as JSON.
+    pub fn answer(mut self, result: impl Into<Value>) {
+        match result.into() {
+            Value::String(text) => self.send(&text),
+            other => self.send(&other.to_string()),
+        }
+    }
+
+    /// Answers that it failed.
+    pub fn fail(mut self, code: &str, message: &str) {
+        self.refuse(code, message);
+    }
+
+    fn refuse(&mut self, code: &str, message: &str) {
+        self.send(&json!({"ok": false, "error": {"code": code, "message": message}}).to_string());
+    }
+
+    fn send(&mut self, result: &str) {
+        if let Some(to) = self.to.take() {
+            // A process that died has nobody who waits.
+            let _ = to.send(Tell::from(What::ToolResult { call_id: &self.call, result }).line());
+        }
+    }
+}
+
+impl Drop for ToolCall {
+    fn drop(&mut self) {
+        self.refuse("unknown", "the host did not answer the call");
+    }
+}
+
+/// What answers calls of the host's tools.
+#[derive(Clone)]
+pub struct Tools(Arc<Answer>);
+
+type Answer = dyn Fn(ToolCall) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+
+impl Tools {
+    /// Answers each call with `answer`, beside all else.
+    pub fn new<F, A>(answer: F) -> Self
+    where
+        F: Fn(ToolCall) -> A + Send + Sync + 'static,
+        A: Future<Output = ()> + Send + 'static,
+    {
+        Self(Arc::new(move |call| Box::pin(answer(call))))
+    }
+}
+
+/// One query, from its line to its end.
+pub(super) struct Route {
+    pub(super) client: String,
+    pub(super) request: String,
+    /// The line that asks, to be said again to another process.
+    pub(super) line: Vec<u8>,
+    tools: Option<Tools>,
+    inbox: Mutex<Inbox>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Inbox {
+    events: VecDeque<QueryEvent>,
+    held: usize,
+    missed: (usize, usize),
+    ids: QueryIds,
+    end: Option<Result<QueryResult, BridgeError>>,
+    /// Nobody reads it.
+    left: bool,
+    answering: JoinSet<()>,
+}
+
+impl Route {
+    pub(super) fn new(client: String, request: String, line: Vec<u8>, tools: Option<Tools>) -> Self {
+        Self { client, request, line, tools, inbox: Mutex::default(), wake: Notify::new() }
+    }
+
+    /// Something happened. Never waits.
+    pub(super) fn tell(&self, event: QueryEvent) {
+        let dropped = lock(&self.inbox).push(event);
+        self.wake.notify_one();
+        // Outside of the lock: a call that nobody answers says so when it goes.
+        drop(dropped);
+    }
+
+    /// A tool of the host is called: answered by the caller's own function, or read as an event.
+    pub(super) fn call(&self, call: ToolCall) {
+        match &self.tools {
+            Some(tools) => {
+                let answer = (tools.0)(call);
+                let mut inbox = lock(&self.inbox);
+                while inbox.answering.try_join_next().is_some() {}
+                inbox.answering.spawn(answer);
+            }
+            None => self.tell(QueryEvent::ToolCall(call)),
+        }
+    }
+
+    pub(super) fn learn(&self, ids: &QueryIds) {
+        lock(&self.inbox).ids.learn(ids);
+    }
+
+    pub(super) fn ids(&self) -> QueryIds {
+        lock(&self.inbox).ids.clone()
+    }
+
+    pub(super) fn end(&self, end: Result<QueryResult, BridgeError>) {
+        let answering = {
+            let mut inbox = lock(&self.inbox);
+            inbox.end = Some(end);
+            std::mem::take(&mut inbox.answering)
+        };
+        self.wake.notify_one();
+        drop(answering);
+    }
+
+    /// The next event; none once the query has its end and everything before it was read.
+    pub(super) async fn next(&self) -> Option<QueryEvent> {
+        loop {
+            if let Some(next) = lock(&self.inbox).pop() {
+                return next;
+            }
+            // One reader alone: a wake-up that came meanwhile is kept for it.
+            self.wake.notified().await;
+        }
+    }
+
+    pub(super) fn take_end(&self) -> Option<Result<QueryResult, BridgeError>> {
+        lock(&self.inbox).end.take()
+    }
+
+    /// Nobody reads it any more.
+    pub(super) fn leave(&self) {
+        let unread = {
+            let mut inbox = lock(&self.inbox);
+            inbox.left = true;
+            (inbox.held, inbox.missed) = (0, (0, 0));
+            std::mem::take(&mut inbox.events)
+        };
+        drop(unread);
+    }
+}
+
+impl Inbox {
+    /// Takes an event up; gives back what nobody will read.
+    fn push(&mut self, event: QueryEvent) -> Vec<QueryEvent> {
+        if self.left {
+            return vec![event];
+        }
+        self.held += event.weight();
+        match (self.events.back_mut(), event) {
+            (Some(QueryEvent::TextDelta(last)), QueryEvent::TextDelta(more))
+            | (Some(QueryEvent::ThinkingDelta(last)), QueryEvent::ThinkingDelta(more))
+                if last.len() < STRETCH =>
+            {
+                last.push_str(&more);
+            }
+            (_, event) => self.events.push_back(event),
+        }
+        let mut dropped = vec![];
+        while self.held > ROOM || self.events.len() > EVENTS {
+            let Some(at) = self.events.iter().position(QueryEvent::is_shown) else { break };
+            dropped.extend(self.events.remove(at).inspect(|event| {
+                self.held -= event.weight();
+                self.missed.0 += 1;
+                self.missed.1 += event.weight();
+            }));
+        }
+        dropped
+    }
+
+    /// The next event, or none at the end; nothing while there is neither.
+    fn pop(&mut self) -> Option<Option<QueryEvent>> {
+        if let (events @ 1.., bytes) = std::mem::take(&mut self.missed) {
+            return Some(Some(QueryEvent::Missed { events, bytes }));
+        }
+        match self.events.pop_front() {
+            Some(event) => {
+                self.held -= event.weight();
+                Some(Some(event))
+            }
+            None => self.end.is_some().then_some(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route() -> Route {
+        Route::new("c".into(), "r".into(), vec![], None)
+    }
+
+    #[tokio::test]
+    async fn text_that_is_not_read_grows_together_and_what_is_too_much_is_told() {
+        let route = route();
+        for _ in 0..10 {
+            route.tell(QueryEvent::TextDelta("ab".into()));
+        }
+        assert_eq!(route.next().await.unwrap().text(), "ab".repeat(10));
+        let (to, mut answers) = mpsc::unbounded_channel();
+        route.call(ToolCall::new("1".into(), "t".into(), Value::Null, QueryIds::default(), to));
+        let piece = "x".repeat(1_000);
+        for _ in 0..5_000 {
+            route.tell(QueryEvent::TextDelta(piece.clone()));
+        }
+        route.end(Err(BridgeError::Stopped));
+        let (mut missed, mut text, mut calls) = (0, 0, 0);
+        while let Some(event) = route.next().await {
+            match event {
+                QueryEvent::Missed { bytes, .. } => missed += bytes,
+                QueryEvent::TextDelta(piece) => text += piece.len(),
+                QueryEvent::ToolCall(call) => {
+                    calls += 1;
+                    call.answer("here");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(text <= ROOM && missed > 0, "{text} bytes, {missed} missed");
+        assert_eq!((missed + text, calls), (5_000_000, 1), "every byte is given or told to be missed");
+        let answer = String::from_utf8(answers.recv().await.unwrap()).unwrap();
+        assert!(answer.contains("\"result\":\"here\""), "{answer}");
+        assert_eq!(route.take_end(), Some(Err(BridgeError::Stopped)));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_nobody_reads_is_answered_all_the_same() {
+        let route = route();
+        let (to, mut answers) = mpsc::unbounded_channel();
+        route.call(ToolCall::new("1".into(), "t".into(), Value::Null, QueryIds::default(), to.clone()));
+        route.leave();
+        route.call(ToolCall::new("2".into(), "t".into(), Value::Null, QueryIds::default(), to));
+        for call in ["1", "2"] {
+            let answer = String::from_utf8(answers.recv().await.unwrap()).unwrap();
+            assert!(
+                answer.contains(&format!("\"callId\":\"{call}\"")) && answer.contains("did not answer"),
+                "{answer}"
+            );
+        }
+    }
+}

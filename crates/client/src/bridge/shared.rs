@@ -1,0 +1,372 @@
+//! What the handles and whoever watches over the process have in common.
+//!
+//! Everything that must reach the process is kept here until it is answered, so that another process can be told the same:
+//! hints first, then queries in the order of their asking, then wishes to stop. A line goes out under the lock that its record
+//! is made under, so that no process is told something twice, or not at all.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
+
+use super::BridgeError;
+use super::launch::Launch;
+use super::line::{self, CancelAck, Heard, QueryIds, Said, Tell, Warmup, What};
+use super::process::{Health, Notice, Phase};
+use super::route::{QueryEvent, Route, ToolCall};
+use super::tail::Tail;
+
+/// How many hints are remembered for the next process; the oldest go first.
+const HINTS: usize = 256;
+/// How many notices wait for somebody who listens.
+const NOTICES: usize = 64;
+
+/// The lock, whatever became of whoever held it: nothing is left half done under it.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One process after another, and what is asked of them.
+pub(super) struct Shared {
+    pub(super) launch: Launch,
+    pub(super) health: watch::Sender<Health>,
+    pub(super) stop: watch::Sender<bool>,
+    /// Somebody asks although it was given up.
+    pub(super) wanted: Notify,
+    pub(super) stderr: Mutex<Tail>,
+    pub(super) notices: broadcast::Sender<Notice>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// To the process that is ready, if one is.
+    to: Option<mpsc::UnboundedSender<Vec<u8>>>,
+    /// The query of each client, with its number: the order of asking.
+    routes: HashMap<String, (u64, Arc<Route>)>,
+    last: u64,
+    interrupts: VecDeque<Interrupt>,
+    logins: VecDeque<(Vec<u8>, oneshot::Sender<()>)>,
+    hints: VecDeque<(Option<String>, Warmup)>,
+    token: Option<Vec<u8>>,
+    /// Lines that have no answer, said while no process was ready.
+    unsaid: Vec<Vec<u8>>,
+    /// Whether there are no more tries unless somebody asks.
+    given_up: bool,
+    over: bool,
+    /// The process has answered something.
+    useful: bool,
+    /// What the process said was wrong before it was ready.
+    complaint: Option<String>,
+}
+
+struct Interrupt {
+    client: String,
+    request: String,
+    line: Vec<u8>,
+    answer: oneshot::Sender<CancelAck>,
+}
+
+impl State {
+    fn send(&self, line: &[u8]) {
+        if let Some(to) = &self.to {
+            // A process that died is told by the next one's records.
+            let _ = to.send(line.to_vec());
+        }
+    }
+
+    fn route(&self, heard: &Heard) -> Option<Arc<Route>> {
+        let (_, route) = self.routes.get(heard.client_id.as_ref()?)?;
+        (heard.request_id.as_ref() == Some(&route.request)).then(|| route.clone())
+    }
+
+    /// The routes in the order of their asking.
+    fn in_order(&self) -> Vec<Arc<Route>> {
+        let mut routes: Vec<_> = self.routes.values().cloned().collect();
+        routes.sort_by_key(|(no, _)| *no);
+        routes.into_iter().map(|(_, route)| route).collect()
+    }
+}
+
+impl Shared {
+    pub(super) fn new(launch: Launch) -> Self {
+        Self {
+            launch,
+            health: watch::Sender::new(Health::default()),
+            stop: watch::Sender::new(false),
+            wanted: Notify::new(),
+            stderr: Mutex::default(),
+            notices: broadcast::Sender::new(NOTICES),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Asks a query, now or once a process is ready.
+    pub(super) fn ask(&self, route: Arc<Route>) -> Result<(), BridgeError> {
+        let mut state = lock(&self.state);
+        if state.over {
+            return Err(BridgeError::Stopped);
+        }
+        if let Some((_, active)) = state.routes.get(&route.client) {
+            return Err(BridgeError::Busy { request: active.request.clone() });
+        }
+        state.last += 1;
+        let no = state.last;
+        state.send(&route.line);
+        state.routes.insert(route.client.clone(), (no, route));
+        if std::mem::take(&mut state.given_up) {
+            self.wanted.notify_one();
+        }
+        Ok(())
+    }
+
+    /// What a client has under way.
+    pub(super) fn active(&self, client: &str) -> Option<Arc<Route>> {
+        lock(&self.state).routes.get(client).map(|(_, route)| route.clone())
+    }
+
+    /// Wishes what a client has under way to stop.
+    pub(super) fn interrupt(&self, client: &str) -> Result<oneshot::Receiver<CancelAck>, BridgeError> {
+        let mut state = lock(&self.state);
+        if state.over {
+            return Err(BridgeError::Stopped);
+        }
+        let request = match state.routes.get(client) {
+            Some((_, route)) => route.request.clone(),
+            None => return Err(BridgeError::Idle),
+        };
+        let tell = Tell { request_id: Some(&request), client_id: Some(client), ..What::Interrupt {}.into() };
+        let (line, (answer, heard)) = (tell.line(), oneshot::channel());
+        state.send(&line);
+        state.interrupts.push_back(Interrupt { client: client.to_owned(), request, line, answer });
+        Ok(heard)
+    }
+
+    /// Hints what later queries want; another process is told as well.
+    pub(super) fn warm(&self, owner: Option<&str>, warmup: Warmup) {
+        let mut state = lock(&self.state);
+        state.send(&Tell { owner_id: owner, ..What::Warmup(&warmup).into() }.line());
+        let hint = (owner.map(str::to_owned), warmup);
+        state.hints.retain(|known| *known != hint);
+        state.hints.push_back(hint);
+        if state.hints.len() > HINTS {
+            state.hints.pop_front();
+        }
+    }
+
+    /// What a session key is tied to is not used again, and nothing is hinted of it any more.
+    pub(super) fn invalidate(&self, owner: Option<&str>, key: &str, line: Vec<u8>) {
+        let mut state = lock(&self.state);
+        for (of, hint) in &mut state.hints {
+            if of.as_deref() == owner {
+                hint.sessions.retain(|session| session.key != key);
+            }
+        }
+        state.hints.retain(|(_, hint)| !hint.sessions.is_empty());
+        match &state.to {
+            Some(_) => state.send(&line),
+            None => state.unsaid.push(line),
+        }
+    }
+
+    /// Hands over a token; another process is told as well.
+    pub(super) fn token(&self, line: Vec<u8>) {
+        let mut state = lock(&self.state);
+        state.send(&line);
+        state.token = Some(line);
+    }
+
+    /// Says how the user wants to authenticate.
+    pub(super) fn log_in(&self, line: Vec<u8>) -> Result<oneshot::Receiver<()>, BridgeError> {
+        let mut state = lock(&self.state);
+        if state.over {
+            return Err(BridgeError::Stopped);
+        }
+        let (answer, heard) = oneshot::channel();
+        state.send(&line);
+        state.logins.push_back((line, answer));
+        Ok(heard)
+    }
+
+    /// A process begins: nothing is known of it.
+    pub(super) fn begin(&self, pid: Option<u32>) {
+        let mut state = lock(&self.state);
+        (state.useful, state.complaint) = (false, None);
+        lock(&self.stderr).clear();
+        self.health.send_modify(|health| (health.phase, health.pid) = (Phase::Starting, pid));
+    }
+
+    /// The process is ready: it is told everything that has no answer.
+    fn ready(&self, to: &mpsc::UnboundedSender<Vec<u8>>) {
+        let mut state = lock(&self.state);
+        state.to = Some(to.clone());
+        if let Some(token) = &state.token {
+            state.send(token);
+        }
+        for (owner, hint) in &state.hints {
+            state.send(&Tell { owner_id: owner.as_deref(), ..What::Warmup(hint).into() }.line());
+        }
+        std::mem::take(&mut state.unsaid).iter().for_each(|line| state.send(line));
+        state.logins.iter().for_each(|(line, _)| state.send(line));
+        let again = self.health.borrow().restarts > 0;
+        for route in state.in_order() {
+            if again && route.ids() != QueryIds::default() {
+                route.tell(QueryEvent::Restarted);
+            }
+            state.send(&route.line);
+        }
+        for interrupt in &state.interrupts {
+            state.send(&interrupt.line);
+        }
+        self.health.send_modify(|health| health.phase = Phase::Ready);
+    }
+
+    /// The process has ended. Gives whether it had answered something, and what it complained of.
+    pub(super) fn ended(&self) -> (bool, Option<String>) {
+        let mut state = lock(&self.state);
+        state.to = None;
+        (state.useful, state.complaint.take())
+    }
+
+    /// Tells everybody who waits that there will be no answer; `over` if there will be none for anybody.
+    pub(super) fn give_up(&self, error: &BridgeError, over: bool) {
+        let routes = {
+            let mut state = lock(&self.state);
+            state.to = None;
+            (state.given_up, state.over) = (!over, state.over || over);
+            state.interrupts.clear();
+            state.logins.clear();
+            let routes = state.in_order();
+            state.routes.clear();
+            routes
+        };
+        for route in routes {
+            route.end(Err(error.clone()));
+        }
+    }
+
+    /// Why there is no answer to something that is not a query.
+    pub(super) fn unanswered(&self) -> BridgeError {
+        match lock(&self.state).over {
+            true => BridgeError::Stopped,
+            false => BridgeError::Lost { why: self.health.borrow().why.clone().unwrap_or_default() },
+        }
+    }
+
+    /// Does what a line of the process says. Never waits.
+    pub(super) fn hear(&self, line: &[u8], to: &mpsc::UnboundedSender<Vec<u8>>) {
+        let Ok(heard) = serde_json::from_slice::<Heard>(line) else {
+            let what = String::from_utf8_lossy(&line[..line.len().min(200)]).trim_end().to_owned();
+            lock(&self.state).complaint = Some(format!("it said {what:?}, which is no line of the protocol"));
+            return;
+        };
+        let ids = heard.ids();
+        let route = lock(&self.state).route(&heard);
+        if let Some(route) = &route {
+            route.learn(&ids);
+        }
+        let show = |event| {
+            if let Some(route) = &route {
+                route.tell(event);
+            }
+        };
+        match heard.said {
+            Said::Init {} => self.ready(to),
+            Said::TextDelta { text } => show(QueryEvent::TextDelta(text)),
+            Said::ThinkingDelta { text } => show(QueryEvent::ThinkingDelta(text)),
+            Said::ToolActivity { name, status, tool_use_id, input } => {
+                show(QueryEvent::ToolActivity { name, status, tool_use_id, input });
+            }
+            Said::ToolResultDisplay { tool_use_id, name, output } => {
+                show(QueryEvent::ToolResultDisplay { tool_use_id, name, output });
+            }
+            Said::ToolUse { call_id, name, input } => {
+                let call = ToolCall::new(call_id, name, input, ids, to.clone());
+                match route.or_else(|| self.only(heard.request_id.is_some())) {
+                    Some(route) => route.call(call),
+                    None => call.fail(
+                        "invalid_request",
+                        "which query calls is not known to the host: name it by its runId, or by its requestId and clientId",
+                    ),
+                }
+            }
+            Said::Result { text, terminal_status, usage } => {
+                self.end(route, |ids| line::result(ids, text, terminal_status, usage));
+            }
+            // An answer that came too late; its query goes on.
+            Said::Error { call_id: Some(_), .. } => {}
+            Said::Error { code, message, .. } => match (route, &heard.request_id) {
+                (Some(route), _) => self
+                    .end(Some(route), |ids| Err(BridgeError::Failed { code, message, ids: Box::new(ids) })),
+                (None, None) => lock(&self.state).complaint = Some(message),
+                (None, Some(request)) => self.notice(Notice::Refused {
+                    request_id: request.clone(),
+                    client_id: heard.client_id.unwrap_or_default(),
+                    code,
+                    message,
+                }),
+            },
+            Said::CancelAck { accepted, dispatch_attempted, adapter_acknowledged, code, message } => {
+                let refusal = code.map(|code| (code, message.unwrap_or_default()));
+                let ack = CancelAck { accepted, dispatch_attempted, adapter_acknowledged, refusal, ids };
+                self.acknowledge(heard.client_id, heard.request_id, ack);
+            }
+            Said::AuthRequired { methods, auth_url } => {
+                let event =
+                    || QueryEvent::AuthRequired { methods: methods.clone(), auth_url: auth_url.clone() };
+                // A line that names no query may be about any.
+                let about = route.map_or_else(|| lock(&self.state).in_order(), |route| vec![route]);
+                about.iter().for_each(|route| route.tell(event()));
+                self.notice(Notice::AuthRequired { methods, auth_url });
+            }
+            Said::AuthSuccess {} => {
+                let login = lock(&self.state).logins.pop_front();
+                if let Some((_, answer)) = login {
+                    // Who does not wait needs no answer.
+                    let _ = answer.send(());
+                }
+                self.notice(Notice::AuthSuccess);
+            }
+            Said::Unknown => {}
+        }
+    }
+
+    /// The only query under way, for a call that names none.
+    fn only(&self, named: bool) -> Option<Arc<Route>> {
+        let state = lock(&self.state);
+        let mut routes = state.routes.values();
+        let first = routes.next().filter(|_| !named)?;
+        routes.next().is_none().then(|| first.1.clone())
+    }
+
+    fn end(
+        &self,
+        route: Option<Arc<Route>>,
+        end: impl FnOnce(QueryIds) -> Result<super::QueryResult, BridgeError>,
+    ) {
+        let Some(route) = route else { return };
+        {
+            let mut state = lock(&self.state);
+            state.useful = true;
+            // First the handle is free, then it is told: who hears it may ask again at once.
+            state.routes.remove(&route.client);
+        }
+        route.end(end(route.ids()));
+    }
+
+    fn acknowledge(&self, client: Option<String>, request: Option<String>, ack: CancelAck) {
+        let (Some(client), Some(request)) = (client, request) else { return };
+        let mut state = lock(&self.state);
+        state.useful = true;
+        let at = state.interrupts.iter().position(|wish| wish.client == client && wish.request == request);
+        if let Some(wish) = at.and_then(|at| state.interrupts.remove(at)) {
+            // Who does not wait needs no answer.
+            let _ = wish.answer.send(ack);
+        }
+    }
+
+    fn notice(&self, notice: Notice) {
+        // Perhaps nobody listens.
+        let _ = self.notices.send(notice);
+    }
+}

@@ -1,0 +1,35 @@
+//! Surfaces: where in an application a conversation is shown, and what it stands for there.
+
+use mainspring_core::ExternalRef;
+
+/// A place where a conversation is shown. The same one always leads to the same session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Surface {
+    /// What kind of place.
+    pub kind: String,
+    /// What the conversation stands for, unique per owner.
+    pub external_ref: ExternalRef,
+}
+
+impl Surface {
+    /// The main chat, of the application's own chat session if it has several.
+    pub fn main_chat(chat: Option<&str>) -> Self {
+        Self::new("main_chat", "chat", chat.unwrap_or("default"))
+    }
+
+    /// The chat about a task.
+    pub fn task_chat(task: &str) -> Self {
+        Self::new("task_chat", "task", task)
+    }
+
+    /// A floating pill.
+    pub fn floating_pill(pill: &str) -> Self {
+        Self::new("floating_pill", "pill", pill)
+    }
+
+    /// Any other place.
+    pub fn new(kind: &str, ref_kind: &str, ref_id: &str) -> Self {
+        let external_ref = ExternalRef { kind: ref_kind.to_owned(), id: ref_id.to_owned() };
+        Self { kind: kind.to_owned(), external_ref }
+    }
+}

@@ -1,0 +1,50 @@
+//! The end of what the process said on its standard error.
+
+use std::collections::VecDeque;
+
+/// How many bytes of it are kept.
+const KEPT: usize = 8 << 10;
+
+/// The last bytes of a stream.
+#[derive(Debug, Default)]
+pub(super) struct Tail(VecDeque<u8>);
+
+impl Tail {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.0.extend(&bytes[bytes.len().saturating_sub(KEPT)..]);
+        let over = self.0.len().saturating_sub(KEPT);
+        self.0.drain(..over);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// What is kept, without the line that was cut.
+    pub(super) fn text(&self) -> String {
+        let text = String::from_utf8_lossy(&self.0.iter().copied().collect::<Vec<u8>>()).into_owned();
+        match (self.0.len() < KEPT, text.split_once('\n')) {
+            (false, Some((_, whole))) => whole.to_owned(),
+            _ => text,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept_whole() {
+        let mut tail = Tail::default();
+        tail.push(b"one\n");
+        assert_eq!(tail.text(), "one\n");
+        for no in 0..2_000 {
+            tail.push(format!("line {no}\n").as_bytes());
+        }
+        let text = tail.text();
+        assert!(text.len() <= KEPT && text.starts_with("line ") && text.ends_with("line 1999\n"), "{text}");
+        tail.push(&[b'x'; 3 * KEPT]);
+        assert_eq!(tail.text().len(), KEPT);
+    }
+}

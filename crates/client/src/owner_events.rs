@@ -1,0 +1,72 @@
+//! The events of all of the caller's sessions, in one order.
+
+use futures_util::StreamExt;
+use mainspring_core::{Body, Event, Position};
+use serde::Deserialize;
+use sse_stream::{Sse, SseByteStream};
+
+use crate::stream::Open;
+use crate::{Client, Error};
+
+/// Events of all of the caller's sessions, over one connection. When it breaks, come back with the position.
+pub struct OwnerEvents {
+    client: Client,
+    open: Open,
+    at: Option<Position>,
+}
+
+/// What it tells.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OwnerItem {
+    /// A durable event.
+    Event(Box<Event>),
+    /// Everything that had happened has been told: what was built from it is the present.
+    CaughtUp(Position),
+    /// Something that a newer server says and this client does not know.
+    Unknown,
+}
+
+impl OwnerEvents {
+    pub(crate) async fn open(client: Client, words: &[&str], after: Option<Position>) -> Result<Self, Error> {
+        let mut query = vec![];
+        if !words.is_empty() {
+            query.push(("types", words.join(",")));
+        }
+        let response = client.stream(&["v1", "events"], &query, after).await?;
+        let open: Open = Box::pin(SseByteStream::new(response.bytes_stream()));
+        Ok(Self { client, open, at: after })
+    }
+
+    /// The resume point: everything up to here has been given.
+    pub fn position(&self) -> Option<Position> {
+        self.at
+    }
+
+    /// The next thing; none once the connection has ended. May be dropped and called again.
+    pub async fn next(&mut self) -> Option<Result<OwnerItem, Error>> {
+        loop {
+            // A connection that broke has ended.
+            let Sse { event, data, id, .. } = self.open.next().await?.ok()?;
+            let (Some(kind), Some(data)) = (event, data) else { continue };
+            let item =
+                item(&kind, &data).map_err(|error| self.client.protocol(format!("{error} in {data:?}")));
+            if let Some(position) = id.and_then(|id| id.parse().ok()) {
+                self.at = Some(position);
+            }
+            return Some(item);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct CaughtUp {
+    position: Position,
+}
+
+fn item(kind: &str, data: &str) -> Result<OwnerItem, serde_json::Error> {
+    Ok(match kind {
+        "caught_up" => OwnerItem::CaughtUp(serde_json::from_str::<CaughtUp>(data)?.position),
+        kind if Body::TYPES.contains(&kind) => OwnerItem::Event(serde_json::from_str(data)?),
+        _ => OwnerItem::Unknown,
+    })
+}

@@ -1,0 +1,373 @@
+//! The fold: what is known after an event, of what was known before it.
+
+use std::collections::HashMap;
+
+use mainspring_core::{
+    AttemptId, Body, Event, ExternalRef, Failure, Run, RunId, RunStatus, Session, SessionChange, SessionId,
+    Time, Usage,
+};
+
+/// How many sessions are known at most; those that have rested longest go first.
+const MOST: usize = 10_000;
+
+/// A session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionView {
+    /// Which.
+    pub session_id: SessionId,
+    /// What kind of surface opened it; none if that is not known.
+    pub surface_kind: Option<String>,
+    /// What it stands for.
+    pub external_ref: Option<ExternalRef>,
+    /// For people.
+    pub title: Option<String>,
+    /// Its latest run.
+    pub latest_run: Option<RunId>,
+    /// Grows with each change of any session: the smaller, the longer it has rested.
+    changed: u64,
+}
+
+/// A run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunView {
+    /// Which.
+    pub run_id: RunId,
+    /// Of which session.
+    pub session_id: SessionId,
+    /// Where it stands, by mainspring's word.
+    pub status: RunStatus,
+    /// How far it is, for people.
+    pub progress: Option<String>,
+    /// Who executes it; none while nobody does.
+    pub active_attempt: Option<AttemptId>,
+    /// What all its attempts used so far.
+    pub usage: Usage,
+    /// Why it did not succeed.
+    pub error: Option<Failure>,
+    /// When it last changed.
+    pub updated_at: Time,
+}
+
+/// Where sessions and runs stand.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Statuses {
+    sessions: HashMap<SessionId, SessionView>,
+    runs: HashMap<RunId, RunView>,
+    external: HashMap<ExternalRef, SessionId>,
+    changes: u64,
+}
+
+impl Statuses {
+    pub(super) fn session(&self, session: SessionId) -> Option<&SessionView> {
+        self.sessions.get(&session)
+    }
+
+    pub(super) fn run(&self, run: RunId) -> Option<&RunView> {
+        self.runs.get(&run)
+    }
+
+    pub(super) fn latest(&self, session: SessionId) -> Option<&RunView> {
+        self.runs.get(&self.sessions.get(&session)?.latest_run?)
+    }
+
+    pub(super) fn external(&self, external: &ExternalRef) -> Option<&SessionView> {
+        self.sessions.get(self.external.get(external)?)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.sessions.len() >= MOST
+    }
+
+    /// Says what a session is like.
+    pub(super) fn describe(&mut self, session: &Session) {
+        let view = self.touch(session.id);
+        view.surface_kind = Some(session.surface_kind.clone());
+        view.external_ref.clone_from(&session.external_ref);
+        view.title.clone_from(&session.title);
+        self.refer(session.id, session.external_ref.as_ref());
+    }
+
+    /// Says where a run stands; `latest` if it is its session's.
+    pub(super) fn put(&mut self, run: &Run, latest: bool) {
+        let status = run.state.status();
+        let view = RunView {
+            run_id: run.id,
+            session_id: run.session,
+            status,
+            progress: None,
+            active_attempt: run.last_attempt.filter(|_| has_attempt(status)),
+            usage: run.usage,
+            error: run.state.error().cloned(),
+            updated_at: run.updated_at,
+        };
+        self.runs.insert(run.id, view);
+        let session = self.touch(run.session);
+        if latest {
+            session.latest_run = Some(run.id);
+        }
+    }
+
+    /// Takes in an event that may be known already by what was listed.
+    pub(super) fn replay(&mut self, event: &Event) -> Option<SessionId> {
+        // What was used is added up, and must not be twice. All else says how it is.
+        let known = event.run.and_then(|run| self.runs.get(&run));
+        let counted = known.is_some_and(|run| run.updated_at >= event.at);
+        match event.body {
+            Body::UsageUpdated { .. } if counted => None,
+            _ => self.apply(event),
+        }
+    }
+
+    /// Takes in an event. Gives its session if nothing is known of what that is like.
+    pub(super) fn apply(&mut self, event: &Event) -> Option<SessionId> {
+        let id = event.session;
+        match &event.body {
+            Body::SessionDeleted {} => {
+                self.forget(id);
+                return None;
+            }
+            Body::SessionCreated { title, surface_kind, external_ref, .. } => {
+                let view = self.touch(id);
+                view.surface_kind = Some(surface_kind.clone());
+                view.title.clone_from(title);
+                view.external_ref.clone_from(external_ref);
+                self.refer(id, external_ref.as_ref());
+            }
+            Body::SessionUpdated { change: SessionChange::Title { title, .. } } => {
+                self.touch(id).title.clone_from(title);
+            }
+            body => {
+                if let Some(run) = event.run {
+                    self.run_apply(run, event, body);
+                }
+            }
+        }
+        self.sessions
+            .get(&id)
+            .filter(|session| session.surface_kind.is_none())
+            .map(|session| session.session_id)
+    }
+
+    fn run_apply(&mut self, id: RunId, event: &Event, body: &Body) {
+        let session = self.touch(event.session);
+        // A run that is queued is its session's last, also one that is tried again.
+        let before = match body {
+            Body::RunQueued { .. } => session.latest_run.replace(id).filter(|before| *before != id),
+            _ => None,
+        };
+        let is_latest = session.latest_run == Some(id);
+        let run = self.runs.entry(id).or_insert_with(|| RunView {
+            run_id: id,
+            session_id: event.session,
+            status: RunStatus::Queued,
+            progress: None,
+            active_attempt: None,
+            usage: Usage::default(),
+            error: None,
+            updated_at: event.at,
+        });
+        run.apply(event, body);
+        let over = run.status.is_ended() && !is_latest;
+        if over {
+            self.runs.remove(&id);
+        }
+        if let Some(before) = before
+            && self.runs.get(&before).is_some_and(|run| run.status.is_ended())
+        {
+            self.runs.remove(&before);
+        }
+    }
+
+    /// The session, known from now on, which has changed.
+    fn touch(&mut self, id: SessionId) -> &mut SessionView {
+        self.changes += 1;
+        if !self.sessions.contains_key(&id) && self.is_full() {
+            self.forget_one();
+        }
+        let view = self.sessions.entry(id).or_insert(SessionView {
+            session_id: id,
+            surface_kind: None,
+            external_ref: None,
+            title: None,
+            latest_run: None,
+            changed: 0,
+        });
+        view.changed = self.changes;
+        view
+    }
+
+    fn refer(&mut self, id: SessionId, external: Option<&ExternalRef>) {
+        if let Some(external) = external {
+            self.external.insert(external.clone(), id);
+        }
+    }
+
+    /// Forgets the session that has rested longest.
+    fn forget_one(&mut self) {
+        let rests = |session: &&SessionView| {
+            let run = session.latest_run.and_then(|run| self.runs.get(&run));
+            run.is_none_or(|run| run.status.is_ended())
+        };
+        let oldest = self.sessions.values().filter(rests).min_by_key(|session| session.changed);
+        if let Some(id) = oldest.map(|session| session.session_id) {
+            self.forget(id);
+        }
+    }
+
+    fn forget(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        self.runs.retain(|_, run| run.session_id != id);
+        if let Some(external) = session.external_ref
+            && self.external.get(&external) == Some(&id)
+        {
+            self.external.remove(&external);
+        }
+    }
+}
+
+impl RunView {
+    fn apply(&mut self, event: &Event, body: &Body) {
+        self.updated_at = self.updated_at.max(event.at);
+        match body {
+            Body::RunQueued { .. } => self.stand(RunStatus::Queued),
+            Body::RunStarting {} => self.stand(RunStatus::Starting),
+            Body::RunRunning {} => self.stand(RunStatus::Running),
+            Body::RunWaitingInput { .. } => self.stand(RunStatus::WaitingInput),
+            Body::RunWaitingApproval { .. } => self.stand(RunStatus::WaitingApproval),
+            Body::RunCancelling {} => self.stand(RunStatus::Cancelling),
+            Body::RunSucceeded { close } => self.end(RunStatus::Succeeded, None, close.usage),
+            Body::RunCancelled { close, .. } => self.end(RunStatus::Cancelled, None, close.usage),
+            Body::RunFailed { error, close } => self.end(RunStatus::Failed, Some(error), close.usage),
+            Body::RunTimedOut { error, close } => self.end(RunStatus::TimedOut, Some(error), close.usage),
+            Body::RunOrphaned { error, close } => self.end(RunStatus::Orphaned, Some(error), close.usage),
+            Body::AttemptCreated { .. } => self.active_attempt = event.attempt,
+            Body::ProgressUpdated { text } => self.progress = Some(text.clone()),
+            Body::UsageUpdated { usage } => self.usage += *usage,
+            _ => {}
+        }
+    }
+
+    fn stand(&mut self, status: RunStatus) {
+        self.status = status;
+        self.error = None;
+        if !has_attempt(status) {
+            (self.active_attempt, self.progress) = (None, None);
+        }
+    }
+
+    fn end(&mut self, status: RunStatus, error: Option<&Failure>, usage: Usage) {
+        self.stand(status);
+        (self.error, self.usage) = (error.cloned(), usage);
+    }
+}
+
+/// True where somebody executes a run.
+fn has_attempt(status: RunStatus) -> bool {
+    !status.is_ended() && status != RunStatus::Queued
+}
+
+#[cfg(test)]
+mod tests {
+    use mainspring_core::{Cursor, EventId, Mode};
+
+    use super::*;
+
+    fn session(no: u16) -> SessionId {
+        let mut bytes = [0; 16];
+        bytes[..2].copy_from_slice(&no.to_be_bytes());
+        SessionId::from_random(bytes)
+    }
+
+    fn run(no: u8) -> RunId {
+        RunId::from_random([no; 16])
+    }
+
+    fn event(of: u16, run_no: Option<u8>, at: u64, body: Body) -> Event {
+        Event {
+            id: EventId::from_random([0; 16]),
+            cursor: Cursor(at),
+            pos: 0,
+            session: session(of),
+            run: run_no.map(run),
+            attempt: Some(AttemptId::from_random([9; 16])),
+            request: None,
+            at: Time(i64::try_from(at).unwrap()),
+            body,
+        }
+    }
+
+    fn queued() -> Body {
+        Body::RunQueued { adapter: "a".into(), mode: Mode::Act, policy: None, retry_at_ms: None }
+    }
+
+    fn created(external: Option<ExternalRef>) -> Body {
+        let (adapter, surface_kind) = ("a".to_owned(), "task_chat".to_owned());
+        Body::SessionCreated { key: None, title: None, adapter, surface_kind, external_ref: external }
+    }
+
+    fn spent(input_tokens: u64) -> Body {
+        Body::UsageUpdated { usage: Usage { input_tokens, ..Usage::default() } }
+    }
+
+    #[test]
+    fn a_session_shows_its_latest_run_and_a_run_what_was_said_of_it() {
+        let task = ExternalRef { kind: "task".into(), id: "7".into() };
+        let mut known = Statuses::default();
+        assert_eq!(known.apply(&event(1, None, 1, created(Some(task.clone())))), None);
+        for body in [
+            queued(),
+            Body::AttemptCreated { attempt_no: 1, adapter: "a".into(), resume_from_attempt_id: None },
+        ] {
+            known.apply(&event(1, Some(1), 2, body));
+        }
+        for body in [Body::RunStarting {}, Body::RunRunning {}, spent(3), spent(4)] {
+            known.apply(&event(1, Some(1), 3, body));
+        }
+        known.apply(&event(1, Some(1), 4, Body::ProgressUpdated { text: "half".into() }));
+        let view = known.latest(known.external(&task).unwrap().session_id).unwrap();
+        assert_eq!((view.run_id, view.status, view.usage.input_tokens), (run(1), RunStatus::Running, 7));
+        assert_eq!((view.progress.as_deref(), view.active_attempt.is_some()), (Some("half"), true));
+        let error = Failure::new("executor_lost", "gone");
+        known.apply(&event(
+            1,
+            Some(1),
+            5,
+            Body::RunOrphaned { error: error.clone(), close: Default::default() },
+        ));
+        let view = known.run(run(1)).unwrap();
+        assert_eq!(
+            (view.status, &view.error, view.active_attempt),
+            (RunStatus::Orphaned, &Some(error), None)
+        );
+        // The next run takes its place, and what nobody asks for is not kept.
+        known.apply(&event(1, Some(2), 6, queued()));
+        assert_eq!((known.latest(session(1)).unwrap().run_id, known.run(run(1))), (run(2), None));
+        known.apply(&event(1, None, 7, Body::SessionDeleted {}));
+        assert!(known.external(&task).is_none() && known.run(run(2)).is_none());
+    }
+
+    #[test]
+    fn what_was_listed_and_is_told_again_is_not_counted_twice() {
+        let mut known = Statuses::default();
+        known.apply(&event(1, Some(1), 1, queued()));
+        known.apply(&event(1, Some(1), 5, spent(10)));
+        // As if that had been listed; what led to it is told again.
+        for (at, body) in [(1, queued()), (3, Body::RunRunning {}), (5, spent(10)), (6, spent(1))] {
+            known.replay(&event(1, Some(1), at, body));
+        }
+        let view = known.latest(session(1)).unwrap();
+        assert_eq!((view.status, view.usage.input_tokens), (RunStatus::Running, 11));
+    }
+
+    #[test]
+    fn a_session_that_was_not_listed_is_asked_for_and_the_longest_at_rest_go() {
+        let mut known = Statuses::default();
+        assert_eq!(known.apply(&event(0, Some(1), 1, queued())), Some(session(0)), "who is that?");
+        for no in 1..=u16::try_from(MOST).unwrap() {
+            known.apply(&event(no, None, 2, created(None)));
+        }
+        assert_eq!(known.sessions.len(), MOST);
+        assert!(known.session(session(0)).is_some(), "it has a run that has not ended");
+        assert!(known.session(session(1)).is_none(), "it has rested longest");
+    }
+}

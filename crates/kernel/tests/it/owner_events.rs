@@ -1,0 +1,83 @@
+//! The events of all of an owner's sessions, in one order.
+
+use mainspring_core::{Body, Cursor, Event};
+use mainspring_kernel::kernel::{Caller, RunRequest};
+use mainspring_kernel::owner_events::{OwnerEvents, OwnerItem};
+
+use crate::world::{Disk, World, by, every_store};
+
+/// Everything until the reader has caught up, and where.
+async fn caught_up(events: &mut OwnerEvents) -> (Vec<Event>, Cursor) {
+    let mut told = vec![];
+    loop {
+        match events.next().await.unwrap() {
+            OwnerItem::Event(event) => told.push(*event),
+            OwnerItem::CaughtUp(cursor) => return (told, cursor),
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_event_of_every_session_is_told_once_and_in_order() {
+    for (no, disk) in every_store().into_iter().enumerate() {
+        let name = ["memory", "sqlite"][no];
+        let world = World::on(disk).await;
+        let before = world.prompt("a", "say earlier").await;
+        world.ended(before.id).await;
+        let mut events = world.kernel.owner_events(&world.me, None, None).await.unwrap();
+        let (earlier, start) = caught_up(&mut events).await;
+        assert_eq!(earlier, [], "{name}: from now on");
+        let them = Caller::new("them");
+        let theirs = world.kernel.run_create(&them, RunRequest::text("t", "say theirs")).await.unwrap();
+        let mut runs = vec![];
+        for key in ["a", "b", "c", "a"] {
+            runs.push(world.prompt(key, "say one; tool add {\"a\":1,\"b\":1}").await);
+        }
+        let mut told: Vec<Event> = vec![];
+        while told.iter().filter(|event| event.body.ends_run()).count() < runs.len() {
+            match events.next().await.unwrap() {
+                OwnerItem::Event(event) => told.push(*event),
+                OwnerItem::CaughtUp(at) => {
+                    assert!(told.last().is_none_or(|last| last.cursor <= at), "{name}")
+                }
+            }
+        }
+        assert!(told.is_sorted_by_key(|event| event.cursor), "{name}");
+        assert!(told.iter().all(|event| event.run != Some(theirs.run.id)), "{name}: theirs are theirs");
+        // What was told as it happened is what is told later, from any place on and in any pages.
+        let mut later = vec![];
+        let mut after = start;
+        loop {
+            let page = world.kernel.owner_history(&world.me, None, after, Some(7)).await.unwrap();
+            let Some(last) = page.last() else { break };
+            after = last.cursor;
+            later.extend(page);
+        }
+        assert_eq!(told[..], later[..told.len()], "{name}");
+        let types = vec!["run.queued", "run.succeeded"];
+        let mut some = world.kernel.owner_events(&world.me, Some(types), Some(start)).await.unwrap();
+        let (some, _) = caught_up(&mut some).await;
+        let kinds: Vec<_> = some.iter().map(|event| event.body.kind()).collect();
+        assert_eq!(kinds.iter().filter(|kind| **kind == "run.queued").count(), 4, "{name}");
+        assert_eq!(kinds.len(), 8, "{name}: {kinds:?}");
+        let ahead = world.kernel.owner_events(&world.me, None, Some(Cursor(u64::MAX))).await;
+        assert_eq!(ahead.err().unwrap().code(), "invalid_request", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_deletion_is_told_also_when_everything_of_the_session_is_gone() {
+    let world = World::on(Disk::memory()).await;
+    let run = world.prompt("a", "say here").await;
+    world.ended(run.id).await;
+    let mut events = world.kernel.owner_events(&world.me, None, None).await.unwrap();
+    caught_up(&mut events).await;
+    world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
+    let (store, me) = (&world.disk.store, &world.me.owner);
+    let purged = async || store.owner_events(me, None, Cursor::START, 9).await.unwrap().0.is_empty();
+    while !purged().await {
+        tokio::task::yield_now().await;
+    }
+    let (told, _) = caught_up(&mut events).await;
+    assert!(matches!(told[..], [Event { body: Body::SessionDeleted {}, .. }]), "{told:?}");
+}

@@ -1,0 +1,47 @@
+//! The example of docs/bridge.md is this one, and does what it says.
+
+use mainspring_client::bridge::{Launch, Query, QueryEvent, RuntimeProcess, Surface};
+use mainspring_client::status::StatusStore;
+
+use super::launch;
+use crate::docs::document;
+
+// The document's from here.
+async fn example(launch: Launch) -> Result<String, Box<dyn std::error::Error>> {
+    let process = RuntimeProcess::start(launch).await?;
+    let status = StatusStore::follow(process.client()?);
+    let task = Surface::task_chat("42");
+
+    let chat = process.bridge();
+    let mut answer = chat.query(Query::new(task.clone(), "say hello"))?;
+    let mut shown = String::new();
+    while let Some(event) = answer.next().await {
+        match event {
+            QueryEvent::TextDelta(text) => shown.push_str(&text),
+            // The process died: what was shown is told again from its beginning.
+            QueryEvent::Restarted => shown.clear(),
+            QueryEvent::ToolCall(call) => call.fail("policy_denied", "this host has no tools"),
+            _ => {}
+        }
+    }
+    let result = answer.result().await?;
+
+    // By what it stands for, the session is found again, here and after a restart.
+    let run = status.until(|status| status.surface(&task)?.1.filter(|run| run.status.is_ended())).await;
+    assert_eq!((run.run_id, run.status), (result.run_id, result.terminal_status));
+    process.stop().await;
+    Ok(result.text)
+}
+// To here.
+
+#[tokio::test]
+async fn the_example_is_what_happens() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(example(launch(dir.path())).await.unwrap(), "hello\n");
+    let own = include_str!("docs.rs");
+    let code = own.split("here.\n").nth(1).unwrap().split("// To").next().unwrap();
+    assert!(
+        document("docs/bridge.md").contains(&format!("```rust\n{code}```")),
+        "docs/bridge.md should hold:\n{code}"
+    );
+}

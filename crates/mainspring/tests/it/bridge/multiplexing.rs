@@ -1,0 +1,215 @@
+//! Agent runtime multiplexing.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use mainspring::core::RunStatus;
+use mainspring_client::bridge::{
+    BridgeError, Launch, Notice, Phase, Query, QueryEvent, RuntimeProcess, Surface, Tools,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+
+use super::{ask, launch, rest, start, until};
+use crate::jsonl::acp::folder;
+
+/// What a tool of the host answers an agent.
+async fn call(relay: &Path, name: &str, input: &Value, run: Option<&str>) -> String {
+    let mut agent = BufReader::new(UnixStream::connect(relay).await.unwrap());
+    let mut line = json!({"type": "tool_use", "callId": "1", "name": name, "input": input});
+    if let Some(run) = run {
+        line["runId"] = run.into();
+    }
+    agent.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    agent.read_line(&mut answer).await.unwrap();
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    answer["result"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn two_agent_bridge_handles_share_one_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (start(dir.path()).await, start(dir.path()).await);
+    let (one, other) = (first.bridge(), second.bridge());
+    assert_ne!(one.client_id(), other.client_id());
+    assert!(first.health().borrow().pid.is_some());
+    assert_eq!(first.health().borrow().pid, second.health().borrow().pid, "one process");
+    // Both are under way at once.
+    let mut a = ask(&one, Surface::main_chat(None), "say one; hang");
+    let mut b = ask(&other, Surface::task_chat("7"), "say other; hang");
+    until(&mut a, "one\n").await;
+    until(&mut b, "other\n").await;
+    // Otherwise started it would be another daemon, and there is one per state directory.
+    let otherwise = Launch { args: vec!["--model".into(), "x".into()], ..launch(dir.path()) };
+    let refused = RuntimeProcess::start(otherwise).await.err().unwrap();
+    assert_eq!(refused.code(), "process_conflict", "{refused}");
+    // A handle that goes does not end what others share.
+    drop((a, one, first));
+    other.interrupt().await.unwrap();
+    assert_eq!(b.result().await.unwrap().text, "other\n");
+    let health = second.health();
+    second.stop().await;
+    assert_eq!((health.borrow().phase, health.borrow().pid), (Phase::Stopped, None));
+    let stopped = other.query(Query::new(Surface::main_chat(None), "say late")).err().unwrap();
+    assert_eq!(stopped, BridgeError::Stopped);
+}
+
+#[tokio::test]
+async fn events_are_routed_by_request_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let process = start(dir.path()).await;
+    // Main chat, task chat and two pills at once, each with a prompt of its own, three times over.
+    let surfaces = [
+        Surface::main_chat(None),
+        Surface::task_chat("task-1"),
+        Surface::floating_pill("pill-1"),
+        Surface::floating_pill("pill-2"),
+    ];
+    let bridges: Vec<_> = surfaces.iter().map(|_| process.bridge()).collect();
+    let mut sessions = HashSet::new();
+    for round in 0..3 {
+        let mut streams = vec![];
+        for (no, (bridge, surface)) in bridges.iter().zip(&surfaces).enumerate() {
+            let script = format!("stream 200 w{round}x{no}; tool add {{\"a\":{no},\"b\":{round}}}");
+            streams.push(ask(bridge, surface.clone(), &script));
+        }
+        for (no, mut stream) in streams.into_iter().enumerate() {
+            let (text, events) = rest(&mut stream).await;
+            assert_eq!(text, format!("w{round}x{no} ").repeat(200));
+            let answers: Vec<&str> = events
+                .iter()
+                .filter_map(|event| match event {
+                    QueryEvent::ToolResultDisplay { output, .. } => Some(output.as_str()),
+                    _ => None,
+                })
+                .collect();
+            assert_eq!(answers, [(no + round).to_string()], "{events:?}");
+            let ids = stream.ids();
+            let result = stream.result().await.unwrap();
+            assert_eq!((Some(result.run_id), result.attempt_id), (ids.run_id, ids.attempt_id));
+            assert_eq!(result.text, text);
+            sessions.insert(result.session_id);
+        }
+    }
+    assert_eq!(sessions.len(), 4, "each surface has its session, the same each time");
+}
+
+#[tokio::test]
+async fn interrupting_one_request_does_not_interrupt_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let process = start(dir.path()).await;
+    let (one, other) = (process.bridge(), process.bridge());
+    assert_eq!(one.interrupt().await.unwrap_err(), BridgeError::Idle);
+    let mut stopped = ask(&one, Surface::main_chat(None), "say half; hang");
+    let mut goes_on = ask(&other, Surface::task_chat("1"), "say here; sleep 200ms; say and there");
+    until(&mut stopped, "half").await;
+    until(&mut goes_on, "here").await;
+    // One thing at a time.
+    let busy = one.query(Query::new(Surface::task_chat("2"), "say more")).err().unwrap();
+    assert_eq!(busy.code(), "request_active", "{busy}");
+    let ack = one.interrupt().await.unwrap();
+    assert!(ack.accepted && ack.dispatch_attempted, "{ack:?}");
+    assert_eq!(ack.ids.run_id, stopped.ids().run_id);
+    let cancelled = stopped.result().await.unwrap();
+    assert_eq!((cancelled.terminal_status, cancelled.text.as_str()), (RunStatus::Cancelled, "half\n"));
+    let whole = goes_on.result().await.unwrap();
+    assert_eq!((whole.terminal_status, whole.text.as_str()), (RunStatus::Succeeded, "here\nand there\n"));
+    // The handle is free again.
+    assert_eq!(ask(&one, Surface::main_chat(None), "say again").result().await.unwrap().text, "again\n");
+}
+
+#[tokio::test]
+async fn a_slow_handle_makes_nobody_wait_and_the_result_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let process = start(dir.path()).await;
+    let (slow, quick) = (process.bridge(), process.bridge());
+    let word = "x".repeat(999);
+    let mut unread = ask(&slow, Surface::main_chat(None), &format!("stream 4000 {word}"));
+    let read = ask(&quick, Surface::task_chat("1"), &format!("stream 1000 {word}"));
+    assert_eq!(read.result().await.unwrap().text.len(), 1_000_000);
+    // It has ended, and nothing of it was read.
+    while slow.active().is_some() {
+        tokio::task::yield_now().await;
+    }
+    let (mut streamed, mut missed) = (0, 0);
+    while let Some(event) = unread.next().await {
+        match event {
+            QueryEvent::TextDelta(text) => streamed += text.len(),
+            QueryEvent::Missed { bytes, .. } => missed += bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(missed > 0 && streamed <= 1 << 20, "{streamed} streamed, {missed} missed");
+    assert_eq!(streamed + missed, 4_000_000);
+    assert_eq!(unread.result().await.unwrap().text.len(), 4_000_000);
+}
+
+#[tokio::test]
+async fn a_login_an_invalidation_and_its_refusal_reach_whom_they_concern() {
+    let dir = folder();
+    let process = start(dir.path()).await;
+    let bridge = process.bridge();
+    bridge.refresh_token("secret");
+    bridge.authenticate("browser").await.unwrap();
+    let query =
+        |prompt: &str| Query { legacy_key: Some("k".into()), prompt: prompt.into(), ..Query::default() };
+    let first = bridge.query(query("hello")).unwrap().result().await.unwrap();
+    bridge.invalidate_session("k");
+    let mut second = bridge.query(query("hang")).unwrap();
+    until(&mut second, "hanging").await;
+    let ids = second.ids();
+    assert_eq!(ids.session_id, Some(first.session_id), "the session stays");
+    assert_ne!(ids.adapter_session_id, first.adapter_session_id, "the agent's own does not");
+    // While it is being used it cannot be, and whoever asked is told.
+    let mut notices = process.notices();
+    let request = bridge.invalidate_session("k");
+    let refused = notices.recv().await.unwrap();
+    let Notice::Refused { request_id, client_id, code, .. } = refused else { panic!("{refused:?}") };
+    assert_eq!((request_id.as_str(), client_id.as_str()), (request.as_str(), bridge.client_id()));
+    assert_eq!(code, "session_busy");
+    bridge.interrupt().await.unwrap();
+    assert_eq!(
+        second.result().await.unwrap().terminal_status,
+        RunStatus::Cancelled,
+        "the refusal was not its end"
+    );
+}
+
+#[tokio::test]
+async fn a_tool_of_the_host_is_answered_by_the_handle_whose_query_calls_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let process = start(dir.path()).await;
+    let (one, other) = (process.bridge(), process.bridge());
+    let mut hanging = ask(&other, Surface::task_chat("1"), "say here; hang");
+    until(&mut hanging, "here").await;
+    let relay = dir.path().join("state/relay.sock");
+    // By the caller's own function.
+    let tools = Tools::new(|call| async move {
+        let answer = json!({"is": call.input["of"], "by": call.name});
+        call.answer(answer);
+    });
+    let query = Query { tools: Some(tools), ..Query::new(Surface::main_chat(None), "say here; hang") };
+    let mut asked = one.query(query).unwrap();
+    until(&mut asked, "here").await;
+    let run = asked.ids().run_id.unwrap();
+    let said = call(&relay, "colour", &json!({"of": "sky"}), Some(&run.to_string())).await;
+    assert_eq!(said, json!({"is": "sky", "by": "colour"}).to_string());
+    // As an event, which the reader answers.
+    let other_run = hanging.ids().run_id.unwrap().to_string();
+    let nothing = json!({});
+    let (answer, ()) = tokio::join!(call(&relay, "name", &nothing, Some(&other_run)), async {
+        match hanging.next().await {
+            Some(QueryEvent::ToolCall(call)) => call.answer("ada"),
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(answer, "ada");
+    // Whose call it is must be known when two could have made it.
+    let unknown = call(&relay, "name", &nothing, None).await;
+    assert!(unknown.contains("invalid_request"), "{unknown}");
+    one.interrupt().await.unwrap();
+    other.interrupt().await.unwrap();
+    assert_eq!(asked.result().await.unwrap().terminal_status, RunStatus::Cancelled);
+}

@@ -1,0 +1,133 @@
+//! A process that dies: what was asked is asked again, and answered truthfully once.
+
+use std::os::unix::fs::PermissionsExt;
+
+use mainspring::core::RunStatus;
+use mainspring_client::bridge::{
+    BridgeError, Launch, Phase, Query, QueryEvent, Restart, RuntimeProcess, Surface, Warmup, WarmupSession,
+};
+
+use super::{another, ask, kill, launch, rest, start, until};
+use crate::guests::serve;
+
+#[tokio::test]
+async fn a_query_whose_process_died_is_told_what_became_of_it_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let process = start(dir.path()).await;
+    let (one, other) = (process.bridge(), process.bridge());
+    let hint =
+        WarmupSession { key: "k".into(), system_prompt: Some("be kind".into()), ..WarmupSession::default() };
+    one.warmup(Warmup { cwd: None, sessions: vec![hint] });
+    let first = ask(&other, Surface::task_chat("1"), "say done").result().await.unwrap();
+    // It goes by a hint, which the next process must know to see that it is the same request.
+    let asked = Query { legacy_key: Some("k".into()), prompt: "say half; hang".into(), ..Query::default() };
+    let mut lost = one.query(asked).unwrap();
+    until(&mut lost, "half").await;
+    let mut queued = ask(&other, Surface::task_chat("1"), "sleep 100ms; say later");
+    let pid = kill(&process);
+    let health = another(&process, pid).await;
+    assert_eq!((health.restarts, health.failures), (1, 1), "{health:?}");
+    // The run was lost with its process: that is what its end says, and not that it succeeded.
+    let (_, events) = rest(&mut lost).await;
+    assert!(matches!(events[..], [QueryEvent::Restarted]), "{events:?}");
+    let run = lost.ids().run_id.unwrap();
+    let error = lost.result().await.unwrap_err();
+    let BridgeError::Failed { code, ids, .. } = &error else { panic!("{error:?}") };
+    assert_eq!((code.as_str(), ids.run_id), ("executor_lost", Some(run)));
+    let client = process.client().unwrap();
+    assert_eq!(client.run_get(run).await.unwrap().state.status(), RunStatus::Orphaned);
+    // One that had begun is lost too; one that the dead process never heard of, or that waited, is carried out.
+    rest(&mut queued).await;
+    let session = first.session_id.to_string();
+    match queued.result().await {
+        Ok(result) => assert_eq!((result.text.as_str(), result.session_id), ("later\n", first.session_id)),
+        Err(error) => assert_eq!(error.code(), "executor_lost"),
+    }
+    assert_eq!(
+        client.run_list(Some(&session), None, None).await.unwrap().items.len(),
+        2,
+        "each query is one run"
+    );
+}
+
+#[tokio::test]
+async fn a_query_that_goes_on_elsewhere_is_told_from_its_beginning_and_interrupted_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, _) = serve(dir.path());
+    let process = start(dir.path()).await;
+    let bridge = process.bridge();
+    let mut stream = ask(&bridge, Surface::main_chat(None), "say before; hang");
+    until(&mut stream, "before").await;
+    // The server has the sessions: the run outlives the process that asked.
+    let pid = kill(&process);
+    assert!(matches!(stream.next().await, Some(QueryEvent::Restarted)));
+    assert_eq!(until(&mut stream, "before").await, "before\n", "told again, whole");
+    another(&process, pid).await;
+    assert!(bridge.interrupt().await.unwrap().accepted);
+    let result = stream.result().await.unwrap();
+    assert_eq!((result.terminal_status, result.text.as_str()), (RunStatus::Cancelled, "before\n"));
+}
+
+#[tokio::test]
+async fn a_process_that_cannot_live_is_given_up_with_its_reason_and_tried_again_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let broken = dir.path().join("mainspring.toml");
+    std::fs::write(&broken, "max_workers = \"many\"\n").unwrap();
+    let restart = Restart { tries: 2, first: std::time::Duration::from_millis(1), ..Restart::default() };
+    let quick = Launch { restart, ..launch(dir.path()) };
+    let error = RuntimeProcess::start(quick.clone()).await.err().unwrap();
+    assert_eq!(error.code(), "process_lost");
+    assert!(error.to_string().contains("max_workers"), "{error}");
+    // Of several who ask, each is told; once it can live, it does.
+    std::fs::remove_file(&broken).unwrap();
+    let process = RuntimeProcess::start(quick).await.unwrap();
+    let answer = ask(&process.bridge(), Surface::main_chat(None), "say well").result().await.unwrap();
+    assert_eq!(answer.text, "well\n");
+    let nowhere = Launch::new(dir.path().join("nowhere"), dir.path().join("other"));
+    let error = RuntimeProcess::start(nowhere).await.err().unwrap();
+    assert!(error.to_string().contains("nowhere cannot be started"), "{error}");
+}
+
+#[tokio::test]
+async fn a_process_that_dies_again_and_again_is_given_up_and_lives_again_when_somebody_asks() {
+    let dir = tempfile::tempdir().unwrap();
+    // It dies when it is asked, until it is not to any more.
+    let (program, poison) = (dir.path().join("program"), dir.path().join("poison"));
+    std::fs::write(&poison, "").unwrap();
+    let real = env!("CARGO_BIN_EXE_mainspring");
+    let script = format!(
+        "#!/bin/sh\nif [ -e '{poison}' ]; then echo '{{\"type\":\"init\",\"sessionId\":\"\"}}'; read line; \
+         echo 'no strength left' >&2; exit 7; fi\nexec '{real}' \"$@\"\n",
+        poison = poison.display()
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let restart = Restart { tries: 3, first: std::time::Duration::from_millis(1), ..Restart::default() };
+    let process = RuntimeProcess::start(Launch { program, restart, ..launch(dir.path()) }).await.unwrap();
+    let bridge = process.bridge();
+    let error = ask(&bridge, Surface::main_chat(None), "say hi").result().await.unwrap_err();
+    assert_eq!(error.code(), "process_lost");
+    assert!(error.to_string().contains("exit status: 7; it said last: no strength left"), "{error}");
+    assert_eq!(process.stderr(), "no strength left\n");
+    let health = process.health().borrow().clone();
+    assert_eq!((health.phase, health.failures, health.pid), (Phase::Failed, 3, None));
+    std::fs::remove_file(&poison).unwrap();
+    assert_eq!(ask(&bridge, Surface::main_chat(None), "say hi").result().await.unwrap().text, "hi\n");
+    assert_eq!(process.health().borrow().phase, Phase::Ready);
+}
+
+#[tokio::test]
+async fn the_last_handle_to_go_stops_the_process_in_good_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let process = start(dir.path()).await;
+    let client = process.client().unwrap();
+    let mut stream = ask(&process.bridge(), Surface::main_chat(None), "say here; hang");
+    until(&mut stream, "here").await;
+    let (run, mut health) = (stream.ids().run_id.unwrap(), process.health());
+    drop((stream, process));
+    health.wait_for(|health| health.phase == Phase::Stopped).await.unwrap();
+    assert!(client.run_get(run).await.unwrap_err().is_gone(), "nobody serves there any more");
+    // Nothing was left to be found out: the run was stopped, and that is recorded.
+    let process = start(dir.path()).await;
+    assert_eq!(process.client().unwrap().run_get(run).await.unwrap().state.status(), RunStatus::Cancelled);
+}
