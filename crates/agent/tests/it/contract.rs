@@ -5,11 +5,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_agent::hooks::{Hooks, Next, Occasion};
 use mainspring_core::{
-    Approval, Body, Cost, MessageStatus, Policy, Role, RunId, RunLimits, RunOptions, RunStatus, StopReason,
+    Approval, Body, Cost, Cursor, MessageStatus, Policy, Role, RunId, RunLimits, RunOptions, RunStatus,
+    StopReason,
 };
 use mainspring_kernel::adapter::End;
-use mainspring_kernel::kernel::RunRequest;
-use mainspring_kernel::store::Store;
+use mainspring_kernel::kernel::{RunRequest, SessionPatch};
+use mainspring_kernel::store::{SessionRef, Store};
 use mainspring_store::MemoryStore;
 use mainspring_testkit::model::{Fault, Gate, Reply, Tokens, Wire};
 use parking_lot::Mutex;
@@ -223,5 +224,49 @@ async fn a_hook_hears_how_each_run_ended_and_of_no_pause() {
         soon(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
         world.ended(run.id).await;
         assert_eq!(*ending.0.lock(), ["succeeded", "failed", "stopped"], "{wire:?}");
+    }
+}
+
+#[tokio::test]
+async fn settings_of_a_session_that_make_no_sense_change_nothing_and_are_named() {
+    for wire in Wire::ALL {
+        let world = Setup::wire(wire).start().await;
+        world.server.then(Reply::say("hi")).then(Reply::say("hi"));
+        let run = world.play("hi").await;
+        let by = SessionRef::Id(run.session);
+        let before = world.kernel.session_get(&world.me, &by).await.unwrap();
+        let heard = world.kernel.session_events(&world.me, &by, Cursor::START, None).await.unwrap();
+        let title = Some(Some("changed".to_owned()));
+        for (patch, part) in [
+            (
+                SessionPatch { model_profile: Some(Some("poet".into())), ..SessionPatch::default() },
+                "\"poet\"",
+            ),
+            (
+                SessionPatch {
+                    model_options: Some(json!({"temprature": 1}).as_object().cloned()),
+                    ..SessionPatch::default()
+                },
+                "temprature",
+            ),
+        ] {
+            let patch = SessionPatch { title: title.clone(), ..patch };
+            let error = world.kernel.session_patch(&world.me, &by, patch).await.unwrap_err();
+            assert_eq!(error.code(), "invalid_request", "{wire:?}");
+            assert!(error.to_string().contains(part), "{wire:?}: {error}");
+        }
+        assert_eq!(world.kernel.session_get(&world.me, &by).await.unwrap(), before, "{wire:?}");
+        let after = world.kernel.session_events(&world.me, &by, Cursor::START, None).await.unwrap();
+        assert_eq!(after, heard, "{wire:?}: nothing is said of what did not happen");
+        // What makes sense replaces what there was, for the runs that come.
+        let patch = SessionPatch {
+            system_prompt: Some(Some("Be brief.".into())),
+            model_options: Some(json!({"temperature": 0.5}).as_object().cloned()),
+            ..SessionPatch::default()
+        };
+        world.kernel.session_patch(&world.me, &by, patch).await.unwrap();
+        world.play("and now?").await;
+        let asked = world.asked(1).to_string();
+        assert!(asked.contains("Be brief.") && asked.contains("0.5"), "{wire:?}: {asked}");
     }
 }
