@@ -62,6 +62,13 @@ pub struct Step {
     pub private: Option<Value>,
 }
 
+impl Step {
+    /// True when its message is an answer: no tool is called, and the turn is over.
+    pub fn ends_turn(&self) -> bool {
+        self.output.is_some() && self.tool_calls.is_empty()
+    }
+}
+
 /// The messages a model was shown: the path that ends with one, and how much of it. Messages never change, so this
 /// says exactly which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

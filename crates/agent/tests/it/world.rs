@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mainspring_agent::hooks::Hooks;
 use mainspring_agent::tool::{ToolError, Toolbox, function};
-use mainspring_agent::{Definition, Definitions, Models, NativeAdapter};
+use mainspring_agent::{Definition, Definitions, Models, NativeAdapter, NativeCatalog};
 use mainspring_core::{
     Answer, Approval, Block, Body, Cursor, Event, Message, Run, RunId, RunStatus, Step, Time,
 };
@@ -119,6 +119,8 @@ impl Setup {
         let definitions = self.agents.iter().fold(Definitions::new(None), |all, text| {
             all.with(Definition::parse(text).expect("a definition"))
         });
+        let definitions = Arc::new(definitions);
+        let catalog = NativeCatalog::new(definitions.clone(), models.clone());
         let adapter = NativeAdapter::new(models, self.tools, definitions);
         let adapter = match self.hooks {
             Some(hooks) => hooks(adapter),
@@ -130,6 +132,7 @@ impl Setup {
             on_orphan: self.on_orphan,
             auto_title: self.titles,
             artifacts: self.artifacts,
+            agents: Arc::new(catalog),
             ..Options::default()
         };
         let ids = Ids::seeded(self.seed);
