@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, Binding, Failure, Fidelity, Time};
+use mainspring_core::{AttemptId, AuthMethod, Binding, Failure, Fidelity, Time};
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
     RestartBehavior,
@@ -40,6 +40,9 @@ pub(crate) use files::attached;
 use natives::Natives;
 use session::Start;
 pub(crate) use turn::{Questions, Turned, Voice, excerpt};
+
+/// How long a login may take, in milliseconds: a person may have to do something elsewhere.
+const LOGIN: u64 = 10 * 60 * 1_000;
 
 /// Drives one agent, in as many processes as are needed.
 pub(crate) struct Driver<D: Dialect> {
@@ -354,6 +357,7 @@ impl<D: Dialect> Adapter for Driver<D> {
                 false => RestartBehavior::ProcessLocalBindingsStale,
             },
             uses_bindings: true,
+            supports_authentication: D::AUTHENTICATES,
         }
     }
 
@@ -391,6 +395,24 @@ impl<D: Dialect> Adapter for Driver<D> {
             _ => true,
         };
         Dispatch { dispatched: told, acknowledged: false }
+    }
+
+    fn auth_methods(&self) -> Vec<AuthMethod> {
+        self.dialect.auth_methods()
+    }
+
+    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
+        let permissions = self.options.permissions;
+        let spot = Spot { cwd: self.options.cwd.clone(), arguments: self.dialect.arguments(permissions) };
+        // Of no attempt: it is ended when it has been tried.
+        let launch = Launch { name: "login".into(), ..self.launch(AttemptId::from_bytes([0; 16]), &spot) };
+        let until = self.ground.clock.now().plus(LOGIN);
+        tokio::select! {
+            done = self.dialect.authenticate(&launch, &self.ground, method) => done,
+            () = self.ground.clock.sleep_until(until) => {
+                Err(Failure::new("timeout", "nobody has finished the login within ten minutes"))
+            }
+        }
     }
 
     async fn kill(&self, attempt: AttemptId) -> Death {

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::jsonl::{Link, said, told};
+use crate::jsonl::{Code, Link, said, told};
 
 mod forms;
 
@@ -118,11 +118,18 @@ pub(crate) async fn call(tools: &Reach<'_>, name: &str, input: Value) -> (String
             answer.insert("ok".into(), true.into());
             (Value::Object(answer).to_string(), true)
         }
-        Err((code, message)) => {
-            let answer = json!({"ok": false, "error": {"code": code, "message": message}});
-            (answer.to_string(), false)
-        }
+        Err((code, message)) => (refused(&code, &message).to_string(), false),
     }
+}
+
+/// A tool's answer that says why there is none.
+pub(crate) fn refused(code: &str, message: &str) -> Value {
+    let code = serde_json::to_value(Code::of(code)).unwrap_or_default();
+    let mut answer = json!({"ok": false, "error": {"message": message}});
+    if let (Some(error), Value::Object(code)) = (answer["error"].as_object_mut(), code) {
+        error.extend(code);
+    }
+    answer
 }
 
 fn failed(code: &str, message: impl Into<String>) -> (String, String) {

@@ -42,7 +42,7 @@ mod session;
 mod snapshot;
 mod steer;
 mod tree;
-pub(crate) use binding::{BINDINGS, BindingChange, hash};
+pub(crate) use binding::{BINDINGS, BindingChange};
 pub(crate) use command::{AcceptOutcome, Command, Reply};
 pub(crate) use data::{Data, StateWrite};
 use draft::Draft;

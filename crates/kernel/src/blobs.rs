@@ -30,18 +30,20 @@ pub type BlobReader = Take<tokio::fs::File>;
 
 /// A folder of blobs. One process uses it at a time.
 #[derive(Debug, Clone)]
-pub(crate) struct Blobs {
+pub struct Blobs {
     root: PathBuf,
     gate: Arc<RwLock<()>>,
 }
 
 /// Bytes that are written and durable, and not kept yet. Dropping this removes them.
 #[derive(Debug)]
-pub(crate) struct Staged {
+pub struct Staged {
     part: PathBuf,
     id: ArtifactId,
-    pub(crate) hash: String,
-    pub(crate) size: u64,
+    /// Their hash.
+    pub hash: String,
+    /// How many there are.
+    pub size: u64,
 }
 
 impl Drop for Staged {
@@ -90,19 +92,20 @@ impl Staging {
 
 /// Bytes that are kept, and whose row may be committed now.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub struct Kept {
     marker: PathBuf,
     hash: String,
     _gate: OwnedRwLockReadGuard<()>,
 }
 
 impl Blobs {
-    pub(crate) fn new(root: &Path) -> Self {
+    /// The blobs in `root`, which need not exist yet.
+    pub fn new(root: &Path) -> Self {
         Self { root: root.into(), gate: Arc::default() }
     }
 
     /// Writes all of `content`, at most `limit` bytes.
-    pub(crate) async fn stage(
+    pub async fn stage(
         &self,
         id: ArtifactId,
         content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
@@ -131,7 +134,7 @@ impl Blobs {
     }
 
     /// Gives staged bytes their place. The marker says what to look at if the process dies before their row is there.
-    pub(crate) async fn keep(&self, staged: Staged) -> Result<Kept, Error> {
+    pub async fn keep(&self, staged: Staged) -> Result<Kept, Error> {
         let gate = self.gate.clone().read_owned().await;
         let marker = self.staging().join(format!("{}.{}", staged.hash, staged.id));
         let kept = Kept { marker: marker.clone(), hash: staged.hash.clone(), _gate: gate };
@@ -140,7 +143,7 @@ impl Blobs {
     }
 
     /// The row of what was kept is there.
-    pub(crate) async fn done(&self, kept: Kept) {
+    pub async fn done(&self, kept: Kept) {
         // A marker that stays is looked at by the next start, and found to be in order.
         let _ = tokio::fs::remove_file(&kept.marker).await;
     }

@@ -12,6 +12,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{Config, Resolved, Sources};
 
+mod adapter;
 mod adopt;
 mod agent;
 mod attach;
@@ -25,6 +26,7 @@ mod feed;
 mod file;
 mod guard;
 mod home;
+mod import;
 mod key;
 mod mcp;
 mod model;
@@ -100,6 +102,9 @@ enum Command {
     /// List, show, cancel, retry and answer runs
     #[command(subcommand)]
     Run(run::Run),
+    /// List agent runtimes, and log in to them
+    #[command(subcommand)]
+    Adapter(adapter::Adapter),
     /// List the agents' own sessions that a session is tied to, or have one not used again
     #[command(subcommand)]
     Binding(binding::BindingCommand),
@@ -122,6 +127,9 @@ enum Command {
     /// Make, list and revoke API keys
     #[command(subcommand)]
     Key(key::Key),
+    /// Take in what another program has kept
+    #[command(subcommand)]
+    Import(import::Import),
     /// Show the configuration
     #[command(subcommand)]
     Config(config::Config),
@@ -238,6 +246,7 @@ impl Context<'_> {
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::Adapter(adapter) => Box::pin(adapter.execute(self)).await,
             Command::Binding(binding) => Box::pin(binding.execute(self)).await,
             Command::Agent(agent) => Box::pin(agent.execute(self)).await,
             Command::Model(model) => Box::pin(model.execute(self)).await,
@@ -247,6 +256,7 @@ impl Context<'_> {
             Command::Mcp(mcp) => Box::pin(mcp.execute(self)).await,
             Command::ModelServer(server) => server.execute(self).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
+            Command::Import(import) => Box::pin(import.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,
             Command::Guard(_) | Command::Completions { .. } => Ok(Exit::Done),

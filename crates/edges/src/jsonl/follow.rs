@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use mainspring_client::{Accepted, Client, Error, Events, Item, Snapshot, Thought};
-use mainspring_core::{BindingId, Body, Event, Live, MessageId, Position, Run, RunId, SessionId};
+use mainspring_core::{BindingId, Body, Event, EventId, Live, MessageId, Position, Run, RunId, SessionId};
 use parking_lot::Mutex;
 
 use super::link::Link;
@@ -102,7 +102,7 @@ async fn recall(shared: &Shared, query: &Query, run: &Run, end: &End) {
         Ok(text) => text,
         Err(error) => return fail(shared, query, &told(&error)).await,
     };
-    finish(shared, query, end.line(query, &text, None)).await;
+    end_with(shared, query, end, &text, None).await;
 }
 
 /// Everything the agent said in a run that has ended.
@@ -132,6 +132,14 @@ pub(crate) async fn said(link: &Link, owner: &str, run: &Run) -> Result<String, 
         async move { client.session_message(session, message).await }
     };
     Ok(link.ask(owner, ask).await?.message.text())
+}
+
+/// Says how a query ended; if its agent wants the user to authenticate, which ways there are to.
+async fn end_with(shared: &Shared, query: &Query, end: &End, text: &str, event: Option<EventId>) {
+    if end.wants_login() {
+        super::login::demand(shared, query).await;
+    }
+    finish(shared, query, end.line(query, text, event)).await;
 }
 
 /// Says the line that ends a query, after the answer to every wish to stop it.
@@ -291,7 +299,7 @@ impl Reader {
                 false => Ok(teller.text().to_owned()),
             };
             match text {
-                Ok(text) => finish(&self.shared, &query, end.line(&query, &text, Some(event.id))).await,
+                Ok(text) => end_with(&self.shared, &query, &end, &text, Some(event.id)).await,
                 Err(error) => fail(&self.shared, &query, &told(&error)).await,
             }
         }

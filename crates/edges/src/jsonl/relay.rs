@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Shared;
 use super::line::{Envelope, ToolResult};
 use super::live::Query;
-use super::say::{Names, Say};
+use super::say::{Code, Names, Say};
 use crate::control::{self, Reach};
 
 /// Bytes of what a tool answers.
@@ -168,7 +168,7 @@ async fn send(answers: &mpsc::Sender<Vec<u8>>, call_id: &str, result: String) {
 
 /// What a call is answered with, whatever happens.
 fn failed(code: &str, message: impl Into<String>) -> String {
-    json!({"ok": false, "error": {"code": code, "message": message.into()}}).to_string()
+    control::refused(code, &message.into()).to_string()
 }
 
 async fn run(shared: &Arc<Shared>, call: Call) -> String {
@@ -293,7 +293,7 @@ pub(super) async fn answer(shared: &Shared, envelope: &Envelope, line: ToolResul
         "an answer came for a call that waits no more"
     );
     let message = "no tool call of this name waits: it has its answer, its time was up, or there was none";
-    let error = Say::Error { message, code: "not_found", call_id: Some(&line.call_id) };
+    let error = Say::Error { message, code: Code::of("not_found"), call_id: Some(&line.call_id) };
     shared.say(&error, &Names::default()).await;
 }
 

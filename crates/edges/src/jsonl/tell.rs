@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::line::Version;
 use super::live::Query;
-use super::say::{Activity, Names, Say, line};
+use super::say::{Activity, Say, line};
 
 /// Tells one query what happens.
 pub(super) struct Teller {
@@ -70,6 +70,11 @@ impl End {
     fn shown_usage(&self) -> Usage {
         let cost = if self.usage.cost.is_known() { self.usage.cost } else { Cost::default() };
         Usage { cost, ..self.usage }
+    }
+
+    /// True when the agent wants the user to authenticate first.
+    pub(super) fn wants_login(&self) -> bool {
+        self.error.as_ref().is_some_and(|error| error.code == "authentication")
     }
 
     /// The line that ends the query.
@@ -165,12 +170,8 @@ impl Teller {
             }
             body => {
                 told.end = End::by(body);
-                if let Some(end) = &told.end {
+                if told.end.is_some() {
                     query.learn(|known| known.running = false);
-                    if end.error.as_ref().is_some_and(|error| error.code == "authentication") {
-                        // Which ways there are is part of the error's message; it is no host's to choose among them here.
-                        told.lines.push(line(&Say::AuthRequired { methods: &[] }, &Names::default()));
-                    }
                 }
             }
         }
@@ -226,7 +227,7 @@ fn shown(content: &[Block]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mainspring_core::{AttemptId, Close, Cursor, EventId, RunId, SessionId, Time, ToolOutcome};
+    use mainspring_core::{AttemptId, Cursor, EventId, RunId, SessionId, Time, ToolOutcome};
     use serde_json::json;
 
     use super::*;
@@ -276,12 +277,5 @@ mod tests {
             Body::ToolFailed { tool_use_id: tool_use_id.clone(), name, outcome: ToolOutcome::Failed, error };
         let lines = told(vec![started, failed]);
         assert_eq!((&lines[1]["status"], &lines[2]["output"]), (&json!("failed"), &json!("no such file")));
-    }
-
-    #[test]
-    fn who_must_authenticate_is_told_so_before_the_end() {
-        let error = Failure::new("authentication", "the agent wants authentication (login)");
-        let lines = told(vec![Body::RunFailed { error, close: Close::default() }]);
-        assert_eq!(lines, [json!({"type": "auth_required", "methods": []})]);
     }
 }

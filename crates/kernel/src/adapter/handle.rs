@@ -12,12 +12,13 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Answered, Ask, Assignment, Context, EarlierCalls, HandleError, Record};
-use crate::actor::{BINDINGS, Command, Data, StateWrite, hash};
+use crate::actor::{BINDINGS, Command, Data, StateWrite};
 use crate::blobs::BlobReader;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::ids::Ids;
+use crate::kernel::instructions_hash;
 use crate::kernel::{NewArtifact, Shared};
 use crate::store::{ArtifactPage, SessionRef, StateAt, Store};
 
@@ -184,7 +185,7 @@ impl AttemptHandle {
         if last.id != prompt.id {
             return Ok(None);
         }
-        let instructions = hash(run.options.system_prompt.as_deref());
+        let instructions = instructions_hash(run.options.system_prompt.as_deref());
         let stands_there = |binding: &Binding| {
             binding.stands_at == Some(above.id)
                 && binding.native.is_some()
@@ -217,7 +218,7 @@ impl AttemptHandle {
     }
 
     /// An id for a grant of this attempt.
-    pub(crate) fn new_grant(&self) -> GrantId {
+    pub fn new_grant(&self) -> GrantId {
         self.parts.ids.grant()
     }
 
