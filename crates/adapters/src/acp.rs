@@ -11,7 +11,7 @@ use mainspring_core::{AuthMethod, Failure, Mode, Run, Usage};
 use mainspring_kernel::adapter::{AttemptHandle, End};
 use mainspring_kernel::policy::{Permissions, Rule};
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::driver::{Dialect, Ground, Lost, Turn, Turned};
 use crate::process::Launch;
@@ -61,6 +61,11 @@ impl Acp {
         let login = Login::new(options.auth_method.clone());
         Self { options, login, offer: Offer::of(rules), costs: Mutex::default() }
     }
+
+    /// The MCP servers that the session of `attempt` gets.
+    fn servers(&self, worker: &Worker, attempt: &AttemptHandle) -> Result<Vec<Value>, Failure> {
+        mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities, attempt)
+    }
 }
 
 impl Dialect for Acp {
@@ -94,20 +99,30 @@ impl Dialect for Acp {
         self.login.try_out(Worker::start(launch, self.offer, ground).await?, method).await
     }
 
-    async fn open(&self, worker: &Worker, cwd: &Path) -> Result<String, Failure> {
-        let servers = mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities)?;
+    async fn open(&self, worker: &Worker, cwd: &Path, attempt: &AttemptHandle) -> Result<String, Failure> {
+        let servers = self.servers(worker, attempt)?;
         worker.open(cwd, &servers).await
     }
 
-    async fn resume(&self, worker: &Worker, native: &str, cwd: &Path) -> Result<(), Lost> {
-        let servers =
-            mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities).map_err(Lost::Refused)?;
+    async fn resume(
+        &self,
+        worker: &Worker,
+        native: &str,
+        cwd: &Path,
+        attempt: &AttemptHandle,
+    ) -> Result<(), Lost> {
+        let servers = self.servers(worker, attempt).map_err(Lost::Refused)?;
         worker.resume(native, cwd, &servers).await.map_err(|error| lost(worker, error))
     }
 
-    async fn fork(&self, worker: &Worker, native: &str, cwd: &Path) -> Result<String, Lost> {
-        let servers =
-            mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities).map_err(Lost::Refused)?;
+    async fn fork(
+        &self,
+        worker: &Worker,
+        native: &str,
+        cwd: &Path,
+        attempt: &AttemptHandle,
+    ) -> Result<String, Lost> {
+        let servers = self.servers(worker, attempt).map_err(Lost::Refused)?;
         worker.fork(native, cwd, &servers).await.map_err(|error| lost(worker, error))
     }
 

@@ -21,7 +21,7 @@ use mainspring_kernel::adapter::{
 };
 
 use crate::definition::Definitions;
-use crate::hooks::{Hooks, NoHooks};
+use crate::hooks::{Hooks, NoHooks, Occasion};
 use crate::models::Models;
 use crate::provider::ModelError;
 use crate::tool::Toolbox;
@@ -185,14 +185,20 @@ impl Adapter for NativeAdapter {
     }
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
-        match turn::Looper::run(self, attempt).await {
+        let about = attempt.assignment();
+        let occasion = Occasion { session: about.session.id, run: about.run.id };
+        let executed = match turn::Looper::run(self, attempt).await {
             Ok(executed) | Err(Stop::With(executed)) => executed,
             // Without authority nobody listens; what is returned is not applied.
             Err(Stop::Handle(HandleError::Revoked)) => End::stopped(),
             Err(Stop::Handle(HandleError::Kernel(error))) => {
                 End::failed(Failure::new(error.code(), error.to_string()), error.is_retryable())
             }
+        };
+        if let Executed::Ended(end) = &executed {
+            self.hooks.on_end(occasion, end).await;
         }
+        executed
     }
 
     async fn cancel(&self, _attempt: AttemptId) -> Dispatch {

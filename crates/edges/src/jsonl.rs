@@ -24,7 +24,6 @@ use mainspring_kernel::tasks::Tasks;
 use tokio::sync::{Semaphore, mpsc};
 
 mod code;
-mod control;
 mod follow;
 mod image;
 mod interrupt;
@@ -42,10 +41,12 @@ mod tell;
 mod warmup;
 
 pub use code::{is_mapped, told as told_code};
+pub(crate) use follow::said;
 use line::{Bad, Echo, Envelope, Line};
 pub use link::{Keeper, Link};
 use live::{Attempts, Live};
 use pipes::{Got, Out};
+pub(crate) use say::Code;
 use say::{Names, Say};
 
 /// The client of lines that name none.
@@ -255,6 +256,6 @@ impl Shared {
 }
 
 /// An error of the client: its stable code, and a sentence for people.
-fn told(error: &mainspring_client::Error) -> (String, String) {
+pub(crate) fn told(error: &mainspring_client::Error) -> (String, String) {
     (error.code().to_owned(), error.to_string())
 }

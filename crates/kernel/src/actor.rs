@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Attempt, Message, Proof, Run, Time};
+use mainspring_core::{Attempt, Message, Proof, Run, Time, Usage};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
@@ -48,7 +48,7 @@ pub(crate) use data::{Data, StateWrite};
 use draft::Draft;
 pub(crate) use draft::{Hot, before};
 use session::created;
-pub(crate) use session::unborn;
+pub(crate) use session::{Begins, unborn};
 pub(crate) use snapshot::Instant;
 
 pub(crate) struct Actor {
@@ -131,6 +131,7 @@ impl Actor {
                 .cloned()
                 .collect(),
             // What an earlier process kept is not looked up, only erased once its run ends.
+            turn_usage: Usage::default(),
             keeps_private: loaded.runs.iter().any(|(run, _)| run.pen.is_some()),
             session: loaded.session,
         };
@@ -213,8 +214,8 @@ impl Actor {
                 self.count();
                 let _ = reply.send(outcome);
             }
-            Command::Create(request, inherited, reply) => {
-                let outcome = self.create(request, inherited).await;
+            Command::Create(request, begins, reply) => {
+                let outcome = self.create(request, begins).await;
                 self.over |= !self.stored;
                 self.opened(true);
                 let _ = reply.send(outcome);

@@ -257,7 +257,7 @@ pub enum Record {
     Message {
         /// What was not streamed, such as tool calls.
         blocks: Vec<Block>,
-        /// What it cost.
+        /// What it cost. A message that calls no tool says what its turn cost: this, and all since the one before.
         usage: Option<Usage>,
     },
     /// A model was called. After a [`Record::Message`] of the same call, that is what it made.

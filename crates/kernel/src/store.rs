@@ -422,6 +422,7 @@ pub enum Fresh {
     Session(SessionId),
     Run(RunId),
     Message(MessageId),
+    Artifact(ArtifactId),
 }
 
 /// A tool call that has begun and has no outcome yet.

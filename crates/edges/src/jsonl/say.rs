@@ -74,7 +74,7 @@ impl<'a> Say<'a> {
 
 /// What went wrong, in the protocol's words, and in ours where these say more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) struct Code<'a> {
+pub(crate) struct Code<'a> {
     code: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
@@ -82,7 +82,7 @@ pub(super) struct Code<'a> {
 
 impl<'a> Code<'a> {
     /// What a host is told of one of our codes.
-    pub(super) fn of(ours: &'a str) -> Self {
+    pub(crate) fn of(ours: &'a str) -> Self {
         let (code, reason) = told(ours);
         Self { code, reason }
     }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainspring_core::{
-    BindingId, Block, Body, Event, Failure, Message, MessageId, MessageStatus, Role, Run, RunStatus, Usage,
+    BindingId, Block, Body, Cost, Event, Failure, Message, MessageId, MessageStatus, Role, Run, RunStatus,
+    Usage,
 };
 use serde_json::Value;
 
@@ -65,6 +66,12 @@ impl End {
         Some(Self { status, error: error.cloned(), usage: close.usage })
     }
 
+    /// What was used, in numbers: the protocol has no word for a cost that nobody knows.
+    fn shown_usage(&self) -> Usage {
+        let cost = if self.usage.cost.is_known() { self.usage.cost } else { Cost::default() };
+        Usage { cost, ..self.usage }
+    }
+
     /// True when the agent wants the user to authenticate first.
     pub(super) fn wants_login(&self) -> bool {
         self.error.as_ref().is_some_and(|error| error.code == "authentication")
@@ -88,7 +95,7 @@ impl End {
             session_id,
             adapter_session_id: native,
             terminal_status: self.status,
-            usage: self.usage,
+            usage: self.shown_usage(),
         };
         line(&result, &names)
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mainspring_core::{
     AgentDefinition, AgentName, Answer, Approval, Artifact, ArtifactId, AttemptId, Binding, BindingStatus,
-    Block, Expect, Fidelity, GrantId, Message, Point, StateEntry, StateOutcome, StateScope, Step, Time,
-    Usage,
+    Block, Expect, Fidelity, GrantId, Message, Point, RunId, StateEntry, StateOutcome, StateScope, Step,
+    Time, Usage,
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -353,7 +353,12 @@ impl AttemptHandle {
 
     /// The model calls of the run so far, of all its attempts.
     pub async fn steps(&self) -> Result<Vec<Step>, HandleError> {
-        Ok(self.parts.store.steps(self.assignment.run.id).await.map_err(Error::from)?)
+        self.steps_of(self.assignment.run.id).await
+    }
+
+    /// The model calls of a run whose messages are on the path.
+    pub async fn steps_of(&self, run: RunId) -> Result<Vec<Step>, HandleError> {
+        Ok(self.parts.store.steps(run).await.map_err(Error::from)?)
     }
 
     /// What the events of the run say of its tool calls, for an attempt that takes them up from an earlier one.

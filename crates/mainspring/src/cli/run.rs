@@ -238,7 +238,7 @@ fn left(budget: &Budget) -> String {
     let parts = [
         steps.map(|(max, left)| format!("{left} of {max} model calls left")),
         tokens.map(|(max, left)| format!("{left} of {max} tokens left")),
-        cost.map(|(max, left)| format!("${:.6} of ${:.6} left", left.usd(), max.usd())),
+        cost.map(|(max, left)| format!("{left} of {max} left")),
         budget.ends_at.map(|end| format!("until {}", moment(end))),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -281,10 +281,8 @@ async fn show(context: &Context<'_>, home: &mut Home<'_>, run: RunId) -> Result<
     if !run.usage.is_zero() {
         let usage = &run.usage;
         output.line(format_args!(
-            "usage     {} in, {} out, ${:.6}",
-            usage.input_tokens,
-            usage.output_tokens,
-            usage.cost.usd()
+            "usage     {} in, {} out, {}",
+            usage.input_tokens, usage.output_tokens, usage.cost
         ))?;
     }
     if let Some(budget) = &run.budget {

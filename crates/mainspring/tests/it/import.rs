@@ -193,7 +193,7 @@ async fn sessions_are_there_under_their_ids_and_events_under_their_numbers() {
             ]
         );
         let first = kernel.run_get(me, id("run", 1).parse().unwrap()).await.unwrap();
-        assert_eq!((first.usage.input_tokens, first.usage.cost.usd()), (19, 0.5));
+        assert_eq!((first.usage.input_tokens, first.usage.cost.usd()), (19, Some(0.5)));
         assert_eq!(first.options.system_prompt.as_deref(), Some("be kind"));
         // Each event has the number it had; those that have no counterpart have left theirs to the messages.
         let events = kernel.session_events(me, &session(1), Cursor::START, None).await.unwrap();

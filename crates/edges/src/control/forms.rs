@@ -4,7 +4,7 @@
 use mainspring_core::{Artifact, Attempt, Binding, Event, Run, Session};
 use serde_json::{Value, json};
 
-use super::super::code::told;
+use crate::jsonl::told_code as told;
 
 pub(super) fn session(session: &Session) -> Value {
     let (external, legacy) = (session.external_ref.as_ref(), session.legacy_alias.as_ref());
