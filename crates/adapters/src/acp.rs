@@ -6,17 +6,19 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use mainspring_core::{Failure, Mode, Run, Usage};
+use agent_client_protocol::ErrorCode;
+use mainspring_core::{AuthMethod, Failure, Mode, Run, Usage};
 use mainspring_kernel::adapter::{AttemptHandle, End};
 use mainspring_kernel::policy::{Permissions, Rule};
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::driver::{Dialect, Ground, Lost, Turn, Turned};
 use crate::process::Launch;
 
 mod client;
 mod files;
+mod login;
 mod mcp;
 mod prompt;
 mod terminal;
@@ -24,6 +26,7 @@ mod turn;
 mod wire;
 mod worker;
 use client::Offer;
+use login::Login;
 pub use mcp::McpServer;
 use prompt::Piece;
 use turn::Play;
@@ -46,6 +49,7 @@ pub struct AcpOptions {
 /// The Agent Client Protocol, version 1.
 pub(crate) struct Acp {
     options: AcpOptions,
+    login: Login,
     offer: Offer,
     /// What native sessions have cost so far, as their agents say.
     costs: Mutex<HashMap<String, f64>>,
@@ -54,7 +58,13 @@ pub(crate) struct Acp {
 impl Acp {
     /// For agents that are offered what `rules` let happen.
     pub(crate) fn new(options: AcpOptions, rules: &[Rule]) -> Self {
-        Self { options, offer: Offer::of(rules), costs: Mutex::default() }
+        let login = Login::new(options.auth_method.clone());
+        Self { options, login, offer: Offer::of(rules), costs: Mutex::default() }
+    }
+
+    /// The MCP servers that the session of `attempt` gets.
+    fn servers(&self, worker: &Worker, attempt: &AttemptHandle) -> Result<Vec<Value>, Failure> {
+        mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities, attempt)
     }
 }
 
@@ -64,6 +74,7 @@ impl Dialect for Acp {
 
     const PINNED: bool = false;
     const STEERS: bool = false;
+    const AUTHENTICATES: bool = true;
 
     fn arguments(&self, _permissions: Permissions) -> &'static [&'static str] {
         // What it may do is decided when it asks.
@@ -75,24 +86,44 @@ impl Dialect for Acp {
     }
 
     async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
-        Worker::start(launch, self.options.auth_method.as_deref(), self.offer, ground).await
+        let worker = Worker::start(launch, self.offer, ground).await?;
+        self.login.greet(&worker).await?;
+        Ok(worker)
     }
 
-    async fn open(&self, worker: &Worker, cwd: &Path) -> Result<String, Failure> {
-        let servers = mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities)?;
+    fn auth_methods(&self) -> Vec<AuthMethod> {
+        self.login.methods()
+    }
+
+    async fn authenticate(&self, launch: &Launch, ground: &Ground, method: &str) -> Result<(), Failure> {
+        self.login.try_out(Worker::start(launch, self.offer, ground).await?, method).await
+    }
+
+    async fn open(&self, worker: &Worker, cwd: &Path, attempt: &AttemptHandle) -> Result<String, Failure> {
+        let servers = self.servers(worker, attempt)?;
         worker.open(cwd, &servers).await
     }
 
-    async fn resume(&self, worker: &Worker, native: &str, cwd: &Path) -> Result<(), Lost> {
-        let servers =
-            mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities).map_err(Lost::Refused)?;
-        worker.resume(native, cwd, &servers).await.map_err(lost)
+    async fn resume(
+        &self,
+        worker: &Worker,
+        native: &str,
+        cwd: &Path,
+        attempt: &AttemptHandle,
+    ) -> Result<(), Lost> {
+        let servers = self.servers(worker, attempt).map_err(Lost::Refused)?;
+        worker.resume(native, cwd, &servers).await.map_err(|error| lost(worker, error))
     }
 
-    async fn fork(&self, worker: &Worker, native: &str, cwd: &Path) -> Result<String, Lost> {
-        let servers =
-            mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities).map_err(Lost::Refused)?;
-        worker.fork(native, cwd, &servers).await.map_err(lost)
+    async fn fork(
+        &self,
+        worker: &Worker,
+        native: &str,
+        cwd: &Path,
+        attempt: &AttemptHandle,
+    ) -> Result<String, Lost> {
+        let servers = self.servers(worker, attempt).map_err(Lost::Refused)?;
+        worker.fork(native, cwd, &servers).await.map_err(|error| lost(worker, error))
     }
 
     async fn close(&self, worker: &Worker, native: &str) {
@@ -146,9 +177,10 @@ impl Dialect for Acp {
 }
 
 /// An error that is no failure of the connection means that the agent does not know the session any more.
-fn lost(error: CallError) -> Lost {
+fn lost(worker: &Worker, error: CallError) -> Lost {
     match error {
         CallError::Gone => Lost::Gone,
+        CallError::Refused { code: ErrorCode::AUTH_REQUIRED, .. } => Lost::Refused(worker.failure(&error)),
         error => Lost::Unknown(error.to_string()),
     }
 }

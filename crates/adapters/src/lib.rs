@@ -1,7 +1,7 @@
 //! What drives agent runtimes beneath the kernel.
 
 use async_trait::async_trait;
-use mainspring_core::AttemptId;
+use mainspring_core::{AttemptId, AuthMethod, Failure};
 use mainspring_kernel::adapter::{Adapter, AttemptHandle, Capabilities, Death, Dispatch, Executed};
 use mainspring_kernel::clock::Clock;
 
@@ -63,6 +63,14 @@ impl Adapter for ProcessAdapter {
 
     async fn kill(&self, attempt: AttemptId) -> Death {
         self.0.kill(attempt).await
+    }
+
+    fn auth_methods(&self) -> Vec<AuthMethod> {
+        self.0.auth_methods()
+    }
+
+    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
+        self.0.authenticate(method).await
     }
 
     fn forget(&self, native: &str) {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mainspring_core::{Block, Failure, Message, Run};
+use mainspring_core::{AuthMethod, Block, Failure, Message, Run};
 use mainspring_kernel::adapter::AttemptHandle;
 use mainspring_kernel::policy::Permissions;
 use serde_json::{Value, json};
@@ -66,6 +66,8 @@ impl Dialect for Pi {
 
     const PINNED: bool = true;
     const STEERS: bool = true;
+    // Its keys are its own configuration's, or its environment's.
+    const AUTHENTICATES: bool = false;
 
     fn arguments(&self, permissions: Permissions) -> &'static [&'static str] {
         match permissions {
@@ -82,15 +84,35 @@ impl Dialect for Pi {
         Worker::start(launch, ground).await
     }
 
-    async fn open(&self, worker: &Worker, _cwd: &Path) -> Result<String, Failure> {
+    fn auth_methods(&self) -> Vec<AuthMethod> {
+        vec![]
+    }
+
+    async fn authenticate(&self, _: &Launch, _: &Ground, method: &str) -> Result<(), Failure> {
+        Err(Failure::new("adapter_incompatible", format!("there is nothing to authenticate by {method:?}")))
+    }
+
+    async fn open(&self, worker: &Worker, _cwd: &Path, _attempt: &AttemptHandle) -> Result<String, Failure> {
         worker.open().await
     }
 
-    async fn resume(&self, worker: &Worker, native: &str, _cwd: &Path) -> Result<(), Lost> {
+    async fn resume(
+        &self,
+        worker: &Worker,
+        native: &str,
+        _cwd: &Path,
+        _attempt: &AttemptHandle,
+    ) -> Result<(), Lost> {
         worker.resume(native).await
     }
 
-    async fn fork(&self, _worker: &Worker, native: &str, _cwd: &Path) -> Result<String, Lost> {
+    async fn fork(
+        &self,
+        _worker: &Worker,
+        native: &str,
+        _cwd: &Path,
+        _attempt: &AttemptHandle,
+    ) -> Result<String, Lost> {
         Err(Lost::Unknown(format!("pi does not fork {native}")))
     }
 

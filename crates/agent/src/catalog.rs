@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{AgentDefinition, ModelList};
+use mainspring_core::{AgentDefinition, ModelList, RunOptions};
 use mainspring_kernel::agents::Catalog;
 
 use crate::definition::{Definition, Definitions};
 use crate::models::Models;
+use crate::native;
+use crate::provider::ModelOptions;
 
 /// What the native runtime knows.
 #[derive(Debug, Clone)]
@@ -34,5 +36,19 @@ impl Catalog for NativeCatalog {
 
     fn models(&self) -> ModelList {
         self.models.list()
+    }
+
+    fn check_options(&self, adapter: &str, options: &RunOptions) -> Result<(), String> {
+        if adapter != native::NAME {
+            return Ok(());
+        }
+        let (model, profile) = (options.model.as_deref(), options.model_profile.as_deref());
+        if model.is_some() || profile.is_some() {
+            self.models.choose(model, profile).map_err(|error| error.message)?;
+        }
+        match &options.model_options {
+            Some(given) => ModelOptions::default().with(given).map(drop),
+            None => Ok(()),
+        }
     }
 }

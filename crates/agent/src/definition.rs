@@ -232,7 +232,7 @@ pub fn write(described: &AgentDefinition) -> Option<String> {
         limits: WrittenLimits {
             max_steps: limits.max_steps,
             max_tokens: limits.max_tokens,
-            max_cost_usd: limits.max_cost.map(|cost| cost.usd()),
+            max_cost_usd: limits.max_cost.and_then(Cost::usd),
             max_time_s: limits.max_time.map(|millis| millis / 1000),
             ask: limits.ask,
         },

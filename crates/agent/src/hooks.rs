@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use mainspring_core::{Failure, RunId, SessionId, WaitRequest};
+use mainspring_kernel::adapter::End;
 use serde::{Deserialize, Serialize};
 
 use crate::native::Plan;
@@ -37,6 +38,10 @@ pub trait Hooks: Send + Sync + 'static {
     async fn on_turn(&self, _of: Occasion, _text: &str) -> Next {
         Next::Stop
     }
+
+    /// The execution is over: it did its work, was stopped or went wrong. Not called when it only waits, nor when it was
+    /// killed.
+    async fn on_end(&self, _of: Occasion, _end: &End) {}
 
     /// The model did not answer. What is retryable is tried again in any case, a bounded number of times; the plan may
     /// be changed for that.

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{KeyPresence, ModelList, ModelProfile, ModelProvider};
+use mainspring_core::{Cost, KeyPresence, ModelList, ModelProfile, ModelProvider, Usage};
 use serde::Deserialize;
 
 use crate::price::{Price, Prices};
@@ -170,6 +170,11 @@ const MIN_WINDOW: u64 = 1_000;
 const ANSWER: u64 = 8_192;
 
 impl Chosen {
+    /// What `usage` costs, unless nobody knows the model's price.
+    pub fn cost(&self, usage: &Usage) -> Cost {
+        self.price.map_or(Cost::UNKNOWN, |price| price.cost(usage))
+    }
+
     /// How many tokens a prompt may come to, if that is known.
     pub fn room(&self) -> Option<u64> {
         let window = self.window?;

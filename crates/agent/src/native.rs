@@ -15,13 +15,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, Failure, Fidelity, RunLimits};
+use mainspring_core::{AttemptId, AuthMethod, Failure, Fidelity, RunLimits};
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, RestartBehavior,
 };
 
 use crate::definition::Definitions;
-use crate::hooks::{Hooks, NoHooks};
+use crate::hooks::{Hooks, NoHooks, Occasion};
 use crate::models::Models;
 use crate::provider::ModelError;
 use crate::tool::Toolbox;
@@ -180,18 +180,25 @@ impl Adapter for NativeAdapter {
             supports_steering: true,
             restart_behavior: RestartBehavior::ResumesFromMessages,
             uses_bindings: false,
+            supports_authentication: false,
         }
     }
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
-        match turn::Looper::run(self, attempt).await {
+        let about = attempt.assignment();
+        let occasion = Occasion { session: about.session.id, run: about.run.id };
+        let executed = match turn::Looper::run(self, attempt).await {
             Ok(executed) | Err(Stop::With(executed)) => executed,
             // Without authority nobody listens; what is returned is not applied.
             Err(Stop::Handle(HandleError::Revoked)) => End::stopped(),
             Err(Stop::Handle(HandleError::Kernel(error))) => {
                 End::failed(Failure::new(error.code(), error.to_string()), error.is_retryable())
             }
+        };
+        if let Executed::Ended(end) = &executed {
+            self.hooks.on_end(occasion, end).await;
         }
+        executed
     }
 
     async fn cancel(&self, _attempt: AttemptId) -> Dispatch {
@@ -202,6 +209,14 @@ impl Adapter for NativeAdapter {
     async fn kill(&self, _attempt: AttemptId) -> Death {
         // Model calls and tools live inside the execution, and it was dropped.
         Death::Proven
+    }
+
+    fn auth_methods(&self) -> Vec<AuthMethod> {
+        vec![]
+    }
+
+    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
+        Err(Failure::new("adapter_incompatible", format!("there is nothing to authenticate by {method:?}")))
     }
 
     fn forget(&self, _native: &str) {}

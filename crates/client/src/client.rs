@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use mainspring_core::{
-    AgentDefinition, Answer, ApiKey, Artifact, Attempt, Binding, Event, KeyId, Message, MessageId, ModelList,
-    Position, Run, RunId, RunStatus, Session, WaitId,
+    AgentDefinition, Answer, ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, KeyId, Message,
+    MessageId, ModelList, Position, Run, RunId, RunStatus, Session, WaitId,
 };
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     Accepted, Adoption, Agent, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact,
@@ -256,6 +256,12 @@ impl Client {
         self.get(&["v1", "runs"], list).await
     }
 
+    /// What a run may do, as far as it was decided beforehand.
+    pub async fn run_grants(&self, run: RunId) -> Result<Vec<Grant>, Error> {
+        let page: Page<Grant> = self.get(&["v1", "runs", &run.to_string(), "grants"], &()).await?;
+        Ok(page.items)
+    }
+
     /// The attempts of a run, the first first.
     pub async fn run_attempts(&self, run: RunId) -> Result<Vec<Attempt>, Error> {
         let page: Page<Attempt> = self.get(&["v1", "runs", &run.to_string(), "attempts"], &()).await?;
@@ -372,6 +378,22 @@ impl Client {
     pub async fn binding_invalidate(&self, session: &str, adapter: &str) -> Result<Binding, Error> {
         let request = self.request(Method::DELETE, &["v1", "sessions", session, "bindings", adapter]);
         self.read(self.send(request).await?).await
+    }
+
+    /// The adapters and what they can do.
+    pub async fn adapter_list(&self) -> Result<Vec<Value>, Error> {
+        self.get(&["v1", "adapters"], &()).await
+    }
+
+    /// The ways to authenticate that an adapter's runtime has named, once one has been started.
+    pub async fn login_list(&self, adapter: &str) -> Result<Vec<AuthMethod>, Error> {
+        self.get(&["v1", "adapters", adapter, "logins"], &()).await
+    }
+
+    /// Authenticates an adapter's runtime by one of them. It takes as long as a person needs.
+    pub async fn login_create(&self, adapter: &str, method: &str) -> Result<(), Error> {
+        let request = self.request(Method::POST, &["v1", "adapters", adapter, "logins"]);
+        self.send(request.json(&json!({"methodId": method}))).await.map(drop)
     }
 
     /// The models that are configured, and who runs models.

@@ -46,7 +46,7 @@ pub use ids::{
 pub use limits::{BadName, Limits};
 pub use message::{Block, Message, MessageStatus, Role};
 pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};
-pub use record::{Artifact, ArtifactRole, Effect, Grant, GrantSource};
+pub use record::{Artifact, ArtifactRole, AuthMethod, Effect, Grant, GrantSource};
 pub use refusal::{Failure, Refusal};
 pub use run::{
     Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOptions, RunState, RunStatus,

@@ -1,4 +1,6 @@
-//! Grants and artifacts: records without a machine of their own.
+//! Grants, artifacts and ways to authenticate: records without a machine of their own.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +8,8 @@ use crate::message::names;
 use crate::{ArtifactId, AttemptId, GrantId, RunId, SessionId, Time};
 
 /// A recorded capability decision.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Grant {
     /// Its id.
@@ -38,6 +41,7 @@ pub struct Grant {
 
 /// Whether a grant allows or denies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Effect {
@@ -48,6 +52,7 @@ names!(Effect { Allow => "allow", Deny => "deny" });
 
 /// Who decided a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum GrantSource {
@@ -115,3 +120,24 @@ names!(ArtifactRole {
     Input => "input", Result => "result", Checkpoint => "checkpoint", ToolOutput => "tool_output", Log => "log",
     Other => "other",
 });
+
+/// A way to authenticate a runtime.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct AuthMethod {
+    /// Its id, for the runtime.
+    pub id: String,
+    /// `agent`: the runtime does it when asked; `terminal`: its command is run in a terminal with `args` and `env`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// For people.
+    pub display_name: String,
+    /// For people, where there is more to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// What the runtime's command is given besides, in a terminal.
+    pub args: Vec<String>,
+    /// What it finds in its environment besides, in a terminal.
+    pub env: BTreeMap<String, String>,
+}

@@ -108,6 +108,14 @@ pub struct Run {
 }
 
 impl Run {
+    /// The fingerprint of a run of which it is not known what exactly was asked: its name alone decides.
+    pub const ASKED_UNKNOWN: [u8; 16] = [0; 16];
+
+    /// True when a request of this fingerprint may be the one that made it.
+    pub fn is_asked_by(&self, fingerprint: [u8; 16]) -> bool {
+        self.fingerprint == fingerprint || self.fingerprint == Self::ASKED_UNKNOWN
+    }
+
     /// Why nothing can be asked of a run that nobody works on: it has ended, or is part of another.
     pub fn not_live(&self) -> Refusal {
         let status = self.state.status();

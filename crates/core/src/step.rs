@@ -7,7 +7,7 @@ use crate::message::names;
 use crate::{AttemptId, Failure, MessageId, RunId, StepId, Time, Usage};
 
 /// One model call of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
@@ -62,9 +62,16 @@ pub struct Step {
     pub private: Option<Value>,
 }
 
+impl Step {
+    /// True when its message is an answer: no tool is called, and the turn is over.
+    pub fn ends_turn(&self) -> bool {
+        self.output.is_some() && self.tool_calls.is_empty()
+    }
+}
+
 /// The messages a model was shown: the path that ends with one, and how much of it. Messages never change, so this
 /// says exactly which.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PromptRef {

@@ -17,9 +17,9 @@ pub struct Usage {
     pub cache_read_tokens: u64,
     /// Tokens written to the provider's cache.
     pub cache_write_tokens: u64,
-    /// Cost, exact.
+    /// Cost, exact; null if the price of a part of it is not known.
     #[serde(rename = "costUsd")]
-    #[cfg_attr(feature = "schema", schema(value_type = f64, minimum = 0.0))]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
     pub cost: Cost,
 }
 
@@ -57,27 +57,52 @@ impl AddAssign for Usage {
 }
 
 /// Money in billionths of a US dollar, so that sums are exact; a decimal number of dollars in JSON.
+///
+/// What nobody knows is null in JSON, and stays so whatever is added: a sum of which a part is missing is no sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
-#[serde(from = "f64", into = "f64")]
+#[serde(from = "Option<f64>", into = "Option<f64>")]
 pub struct Cost(pub u64);
 
 impl Cost {
     const NANOS: f64 = 1e9;
 
-    /// The amount in dollars.
-    pub fn usd(self) -> f64 {
-        self.0 as f64 / Self::NANOS
+    /// Nobody knows. More than every amount, so that no limit is passed unseen.
+    pub const UNKNOWN: Self = Self(u64::MAX);
+
+    /// True unless nobody knows.
+    pub const fn is_known(self) -> bool {
+        self.0 != Self::UNKNOWN.0
+    }
+
+    /// The amount in dollars; none if nobody knows.
+    pub fn usd(self) -> Option<f64> {
+        self.is_known().then_some(self.0 as f64 / Self::NANOS)
+    }
+}
+
+impl std::fmt::Display for Cost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.usd() {
+            Some(usd) => write!(f, "${usd:.6}"),
+            None => f.write_str("cost unknown"),
+        }
     }
 }
 
 impl From<f64> for Cost {
     /// Rounds to the nearest billionth; what is negative or not a number costs nothing.
     fn from(usd: f64) -> Self {
-        Self((usd * Self::NANOS).round().max(0.0) as u64)
+        Self(((usd * Self::NANOS).round().max(0.0) as u64).min(Self::UNKNOWN.0 - 1))
     }
 }
 
-impl From<Cost> for f64 {
+impl From<Option<f64>> for Cost {
+    fn from(usd: Option<f64>) -> Self {
+        usd.map_or(Self::UNKNOWN, Self::from)
+    }
+}
+
+impl From<Cost> for Option<f64> {
     fn from(cost: Cost) -> Self {
         cost.usd()
     }
@@ -93,7 +118,20 @@ mod tests {
     fn ten_dimes_are_a_dollar() {
         let dime = Usage { cost: Cost::from(0.1), ..Usage::default() };
         let sum = (0..10).fold(Usage::default(), |sum, _| sum + dime);
-        assert_eq!(sum.cost.usd(), 1.0);
+        assert_eq!(sum.cost.usd(), Some(1.0));
+    }
+
+    #[test]
+    fn what_is_not_known_stays_so_and_is_never_nothing() {
+        let unknown = Usage { input_tokens: 1, cost: Cost::UNKNOWN, ..Usage::default() };
+        let sum = unknown + Usage { cost: Cost::from(0.5), ..Usage::default() };
+        assert_eq!((sum.cost, sum.cost.to_string().as_str()), (Cost::UNKNOWN, "cost unknown"));
+        let json = serde_json::to_string(&sum).unwrap();
+        assert!(json.ends_with(r#""costUsd":null}"#), "{json}");
+        assert_eq!(serde_json::from_str::<Usage>(&json).unwrap(), sum);
+        assert_eq!(serde_json::from_str::<Usage>("{}").unwrap().cost, Cost(0), "nothing was used");
+        assert_eq!(Cost::from(0.25).to_string(), "$0.250000");
+        assert!(Cost::from(f64::INFINITY).is_known());
     }
 
     #[test]

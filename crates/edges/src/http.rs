@@ -27,6 +27,7 @@ mod health;
 mod keys;
 mod limits;
 mod listen;
+mod logins;
 mod metrics;
 mod owner_events;
 mod portable;
@@ -43,6 +44,8 @@ pub use access::Access;
 pub use document::document;
 pub use limits::HttpLimits;
 pub use listen::serve;
+#[cfg(test)]
+pub(crate) use problem::PROBLEMS;
 pub use problem::Problem;
 
 /// What every handler reaches.
@@ -72,6 +75,7 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
         .routes(routes!(metrics::metrics));
     let resources = OpenApiRouter::new()
         .routes(routes!(health::adapter_list))
+        .routes(routes!(logins::login_list, logins::login_create))
         .routes(routes!(health::model_list))
         .routes(routes!(feed::feed))
         .routes(routes!(owner_events::owner_events))
@@ -91,6 +95,7 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
         .routes(routes!(runs::run_list, runs::run_create))
         .routes(routes!(runs::run_get))
         .routes(routes!(runs::run_attempts))
+        .routes(routes!(runs::run_grants))
         .routes(routes!(runs::run_steps))
         .routes(routes!(events::run_events))
         .routes(routes!(runs::run_cancel))

@@ -23,7 +23,7 @@ use mainspring_kernel::ids::Ids;
 use mainspring_kernel::tasks::Tasks;
 use tokio::sync::{Semaphore, mpsc};
 
-mod control;
+mod code;
 mod follow;
 mod image;
 mod interrupt;
@@ -32,6 +32,7 @@ mod lanes;
 mod line;
 mod link;
 mod live;
+mod login;
 mod pipes;
 mod query;
 mod relay;
@@ -39,10 +40,13 @@ mod say;
 mod tell;
 mod warmup;
 
+pub use code::{is_mapped, told as told_code};
+pub(crate) use follow::said;
 use line::{Bad, Echo, Envelope, Line};
 pub use link::{Keeper, Link};
 use live::{Attempts, Live};
 use pipes::{Got, Out};
+pub(crate) use say::Code;
 use say::{Names, Say};
 
 /// The client of lines that name none.
@@ -100,6 +104,7 @@ struct Shared {
     lanes: lanes::Lanes,
     followers: follow::Followers,
     hints: warmup::Hints,
+    logins: login::Logins,
     calls: relay::Calls,
     /// Bytes of lines that are being worked on.
     inbound: Arc<Semaphore>,
@@ -130,6 +135,7 @@ impl Jsonl {
             lanes: lanes::Lanes::default(),
             followers: follow::Followers::default(),
             hints: warmup::Hints::default(),
+            logins: login::Logins::default(),
             calls: relay::Calls::default(),
             inbound: Arc::new(Semaphore::new(INBOUND as usize)),
             ids,
@@ -227,7 +233,7 @@ async fn hear(
         Line::Warmup(warmup) => shared.hints.hear(shared.owner(&envelope), warmup, &shared.options),
         Line::ToolResult(result) => relay::answer(shared, &envelope, result).await,
         Line::RefreshToken(_) => shared.calls.act_for(shared.owner(&envelope)),
-        Line::Authenticate(_) => shared.say(&Say::AuthSuccess {}, &Names::default()).await,
+        Line::Authenticate(line) => login::hear(shared, envelope, line),
         Line::Stop => {}
     }
 }
@@ -250,6 +256,6 @@ impl Shared {
 }
 
 /// An error of the client: its stable code, and a sentence for people.
-fn told(error: &mainspring_client::Error) -> (String, String) {
+pub(crate) fn told(error: &mainspring_client::Error) -> (String, String) {
     (error.code().to_owned(), error.to_string())
 }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Attempt, Message, Proof, Run, Time};
+use mainspring_core::{Attempt, Message, Proof, Run, Time, Usage};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
@@ -42,7 +42,7 @@ mod session;
 mod snapshot;
 mod steer;
 mod tree;
-pub(crate) use binding::{BINDINGS, BindingChange, hash};
+pub(crate) use binding::{BINDINGS, BindingChange};
 pub(crate) use command::{AcceptOutcome, Command, Reply};
 pub(crate) use data::{Data, StateWrite};
 use draft::Draft;
@@ -131,6 +131,7 @@ impl Actor {
                 .cloned()
                 .collect(),
             // What an earlier process kept is not looked up, only erased once its run ends.
+            turn_usage: Usage::default(),
             keeps_private: loaded.runs.iter().any(|(run, _)| run.pen.is_some()),
             session: loaded.session,
         };

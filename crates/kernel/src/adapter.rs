@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Answer, Approval, Attempt, AttemptId, Binding, Block, Budget, ClientCall, ClientResult, Digest, DigestBy,
-    Failure, Fidelity, Grant, GrantId, Message, MessageId, Point, PromptRef, Run, Session, StopReason, Time,
-    ToolOutcome, Usage, WaitId, WaitRequest,
+    Answer, Approval, Attempt, AttemptId, AuthMethod, Binding, Block, Budget, ClientCall, ClientResult,
+    Digest, DigestBy, Failure, Fidelity, Grant, GrantId, Message, MessageId, Point, PromptRef, Run, Session,
+    StopReason, Time, ToolOutcome, Usage, WaitId, WaitRequest,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -42,6 +42,12 @@ pub trait Adapter: Send + Sync + 'static {
 
     /// Ends whatever still acts for an attempt whose `execute` was dropped, and says whether that is proven.
     async fn kill(&self, attempt: AttemptId) -> Death;
+
+    /// The ways to authenticate that its runtime names; none where it has none, or none has been started yet.
+    fn auth_methods(&self) -> Vec<AuthMethod>;
+
+    /// Authenticates its runtime by one of these. Asked only where [`Capabilities::supports_authentication`] says so.
+    async fn authenticate(&self, method: &str) -> Result<(), Failure>;
 
     /// A native session is not going to be taken up soon, or ever: what a runtime holds for it may go. Does not wait.
     fn forget(&self, native: &str);
@@ -78,6 +84,8 @@ pub struct Capabilities {
     pub restart_behavior: RestartBehavior,
     /// It works through native sessions: an attempt runs only once [`Record::Opened`] or [`Record::Resumed`] says so.
     pub uses_bindings: bool,
+    /// It may want to be authenticated, and can be.
+    pub supports_authentication: bool,
 }
 
 /// What a restart of the process means for an adapter.
@@ -249,7 +257,7 @@ pub enum Record {
     Message {
         /// What was not streamed, such as tool calls.
         blocks: Vec<Block>,
-        /// What it cost.
+        /// What it cost. A message that calls no tool says what its turn cost: this, and all since the one before.
         usage: Option<Usage>,
     },
     /// A model was called. After a [`Record::Message`] of the same call, that is what it made.

@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 
-use mainspring_core::{AgentDefinition, ModelList};
+use mainspring_core::{AgentDefinition, ModelList, RunOptions};
 
 /// What a runtime knows of agents.
 pub trait Catalog: Debug + Send + Sync + 'static {
@@ -15,6 +15,9 @@ pub trait Catalog: Debug + Send + Sync + 'static {
 
     /// The models that can be asked.
     fn models(&self) -> ModelList;
+
+    /// Says what is wrong with the model, the profile or the model options that runs of `adapter` are to have.
+    fn check_options(&self, adapter: &str, options: &RunOptions) -> Result<(), String>;
 }
 
 /// A kernel without a runtime that follows definitions: nobody has any from elsewhere, and all that have a name are well.
@@ -32,5 +35,9 @@ impl Catalog for NoCatalog {
 
     fn models(&self) -> ModelList {
         ModelList::default()
+    }
+
+    fn check_options(&self, _adapter: &str, _options: &RunOptions) -> Result<(), String> {
+        Ok(())
     }
 }

@@ -55,6 +55,14 @@ pub enum Error {
         /// What it cannot do.
         what: &'static str,
     },
+    /// The adapter's runtime was not authenticated.
+    #[error("{adapter:?} was not authenticated: {why}")]
+    LoginFailed {
+        /// Which adapter.
+        adapter: String,
+        /// What its runtime says.
+        why: String,
+    },
     /// The same request name was used before for something else.
     #[error("{name} was used before for another request; use a new one, or send the same request again")]
     RequestConflict {
@@ -157,6 +165,7 @@ impl Error {
         Self::TooMany { .. } => "too_many",
         Self::UnknownAdapter { .. } => "adapter_not_registered",
         Self::Unsupported { .. } => "adapter_incompatible",
+        Self::LoginFailed { .. } => "login_failed",
         Self::RequestConflict { .. } => "request_conflict",
         Self::AlreadyExists { .. } => "already_exists",
         Self::AgentTaken { .. } => "agent_taken",

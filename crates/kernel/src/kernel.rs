@@ -33,6 +33,7 @@ mod artifacts;
 mod bindings;
 mod idempotency;
 mod keys;
+mod logins;
 mod portable;
 mod requests;
 mod runs;
@@ -46,7 +47,7 @@ mod tree;
 pub use access::Caller;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
-pub use bindings::{Adopted, SessionAdopted};
+pub use bindings::{Adopted, SessionAdopted, instructions_hash};
 pub use keys::{KeyQuery, NewKey, Secret};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
@@ -353,8 +354,13 @@ impl Kernel {
 impl Shared {
     /// Refuses an adapter that is not one of ours.
     pub(crate) fn check_adapter(&self, name: &str) -> Result<(), Error> {
-        if self.adapters.contains_key(name) {
-            return Ok(());
+        self.adapter(name).map(drop)
+    }
+
+    /// An adapter, by its name.
+    pub(crate) fn adapter(&self, name: &str) -> Result<&Arc<dyn Adapter>, Error> {
+        if let Some(known) = self.adapters.get(name) {
+            return Ok(known);
         }
         let known = self.adapters.keys().map(String::as_str).collect::<Vec<_>>();
         Err(Error::UnknownAdapter { name: name.chars().take(64).collect(), known: known.join(", ") })

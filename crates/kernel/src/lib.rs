@@ -23,6 +23,6 @@ pub mod search;
 pub mod store;
 pub mod tasks;
 
-pub use blobs::BlobReader;
+pub use blobs::{BlobReader, Blobs, Kept, Staged};
 pub use error::Error;
 pub use kernel::{Kernel, Options};

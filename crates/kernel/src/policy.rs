@@ -3,7 +3,9 @@
 //! `legacy` is high trust: whatever an agent asks for is allowed. It is never a default; an adapter opts into it, every
 //! run gets a grant that says so, and every decision is an event that names the grant.
 
-use mainspring_core::{Answer, Approval, Effect, Grant, GrantSource, Mode, Time, WaitRequest};
+use mainspring_core::{
+    Answer, Approval, Effect, Grant, GrantId, GrantSource, Mode, RunId, Time, WaitRequest,
+};
 use serde_json::Value;
 
 use crate::adapter::{Ask, AttemptHandle, HandleError, Record};
@@ -32,7 +34,8 @@ impl Permissions {
         }
     }
 
-    /// The grant that a run under this policy has from its start; none where a person decides.
+    /// The grant that a run under this policy has from its start; none where a person decides. It is the run's, whichever
+    /// attempt of it asks.
     pub fn standing(self, attempt: &AttemptHandle) -> Option<Grant> {
         let (effect, source) = match self {
             Self::Ask => return None,
@@ -41,7 +44,7 @@ impl Permissions {
         };
         let about = attempt.assignment();
         Some(Grant {
-            id: attempt.new_grant(),
+            id: standing_id(about.run.id, effect),
             session: about.session.id,
             run: Some(about.run.id),
             capability: "*".into(),
@@ -53,6 +56,14 @@ impl Permissions {
             expires_at: None,
         })
     }
+}
+
+/// The id of the one standing grant of a run: that of the run, so that each attempt means the same one. Another decision
+/// has another.
+fn standing_id(run: RunId, effect: Effect) -> GrantId {
+    let mut bytes = *run.as_bytes();
+    bytes[15] ^= u8::from(effect == Effect::Deny);
+    GrantId::from_bytes(bytes)
 }
 
 /// What an agent asks.

@@ -86,6 +86,9 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<Binding>, StoreError>;
 
+    /// The grants that hold for a run of `session`: its own and those of the session, the oldest first.
+    async fn grants(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, StoreError>;
+
     /// The model calls of one run, the first first.
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError>;
 
@@ -419,6 +422,7 @@ pub enum Fresh {
     Session(SessionId),
     Run(RunId),
     Message(MessageId),
+    Artifact(ArtifactId),
 }
 
 /// A tool call that has begun and has no outcome yet.

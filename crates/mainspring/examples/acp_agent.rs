@@ -19,6 +19,8 @@ struct Agent {
     features: Vec<String>,
     asked: u64,
     opened: u64,
+    /// It wants to be authenticated first.
+    locked: bool,
     /// What the client says that it can do.
     client: Value,
     /// The MCP servers of the native session that was opened last.
@@ -45,6 +47,7 @@ fn main() {
         features,
         asked: 0,
         opened: 0,
+        locked: std::env::var_os("ACP_AGENT_LOCKED").is_some(),
         client: Value::Null,
         servers: Value::Null,
         terminal: String::new(),
@@ -94,7 +97,11 @@ impl Agent {
                 self.client = params["clientCapabilities"].clone();
                 Ok(self.capabilities())
             }
-            "authenticate" if params["methodId"] == "token" => Ok(json!({})),
+            "authenticate" if params["methodId"] == "token" => {
+                self.locked = false;
+                Ok(json!({}))
+            }
+            "session/new" | "session/resume" if self.locked => Err("Authentication required"),
             "session/new" if !params["cwd"].as_str().unwrap().starts_with('/') => Err("bad cwd"),
             "session/new" => Ok(self.open()),
             "session/resume" | "session/load" | "session/fork" if !known => Err("Session not found"),
@@ -138,7 +145,10 @@ impl Agent {
         }
         self.send(&match answer {
             Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
-            Err(why) => json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": why}}),
+            Err(why) => {
+                let code = if why.starts_with("Authentication") { -32000 } else { -32603 };
+                json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": why}})
+            }
         });
         if let Some(text) = self.afterthought.take() {
             self.say(&session, &text);
@@ -337,7 +347,7 @@ impl Agent {
             match error.is_null() {
                 true => self.say(session, &format!("{}\n", message["result"])),
                 false => {
-                    self.say(session, &format!("{} {} {}\n", error["code"], error["message"], error["data"]))
+                    self.say(session, &format!("{} {} {}\n", error["code"], error["message"], error["data"]));
                 }
             }
             return if cancelled { Next::Stop("cancelled") } else { Next::On };

@@ -12,6 +12,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{Config, Resolved, Sources};
 
+mod adapter;
 mod adopt;
 mod agent;
 mod attach;
@@ -25,7 +26,9 @@ mod feed;
 mod file;
 mod guard;
 mod home;
+mod import;
 mod key;
+mod mcp;
 mod model;
 mod model_server;
 mod output;
@@ -99,6 +102,9 @@ enum Command {
     /// List, show, cancel, retry and answer runs
     #[command(subcommand)]
     Run(run::Run),
+    /// List agent runtimes, and log in to them
+    #[command(subcommand)]
+    Adapter(adapter::Adapter),
     /// List the agents' own sessions that a session is tied to, or have one not used again
     #[command(subcommand)]
     Binding(binding::BindingCommand),
@@ -114,11 +120,16 @@ enum Command {
     Serve(serve::Serve),
     /// Serve a host over standard input and output: JSON lines, of the protocol's versions 2 and 1
     Stdio(stdio::Stdio),
+    /// Serve the control tools over MCP, on standard input and output: for agents, and for any MCP client
+    Mcp(mcp::Mcp),
     /// Serve a scripted model, in the protocols of the providers, to try things out without a key
     ModelServer(model_server::ModelServer),
     /// Make, list and revoke API keys
     #[command(subcommand)]
     Key(key::Key),
+    /// Take in what another program has kept
+    #[command(subcommand)]
+    Import(import::Import),
     /// Show the configuration
     #[command(subcommand)]
     Config(config::Config),
@@ -235,14 +246,17 @@ impl Context<'_> {
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::Adapter(adapter) => Box::pin(adapter.execute(self)).await,
             Command::Binding(binding) => Box::pin(binding.execute(self)).await,
             Command::Agent(agent) => Box::pin(agent.execute(self)).await,
             Command::Model(model) => Box::pin(model.execute(self)).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
             Command::Stdio(stdio) => Box::pin(stdio.execute(self)).await,
+            Command::Mcp(mcp) => Box::pin(mcp.execute(self)).await,
             Command::ModelServer(server) => server.execute(self).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
+            Command::Import(import) => Box::pin(import.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,
             Command::Guard(_) | Command::Completions { .. } => Ok(Exit::Done),

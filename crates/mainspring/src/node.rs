@@ -77,7 +77,7 @@ impl Node {
         };
         let options = SqliteOptions { durability, readers: config.readers };
         let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
-        let artifacts = Some(config.state_dir.join("artifacts"));
+        let artifacts = Some(artifacts(&config.state_dir));
         let options = Options {
             node: Some(node),
             artifacts,
@@ -115,6 +115,11 @@ impl Node {
 /// Where the database of a state directory is.
 pub(crate) fn database(state_dir: &Path) -> PathBuf {
     state_dir.join(DATABASE)
+}
+
+/// Where the bytes of a state directory's artifacts are.
+pub(crate) fn artifacts(state_dir: &Path) -> PathBuf {
+    state_dir.join("artifacts")
 }
 
 fn options_of(config: &Config) -> Options {

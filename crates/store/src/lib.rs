@@ -11,5 +11,8 @@ mod state_dir;
 
 pub use fault::Fault;
 pub use memory::MemoryStore;
-pub use sqlite::{Durability, OpenError, SCHEMA_VERSION, SqliteCheck, SqliteOptions, SqliteStore};
+pub use sqlite::{
+    Durability, OMI_DATABASE, OmiArtifact, OmiError, OmiLeft, OmiOptions, OmiReport, OmiSource, OpenError,
+    SCHEMA_VERSION, SqliteCheck, SqliteOptions, SqliteStore,
+};
 pub use state_dir::{Owner, StateDir, StateDirError};

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Line, LineId, MessageId, NodeId,
-    Point, Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot,
-    Step, Time, Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Grant, Line, LineId, MessageId,
+    NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome,
+    StateSlot, Step, Time, Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -204,6 +204,15 @@ impl Store for MemoryStore {
             bindings.sort_by(|a, b| (&a.adapter, b.generation).cmp(&(&b.adapter, a.generation)));
             bindings.truncate(limit);
             bindings
+        })
+    }
+
+    async fn grants(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, StoreError> {
+        self.read(|state| {
+            let holds = |grant: &&Grant| grant.session == session && grant.run.is_none_or(|of| of == run);
+            let mut grants: Vec<Grant> = state.grants.values().filter(holds).cloned().collect();
+            grants.sort_by_key(|grant| (grant.created_at, grant.id));
+            grants
         })
     }
 

@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Line, LineId, MessageId, NodeId,
-    Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Grant, Line, LineId, MessageId,
+    NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time,
     Unexpected,
 };
 use mainspring_kernel::search::Query;
@@ -39,6 +39,7 @@ mod data;
 mod digests;
 mod error;
 mod migrate;
+mod omi;
 mod open;
 mod purge;
 mod queue;
@@ -53,6 +54,7 @@ mod writer;
 
 pub use self::check::SqliteCheck;
 pub use self::migrate::SCHEMA_VERSION;
+pub use self::omi::{OMI_DATABASE, OmiArtifact, OmiError, OmiLeft, OmiOptions, OmiReport, OmiSource};
 pub use self::open::OpenError;
 
 /// How the file is used.
@@ -297,6 +299,10 @@ impl Store for SqliteStore {
             read::bindings::bindings(connection, session, adapter.as_deref(), after, limit)
         })
         .await
+    }
+
+    async fn grants(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, StoreError> {
+        self.read(move |connection| read::grants::grants(connection, session, run)).await
     }
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {

@@ -28,7 +28,7 @@ pub(crate) struct Worker {
     process: Process,
     pub(super) connection: Connection,
     pub(super) capabilities: AgentCapabilities,
-    auth_methods: Vec<AuthMethod>,
+    pub(super) auth_methods: Vec<AuthMethod>,
     /// The protocol's draft has it, its library not yet.
     forks: bool,
     /// What the native session that was opened or taken up last offers.
@@ -60,12 +60,7 @@ enum Resumes {
 
 impl Worker {
     /// Starts an agent and greets it.
-    pub(super) async fn start(
-        launch: &Launch,
-        auth_method: Option<&str>,
-        offer: Offer,
-        ground: &Ground,
-    ) -> Result<Self, Failure> {
+    pub(super) async fn start(launch: &Launch, offer: Offer, ground: &Ground) -> Result<Self, Failure> {
         let (process, pipes) = Process::start(launch, &ground.tasks, &ground.clock)
             .map_err(|error| Failure::new("adapter_unavailable", error.to_string()))?;
         let greeted = async {
@@ -99,21 +94,17 @@ impl Worker {
                 format!("the agent speaks version {} of the protocol, not 1", answer.protocol_version);
             return Err(Failure::new("adapter_incompatible", message));
         }
-        let worker = Self {
+        Ok(Self {
             process,
             connection,
             capabilities: answer.agent_capabilities,
             auth_methods: answer.auth_methods,
             forks,
             offers: Mutex::default(),
-        };
-        if let Some(method) = auth_method {
-            worker.authenticate(method).await?;
-        }
-        Ok(worker)
+        })
     }
 
-    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
+    pub(super) async fn authenticate(&self, method: &str) -> Result<(), Failure> {
         let known: Vec<String> = self.auth_methods.iter().map(|method| method.id().to_string()).collect();
         if !known.iter().any(|known| known == method) {
             let known = if known.is_empty() { "none".into() } else { known.join(", ") };
@@ -224,8 +215,17 @@ impl Worker {
         match error {
             CallError::Refused { code: ErrorCode::AUTH_REQUIRED, message } => {
                 let ways: Vec<String> = self.auth_methods.iter().map(|way| way.id().to_string()).collect();
-                let ways = if ways.is_empty() { "it names no way to".into() } else { ways.join(", ") };
-                Failure::new("authentication", format!("the agent wants authentication ({ways}): {message}"))
+                let remedy = match &ways[..] {
+                    [] => "it names no way to".to_owned(),
+                    ways => format!(
+                        "log in with `mainspring adapter login ADAPTER {}`, or set its auth_method",
+                        ways.join("|")
+                    ),
+                };
+                Failure::new(
+                    "authentication",
+                    format!("the agent wants authentication ({message}): {remedy}"),
+                )
             }
             CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. } => {
                 Failure::new("adapter_incompatible", error.to_string())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use mainspring_core::{Failure, Grant, Run};
+use mainspring_core::{AuthMethod, Failure, Grant, Run};
 use mainspring_kernel::adapter::AttemptHandle;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::{Permissions, Rule, Rules};
@@ -75,6 +75,8 @@ pub(crate) trait Dialect: Send + Sync + 'static {
     const PINNED: bool;
     /// A prompt can join a turn that is under way.
     const STEERS: bool;
+    /// Its agents may want to be authenticated.
+    const AUTHENTICATES: bool;
 
     /// What the agent's command is given besides, for runs under these permissions. Processes that were given
     /// something else are not used for them.
@@ -90,9 +92,24 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         ground: &Ground,
     ) -> impl Future<Output = Result<Self::Worker, Failure>> + Send;
 
-    /// Opens a new native session in `cwd`: its id.
-    fn open(&self, worker: &Self::Worker, cwd: &Path)
-    -> impl Future<Output = Result<String, Failure>> + Send;
+    /// The ways to authenticate that the agent has named, once one has been started.
+    fn auth_methods(&self) -> Vec<AuthMethod>;
+
+    /// Authenticates the agent by one of them, on a process of its own; those that are started later as well.
+    fn authenticate(
+        &self,
+        launch: &Launch,
+        ground: &Ground,
+        method: &str,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Opens a new native session in `cwd`, for `attempt`: its id.
+    fn open(
+        &self,
+        worker: &Self::Worker,
+        cwd: &Path,
+        attempt: &AttemptHandle,
+    ) -> impl Future<Output = Result<String, Failure>> + Send;
 
     /// Takes up a native session that the process has not served last.
     fn resume(
@@ -100,6 +117,7 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         worker: &Self::Worker,
         native: &str,
         cwd: &Path,
+        attempt: &AttemptHandle,
     ) -> impl Future<Output = Result<(), Lost>> + Send;
 
     /// Makes a new native session that goes on from where `native` stands: its id. Only for agents that fork.
@@ -108,6 +126,7 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         worker: &Self::Worker,
         native: &str,
         cwd: &Path,
+        attempt: &AttemptHandle,
     ) -> impl Future<Output = Result<String, Lost>> + Send;
 
     /// Lets the agent drop what it holds for a native session that it is not going to be asked for. Only for agents that

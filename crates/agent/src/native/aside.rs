@@ -46,8 +46,7 @@ impl Aside<'_> {
                 Ok(Piece::Thought(_)) => {}
                 Ok(Piece::Done(answer)) => {
                     told.usage = answer.usage;
-                    told.usage.cost =
-                        self.model.price.map(|price| price.cost(&answer.usage)).unwrap_or_default();
+                    told.usage.cost = self.model.cost(&answer.usage);
                     told.raw_usage = answer.raw_usage;
                     told.text = match text.trim() {
                         "" => Err(ModelError::new(ErrorKind::Refused, "the model said nothing")),

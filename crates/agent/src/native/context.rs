@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Digest, DigestBy, Message, Point, PromptRef};
+use mainspring_core::{Digest, DigestBy, Message, MessageStatus, Point, PromptRef, Role};
 use mainspring_kernel::adapter::{Compacted, Context, End, Record};
 
 use super::aside::Aside;
@@ -34,7 +34,7 @@ impl Looper<'_> {
     /// The path as the model is shown it, as short as it must be.
     pub(super) async fn fitting(&mut self) -> Result<Context, Stop> {
         let context = self.context().await?;
-        let tokens = self.tokens(&context);
+        let tokens = self.tokens(&context).await?;
         match self.plan.model.room() {
             Some(room) if tokens > room => {
                 Ok(self.compact(&context, Cause::Estimate).await?.unwrap_or(context))
@@ -67,13 +67,13 @@ impl Looper<'_> {
     }
 
     /// What a context comes to.
-    fn tokens(&self, context: &Context) -> u64 {
+    async fn tokens(&self, context: &Context) -> Result<u64, Stop> {
         let bare = self.bare(context);
         let by_size = bare + context.messages.iter().map(|(_, message)| estimate::of(message)).sum::<u64>();
-        let by_usage = last_used(context).map(|(at, used)| {
+        let by_usage = self.last_used(context).await?.map(|(at, used)| {
             used + context.messages[at + 1..].iter().map(|(_, message)| estimate::of(message)).sum::<u64>()
         });
-        by_usage.unwrap_or(0).max(by_size)
+        Ok(by_usage.unwrap_or(0).max(by_size))
     }
 
     /// What a context comes to without its messages: instructions, tools, the digest.
@@ -85,11 +85,11 @@ impl Looper<'_> {
 
     /// Leaves out older messages, and says so; none if there are none that can be left out.
     pub(super) async fn compact(&mut self, context: &Context, cause: Cause) -> Result<Option<Context>, Stop> {
-        let before = self.tokens(context);
+        let before = self.tokens(context).await?;
         let room = self.plan.model.room().unwrap_or(u64::MAX);
         // Half of what there is room for, so that it is not to be done again soon.
         let goal = room.min(before) / 2;
-        let scale = self.scale(context);
+        let scale = self.scale(context).await?;
         let bare = self.bare(context);
         let keep = goal.saturating_sub(bare).saturating_sub(goal / 4);
         let Some(cut) = cut(&context.messages, |message| scale.of(estimate::of(message)), keep) else {
@@ -139,12 +139,31 @@ impl Looper<'_> {
     }
 
     /// How far our estimates are from what the provider counted.
-    fn scale(&self, context: &Context) -> Scale {
-        let Some((at, used)) = last_used(context) else { return Scale { used: 1, estimated: 1 } };
+    async fn scale(&self, context: &Context) -> Result<Scale, Stop> {
+        let Some((at, used)) = self.last_used(context).await? else {
+            return Ok(Scale { used: 1, estimated: 1 });
+        };
         let shown = &context.messages[..=at];
         let estimated =
             self.bare(context) + shown.iter().map(|(_, message)| estimate::of(message)).sum::<u64>();
-        Scale { used: used.max(1), estimated: estimated.max(1) }
+        Ok(Scale { used: used.max(1), estimated: estimated.max(1) })
+    }
+
+    /// The last answer of which is known what the model was shown, and what it came to with that answer. The step says
+    /// it; the message says what all of its turn used.
+    async fn last_used(&self, context: &Context) -> Result<Option<(usize, u64)>, Stop> {
+        let since = context.digest.as_ref().map(|digest| digest.made_at);
+        let told = |message: &Message| {
+            let newer = since.is_none_or(|since| message.created_at > since);
+            let whole = message.status == MessageStatus::Completed;
+            message.run.filter(|_| message.role == Role::Assistant && whole && newer)
+        };
+        let found = context.messages.iter().enumerate().rev();
+        let found = { found }.find_map(|(at, (_, message))| Some((at, message.id, told(message)?)));
+        let Some((at, message, run)) = found else { return Ok(None) };
+        let steps = self.attempt.steps_of(run).await?;
+        let step = steps.iter().rfind(|step| step.output == Some(message));
+        Ok(step.map(|step| (at, step.usage.tokens())).filter(|(_, used)| *used > 0))
     }
 
     /// What `old` says, summarised by the model that is configured for it; nothing if there is none or it fails.
@@ -235,18 +254,6 @@ impl Scale {
         let scaled = u128::from(tokens) * u128::from(self.used) / u128::from(self.estimated);
         u64::try_from(scaled).unwrap_or(u64::MAX).max(tokens)
     }
-}
-
-/// The last answer whose cost tells what the model was shown, and what it came to with that answer.
-fn last_used(context: &Context) -> Option<(usize, u64)> {
-    let since = context.digest.as_ref().map(|digest| digest.made_at);
-    let used = |message: &Message| {
-        let usage = message.usage.filter(|usage| !usage.is_zero())?;
-        let newer = since.is_none_or(|since| message.created_at > since);
-        newer.then(|| usage.tokens())
-    };
-    let found = context.messages.iter().enumerate().rev();
-    { found }.find_map(|(at, (_, message))| Some((at, used(message)?)))
 }
 
 /// How many of `messages` are left out so that the others come to at most `keep`: as few as possible and, where that

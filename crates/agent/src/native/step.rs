@@ -137,7 +137,7 @@ impl Looper<'_> {
     fn answered(&mut self, asking: Asking, answer: Answer) -> Stepped {
         self.steps += 1;
         let mut usage = answer.usage;
-        usage.cost = self.plan.model.price.map(|price| price.cost(&usage)).unwrap_or_default();
+        usage.cost = self.plan.model.cost(&usage);
         self.usage += usage;
         let stop = match (answer.cut_off, answer.calls.is_empty()) {
             (true, _) => StopReason::Length,

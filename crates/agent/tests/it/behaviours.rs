@@ -88,6 +88,7 @@ async fn a_step_is_shown_the_results_that_came_before_it() {
             })
             .collect();
         assert_eq!(asked, answered, "{wire:?}");
+        assert_eq!(world.steps_elsewhere(&run).await, steps, "{wire:?}: they are in the session's file");
         // What became of each call is told before the message that holds it all.
         let bodies = world.bodies(run.id).await;
         let results = bodies.iter().position(
@@ -332,33 +333,37 @@ async fn a_run_says_what_it_may_still_use() {
 
 #[tokio::test]
 async fn what_was_granted_is_part_of_what_is_left() {
-    let world = Setup::default().start().await;
-    let limits = RunLimits { max_steps: Some(1), ask: Some(true), ..RunLimits::default() };
-    let add = || Reply::tool("add", json!({"a": 1, "b": 1}));
-    world.server.then(add()).then(Reply::say("done"));
-    let run = world.send(with(RunOptions { limits, ..RunOptions::default() }, "hi")).await;
-    let waiting = world.rested(run.id).await;
-    assert_eq!(waiting.budget.unwrap().steps_left, Some(0));
-    world.allow(run.id).await;
-    let run = world.ended(run.id).await;
-    assert_eq!((run.budget.unwrap().max_steps, run.budget.unwrap().steps_left), (Some(2), Some(0)));
+    for wire in Wire::ALL {
+        let world = Setup::wire(wire).start().await;
+        let limits = RunLimits { max_steps: Some(1), ask: Some(true), ..RunLimits::default() };
+        let add = || Reply::tool("add", json!({"a": 1, "b": 1}));
+        world.server.then(add()).then(Reply::say("done"));
+        let run = world.send(with(RunOptions { limits, ..RunOptions::default() }, "hi")).await;
+        let waiting = world.rested(run.id).await;
+        assert_eq!(waiting.budget.unwrap().steps_left, Some(0));
+        world.allow(run.id).await;
+        let run = world.ended(run.id).await;
+        assert_eq!((run.budget.unwrap().max_steps, run.budget.unwrap().steps_left), (Some(2), Some(0)));
+    }
 }
 
 #[tokio::test]
 async fn what_was_said_before_a_break_is_kept_when_the_run_is_cancelled_in_a_later_step() {
-    let gate = Gate::default();
-    let world = Setup::default().start().await;
-    world.server.then(Reply::tool("add", json!({"a": 1, "b": 2})));
-    world.server.then(Reply::say("half of it").and(Act::Hold(gate.clone())));
-    let run = world.prompt("go").await;
-    soon(gate.reached()).await;
-    soon(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
-    let run = world.ended(run.id).await;
-    assert_eq!(run.state.status(), RunStatus::Cancelled);
-    let messages = world.messages(run.id).await;
-    assert_eq!(messages.len(), 4, "the prompt, the call, its result, and what was said");
-    assert!(run.usage.input_tokens > 0, "what was used stays");
-    let status = messages[3].status;
-    assert_eq!(status, mainspring_core::MessageStatus::Cancelled);
-    gate.open();
+    for wire in Wire::ALL {
+        let gate = Gate::default();
+        let world = Setup::wire(wire).start().await;
+        world.server.then(Reply::tool("add", json!({"a": 1, "b": 2})));
+        world.server.then(Reply::say("half of it").and(Act::Hold(gate.clone())));
+        let run = world.prompt("go").await;
+        soon(gate.reached()).await;
+        soon(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
+        let run = world.ended(run.id).await;
+        assert_eq!(run.state.status(), RunStatus::Cancelled);
+        let messages = world.messages(run.id).await;
+        assert_eq!(messages.len(), 4, "the prompt, the call, its result, and what was said");
+        assert!(run.usage.input_tokens > 0, "what was used stays");
+        let status = messages[3].status;
+        assert_eq!(status, mainspring_core::MessageStatus::Cancelled);
+        gate.open();
+    }
 }

@@ -5,6 +5,7 @@
 mod behaviours;
 mod client_tools;
 mod context;
+mod contract;
 mod data;
 mod mcp;
 mod provider;

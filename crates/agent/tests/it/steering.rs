@@ -90,13 +90,16 @@ impl Hooks for Insisting {
 
 #[tokio::test]
 async fn what_a_person_says_comes_before_what_a_hook_says_and_the_hook_is_still_asked() {
-    let (gate, heard) = (Gate::default(), Arc::new(Mutex::new(vec![])));
-    let world = Setup::default().hooks(Insisting { gate: gate.clone(), heard: heard.clone() }).start().await;
-    let run = world.prompt("say first").await;
-    soon(gate.reached()).await;
-    let joined = world.send(steer("say from the person")).await;
-    gate.open();
-    world.ended(run.id).await;
-    world.ended(joined.id).await;
-    assert_eq!(*heard.lock(), ["first\n", "from the person\n"]);
+    for wire in Wire::ALL {
+        let (gate, heard) = (Gate::default(), Arc::new(Mutex::new(vec![])));
+        let world =
+            Setup::wire(wire).hooks(Insisting { gate: gate.clone(), heard: heard.clone() }).start().await;
+        let run = world.prompt("say first").await;
+        soon(gate.reached()).await;
+        let joined = world.send(steer("say from the person")).await;
+        gate.open();
+        world.ended(run.id).await;
+        world.ended(joined.id).await;
+        assert_eq!(*heard.lock(), ["first\n", "from the person\n"]);
+    }
 }

@@ -87,66 +87,77 @@ async fn what_goes_wrong_is_told_to_the_model_and_harms_no_other_call() {
 
 #[tokio::test]
 async fn results_keep_the_order_of_the_calls_whoever_is_done_first() {
-    let (first, second) = (Gate::default(), Gate::default());
-    let all = tools().with(gated("first", &first)).unwrap().with(gated("second", &second)).unwrap();
-    let world = Setup { tools: all, ..Setup::default() }.start().await;
-    world.server.then(Reply::tool("first", json!({})).and_tool("second", json!({}))).then(Reply::say("ok"));
-    let run = world.prompt("go").await;
-    soon(first.reached()).await;
-    soon(second.reached()).await;
-    second.open();
-    world.happens(run.id, "tool.completed", 1).await;
-    assert_eq!(world.results(run.id).await, []);
-    first.open();
-    let run = world.ended(run.id).await;
-    let texts: Vec<String> = world.results(run.id).await.into_iter().map(|(text, _)| text).collect();
-    assert_eq!(texts, ["first is done", "second is done"]);
-    let ended: Vec<_> =
-        world.kinds(run.id).await.into_iter().filter(|kind| kind.starts_with("tool.")).collect();
-    assert_eq!(ended, ["tool.started", "tool.started", "tool.completed", "tool.completed"]);
+    for wire in Wire::ALL {
+        let (first, second) = (Gate::default(), Gate::default());
+        let all = tools().with(gated("first", &first)).unwrap().with(gated("second", &second)).unwrap();
+        let world = Setup { tools: all, ..Setup::wire(wire) }.start().await;
+        world
+            .server
+            .then(Reply::tool("first", json!({})).and_tool("second", json!({})))
+            .then(Reply::say("ok"));
+        let run = world.prompt("go").await;
+        soon(first.reached()).await;
+        soon(second.reached()).await;
+        second.open();
+        world.happens(run.id, "tool.completed", 1).await;
+        assert_eq!(world.results(run.id).await, []);
+        first.open();
+        let run = world.ended(run.id).await;
+        let texts: Vec<String> = world.results(run.id).await.into_iter().map(|(text, _)| text).collect();
+        assert_eq!(texts, ["first is done", "second is done"]);
+        let ended: Vec<_> =
+            world.kinds(run.id).await.into_iter().filter(|kind| kind.starts_with("tool.")).collect();
+        assert_eq!(ended, ["tool.started", "tool.started", "tool.completed", "tool.completed"]);
+    }
 }
 
 #[tokio::test]
 async fn a_tool_has_its_time_and_what_became_of_it_is_not_known_then() {
-    let world = Setup::default().start().await;
-    world.server.then(Reply::tool("hang", json!({})).and_tool("add", json!({"a": 1, "b": 2})));
-    world.server.then(Reply::say("ok"));
-    let run = world.prompt("go").await;
-    world.happens(run.id, "tool.completed", 1).await;
-    world.clock.advance(5_000);
-    let run = world.ended(run.id).await;
-    assert_eq!(run.state.status(), RunStatus::Succeeded);
-    assert!(world.results(run.id).await[0].0.contains("took longer than 5000 ms"));
-    let unknown = |body: &Body| matches!(body, Body::ToolFailed { outcome: ToolOutcome::Unknown, .. });
-    assert!(world.bodies(run.id).await.iter().any(unknown));
+    for wire in Wire::ALL {
+        let world = Setup::wire(wire).start().await;
+        world.server.then(Reply::tool("hang", json!({})).and_tool("add", json!({"a": 1, "b": 2})));
+        world.server.then(Reply::say("ok"));
+        let run = world.prompt("go").await;
+        world.happens(run.id, "tool.completed", 1).await;
+        world.clock.advance(5_000);
+        let run = world.ended(run.id).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded);
+        assert!(world.results(run.id).await[0].0.contains("took longer than 5000 ms"));
+        let unknown = |body: &Body| matches!(body, Body::ToolFailed { outcome: ToolOutcome::Unknown, .. });
+        assert!(world.bodies(run.id).await.iter().any(unknown));
+    }
 }
 
 #[tokio::test]
 async fn to_cancel_a_run_stops_its_tools() {
-    let gate = Gate::default();
-    let world =
-        Setup { tools: tools().with(gated("slow", &gate)).unwrap(), ..Setup::default() }.start().await;
-    let run = world.prompt("tool slow; tool add {\"a\":1,\"b\":2}; say ok").await;
-    soon(gate.reached()).await;
-    world.happens(run.id, "tool.completed", 1).await;
-    soon(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
-    let run = world.ended(run.id).await;
-    assert_eq!(run.state.status(), RunStatus::Cancelled);
-    assert_eq!(world.server.counts().asked, 1);
-    let messages = world.messages(run.id).await;
-    assert_eq!(messages.last().unwrap().status, MessageStatus::Cancelled);
-    // The next prompt is answered: every call has a result.
-    let next = world.play("say hello").await;
-    assert_eq!(next.state.status(), RunStatus::Succeeded);
-    assert!(world.asked(1).to_string().contains("outcome unknown"));
+    for wire in Wire::ALL {
+        let gate = Gate::default();
+        let world =
+            Setup { tools: tools().with(gated("slow", &gate)).unwrap(), ..Setup::wire(wire) }.start().await;
+        let run = world.prompt("tool slow; tool add {\"a\":1,\"b\":2}; say ok").await;
+        soon(gate.reached()).await;
+        world.happens(run.id, "tool.completed", 1).await;
+        soon(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
+        let run = world.ended(run.id).await;
+        assert_eq!(run.state.status(), RunStatus::Cancelled);
+        assert_eq!(world.server.counts().asked, 1);
+        let messages = world.messages(run.id).await;
+        assert_eq!(messages.last().unwrap().status, MessageStatus::Cancelled);
+        // The next prompt is answered: every call has a result.
+        let next = world.play("say hello").await;
+        assert_eq!(next.state.status(), RunStatus::Succeeded);
+        assert!(world.asked(1).to_string().contains("outcome unknown"));
+    }
 }
 
 #[tokio::test]
 async fn a_run_that_may_only_answer_has_no_tools() {
-    let world = Setup::default().start().await;
-    let run = world.send(RunRequest { mode: Mode::Ask, ..RunRequest::text("s", "say hi") }).await;
-    world.ended(run.id).await;
-    assert!(world.asked(0).get("tools").is_none());
+    for wire in Wire::ALL {
+        let world = Setup::wire(wire).start().await;
+        let run = world.send(RunRequest { mode: Mode::Ask, ..RunRequest::text("s", "say hi") }).await;
+        world.ended(run.id).await;
+        assert!(world.asked(0).get("tools").is_none());
+    }
 }
 
 /// Decides by the name of the tool.
@@ -190,15 +201,30 @@ async fn calls_are_executed_refused_answered_for_or_paused_and_keep_their_order(
         let wanted =
             [("<7>", false), ("<not today>", true), ("<3>", false), ("<given>", false), ("<8>", false)];
         assert_eq!(results, wanted.map(|(text, wrong)| (text.to_owned(), wrong)), "{wire:?}");
+        let told = world.asked(1).to_string();
+        let at = |text: &str| told.find(text).unwrap_or_else(|| panic!("{wire:?}: no {text} in {told}"));
+        assert!(
+            at("<7>") < at("<not today>") && at("<given>") < at("<8>"),
+            "{wire:?}: what the model is told"
+        );
     }
-    let world = Setup::default().hooks(Deciding).start().await;
-    world.server.then(adding(&[1, 1])).then(adding(&[3])).then(Reply::say("ok"));
-    let run = world.prompt("go").await;
-    world.rested(run.id).await;
-    world.deny(run.id).await;
-    let run = world.ended(run.id).await;
-    assert!(!world.kinds(run.id).await.contains(&"tool.started"), "all were refused");
-    assert_eq!(world.results(run.id).await[2], ("<the person you work for said no>".to_owned(), true));
+}
+
+#[tokio::test]
+async fn when_all_calls_are_refused_nothing_runs_and_the_loop_goes_on() {
+    for wire in Wire::ALL {
+        let world = Setup::wire(wire).hooks(Deciding).start().await;
+        world.server.then(adding(&[1, 1])).then(adding(&[3])).then(Reply::say("ok"));
+        let run = world.prompt("go").await;
+        world.rested(run.id).await;
+        world.deny(run.id).await;
+        let run = world.ended(run.id).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}");
+        assert!(!world.kinds(run.id).await.contains(&"tool.started"), "{wire:?}: all were refused");
+        let denied = ("<the person you work for said no>".to_owned(), true);
+        assert_eq!(world.results(run.id).await[2], denied, "{wire:?}");
+        assert!(world.asked(2).to_string().contains("said no"), "{wire:?}");
+    }
 }
 
 const CAREFUL: &str = r#"

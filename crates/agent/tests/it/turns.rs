@@ -191,24 +191,26 @@ async fn what_breaks_off_is_set_aside_and_tried_again_from_the_last_message() {
 
 #[tokio::test]
 async fn a_bounded_number_of_tries_then_the_run_fails() {
-    let world = Setup::default().start().await;
-    for _ in 0..9 {
-        world.server.then(Reply::fail(Fault::Overloaded));
-    }
-    let run = world.prompt("hi").await;
-    let turning = async {
-        loop {
-            world.clock.advance(1_000);
-            if world.get(run.id).await.state.status().is_ended() {
-                return;
-            }
-            tokio::task::yield_now().await;
+    for wire in Wire::ALL {
+        let world = Setup::wire(wire).start().await;
+        for _ in 0..9 {
+            world.server.then(Reply::fail(Fault::Overloaded));
         }
-    };
-    soon(turning).await;
-    let run = world.get(run.id).await;
-    assert_eq!(run.state.error().unwrap().code, "model_overloaded");
-    assert_eq!((run.attempts, world.server.counts().asked), (3, 9));
+        let run = world.prompt("hi").await;
+        let turning = async {
+            loop {
+                world.clock.advance(1_000);
+                if world.get(run.id).await.state.status().is_ended() {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        soon(turning).await;
+        let run = world.get(run.id).await;
+        assert_eq!(run.state.error().unwrap().code, "model_overloaded");
+        assert_eq!((run.attempts, world.server.counts().asked), (3, 9));
+    }
 }
 
 #[tokio::test]
@@ -247,51 +249,55 @@ fn limited(limits: RunLimits, text: &str) -> RunRequest {
 
 #[tokio::test]
 async fn limits_are_checked_before_each_model_call() {
-    let endless = "tool add {\"a\":1,\"b\":1}\n".repeat(2) + "say hm\n";
-    let cases = [
-        (RunLimits { max_steps: Some(1), ..RunLimits::default() }, "1 model calls"),
-        (RunLimits { max_tokens: Some(10), ..RunLimits::default() }, "10 tokens"),
-        (RunLimits { max_cost: Some(Cost::from(0.00001)), ..RunLimits::default() }, "US dollars"),
-    ];
-    for (limits, named) in cases {
-        let world = Setup::default().start().await;
-        let run = world.send(limited(limits, &endless)).await;
-        let run = world.ended(run.id).await;
-        let error = run.state.error().unwrap().clone();
-        assert_eq!(error.code, "limit_reached");
-        assert!(error.message.contains(named), "{}", error.message);
-        assert_eq!(world.server.counts().asked, 1, "{named}");
-        // What was done before stays, and its calls are answered.
-        assert_eq!(world.results(run.id).await.len(), 2);
+    for wire in Wire::ALL {
+        let endless = "tool add {\"a\":1,\"b\":1}\n".repeat(2) + "say hm\n";
+        let cases = [
+            (RunLimits { max_steps: Some(1), ..RunLimits::default() }, "1 model calls"),
+            (RunLimits { max_tokens: Some(10), ..RunLimits::default() }, "10 tokens"),
+            (RunLimits { max_cost: Some(Cost::from(0.00001)), ..RunLimits::default() }, "US dollars"),
+        ];
+        for (limits, named) in cases {
+            let world = Setup::wire(wire).start().await;
+            let run = world.send(limited(limits, &endless)).await;
+            let run = world.ended(run.id).await;
+            let error = run.state.error().unwrap().clone();
+            assert_eq!(error.code, "limit_reached");
+            assert!(error.message.contains(named), "{}", error.message);
+            assert_eq!(world.server.counts().asked, 1, "{named}");
+            // What was done before stays, and its calls are answered.
+            assert_eq!(world.results(run.id).await.len(), 2);
+        }
+        let world = Setup::wire(wire).start().await;
+        let limits = RunLimits { max_time: Some(60_000), ..RunLimits::default() };
+        let gate = Gate::default();
+        world.server.then(Reply::tool("add", json!({"a": 1, "b": 2})).and(Act::Hold(gate.clone())));
+        let run = world.send(limited(limits, "x")).await;
+        soon(gate.reached()).await;
+        world.clock.advance(60_000);
+        gate.open();
+        assert_eq!(world.ended(run.id).await.state.error().unwrap().code, "limit_reached");
     }
-    let world = Setup::default().start().await;
-    let limits = RunLimits { max_time: Some(60_000), ..RunLimits::default() };
-    let gate = Gate::default();
-    world.server.then(Reply::tool("add", json!({"a": 1, "b": 2})).and(Act::Hold(gate.clone())));
-    let run = world.send(limited(limits, "x")).await;
-    soon(gate.reached()).await;
-    world.clock.advance(60_000);
-    gate.open();
-    assert_eq!(world.ended(run.id).await.state.error().unwrap().code, "limit_reached");
 }
 
 #[tokio::test]
 async fn at_a_limit_somebody_may_grant_as_much_again() {
-    let world = Setup::default().start().await;
-    let limits = RunLimits { max_steps: Some(1), ask: Some(true), ..RunLimits::default() };
-    let script = "tool add {\"a\":1,\"b\":1}\nsay one\ntool add {\"a\":2,\"b\":2}\nsay done";
-    let run = world.send(limited(limits, script)).await;
-    let waiting = world.rested(run.id).await;
-    assert_eq!(waiting.state.status(), RunStatus::WaitingApproval);
-    assert!(waiting.state.wait().unwrap().question.contains("limit of 1 model calls"));
-    world.allow(run.id).await;
-    world.reaches(run.id, |status| status == RunStatus::Running || status.is_ended()).await;
-    let waiting = world.rested(run.id).await;
-    assert!(waiting.state.wait().unwrap().question.contains("limit of 2 model calls"));
-    world.deny(run.id).await;
-    let run = world.ended(run.id).await;
-    assert_eq!(run.state.error().unwrap().code, "limit_reached");
-    assert_eq!(world.server.counts().asked, 2);
+    for wire in Wire::ALL {
+        let world = Setup::wire(wire).start().await;
+        let limits = RunLimits { max_steps: Some(1), ask: Some(true), ..RunLimits::default() };
+        let script = "tool add {\"a\":1,\"b\":1}\nsay one\ntool add {\"a\":2,\"b\":2}\nsay done";
+        let run = world.send(limited(limits, script)).await;
+        let waiting = world.rested(run.id).await;
+        assert_eq!(waiting.state.status(), RunStatus::WaitingApproval);
+        assert!(waiting.state.wait().unwrap().question.contains("limit of 1 model calls"));
+        world.allow(run.id).await;
+        world.reaches(run.id, |status| status == RunStatus::Running || status.is_ended()).await;
+        let waiting = world.rested(run.id).await;
+        assert!(waiting.state.wait().unwrap().question.contains("limit of 2 model calls"));
+        world.deny(run.id).await;
+        let run = world.ended(run.id).await;
+        assert_eq!(run.state.error().unwrap().code, "limit_reached");
+        assert_eq!(world.server.counts().asked, 2);
+    }
 }
 
 #[tokio::test]
@@ -370,24 +376,26 @@ impl Hooks for Continuing {
 
 #[tokio::test]
 async fn a_continued_run_has_several_turns_and_its_steps_are_counted_together() {
-    let heard = Arc::new(Mutex::new(vec![]));
-    let world =
-        Setup::default().hooks(Continuing { more: Mutex::new(2), heard: heard.clone() }).start().await;
-    let run = world.play("say first").await;
-    assert_eq!(run.state.status(), RunStatus::Succeeded);
-    assert_eq!(*heard.lock(), ["first\n", "turn 1\n", "turn 0\n"]);
-    let steps = world.steps(run.id).await;
-    assert_eq!(steps.iter().map(|step| step.no).collect::<Vec<_>>(), [1, 2, 3]);
-    assert_eq!(steps.iter().map(|step| step.prompt.messages).collect::<Vec<_>>(), [1, 3, 5]);
-    assert_eq!(run.usage.input_tokens, 30, "a run's usage is the sum of its steps'");
-    assert_eq!(steps[2].usage.input_tokens, 10, "a step's is its own");
+    for wire in Wire::ALL {
+        let heard = Arc::new(Mutex::new(vec![]));
+        let world =
+            Setup::wire(wire).hooks(Continuing { more: Mutex::new(2), heard: heard.clone() }).start().await;
+        let run = world.play("say first").await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded);
+        assert_eq!(*heard.lock(), ["first\n", "turn 1\n", "turn 0\n"]);
+        let steps = world.steps(run.id).await;
+        assert_eq!(steps.iter().map(|step| step.no).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(steps.iter().map(|step| step.prompt.messages).collect::<Vec<_>>(), [1, 3, 5]);
+        assert_eq!(run.usage.input_tokens, 30, "a run's usage is the sum of its steps'");
+        assert_eq!(steps[2].usage.input_tokens, 10, "a step's is its own");
 
-    let more = Continuing { more: Mutex::new(9), heard };
-    let world = Setup::default().hooks(more).start().await;
-    let limits = RunLimits { max_steps: Some(3), ..RunLimits::default() };
-    let run = world.send(limited(limits, "say first")).await;
-    assert_eq!(world.ended(run.id).await.state.error().unwrap().code, "limit_reached");
-    assert_eq!(world.server.counts().asked, 3);
+        let more = Continuing { more: Mutex::new(9), heard };
+        let world = Setup::wire(wire).hooks(more).start().await;
+        let limits = RunLimits { max_steps: Some(3), ..RunLimits::default() };
+        let run = world.send(limited(limits, "say first")).await;
+        assert_eq!(world.ended(run.id).await.state.error().unwrap().code, "limit_reached");
+        assert_eq!(world.server.counts().asked, 3);
+    }
 }
 
 #[tokio::test]

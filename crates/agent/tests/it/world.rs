@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mainspring_agent::hooks::Hooks;
 use mainspring_agent::tool::{ToolError, Toolbox, function};
-use mainspring_agent::{Definition, Definitions, Models, NativeAdapter};
+use mainspring_agent::{Definition, Definitions, Models, NativeAdapter, NativeCatalog};
 use mainspring_core::{
     Answer, Approval, Block, Body, Cursor, Event, Message, Run, RunId, RunStatus, Step, Time,
 };
@@ -119,6 +119,8 @@ impl Setup {
         let definitions = self.agents.iter().fold(Definitions::new(None), |all, text| {
             all.with(Definition::parse(text).expect("a definition"))
         });
+        let definitions = Arc::new(definitions);
+        let catalog = NativeCatalog::new(definitions.clone(), models.clone());
         let adapter = NativeAdapter::new(models, self.tools, definitions);
         let adapter = match self.hooks {
             Some(hooks) => hooks(adapter),
@@ -130,6 +132,7 @@ impl Setup {
             on_orphan: self.on_orphan,
             auto_title: self.titles,
             artifacts: self.artifacts,
+            agents: Arc::new(catalog),
             ..Options::default()
         };
         let ids = Ids::seeded(self.seed);
@@ -261,6 +264,19 @@ impl World {
 
     pub(crate) async fn steps(&self, run: RunId) -> Vec<Step> {
         self.kernel.run_steps(&self.me, run).await.expect("steps")
+    }
+
+    /// The same, of the session's file, imported elsewhere.
+    pub(crate) async fn steps_elsewhere(&self, run: &Run) -> Vec<Step> {
+        let there = Setup::wire(Wire::Anthropic).start().await;
+        let mut export =
+            self.kernel.session_export(&self.me, &SessionRef::Id(run.session)).await.expect("a file");
+        let mut import = there.kernel.session_import(&there.me).expect("an import");
+        while let Some(lines) = export.next().await.expect("lines") {
+            import.push(lines.as_bytes()).await.expect("taken in");
+        }
+        import.finish().await.expect("a session");
+        there.steps(run.id).await
     }
 
     /// The messages that the run wrote, first to last.

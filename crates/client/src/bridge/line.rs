@@ -335,7 +335,7 @@ mod tests {
             (session.clone(), run, Some(attempt))
         );
         assert_eq!(result.adapter_session_id.as_deref(), Some("native-7"));
-        assert_eq!((result.usage.input_tokens, result.usage.cost.usd()), (100, 0.12));
+        assert_eq!((result.usage.input_tokens, result.usage.cost.usd()), (100, Some(0.12)));
         // Version 1 knew one id: the adapter's own, where it has one.
         assert_eq!(result.legacy_session_id(), "native-7");
         let own = QueryResult { adapter_session_id: None, ..result };

@@ -143,7 +143,7 @@ impl std::fmt::Display for Limit {
         match self {
             Self::Steps(steps) => write!(f, "{steps} model calls"),
             Self::Tokens(tokens) => write!(f, "{tokens} tokens"),
-            Self::Cost(cost) => write!(f, "{} US dollars", cost.usd()),
+            Self::Cost(cost) => write!(f, "{} US dollars", cost.usd().unwrap_or_default()),
             Self::Time(millis) => write!(f, "{} seconds", millis / 1000),
         }
     }

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 /// Every problem of this edge: its status and its code. What is answered and what the document says both come from
 /// here. What the kernel says has the status of its code's first line.
-pub(super) const PROBLEMS: &[(StatusCode, &str)] = &[
+pub(crate) const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::BAD_REQUEST, "invalid_request"),
     (StatusCode::BAD_REQUEST, "adapter_not_registered"),
     (StatusCode::BAD_REQUEST, "adapter_incompatible"),
@@ -51,6 +51,7 @@ pub(super) const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::TOO_MANY_REQUESTS, "overloaded"),
     (StatusCode::TOO_MANY_REQUESTS, "too_many_streams"),
     (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
+    (StatusCode::BAD_GATEWAY, "login_failed"),
     (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
     (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),

@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_core::{
-    Answer, Attempt, Block, Mode, Place, Policy, Position, RequestName, Run, RunOptions, RunStatus, Step,
-    WaitId,
+    Answer, Attempt, Block, Grant, Mode, Place, Policy, Position, RequestName, Run, RunOptions, RunStatus,
+    Step, WaitId,
 };
 use mainspring_kernel::kernel::{Accepted, Caller, CancelOutcome, RunQuery, RunRequest};
 use serde::{Deserialize, Serialize};
@@ -295,6 +295,20 @@ pub(super) async fn run_attempts(
     NamedRun(run): NamedRun,
 ) -> Result<Json<Page<Attempt>>, Problem> {
     let items = http.kernel.run_attempts(&caller, run).await?;
+    Ok(Json(Page { items, next: None }))
+}
+
+/// What a run may do as far as it was decided beforehand, the oldest decision first
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/grants", params(NamedRun),
+    responses((status = 200, description = "All of them", body = Page<Grant>)),
+)]
+pub(super) async fn run_grants(
+    State(http): State<Http>,
+    Known(caller): Known,
+    NamedRun(run): NamedRun,
+) -> Result<Json<Page<Grant>>, Problem> {
+    let items = http.kernel.run_grants(&caller, run).await?;
     Ok(Json(Page { items, next: None }))
 }
 

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use mainspring_client::{Accepted, Client, Error, Events, Item, Snapshot, Thought};
-use mainspring_core::{BindingId, Body, Event, Live, MessageId, Position, Run, RunId, SessionId};
+use mainspring_core::{BindingId, Body, Event, EventId, Live, MessageId, Position, Run, RunId, SessionId};
 use parking_lot::Mutex;
 
+use super::link::Link;
 use super::live::Query;
 use super::say::{Say, line};
 use super::tell::{End, Teller, Told, spoken};
@@ -97,21 +98,21 @@ async fn recall(shared: &Shared, query: &Query, run: &Run, end: &End) {
     if let Some(binding) = attempts.last().and_then(|attempt| attempt.binding) {
         bind(shared, query, run.session, binding).await;
     }
-    let text = match said(shared, &query.owner, run).await {
+    let text = match said(&shared.link, &query.owner, run).await {
         Ok(text) => text,
         Err(error) => return fail(shared, query, &told(&error)).await,
     };
-    finish(shared, query, end.line(query, &text, None)).await;
+    end_with(shared, query, end, &text, None).await;
 }
 
 /// Everything the agent said in a run that has ended.
-pub(super) async fn said(shared: &Shared, owner: &str, run: &Run) -> Result<String, Error> {
+pub(crate) async fn said(link: &Link, owner: &str, run: &Run) -> Result<String, Error> {
     let id = run.id;
     let mut text = String::new();
     let mut after = Position::START;
     loop {
         let ask = |client: Client| async move { client.run_history(id, after, None).await };
-        match shared.link.ask(owner, ask).await {
+        match link.ask(owner, ask).await {
             Ok(page) => {
                 text.extend(page.items.iter().filter_map(|event| spoken(&event.body)));
                 match page.next.and_then(|next| next.parse().ok()) {
@@ -130,7 +131,15 @@ pub(super) async fn said(shared: &Shared, owner: &str, run: &Run) -> Result<Stri
         let session = &session;
         async move { client.session_message(session, message).await }
     };
-    Ok(shared.link.ask(owner, ask).await?.message.text())
+    Ok(link.ask(owner, ask).await?.message.text())
+}
+
+/// Says how a query ended; if its agent wants the user to authenticate, which ways there are to.
+async fn end_with(shared: &Shared, query: &Query, end: &End, text: &str, event: Option<EventId>) {
+    if end.wants_login() {
+        super::login::demand(shared, query).await;
+    }
+    finish(shared, query, end.line(query, text, event)).await;
 }
 
 /// Says the line that ends a query, after the answer to every wish to stop it.
@@ -290,7 +299,7 @@ impl Reader {
                 false => Ok(teller.text().to_owned()),
             };
             match text {
-                Ok(text) => finish(&self.shared, &query, end.line(&query, &text, Some(event.id))).await,
+                Ok(text) => end_with(&self.shared, &query, &end, &text, Some(event.id)).await,
                 Err(error) => fail(&self.shared, &query, &told(&error)).await,
             }
         }
@@ -300,7 +309,7 @@ impl Reader {
     async fn whole(&self, run: RunId) -> Result<String, Error> {
         let ask = |client: Client| async move { client.run_get(run).await };
         let run = self.shared.link.ask(&self.owner, ask).await?;
-        said(&self.shared, &self.owner, &run).await
+        said(&self.shared.link, &self.owner, &run).await
     }
 
     async fn thought(&mut self, thought: &Thought) {

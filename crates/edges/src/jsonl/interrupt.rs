@@ -7,7 +7,7 @@ use mainspring_core::{RunId, SessionId};
 
 use super::line::{Envelope, Interrupt, Version};
 use super::live::Query;
-use super::say::{Names, Say};
+use super::say::{Code, Names, Say};
 use super::{CLIENT, Shared, told};
 
 /// What is to be stopped.
@@ -124,7 +124,7 @@ async fn acknowledge(shared: &Shared, mut names: Names, outcome: Result<Cancella
                 accepted: false,
                 dispatch_attempted: false,
                 adapter_acknowledged: false,
-                code: Some(&code),
+                code: Some(Code::of(&code)),
                 message: Some(&message),
             };
             shared.say(&ack, &names).await;

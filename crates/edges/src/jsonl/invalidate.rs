@@ -23,13 +23,7 @@ pub(super) fn hear(shared: &Arc<Shared>, envelope: Envelope, line: InvalidateSes
             tracing::warn!(key = line.session_key, code, message, "a session was not invalidated");
             // A host of version 1 would take it for the end of its query.
             if envelope.version == Version::V2 {
-                let names = Names {
-                    protocol_version: Some(2),
-                    request_id: envelope.request,
-                    client_id: envelope.client,
-                    ..Names::default()
-                };
-                shared.say(&Say::error(&code, &message), &names).await;
+                shared.say(&Say::error(&code, &message), &Names::from(&envelope)).await;
             }
         }
     });

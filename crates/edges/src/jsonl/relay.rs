@@ -23,10 +23,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Shared;
-use super::control;
 use super::line::{Envelope, ToolResult};
 use super::live::Query;
-use super::say::{Names, Say};
+use super::say::{Code, Names, Say};
+use crate::control::{self, Reach};
 
 /// Bytes of what a tool answers.
 const RESULT: usize = 16 << 20;
@@ -168,7 +168,7 @@ async fn send(answers: &mpsc::Sender<Vec<u8>>, call_id: &str, result: String) {
 
 /// What a call is answered with, whatever happens.
 fn failed(code: &str, message: impl Into<String>) -> String {
-    json!({"ok": false, "error": {"code": code, "message": message.into()}}).to_string()
+    control::refused(code, &message.into()).to_string()
 }
 
 async fn run(shared: &Arc<Shared>, call: Call) -> String {
@@ -182,7 +182,15 @@ async fn run(shared: &Arc<Shared>, call: Call) -> String {
                 None => shared.calls.owner(&shared.options.owner),
             };
             let session = query.as_ref().and_then(|query| query.known().session);
-            return control::call(shared, &owner, session, &call.name, call.input.clone()).await;
+            let tools = Reach {
+                link: &shared.link,
+                owner: &owner,
+                session,
+                aliases: &shared.options.aliases,
+                ids: &shared.ids,
+                run_of: &|attempt| shared.attempts.run_of(attempt),
+            };
+            return control::call(&tools, &call.name, call.input.clone()).await.0;
         }
         ask_host(shared, &call, query.as_deref()).await
     };
@@ -285,7 +293,7 @@ pub(super) async fn answer(shared: &Shared, envelope: &Envelope, line: ToolResul
         "an answer came for a call that waits no more"
     );
     let message = "no tool call of this name waits: it has its answer, its time was up, or there was none";
-    let error = Say::Error { message, code: "not_found", call_id: Some(&line.call_id) };
+    let error = Say::Error { message, code: Code::of("not_found"), call_id: Some(&line.call_id) };
     shared.say(&error, &Names::default()).await;
 }
 

@@ -2,11 +2,12 @@
 //!
 //! Lines of version 2 that belong to a query carry its [`Names`]; those of version 1 carry none.
 
-use mainspring_core::{AttemptId, EventId, RunId, RunStatus, SessionId, Usage};
+use mainspring_core::{AttemptId, AuthMethod, EventId, RunId, RunStatus, SessionId, Usage};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::line::Echo;
+use super::code::told;
+use super::line::{Echo, Envelope, Version};
 
 /// One thing to say.
 #[derive(Debug, Serialize)]
@@ -43,7 +44,8 @@ pub(super) enum Say<'a> {
     /// The end of a query that failed, or a line that makes no sense.
     Error {
         message: &'a str,
-        code: &'a str,
+        #[serde(flatten)]
+        code: Code<'a>,
         #[serde(skip_serializing_if = "Option::is_none")]
         call_id: Option<&'a str>,
     },
@@ -52,14 +54,13 @@ pub(super) enum Say<'a> {
         accepted: bool,
         dispatch_attempted: bool,
         adapter_acknowledged: bool,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        code: Option<&'a str>,
+        #[serde(flatten)]
+        code: Option<Code<'a>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         message: Option<&'a str>,
     },
     /// The agent wants the user to authenticate.
-    #[serde(rename_all = "camelCase")]
-    AuthRequired { methods: &'a [Value] },
+    AuthRequired { methods: &'a [AuthMethod] },
     /// The user has.
     AuthSuccess {},
 }
@@ -67,7 +68,23 @@ pub(super) enum Say<'a> {
 impl<'a> Say<'a> {
     /// A line that makes no sense, or a query that failed.
     pub(super) fn error(code: &'a str, message: &'a str) -> Self {
-        Self::Error { message, code, call_id: None }
+        Self::Error { message, code: Code::of(code), call_id: None }
+    }
+}
+
+/// What went wrong, in the protocol's words, and in ours where these say more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Code<'a> {
+    code: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+impl<'a> Code<'a> {
+    /// What a host is told of one of our codes.
+    pub(crate) fn of(ours: &'a str) -> Self {
+        let (code, reason) = told(ours);
+        Self { code, reason }
     }
 }
 
@@ -100,6 +117,21 @@ pub(super) struct Names {
     pub(super) event_id: Option<EventId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) adapter_session_id: Option<String>,
+}
+
+impl From<&Envelope> for Names {
+    /// What the answer to a line that is no query carries: in version 1 nothing.
+    fn from(envelope: &Envelope) -> Self {
+        match envelope.version {
+            Version::V1 => Self::default(),
+            Version::V2 => Self {
+                protocol_version: Some(2),
+                request_id: envelope.request.clone(),
+                client_id: envelope.client.clone(),
+                ..Self::default()
+            },
+        }
+    }
 }
 
 impl From<Echo> for Names {

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainspring_core::{
-    BindingId, Block, Body, Event, Failure, Message, MessageId, MessageStatus, Role, Run, RunStatus, Usage,
+    BindingId, Block, Body, Cost, Event, Failure, Message, MessageId, MessageStatus, Role, Run, RunStatus,
+    Usage,
 };
 use serde_json::Value;
 
 use super::line::Version;
 use super::live::Query;
-use super::say::{Activity, Names, Say, line};
+use super::say::{Activity, Say, line};
 
 /// Tells one query what happens.
 pub(super) struct Teller {
@@ -65,6 +66,17 @@ impl End {
         Some(Self { status, error: error.cloned(), usage: close.usage })
     }
 
+    /// What was used, in numbers: the protocol has no word for a cost that nobody knows.
+    fn shown_usage(&self) -> Usage {
+        let cost = if self.usage.cost.is_known() { self.usage.cost } else { Cost::default() };
+        Usage { cost, ..self.usage }
+    }
+
+    /// True when the agent wants the user to authenticate first.
+    pub(super) fn wants_login(&self) -> bool {
+        self.error.as_ref().is_some_and(|error| error.code == "authentication")
+    }
+
     /// The line that ends the query.
     pub(super) fn line(&self, query: &Query, text: &str, event: Option<mainspring_core::EventId>) -> Vec<u8> {
         let names = query.names(event);
@@ -83,7 +95,7 @@ impl End {
             session_id,
             adapter_session_id: native,
             terminal_status: self.status,
-            usage: self.usage,
+            usage: self.shown_usage(),
         };
         line(&result, &names)
     }
@@ -158,12 +170,8 @@ impl Teller {
             }
             body => {
                 told.end = End::by(body);
-                if let Some(end) = &told.end {
+                if told.end.is_some() {
                     query.learn(|known| known.running = false);
-                    if end.error.as_ref().is_some_and(|error| error.code == "authentication") {
-                        // Which ways there are is part of the error's message; it is no host's to choose among them here.
-                        told.lines.push(line(&Say::AuthRequired { methods: &[] }, &Names::default()));
-                    }
                 }
             }
         }
@@ -219,7 +227,7 @@ fn shown(content: &[Block]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mainspring_core::{AttemptId, Close, Cursor, EventId, RunId, SessionId, Time, ToolOutcome};
+    use mainspring_core::{AttemptId, Cursor, EventId, RunId, SessionId, Time, ToolOutcome};
     use serde_json::json;
 
     use super::*;
@@ -269,12 +277,5 @@ mod tests {
             Body::ToolFailed { tool_use_id: tool_use_id.clone(), name, outcome: ToolOutcome::Failed, error };
         let lines = told(vec![started, failed]);
         assert_eq!((&lines[1]["status"], &lines[2]["output"]), (&json!("failed"), &json!("no such file")));
-    }
-
-    #[test]
-    fn who_must_authenticate_is_told_so_before_the_end() {
-        let error = Failure::new("authentication", "the agent wants authentication (login)");
-        let lines = told(vec![Body::RunFailed { error, close: Close::default() }]);
-        assert_eq!(lines, [json!({"type": "auth_required", "methods": []})]);
     }
 }

@@ -14,7 +14,7 @@ use mainspring_core::{
 
 use super::{Actor, Draft, before};
 use crate::error::Error;
-use crate::kernel::{Adopted, Shared};
+use crate::kernel::{Adopted, Shared, instructions_hash};
 use crate::store::{Row, StoreError};
 
 /// How many bindings of a session are looked at, the newest first.
@@ -168,7 +168,7 @@ impl Draft {
             boot,
             at: bound.at,
             cwd: run.options.cwd.clone(),
-            system_prompt_hash: hash(run.options.system_prompt.as_deref()),
+            system_prompt_hash: instructions_hash(run.options.system_prompt.as_deref()),
         };
         // That it was resumed is recorded once the runtime has.
         if let Ok(body @ Body::BindingStale { .. }) = decide(binding, resume) {
@@ -196,7 +196,7 @@ impl Draft {
             boot,
             stands_at: prompt_of(run),
             cwd: run.options.cwd.clone(),
-            system_prompt_hash: hash(run.options.system_prompt.as_deref()),
+            system_prompt_hash: instructions_hash(run.options.system_prompt.as_deref()),
             reconstructed,
             created_at: self.at,
             updated_at: self.at,
@@ -256,7 +256,7 @@ impl Draft {
             boot,
             stands_at: session.tip_message,
             cwd: adopted.cwd.or_else(|| session.cwd.clone()),
-            system_prompt_hash: hash(
+            system_prompt_hash: instructions_hash(
                 adopted.system_prompt.as_ref().or(session.system_prompt.as_ref()).map(String::as_str),
             ),
             reconstructed: false,
@@ -322,9 +322,4 @@ fn prompt_of(run: &Run) -> Option<MessageId> {
         Place::Regenerate { message_id } => Some(message_id),
         _ => None,
     })
-}
-
-/// What a system prompt is compared by.
-pub(crate) fn hash(system_prompt: Option<&str>) -> Option<String> {
-    system_prompt.map(|text| blake3::hash(text.as_bytes()).to_hex().to_string())
 }

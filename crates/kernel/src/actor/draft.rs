@@ -43,6 +43,8 @@ pub(crate) struct Hot {
     pub(crate) merged: Vec<Run>,
     /// True when a step may hold what only its run may know.
     pub(crate) keeps_private: bool,
+    /// What the active run has used since its last answer: its next one says so.
+    pub(crate) turn_usage: Usage,
 }
 
 pub(crate) struct Draft {
@@ -287,13 +289,28 @@ impl Draft {
     }
 
     /// Writes a message of the agent: what was streamed, then `blocks`.
-    pub(crate) fn write_assistant(&mut self, blocks: Vec<Block>, usage: Option<Usage>) {
+    pub(crate) fn write_assistant(&mut self, blocks: Vec<Block>) {
         let mut texts = std::mem::take(&mut self.text);
         let last = texts.pop().unwrap_or_else(|| self.no_text());
         for earlier in texts {
             self.write_text(earlier, vec![], MessageStatus::Completed, None);
         }
+        // A call of a tool is the middle of a turn: what it used is told with the answer that ends it.
+        let calls = blocks.iter().any(|block| matches!(block, Block::ToolUse { .. }));
+        let usage = if calls { None } else { self.turn_used() };
         self.write_text(last, blocks, MessageStatus::Completed, usage);
+    }
+
+    /// Tokens and cost were spent.
+    pub(crate) fn spend(&mut self, usage: Usage) {
+        self.hot.turn_usage += usage;
+        self.emit(Body::UsageUpdated { usage });
+    }
+
+    /// What the turn that ends here has used.
+    fn turn_used(&mut self) -> Option<Usage> {
+        let used = std::mem::take(&mut self.hot.turn_usage);
+        (!used.is_zero()).then_some(used)
     }
 
     /// Writes a message of the tools.
@@ -442,8 +459,10 @@ impl Draft {
             let error = error.filter(|_| no + 1 == last);
             let blocks =
                 error.map(|error| Block::Error { code: error.code.clone(), message: error.message.clone() });
-            self.write_text(text, blocks.into_iter().collect(), status, None);
+            let usage = if no + 1 == last { self.turn_used() } else { None };
+            self.write_text(text, blocks.into_iter().collect(), status, usage);
         }
+        self.hot.turn_usage = Usage::default();
         self.state_settle();
         let Some(run) = &self.run else {
             return Close::default();

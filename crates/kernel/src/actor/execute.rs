@@ -307,7 +307,7 @@ impl Actor {
             }
         }
         if !usage.is_zero() {
-            draft.emit(Body::UsageUpdated { usage });
+            draft.spend(usage);
         }
         let killed = matches!(
             outcome,
@@ -372,7 +372,8 @@ pub(super) fn apply(draft: &mut Draft, node: NodeId, by: AttemptId, record: Reco
         Record::Granted(grant) => draft.row(Row::Grant(grant)),
         Record::Decided { question, decision, grant } => draft.decided(question, decision, grant),
         Record::Message { blocks, usage } => {
-            draft.write_assistant(blocks, usage);
+            draft.hot.turn_usage += usage.unwrap_or_default();
+            draft.write_assistant(blocks);
             if let Some(usage) = usage {
                 draft.emit(Body::UsageUpdated { usage });
             }
@@ -400,7 +401,7 @@ pub(super) fn apply(draft: &mut Draft, node: NodeId, by: AttemptId, record: Reco
                 draft.session_command(session::Command::Title { title, source: TitleSource::Agent })?;
             }
         }
-        Record::Usage(usage) => draft.emit(Body::UsageUpdated { usage }),
+        Record::Usage(usage) => draft.spend(usage),
     }
     Ok(())
 }

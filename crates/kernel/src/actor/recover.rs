@@ -22,6 +22,13 @@ impl Actor {
             self.hot.unanswered = last.map(|message| message.unanswered()).unwrap_or_default();
             self.hot.last_role = last.map(|message| message.role);
         }
+        if !run.usage.is_zero() {
+            let steps = self.shared.store.steps(run.id).await?;
+            self.hot.turn_usage = steps.iter().fold(Usage::default(), |used, step| match step.ends_turn() {
+                true => Usage::default(),
+                false => used + step.usage,
+            });
+        }
         let prompt = self.prompt_of(&run).await?;
         if attempt.binding.is_some() {
             self.hot.binding = self.binding_latest(&run.adapter).await?;

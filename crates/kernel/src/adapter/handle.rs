@@ -4,20 +4,21 @@ use std::sync::Arc;
 
 use mainspring_core::{
     AgentDefinition, AgentName, Answer, Approval, Artifact, ArtifactId, AttemptId, Binding, BindingStatus,
-    Block, Expect, Fidelity, GrantId, Message, Point, StateEntry, StateOutcome, StateScope, Step, Time,
-    Usage,
+    Block, Expect, Fidelity, GrantId, Message, Point, RunId, StateEntry, StateOutcome, StateScope, Step,
+    Time, Usage,
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Answered, Ask, Assignment, Context, EarlierCalls, HandleError, Record};
-use crate::actor::{BINDINGS, Command, Data, StateWrite, hash};
+use crate::actor::{BINDINGS, Command, Data, StateWrite};
 use crate::blobs::BlobReader;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::ids::Ids;
+use crate::kernel::instructions_hash;
 use crate::kernel::{NewArtifact, Shared};
 use crate::store::{ArtifactPage, SessionRef, StateAt, Store};
 
@@ -184,7 +185,7 @@ impl AttemptHandle {
         if last.id != prompt.id {
             return Ok(None);
         }
-        let instructions = hash(run.options.system_prompt.as_deref());
+        let instructions = instructions_hash(run.options.system_prompt.as_deref());
         let stands_there = |binding: &Binding| {
             binding.stands_at == Some(above.id)
                 && binding.native.is_some()
@@ -217,7 +218,7 @@ impl AttemptHandle {
     }
 
     /// An id for a grant of this attempt.
-    pub(crate) fn new_grant(&self) -> GrantId {
+    pub fn new_grant(&self) -> GrantId {
         self.parts.ids.grant()
     }
 
@@ -352,7 +353,12 @@ impl AttemptHandle {
 
     /// The model calls of the run so far, of all its attempts.
     pub async fn steps(&self) -> Result<Vec<Step>, HandleError> {
-        Ok(self.parts.store.steps(self.assignment.run.id).await.map_err(Error::from)?)
+        self.steps_of(self.assignment.run.id).await
+    }
+
+    /// The model calls of a run whose messages are on the path.
+    pub async fn steps_of(&self, run: RunId) -> Result<Vec<Step>, HandleError> {
+        Ok(self.parts.store.steps(run).await.map_err(Error::from)?)
     }
 
     /// What the events of the run say of its tool calls, for an attempt that takes them up from an earlier one.

@@ -132,3 +132,8 @@ impl Kernel {
         Err(Error::Unsupported { adapter: adapter.to_owned(), what: "tie a session to one of its own" })
     }
 }
+
+/// What the instructions of native sessions are compared by.
+pub fn instructions_hash(system_prompt: Option<&str>) -> Option<String> {
+    system_prompt.map(|text| blake3::hash(text.as_bytes()).to_hex().to_string())
+}

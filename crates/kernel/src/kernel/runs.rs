@@ -3,7 +3,7 @@
 use mainspring_core::limits::check_text;
 use mainspring_core::tool::check_client_tools;
 use mainspring_core::{
-    Attempt, Block, Cursor, Event, Mode, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
+    Attempt, Block, Cursor, Event, Grant, Mode, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
     SessionId, Step,
 };
 use serde::Serialize;
@@ -102,7 +102,7 @@ impl Kernel {
         let mut found = None;
         if let (Some(client), Some(name)) = (client_id, request_id) {
             let run = store.run_by_request(&caller.owner, client, name).await?;
-            found = run.map(|run| (run.fingerprint == fingerprint, run, format!("the request {name:?}")));
+            found = run.map(|run| (run.is_asked_by(fingerprint), run, format!("the request {name:?}")));
         }
         if let (None, Some(key)) = (&found, idempotency_key)
             && let Some(earlier) = store.request_get(&caller.owner, "run_create", key).await?
@@ -153,6 +153,12 @@ impl Kernel {
     pub async fn run_attempts(&self, caller: &Caller, run: RunId) -> Result<Vec<Attempt>, Error> {
         self.run_get(caller, run).await?;
         Ok(self.shared.store.attempts(run).await?)
+    }
+
+    /// What a run may do, as far as it was decided beforehand: its grants, the oldest first.
+    pub async fn run_grants(&self, caller: &Caller, run: RunId) -> Result<Vec<Grant>, Error> {
+        let run = self.run_get(caller, run).await?;
+        Ok(self.shared.store.grants(run.session, run.id).await?)
     }
 
     /// The model calls of a run, the first first: what each was shown, made and used.

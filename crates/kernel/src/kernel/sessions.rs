@@ -143,6 +143,18 @@ impl Kernel {
             Some(SessionStatus::Archived) => commands.push(session::Command::Archive),
             Some(status) => return Err(Error::Invalid(format!("a session cannot be set to {status}"))),
         }
+        let options = RunOptions {
+            model: patch.model.flatten(),
+            model_profile: patch.model_profile.flatten(),
+            model_options: patch.model_options.flatten(),
+            ..RunOptions::default()
+        };
+        if options != RunOptions::default() {
+            let known = self.session_get(caller, by).await?;
+            caller.check_changes(&known)?;
+            let runtime = &self.shared.options.agents;
+            runtime.check_options(&known.adapter, &options).map_err(Error::Invalid)?;
+        }
         self.session_change(caller, by, commands, patch.version).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{AccessRole, AgentDefinition, AgentName, ModelList};
+use mainspring_core::{AccessRole, AgentDefinition, AgentName, ModelList, RunOptions};
 use mainspring_kernel::agents::Catalog;
 use mainspring_kernel::kernel::{AgentQuery, AgentScope, Caller};
 use mainspring_kernel::{Error, Options};
@@ -28,6 +28,10 @@ impl Catalog for Runtime {
 
     fn models(&self) -> ModelList {
         ModelList::default()
+    }
+
+    fn check_options(&self, _adapter: &str, _options: &RunOptions) -> Result<(), String> {
+        Ok(())
     }
 }
 

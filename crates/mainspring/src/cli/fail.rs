@@ -67,6 +67,7 @@ impl From<Error> for Fail {
             Error::TooMany { .. } | Error::AgentTaken { .. } => Exit::Refused,
             Error::NotLatest(_) | Error::Expired { .. } | Error::Refused(_) => Exit::Refused,
             Error::Forbidden(_) | Error::Changed { .. } => Exit::Refused,
+            Error::LoginFailed { .. } => Exit::Refused,
             Error::Overloaded { .. } | Error::ShuttingDown | Error::Unavailable(_) | Error::Corrupt(_) => {
                 Exit::NotNow
             }
@@ -137,7 +138,7 @@ impl From<std::io::Error> for Fail {
 }
 
 /// An error and its sources, each once.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -238,7 +238,7 @@ fn left(budget: &Budget) -> String {
     let parts = [
         steps.map(|(max, left)| format!("{left} of {max} model calls left")),
         tokens.map(|(max, left)| format!("{left} of {max} tokens left")),
-        cost.map(|(max, left)| format!("${:.6} of ${:.6} left", left.usd(), max.usd())),
+        cost.map(|(max, left)| format!("{left} of {max} left")),
         budget.ends_at.map(|end| format!("until {}", moment(end))),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -251,10 +251,12 @@ async fn show(context: &Context<'_>, home: &mut Home<'_>, run: RunId) -> Result<
     let output = context.output;
     let run = home.ask(async |client| client.run_get(run).await).await?;
     let attempts = home.ask(async |client| client.run_attempts(run.id).await).await?;
+    let grants = home.ask(async |client| client.run_grants(run.id).await).await?;
     let artifacts = home.ask(async |client| client.run_artifacts(run.id, Some(ARTIFACTS)).await).await?.items;
     if output.json {
         let mut json = serde_json::to_value(&run).unwrap_or_default();
         json["attemptList"] = json!(attempts);
+        json["grantList"] = json!(grants);
         json["artifactList"] = json!(artifacts);
         return Ok(output.object(&json)?);
     }
@@ -279,14 +281,17 @@ async fn show(context: &Context<'_>, home: &mut Home<'_>, run: RunId) -> Result<
     if !run.usage.is_zero() {
         let usage = &run.usage;
         output.line(format_args!(
-            "usage     {} in, {} out, ${:.6}",
-            usage.input_tokens,
-            usage.output_tokens,
-            usage.cost.usd()
+            "usage     {} in, {} out, {}",
+            usage.input_tokens, usage.output_tokens, usage.cost
         ))?;
     }
     if let Some(budget) = &run.budget {
         output.line(format_args!("budget    {}", left(budget)))?;
+    }
+    for grant in grants {
+        let (effect, of) =
+            (grant.effect, [grant.capability, grant.operation, grant.resource_pattern].join(" "));
+        output.line(format_args!("grant     {effect} {of} ({}) {DIM}{}{DIM:#}", grant.source, grant.id))?;
     }
     for attempt in attempts {
         let error =

@@ -42,7 +42,8 @@ pub(super) struct Stdio {
     alias: Vec<(String, String)>,
 }
 
-fn alias(text: &str) -> Result<(String, String), String> {
+/// Reads NAME=ADAPTER.
+pub(super) fn alias(text: &str) -> Result<(String, String), String> {
     let (name, adapter) = text.split_once('=').ok_or("expected NAME=ADAPTER, for example acp=claude")?;
     Ok((name.to_owned(), adapter.to_owned()))
 }
@@ -52,7 +53,8 @@ impl Stdio {
         let served = self.serve(context).await;
         if let Err(fail) = &served {
             // The host reads this and nothing else.
-            let line = json!({"type": "error", "message": fail.message, "code": fail.code});
+            let (code, reason) = jsonl::told_code(&fail.code);
+            let line = json!({"type": "error", "message": fail.message, "code": code, "reason": reason});
             let _ = writeln!(std::io::stdout(), "{line}");
         }
         served.map(|()| Exit::Done)
@@ -95,7 +97,7 @@ impl Stdio {
         jsonl::Options {
             owner,
             adapter: self.adapter.clone().unwrap_or_else(|| config.adapter.clone()),
-            aliases: self.aliases(config),
+            aliases: aliases(config, &self.alias),
             model: self.model.clone(),
             cwd: home.to_string_lossy().into_owned(),
             relay,
@@ -105,21 +107,19 @@ impl Stdio {
     }
 }
 
-impl Stdio {
-    /// What hosts call adapters: by the kind of runtime they drive, unless one is configured under that name, and as it was
-    /// given.
-    fn aliases(&self, config: &Config) -> HashMap<String, String> {
-        let of_kind = |kind: &str| {
-            let fits = |name: &&String| config.adapters[*name].kind.is_some_and(|of| of.word() == kind);
-            // Of several, the one that queries take that name none.
-            Some(&config.adapter)
-                .filter(|name| config.adapters.contains_key(*name) && fits(name))
-                .or_else(|| config.adapters.keys().find(fits))
-        };
-        let known = KINDS.iter().filter(|(alias, _)| !config.adapters.contains_key(*alias));
-        let by_kind = known.filter_map(|(alias, kind)| Some(((*alias).to_owned(), of_kind(kind)?.clone())));
-        by_kind.chain(self.alias.iter().cloned()).collect()
-    }
+/// What hosts call adapters: by the kind of runtime they drive, unless one is configured under that name, and as it was
+/// given.
+pub(super) fn aliases(config: &Config, given: &[(String, String)]) -> HashMap<String, String> {
+    let of_kind = |kind: &str| {
+        let fits = |name: &&String| config.adapters[*name].kind.is_some_and(|of| of.word() == kind);
+        // Of several, the one that queries take that name none.
+        Some(&config.adapter)
+            .filter(|name| config.adapters.contains_key(*name) && fits(name))
+            .or_else(|| config.adapters.keys().find(fits))
+    };
+    let known = KINDS.iter().filter(|(alias, _)| !config.adapters.contains_key(*alias));
+    let by_kind = known.filter_map(|(alias, kind)| Some(((*alias).to_owned(), of_kind(kind)?.clone())));
+    by_kind.chain(given.iter().cloned()).collect()
 }
 
 /// Answers the host until it leaves, and what it has asked as far as it wants that.
@@ -158,7 +158,11 @@ async fn converse(
 }
 
 /// What `future` gives; meanwhile, whenever the server that has the sessions leaves, finds them again.
-async fn at<T>(home: &mut Home<'_>, keeper: &mut Keeper, future: impl Future<Output = T>) -> Result<T, Fail> {
+pub(super) async fn at<T>(
+    home: &mut Home<'_>,
+    keeper: &mut Keeper,
+    future: impl Future<Output = T>,
+) -> Result<T, Fail> {
     tokio::pin!(future);
     loop {
         tokio::select! {

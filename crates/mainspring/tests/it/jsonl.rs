@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::cli::command;
 
 pub(crate) mod acp;
+mod codes;
 mod docs;
 mod faults;
 mod golden;
@@ -148,7 +149,7 @@ impl Host {
     }
 
     /// Kills it, as `kill -9` does.
-    fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::print_stderr, reason = "a seed must be seen to be played again")]
 
+mod acceptance;
 mod access;
 mod acp;
 mod agents;
@@ -14,6 +15,7 @@ mod docs;
 mod guard;
 mod guests;
 mod http;
+mod import;
 mod jsonl;
 mod kill;
 mod limits;

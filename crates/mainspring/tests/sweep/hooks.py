@@ -165,6 +165,8 @@ def before_call(context, case, kwargs):
         parameters["session"] = BOUND[choice % len(BOUND)]
     if "adapter" in parameters:
         parameters["adapter"] = "agent"
+    if operation == "login_create":
+        case.body = {"methodId": "token"}
     if operation == "binding_adopt":
         parameters["session"] = SESSIONS[choice % len(SESSIONS)]
         case.body = {"adapter": "agent", "adapterNativeSessionId": f"old-{choice}"}

@@ -17,6 +17,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (10, include_str!("../../migrations/0010_digests.sql")),
     (11, include_str!("../../migrations/0011_budgets.sql")),
     (12, include_str!("../../migrations/0012_agents.sql")),
+    (16, include_str!("../../migrations/0016_unknown_costs.sql")),
 ];
 
 /// The version this program writes.

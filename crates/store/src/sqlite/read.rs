@@ -18,6 +18,7 @@ pub(super) mod artifacts;
 pub(super) mod bindings;
 pub(super) mod data;
 pub(super) mod events;
+pub(super) mod grants;
 pub(super) mod keys;
 pub(super) mod runs;
 pub(super) mod search;

@@ -392,3 +392,19 @@ async fn bindings_are_read_as_they_were_written_the_newest_first() {
         assert_eq!(store.bindings(session_id(2), None, None, 9).await.unwrap(), [], "{name}");
     }
 }
+
+#[tokio::test]
+async fn only_one_binding_of_a_session_and_adapter_is_active() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = lease(store, 1).await;
+        let row = |binding: Binding| Row::Binding(Box::new(binding));
+        let first = row(binding(1, 1, "acp", 1, BindingStatus::Active));
+        commit(store, fence, vec![row_session(session(1)), first], vec![]).await.unwrap();
+        let second = row(binding(2, 1, "acp", 2, BindingStatus::Active));
+        let refused = commit(store, fence, vec![second.clone()], vec![]).await;
+        assert!(matches!(refused, Err(StoreError::Conflict(_))), "{name}: {refused:?}");
+        let stale = row(binding(1, 1, "acp", 1, BindingStatus::Stale));
+        commit(store, fence, vec![second, stale], vec![]).await.unwrap();
+    }
+}

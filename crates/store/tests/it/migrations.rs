@@ -25,6 +25,7 @@ const RELEASED: &[&str] = &[
     include_str!("../../migrations/0009_steering.sql"),
     include_str!("../../migrations/0010_digests.sql"),
     include_str!("../../migrations/0011_budgets.sql"),
+    include_str!("../../migrations/0012_agents.sql"),
 ];
 
 /// A database as the version that knew these migrations made it, with what `fill` puts into it.
@@ -239,4 +240,40 @@ async fn owners_from_before_they_could_make_agents_have_made_none_and_can() {
     assert_eq!(store.agent_write(&made).await, Ok(true));
     assert_eq!(store.agent_find(OWNER, "coder", None).await.unwrap(), Some(made));
     assert_eq!(store.agent_count(OWNER).await, Ok(1));
+}
+
+#[tokio::test]
+async fn what_runs_cost_before_it_could_be_unknown_they_cost_still() {
+    let folder = tempfile::tempdir().unwrap();
+    let fill = format!(
+        "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
+           metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
+         VALUES (x'{session}', '{OWNER}', 'generalist@1', 'open', 'chat', 'native', '{{}}', 1, 0, 0, 0);
+         INSERT INTO runs (run_id, session_id, owner_id, run_no, fingerprint, adapter_id, mode, created_seq, created_at_ms,
+           status, attempts, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, updated_at_ms)
+         VALUES (x'{run}', x'{session}', '{OWNER}', 1, x'{fingerprint}', 'native', 'act', 1, {at}, 'queued', 0, 0, 0, 0,
+           0, 1500000000, {at})",
+        session = hex(session_id(1).as_bytes()),
+        run = hex(run_id(1).as_bytes()),
+        fingerprint = hex(&[7; 16]),
+        at = NOW.plus(1).0,
+    );
+    database_of(folder.path(), &RELEASED[..12], &fill);
+    let store = sqlite_open(folder.path());
+    let check = store.check(true).await.unwrap();
+    assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
+    let old = store.run_get(run_id(1)).await.unwrap().unwrap();
+    assert_eq!(old.usage.cost.usd(), Some(1.5));
+    let fence = lease(&store, 1).await;
+    let unpriced = Usage { input_tokens: 5, cost: Cost::UNKNOWN, ..Usage::default() };
+    let rows = vec![row_run(Run { usage: unpriced, ..run(2, 1, 2, queued()) })];
+    commit(&store, fence, rows, vec![progress(1)]).await.unwrap();
+    assert_eq!(store.run_get(run_id(2)).await.unwrap().unwrap().usage, unpriced);
+    drop(store);
+    let reader = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    let mut costs = reader.prepare("SELECT cost_usd FROM omi_runs ORDER BY run_id").unwrap();
+    let costs = costs.query_map([], |row| row.get::<_, Option<f64>>(0)).unwrap();
+    let mut costs: Vec<_> = costs.map(Result::unwrap).collect();
+    costs.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    assert_eq!(costs, [None, Some(1.5)]);
 }

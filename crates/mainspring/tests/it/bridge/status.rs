@@ -38,7 +38,7 @@ async fn main_chat_task_chat_and_pill_statuses_follow_canonical_run_events() {
     until(&mut hangs, "x").await;
     let shown = latest(&store, &main, |run| run.progress.is_some()).await;
     assert_eq!((shown.status, shown.progress.as_deref()), (RunStatus::Running, Some("half way")));
-    assert_eq!((shown.usage.input_tokens, shown.usage.cost.usd()), (11, 0.5));
+    assert_eq!((shown.usage.input_tokens, shown.usage.cost.usd()), (11, Some(0.5)));
     let ids = hangs.ids();
     assert_eq!((Some(shown.run_id), shown.active_attempt), (ids.run_id, ids.attempt_id));
     let failed = reaches(&store, &task, RunStatus::Failed).await;

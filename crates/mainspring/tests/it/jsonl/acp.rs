@@ -5,16 +5,22 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{Host, is_end, query};
+use crate::cli::{json_lines, run};
 use crate::kill::example;
 
 /// A folder with a scripted ACP agent set up in it, under a name of its own.
 pub(crate) fn folder() -> tempfile::TempDir {
+    folder_with("")
+}
+
+/// The same, with more said of the agent.
+fn folder_with(more: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let agent = dir.path().join("agent");
     std::fs::create_dir(&agent).unwrap();
     let command = json!([example("acp_agent"), agent, "resume"]);
     let file = format!(
-        "adapter = \"claude\"\n[adapters.claude]\nkind = \"acp\"\ncommand = {command}\npermissions = \"legacy\"\n"
+        "adapter = \"claude\"\n[adapters.claude]\nkind = \"acp\"\ncommand = {command}\npermissions = \"legacy\"\n{more}\n"
     );
     std::fs::write(dir.path().join("mainspring.toml"), file).unwrap();
     dir
@@ -70,7 +76,7 @@ fn an_invalidated_session_is_opened_anew_and_stays_the_same_to_the_host() {
     host.until(|line| line["type"] == "text_delta");
     host.say(&json!({"type": "invalidate_session", "sessionKey": "k", "protocolVersion": 2, "requestId": "i", "clientId": "test"}));
     let refused = host.hear();
-    assert_eq!((&refused["code"], &refused["requestId"]), (&"session_busy".into(), &"i".into()));
+    assert_eq!((&refused["reason"], &refused["requestId"]), (&"session_busy".into(), &"i".into()));
 }
 
 #[test]
@@ -110,20 +116,35 @@ fn a_session_that_the_host_remembers_is_adopted_once() {
 }
 
 #[test]
-fn agents_find_the_relay_and_run_side_by_side() {
+fn agents_find_the_relay() {
     let dir = folder();
     let mut host = Host::start(dir.path());
     let heard = asks(&mut host, "env", "env OMI_BRIDGE_PIPE", &json!({}));
     assert_eq!(Path::new(heard.last().unwrap()["text"].as_str().unwrap()), host.relay());
+}
+
+#[test]
+fn fault_update_for_another_native_session() {
+    let dir = folder();
+    let mut host = Host::start(dir.path());
+    let heard = asks(&mut host, "1", "noise; and on", &json!({}));
+    let text = heard.last().unwrap()["text"].as_str().unwrap();
+    assert!(text.contains("and on"), "{heard:?}");
+    assert!(heard.iter().all(|line| !line.to_string().contains("LEAK")), "{heard:?}");
+}
+
+#[test]
+fn fault_four_sessions_on_acp_at_once() {
+    let dir = folder();
+    let mut host = Host::start(dir.path());
     let names = ["a", "b", "c", "d"];
-    names.iter().for_each(|name| host.query(name, name, "noise; hang"));
+    names.iter().for_each(|name| host.query(name, name, "hang"));
     let mut here: Vec<String> = vec![];
     while here.len() < 4 {
         let line = host
             .until(|line| line["text"].as_str().is_some_and(|text| text.contains("hanging")))
             .pop()
             .unwrap();
-        assert!(!line["text"].as_str().unwrap().contains("LEAK"));
         here.push(line["requestId"].as_str().unwrap().to_owned());
     }
     here.sort();
@@ -135,7 +156,7 @@ fn agents_find_the_relay_and_run_side_by_side() {
 }
 
 #[test]
-fn a_tool_of_the_agent_is_shown_and_its_death_is_told() {
+fn a_tool_of_the_agent_is_shown() {
     let dir = folder();
     let mut host = Host::start(dir.path());
     let heard = asks(&mut host, "1", "tool edit", &json!({}));
@@ -151,7 +172,95 @@ fn a_tool_of_the_agent_is_shown_and_its_death_is_told() {
         shown,
         [("activity", &json!("started")), ("activity", &json!("completed")), ("output", &json!("done it"))]
     );
+}
+
+#[test]
+fn fault_agent_process_crash() {
+    let dir = folder();
+    let mut host = Host::start(dir.path());
     let dead = asks(&mut host, "2", "crash", &json!({}));
     assert_eq!(dead.last().unwrap()["code"], "transport_interruption", "{dead:?}");
     assert_eq!(asks(&mut host, "3", "hello", &json!({})).last().unwrap()["text"], "hello\n");
+}
+
+/// An agent that does nothing before somebody has logged in.
+const LOCKED: &str = "env = { ACP_AGENT_LOCKED = \"1\" }";
+
+#[test]
+fn who_must_authenticate_is_told_how_and_can() {
+    let dir = folder_with(LOCKED);
+    let mut host = Host::start(dir.path());
+    let told = asks(&mut host, "early", "hello", &json!({}));
+    let way = json!({"id": "token", "type": "agent", "displayName": "by a token", "args": [], "env": {}});
+    assert_eq!(told[0], json!({"type": "auth_required", "methods": [way]}), "{told:?}");
+    let end = told.last().unwrap();
+    assert_eq!((&end["type"], &end["code"]), (&json!("error"), &json!("authentication")), "{end}");
+    assert!(end["message"].as_str().unwrap().contains("mainspring adapter login ADAPTER token"), "{end}");
+    let says = |method: &str| json!({"type": "authenticate", "protocolVersion": 2, "requestId": method, "methodId": method});
+    host.say(&says("magic"));
+    let refused = host.hear();
+    assert_eq!(
+        (&refused["type"], &refused["code"], &refused["reason"], &refused["requestId"]),
+        (&json!("error"), &json!("authentication"), &json!("login_failed"), &json!("magic")),
+    );
+    assert!(refused["message"].as_str().unwrap().contains("it has token"), "{refused}");
+    // A host of version 1 is asked once more: an error would be the end of a query to it.
+    host.say(&json!({"type": "authenticate", "methodId": "magic"}));
+    assert_eq!(host.hear()["type"], "auth_required");
+    host.say(&says("token"));
+    assert_eq!(host.hear(), json!({"type": "auth_success", "protocolVersion": 2, "requestId": "token"}));
+    assert_eq!(asks(&mut host, "late", "hello", &json!({})).last().unwrap()["text"], "hello\n");
+    // What had failed can be asked again: its end is what it was.
+    assert_eq!(asks(&mut host, "early", "hello", &json!({})).last().unwrap()["code"], "authentication");
+}
+
+#[test]
+fn who_must_authenticate_at_the_command_line_is_told_how_and_can() {
+    let dir = folder_with(LOCKED);
+    let locked = run(dir.path(), &["prompt", "hello"]);
+    assert_eq!(locked.code, 1, "{}", locked.err);
+    assert!(locked.err.contains("mainspring adapter login ADAPTER token"), "{}", locked.err);
+    assert!(locked.err.contains("(authentication)"), "{}", locked.err);
+    let wrong = run(dir.path(), &["adapter", "login", "claude", "magic"]);
+    assert_eq!(wrong.code, 5, "{}", wrong.err);
+    assert!(wrong.err.contains("error[login_failed]"), "{}", wrong.err);
+    let done = run(dir.path(), &["adapter", "login", "claude", "token"]);
+    assert_eq!((done.code, done.out.as_str()), (0, "logged in to claude by token\n"), "{}", done.err);
+    let nothing = run(dir.path(), &["adapter", "login", "script", "token"]);
+    assert_eq!(nothing.code, 2, "{}", nothing.err);
+    let listed = run(dir.path(), &["adapter", "list"]);
+    assert!(listed.out.contains("claude"), "{}", listed.out);
+    // Chosen for good, it is done whenever an agent starts.
+    let dir = folder_with(&format!("{LOCKED}\nauth_method = \"token\""));
+    let open = run(dir.path(), &["prompt", "hello"]);
+    assert_eq!(open.code, 0, "{}", open.err);
+}
+
+#[test]
+fn fault_grants_approvals() {
+    let dir = folder();
+    let mut host = Host::start(dir.path());
+    let shown = |verb: &str, run_id: &Value, more: &[&str]| {
+        let owner = ["--owner", "desktop-local-user"];
+        run(dir.path(), &[&["run", verb, run_id.as_str().unwrap()][..], &owner, more].concat())
+    };
+    // One asks for a permission, the other for none: both have their grant, seen through the server and by people.
+    for (request, prompt) in [("asks", "ask write a file"), ("asks not", "hello")] {
+        let end = asks(&mut host, request, prompt, &json!({})).pop().unwrap();
+        let run = &json_lines(&shown("show", &end["runId"], &["--json"]))[0];
+        let grants = run["grantList"].as_array().unwrap();
+        assert_eq!(grants.len(), 1, "{run:#}");
+        let grant = &grants[0];
+        assert_eq!((&grant["source"], &grant["effect"]), (&json!("legacy_default"), &json!("allow")));
+        assert_eq!((&grant["runId"], &grant["capability"]), (&end["runId"], &json!("*")));
+        assert!(shown("show", &end["runId"], &[]).out.contains("grant     allow * * * (legacy_default)"));
+        let events = json_lines(&shown("events", &end["runId"], &["--json"]));
+        let decided: Vec<&Value> =
+            events.iter().filter(|event| event["type"] == "approval.resolved").collect();
+        assert_eq!(decided.len(), usize::from(request == "asks"), "an event for each decision");
+        for event in decided {
+            assert_eq!(event["payload"]["grantId"], grant["grantId"], "which names the grant");
+            assert_eq!(event["payload"]["decision"], "allowed");
+        }
+    }
 }

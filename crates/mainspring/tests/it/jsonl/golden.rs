@@ -47,7 +47,7 @@ fn a_tool_that_fails() {
 fn a_failure_of_version_2() {
     assert_snapshot!(v2("say half of it; fail no luck"), @r#"
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"half of it\n","type":"text_delta"}
-    {"attemptId":"att_1","clientId":"test","code":"script_failed","eventId":"evt_1","message":"no luck","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","type":"error"}
+    {"attemptId":"att_1","clientId":"test","code":"adapter_execution_failed","eventId":"evt_1","message":"no luck","protocolVersion":2,"reason":"script_failed","requestId":"r","runId":"run_1","sessionId":"ses_1","type":"error"}
     "#);
 }
 
@@ -133,23 +133,23 @@ fn a_whole_conversation_of_version_1() {
     {"name":"upper","status":"completed","toolUseId":"att_1.1","type":"tool_activity"}
     {"name":"upper","output":"LOUD","toolUseId":"att_1.1","type":"tool_result_display"}
     {"cacheReadTokens":0,"cacheWriteTokens":0,"costUsd":0.0,"inputTokens":0,"outputTokens":0,"sessionId":"ses_1","terminalStatus":"succeeded","text":"hello\n","type":"result"}
-    {"code":"script_failed","message":"no luck","type":"error"}
+    {"code":"adapter_execution_failed","message":"no luck","reason":"script_failed","type":"error"}
     {"text":"here\n","type":"text_delta"}
     {"cacheReadTokens":0,"cacheWriteTokens":0,"costUsd":0.0,"inputTokens":0,"outputTokens":0,"sessionId":"ses_1","terminalStatus":"cancelled","text":"here\n","type":"result"}
     "#);
 }
 
 #[test]
-fn an_authentication_is_acknowledged() {
+fn who_authenticates_where_there_is_nothing_to_is_told_so() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     host.say(&json!({"type": "refresh_token", "token": "secret", "ownerId": "ann"}));
-    host.say(&json!({"type": "authenticate", "methodId": "login"}));
-    assert_snapshot!(host.hear(), @r#"{"type":"auth_success"}"#);
+    host.say(&json!({"type": "authenticate", "protocolVersion": 2, "requestId": "a", "methodId": "login"}));
+    assert_snapshot!(host.hear(), @r#"{"type":"error","message":"adapter \"script\" cannot be authenticated","code":"adapter_incompatible","protocolVersion":2,"requestId":"a"}"#);
 }
 
 #[test]
-fn lines_that_make_no_sense_are_answered_each() {
+fn fault_unknown_type_bad_json_missing_prompt() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_STDIO_LINE_BYTES", "1024")]);
     let mut heard = vec![];
@@ -182,7 +182,7 @@ fn lines_that_make_no_sense_are_answered_each() {
         heard.push(line);
     }
     assert_snapshot!(golden(&heard), @r#"
-    {"code":"invalid_json","message":"the line is not JSON: EOF while parsing a value at line 1 column 16","type":"error"}
+    {"code":"invalid_request","message":"the line is not JSON: EOF while parsing a value at line 1 column 16","reason":"invalid_json","type":"error"}
     {"code":"invalid_request","message":"a line is a JSON object","type":"error"}
     {"clientId":"c","code":"invalid_request","message":"no line has the type \"nonsense\"","protocolVersion":2,"requestId":"r1","type":"error"}
     {"clientId":"c","code":"invalid_request","message":"query: missing field `prompt`","protocolVersion":2,"requestId":"r2","type":"error"}
@@ -197,7 +197,7 @@ fn lines_that_make_no_sense_are_answered_each() {
     {"callId":"c1","code":"not_found","message":"no tool call of this name waits: it has its answer, its time was up, or there was none","type":"error"}
     {"code":"invalid_request","message":"tool_result: missing field `callId`","type":"error"}
     {"code":"invalid_request","message":"invalidate_session: missing field `sessionKey`","type":"error"}
-    {"code":"too_large","message":"a line has at most 1024 bytes","type":"error"}
+    {"code":"invalid_request","message":"a line has at most 1024 bytes","reason":"too_large","type":"error"}
     "#);
     // And none of it has done any harm.
     host.say(&query("fine", "k", "say fine"));

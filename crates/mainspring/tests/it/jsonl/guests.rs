@@ -24,7 +24,7 @@ fn a_guest_is_answered_and_its_runs_go_on_without_it() {
     host.until(|line| line["type"] == "text_delta");
     let (rest, code) = host.close();
     assert_eq!((rest.len(), code), (1, 0));
-    assert_eq!((&rest[0]["code"], &rest[0]["requestId"]), (&"shutting_down".into(), &"long".into()));
+    assert_eq!((&rest[0]["reason"], &rest[0]["requestId"]), (&"shutting_down".into(), &"long".into()));
     assert_eq!(statuses(dir.path()), ["running", "succeeded"], "to leave is not to cancel");
 }
 
@@ -40,7 +40,7 @@ fn a_guest_whose_server_is_killed_takes_over_and_goes_on() {
     host.end_of("other");
     drop(server);
     let orphaned = host.end_of("active");
-    assert_eq!((&orphaned["type"], &orphaned["code"]), (&"error".into(), &"executor_lost".into()));
+    assert_eq!((&orphaned["type"], &orphaned["reason"]), (&"error".into(), &"executor_lost".into()));
     assert_eq!(host.end_of("queued")["text"], "later\n");
     host.query("new", "a", "say new");
     assert_eq!(host.end_of("new")["text"], "new\n");
@@ -75,7 +75,7 @@ fn the_end_of_the_input_does_not_wait_for_ever() {
         (&told("active")["terminalStatus"], &told("active")["text"]),
         (&"cancelled".into(), &"half\n".into())
     );
-    assert_eq!(told("queued")["code"], "shutting_down");
+    assert_eq!(told("queued")["reason"], "shutting_down");
     // It was accepted, so it is worked off by whoever comes next.
     let mut host = Host::start(dir.path());
     host.say(&query("queued", "a", "say later"));
@@ -125,7 +125,7 @@ fn a_host_is_told_why_there_is_nothing() {
     std::fs::write(dir.path().join("state"), "no folder").unwrap();
     let mut host = Host::start_unready(dir.path(), &[], &[]);
     let line = host.hear();
-    assert_eq!((&line["type"], &line["code"]), (&"error".into(), &"state_dir_unusable".into()), "{line}");
+    assert_eq!((&line["type"], &line["reason"]), (&"error".into(), &"state_dir_unusable".into()), "{line}");
     assert_eq!(host.rest(), (vec![], 5));
 }
 

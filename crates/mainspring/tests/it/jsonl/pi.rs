@@ -28,7 +28,7 @@ fn end(host: &mut Host, request: &str, key: &str, prompt: &str) -> Value {
 }
 
 #[test]
-fn conversations_with_pi_do_not_mix_and_outlive_the_host() {
+fn fault_second_session_on_a_pi_worker() {
     let dir = folder();
     let mut host = Host::start(dir.path());
     let first = end(&mut host, "1", "a", "i am a; ask confirm May I?");
@@ -46,7 +46,7 @@ fn conversations_with_pi_do_not_mix_and_outlive_the_host() {
 }
 
 #[test]
-fn an_interrupted_pi_has_said_what_it_has_said() {
+fn fault_cancelled_pi_run() {
     let dir = folder();
     let mut host = Host::start(dir.path());
     ask(&mut host, "1", "a", "one; hang");

@@ -213,7 +213,7 @@ fn control_tools_refuse_what_makes_no_sense_and_what_is_anothers() {
         ("inspect_agent_artifacts", json!({}), "invalid_tool_input"),
         ("inspect_agent_artifacts", json!({"runId": unknown, "sessionId": "x"}), "invalid_tool_input"),
         ("send_agent_message", json!({"sessionId": mine["sessionId"]}), "invalid_tool_input"),
-        ("send_agent_message", json!({"sessionId": mine["sessionId"], "prompt": "say x"}), "would_deadlock"),
+        ("send_agent_message", json!({"sessionId": mine["sessionId"], "prompt": "say x"}), "invalid_request"),
         (
             "delegate_agent",
             json!({"mode": "call", "parentRunId": mine["runId"], "objective": "x"}),

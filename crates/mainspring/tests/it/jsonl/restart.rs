@@ -38,7 +38,7 @@ fn queries_that_are_sent_again_after_a_kill_are_told_what_became_of_them() {
     host.say(&lines[1]);
     let orphaned = host.end_of("active");
     assert_eq!(
-        (&orphaned["type"], &orphaned["code"], &orphaned["runId"]),
+        (&orphaned["type"], &orphaned["reason"], &orphaned["runId"]),
         (&"error".into(), &"executor_lost".into(), &half["runId"])
     );
     host.say(&lines[2]);
@@ -89,4 +89,18 @@ fn twenty_kills_make_no_query_twice_and_lose_none() {
         }
     }
     assert_eq!(runs(dir.path()).len(), QUERIES, "each query is one run");
+}
+
+#[test]
+fn fault_socket_file_after_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::start(dir.path());
+    let relay = host.relay();
+    host.kill();
+    assert!(relay.exists(), "the dead leave their socket");
+    assert!(std::os::unix::net::UnixStream::connect(&relay).is_err());
+    let mut host = Host::start(dir.path());
+    assert!(std::os::unix::net::UnixStream::connect(&relay).is_ok(), "somebody listens there again");
+    host.query("r", "k", "say hi");
+    assert_eq!(host.end_of("r")["text"], "hi\n");
 }

@@ -4,6 +4,8 @@
 use mainspring_core::{Artifact, Attempt, Binding, Event, Run, Session};
 use serde_json::{Value, json};
 
+use crate::jsonl::told_code as told;
+
 pub(super) fn session(session: &Session) -> Value {
     let (external, legacy) = (session.external_ref.as_ref(), session.legacy_alias.as_ref());
     json!({
@@ -45,7 +47,8 @@ pub(super) fn run(run: &Run, prompt: Option<&str>, final_text: Option<&str>) -> 
         "cwd": run.options.cwd,
         "finalText": final_text,
         "result": null,
-        "errorCode": error.map(|error| &error.code),
+        "errorCode": error.map(|error| told(&error.code).0),
+        "errorReason": error.and_then(|error| told(&error.code).1),
         "errorMessage": error.map(|error| &error.message),
         "usage": run.usage,
         "createdAtMs": run.created_at,
@@ -70,7 +73,8 @@ pub(super) fn attempt(attempt: &Attempt) -> Value {
         "cancellationRequestedAtMs": attempt.cancellation.requested_at,
         "cancellationDispatchedAtMs": attempt.cancellation.dispatched_at,
         "cancellationAcknowledgedAtMs": attempt.cancellation.acknowledged_at,
-        "errorCode": attempt.error.as_ref().map(|error| &error.code),
+        "errorCode": attempt.error.as_ref().map(|error| told(&error.code).0),
+        "errorReason": attempt.error.as_ref().and_then(|error| told(&error.code).1),
         "errorMessage": attempt.error.as_ref().map(|error| &error.message),
         "usage": attempt.usage,
         "metadata": {},

@@ -1,0 +1,41 @@
+//! Grants: what holds for a run, its own and those of its session.
+
+use mainspring_core::*;
+use mainspring_kernel::store::Row;
+
+use crate::fixtures::*;
+
+fn grant(no: u8, run: Option<RunId>, effect: Effect) -> Grant {
+    Grant {
+        id: GrantId::from_random([no; 16]),
+        session: session_id(1),
+        run,
+        capability: "fs".into(),
+        operation: "write".into(),
+        resource_pattern: "/tmp/*".into(),
+        effect,
+        source: GrantSource::LegacyDefault,
+        created_at: Time(i64::from(no)),
+        expires_at: None,
+    }
+}
+
+#[tokio::test]
+async fn grants_are_read_by_the_run_they_hold_for_and_replaced_by_their_id() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        let row = |grant: &Grant| Row::Grant(Box::new(grant.clone()));
+        let (own, others) =
+            (grant(1, Some(run_id(1)), Effect::Deny), grant(2, Some(run_id(2)), Effect::Allow));
+        let everybodys = grant(3, None, Effect::Allow);
+        let rows = [&own, &others, &everybodys].map(row).to_vec();
+        commit(store, fence, rows, vec![progress(1)]).await.unwrap();
+        let read = store.grants(session_id(1), run_id(1)).await.unwrap();
+        assert_eq!(read, [own.clone(), everybodys.clone()], "{name}");
+        let own = Grant { effect: Effect::Allow, expires_at: Some(Time(9)), ..own };
+        commit(store, fence, vec![row(&own)], vec![progress(2)]).await.unwrap();
+        assert_eq!(store.grants(session_id(1), run_id(1)).await.unwrap(), [own, everybodys], "{name}");
+        assert_eq!(store.grants(session_id(2), run_id(1)).await.unwrap(), [], "{name}");
+    }
+}
