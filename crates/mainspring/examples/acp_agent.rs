@@ -337,7 +337,7 @@ impl Agent {
             match error.is_null() {
                 true => self.say(session, &format!("{}\n", message["result"])),
                 false => {
-                    self.say(session, &format!("{} {} {}\n", error["code"], error["message"], error["data"]))
+                    self.say(session, &format!("{} {} {}\n", error["code"], error["message"], error["data"]));
                 }
             }
             return if cancelled { Next::Stop("cancelled") } else { Next::On };
