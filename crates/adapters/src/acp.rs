@@ -10,7 +10,7 @@ use mainspring_core::{Failure, Mode, Run, Usage};
 use mainspring_kernel::adapter::{AttemptHandle, End};
 use mainspring_kernel::policy::{Permissions, Rule};
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::driver::{Dialect, Ground, Lost, Turn, Turned};
 use crate::process::Launch;
@@ -56,6 +56,11 @@ impl Acp {
     pub(crate) fn new(options: AcpOptions, rules: &[Rule]) -> Self {
         Self { options, offer: Offer::of(rules), costs: Mutex::default() }
     }
+
+    /// The MCP servers that the session of `attempt` gets.
+    fn servers(&self, worker: &Worker, attempt: &AttemptHandle) -> Result<Vec<Value>, Failure> {
+        mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities, attempt)
+    }
 }
 
 impl Dialect for Acp {
@@ -78,20 +83,30 @@ impl Dialect for Acp {
         Worker::start(launch, self.options.auth_method.as_deref(), self.offer, ground).await
     }
 
-    async fn open(&self, worker: &Worker, cwd: &Path) -> Result<String, Failure> {
-        let servers = mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities)?;
+    async fn open(&self, worker: &Worker, cwd: &Path, attempt: &AttemptHandle) -> Result<String, Failure> {
+        let servers = self.servers(worker, attempt)?;
         worker.open(cwd, &servers).await
     }
 
-    async fn resume(&self, worker: &Worker, native: &str, cwd: &Path) -> Result<(), Lost> {
-        let servers =
-            mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities).map_err(Lost::Refused)?;
+    async fn resume(
+        &self,
+        worker: &Worker,
+        native: &str,
+        cwd: &Path,
+        attempt: &AttemptHandle,
+    ) -> Result<(), Lost> {
+        let servers = self.servers(worker, attempt).map_err(Lost::Refused)?;
         worker.resume(native, cwd, &servers).await.map_err(lost)
     }
 
-    async fn fork(&self, worker: &Worker, native: &str, cwd: &Path) -> Result<String, Lost> {
-        let servers =
-            mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities).map_err(Lost::Refused)?;
+    async fn fork(
+        &self,
+        worker: &Worker,
+        native: &str,
+        cwd: &Path,
+        attempt: &AttemptHandle,
+    ) -> Result<String, Lost> {
+        let servers = self.servers(worker, attempt).map_err(Lost::Refused)?;
         worker.fork(native, cwd, &servers).await.map_err(lost)
     }
 

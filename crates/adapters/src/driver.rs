@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mainspring_core::{ArtifactRole, AttemptId, Binding, Failure, Fidelity, Time};
+use mainspring_core::{AttemptId, Binding, Failure, Fidelity, Time};
 use mainspring_kernel::adapter::{
-    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, NewArtifact, Record,
+    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
     RestartBehavior,
 };
 use mainspring_kernel::clock::Clock;
@@ -29,18 +29,17 @@ use crate::process::{self, Launch, Log, check_folder};
 
 mod dialect;
 mod files;
+mod log;
 mod natives;
 mod preface;
+mod session;
 mod turn;
 pub(crate) use dialect::{Agent, Dialect, Ground, Lost, Turn, gone, with_last_words};
 pub use dialect::{AgentOptions, KeepLog};
 pub(crate) use files::attached;
 use natives::Natives;
-use preface::Preface;
+use session::Start;
 pub(crate) use turn::{Questions, Turned, Voice, excerpt};
-
-/// How many messages of a path are looked at when a native session is told of it.
-const PATH: usize = 500;
 
 /// Drives one agent, in as many processes as are needed.
 pub(crate) struct Driver<D: Dialect> {
@@ -60,16 +59,6 @@ struct Live<W> {
     native: Option<String>,
     /// The native session that the worker served before.
     before: Option<String>,
-}
-
-/// How a native session came to be what it is.
-enum Start {
-    /// It was taken up.
-    Resumed,
-    /// It goes on from where another stood.
-    Forked,
-    /// It is new, and is told this first.
-    Opened(Preface),
 }
 
 /// Why an attempt does not go on.
@@ -271,70 +260,6 @@ impl<D: Dialect> Driver<D> {
         Ok(lease)
     }
 
-    /// The native session: the one that is bound, a fork of the one that stands where the run begins, or a new one with
-    /// what it is told first.
-    async fn session(
-        &self,
-        attempt: &AttemptHandle,
-        lease: &Lease<D::Worker>,
-        cwd: &Path,
-        (bound, origin): (Option<String>, Option<Binding>),
-    ) -> Result<(String, Start), Stop> {
-        let worker = lease.worker();
-        if let Some(native) = bound {
-            if lease.home.as_ref().is_some_and(|home| home.native == native) {
-                return Ok((native, Start::Resumed));
-            }
-            return match self.dialect.resume(&worker, &native, cwd).await {
-                Ok(()) => Ok((native, Start::Resumed)),
-                Err(Lost::Gone) => Err(Stop::Failed(gone(&*worker), true)),
-                Err(Lost::Unknown(reason)) => Err(Stop::Stale(reason)),
-                Err(Lost::Refused(failure)) => Err(Stop::Failed(failure, false)),
-            };
-        }
-        if let Some(origin) = origin.filter(|_| worker.forks())
-            && let Some(native) = self.fork(attempt, &worker, &origin, cwd).await?
-        {
-            return Ok((native, Start::Forked));
-        }
-        let path = attempt.path(PATH).await?;
-        let preface = Preface::of(attempt.assignment().run.options.system_prompt.as_deref(), &path);
-        let native = self.dialect.open(&worker, cwd).await.map_err(|failure| {
-            let again = failure.code == "transport_interruption";
-            Stop::Failed(failure, again)
-        })?;
-        Ok((native, Start::Opened(preface)))
-    }
-
-    /// A fork of the native session of `origin`; none if that goes on meanwhile, or the agent knows it no more.
-    async fn fork(
-        &self,
-        attempt: &AttemptHandle,
-        worker: &D::Worker,
-        origin: &Binding,
-        cwd: &Path,
-    ) -> Result<Option<String>, Stop> {
-        let native = origin.native.as_deref().unwrap_or_default();
-        let Some(_held) = self.natives.try_hold(native) else { return Ok(None) };
-        // What was read of it before nobody could use it may be over.
-        if attempt.origin().await?.is_none_or(|now| now.id != origin.id) {
-            return Ok(None);
-        }
-        match self.dialect.fork(worker, native, cwd).await {
-            Ok(forked) => Ok(Some(forked)),
-            Err(Lost::Gone) => Err(Stop::Failed(gone(worker), true)),
-            Err(Lost::Refused(failure)) => Err(Stop::Failed(failure, false)),
-            Err(Lost::Unknown(reason)) => {
-                tracing::info!(
-                    reason,
-                    native,
-                    "a native session could not be forked; another one is told of the path"
-                );
-                Ok(None)
-            }
-        }
-    }
-
     /// Bounds what is to happen before the agent works: by time, by a cancellation, by the agent's end.
     async fn in_time<T>(
         &self,
@@ -376,31 +301,6 @@ impl<D: Dialect> Driver<D> {
             scope: options.scope.clone(),
             name: attempt.to_string(),
             log: Log::new(self.secrets()),
-        }
-    }
-
-    /// What the agent's environment holds that is nobody else's to see.
-    fn secrets(&self) -> impl Iterator<Item = (String, String)> {
-        let options = &self.options;
-        let passed =
-            options.pass_env.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
-        options.env.iter().cloned().chain(passed)
-    }
-
-    /// Keeps what the agent has written to its standard error as an artifact of the attempt.
-    async fn keep_log(&self, attempt: &AttemptHandle, log: &Log) {
-        let text = log.text();
-        if text.trim().is_empty() {
-            return;
-        }
-        let new = NewArtifact {
-            kind: "log".into(),
-            role: ArtifactRole::Log,
-            name: Some("stderr.log".into()),
-            mime_type: Some("text/plain".into()),
-        };
-        if let Err(error) = attempt.artifact(new, &mut text.as_bytes()).await {
-            tracing::warn!(%error, attempt = %attempt.id(), "what an agent wrote to its standard error is lost");
         }
     }
 }

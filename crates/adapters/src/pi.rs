@@ -82,15 +82,27 @@ impl Dialect for Pi {
         Worker::start(launch, ground).await
     }
 
-    async fn open(&self, worker: &Worker, _cwd: &Path) -> Result<String, Failure> {
+    async fn open(&self, worker: &Worker, _cwd: &Path, _attempt: &AttemptHandle) -> Result<String, Failure> {
         worker.open().await
     }
 
-    async fn resume(&self, worker: &Worker, native: &str, _cwd: &Path) -> Result<(), Lost> {
+    async fn resume(
+        &self,
+        worker: &Worker,
+        native: &str,
+        _cwd: &Path,
+        _attempt: &AttemptHandle,
+    ) -> Result<(), Lost> {
         worker.resume(native).await
     }
 
-    async fn fork(&self, _worker: &Worker, native: &str, _cwd: &Path) -> Result<String, Lost> {
+    async fn fork(
+        &self,
+        _worker: &Worker,
+        native: &str,
+        _cwd: &Path,
+        _attempt: &AttemptHandle,
+    ) -> Result<String, Lost> {
         Err(Lost::Unknown(format!("pi does not fork {native}")))
     }
 

@@ -356,6 +356,23 @@ pub struct SessionList {
     pub before: Option<String>,
 }
 
+/// Which runs to list.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct RunList {
+    /// Only this session's, by id or key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// Only these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<RunStatus>,
+    /// How many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// The `next` of the page before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+}
+
 /// What of a session to change. Absent is as it is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]

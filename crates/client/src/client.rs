@@ -17,8 +17,8 @@ use serde_json::json;
 
 use crate::{
     Accepted, Adoption, Agent, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact,
-    NewKey, OwnerEvents, Page, Problem, Prompt, SessionAdopted, SessionChanges, SessionList, Snapshot,
-    Socket, Start, Started, TOKEN, Target, TreeNode,
+    NewKey, OwnerEvents, Page, Problem, Prompt, RunList, SessionAdopted, SessionChanges, SessionList,
+    Snapshot, Socket, Start, Started, TOKEN, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -247,9 +247,13 @@ impl Client {
         status: Option<RunStatus>,
         limit: Option<usize>,
     ) -> Result<Page<Run>, Error> {
-        let status = status.map(|status| status.name().to_owned());
-        let query = [("session", session.map(str::to_owned)), ("status", status), ("limit", text(limit))];
-        self.get(&["v1", "runs"], &given(query)).await
+        let list = RunList { session: session.map(str::to_owned), status, limit, before: None };
+        self.run_page(&list).await
+    }
+
+    /// A page of runs, the newest first.
+    pub async fn run_page(&self, list: &RunList) -> Result<Page<Run>, Error> {
+        self.get(&["v1", "runs"], list).await
     }
 
     /// The attempts of a run, the first first.

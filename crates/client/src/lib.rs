@@ -30,8 +30,8 @@ mod stream;
 
 pub use api::{
     Accepted, Adoption, Agent, Cancellation, Fork, Hit, Listed, MadeKey, NewArtifact, NewKey, OpenBlock,
-    OpenText, Page, Problem, Prompt, SessionAdopted, SessionChanges, SessionList, Snapshot, Start, Started,
-    Target, TreeNode,
+    OpenText, Page, Problem, Prompt, RunList, SessionAdopted, SessionChanges, SessionList, Snapshot, Start,
+    Started, Target, TreeNode,
 };
 pub use client::Client;
 pub use error::Error;

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::bridge::Surface;
 use crate::pause::pause;
-use crate::{Client, Error, OwnerItem, SessionList};
+use crate::{Client, Error, OwnerItem, RunList, SessionList};
 
 mod statuses;
 
@@ -221,8 +221,14 @@ async fn list(client: &Client) -> Result<Statuses, Error> {
         }
     }
     for status in LIVE {
-        for run in client.run_list(None, Some(status), Some(PAGE)).await?.items {
-            statuses.put(&run, false);
+        let mut page = RunList { status: Some(status), limit: Some(PAGE), ..RunList::default() };
+        loop {
+            let runs = client.run_page(&page).await?;
+            runs.items.iter().for_each(|run| statuses.put(run, false));
+            page.before = runs.next;
+            if page.before.is_none() {
+                break;
+            }
         }
     }
     Ok(statuses)

@@ -7,7 +7,7 @@ use crate::message::names;
 use crate::{AttemptId, Failure, MessageId, RunId, StepId, Time, Usage};
 
 /// One model call of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
@@ -71,7 +71,7 @@ impl Step {
 
 /// The messages a model was shown: the path that ends with one, and how much of it. Messages never change, so this
 /// says exactly which.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PromptRef {

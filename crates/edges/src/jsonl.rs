@@ -23,7 +23,6 @@ use mainspring_kernel::ids::Ids;
 use mainspring_kernel::tasks::Tasks;
 use tokio::sync::{Semaphore, mpsc};
 
-mod control;
 mod follow;
 mod image;
 mod interrupt;
@@ -39,6 +38,7 @@ mod say;
 mod tell;
 mod warmup;
 
+pub(crate) use follow::said;
 use line::{Bad, Echo, Envelope, Line};
 pub use link::{Keeper, Link};
 use live::{Attempts, Live};
@@ -250,6 +250,6 @@ impl Shared {
 }
 
 /// An error of the client: its stable code, and a sentence for people.
-fn told(error: &mainspring_client::Error) -> (String, String) {
+pub(crate) fn told(error: &mainspring_client::Error) -> (String, String) {
     (error.code().to_owned(), error.to_string())
 }

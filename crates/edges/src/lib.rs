@@ -1,4 +1,6 @@
 //! Inbound protocols: they translate and decide nothing.
 
+mod control;
 pub mod http;
 pub mod jsonl;
+pub mod mcp;

@@ -48,7 +48,7 @@ pub(crate) use data::{Data, StateWrite};
 use draft::Draft;
 pub(crate) use draft::{Hot, before};
 use session::created;
-pub(crate) use session::unborn;
+pub(crate) use session::{Begins, unborn};
 pub(crate) use snapshot::Instant;
 
 pub(crate) struct Actor {
@@ -214,8 +214,8 @@ impl Actor {
                 self.count();
                 let _ = reply.send(outcome);
             }
-            Command::Create(request, inherited, reply) => {
-                let outcome = self.create(request, inherited).await;
+            Command::Create(request, begins, reply) => {
+                let outcome = self.create(request, begins).await;
                 self.over |= !self.stored;
                 self.opened(true);
                 let _ = reply.send(outcome);

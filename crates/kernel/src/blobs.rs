@@ -51,6 +51,43 @@ impl Drop for Staged {
     }
 }
 
+/// Bytes that are being written. Dropping this removes them.
+pub(crate) struct Staging {
+    staged: Staged,
+    file: tokio::fs::File,
+    hasher: Box<blake3::Hasher>,
+    limit: usize,
+}
+
+impl Staging {
+    /// How many there are so far.
+    pub(crate) fn size(&self) -> u64 {
+        self.staged.size
+    }
+
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.staged.size += bytes.len() as u64;
+        if self.staged.size > self.limit as u64 {
+            return Err(Error::TooLarge {
+                what: "the artifact",
+                size: usize::try_from(self.staged.size).unwrap_or(usize::MAX),
+                limit: self.limit,
+            });
+        }
+        self.hasher.update(bytes);
+        self.file.write_all(bytes).await.map_err(|error| unwritable(&error))
+    }
+
+    /// All are there; they are durable now.
+    pub(crate) async fn end(self) -> Result<Staged, Error> {
+        let Self { mut staged, mut file, hasher, .. } = self;
+        file.flush().await.map_err(|error| unwritable(&error))?;
+        file.sync_all().await.map_err(|error| unwritable(&error))?;
+        staged.hash = hasher.finalize().to_hex().to_string();
+        Ok(staged)
+    }
+}
+
 /// Bytes that are kept, and whose row may be committed now.
 #[derive(Debug)]
 pub(crate) struct Kept {
@@ -71,34 +108,26 @@ impl Blobs {
         content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
         limit: usize,
     ) -> Result<Staged, Error> {
-        let part = self.staging().join(format!("{id}.part"));
-        let file = self.blocking(move |blobs| blobs.part_make(&part).map(|file| (part, file))).await;
-        let (part, file) = file.map_err(|error| unwritable(&error))?;
-        // From here on the file goes with this, whatever happens.
-        let mut staged = Staged { part, id, hash: String::new(), size: 0 };
-        let mut file = tokio::fs::File::from_std(file);
-        let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; BUFFER]);
+        let mut staging = self.begin(id, limit).await?;
+        let mut buffer = vec![0; BUFFER];
         loop {
             let read = content.read(&mut buffer).await;
             let read = read.map_err(|error| Error::Invalid(format!("the content broke off: {error}")))?;
             if read == 0 {
-                break;
+                return staging.end().await;
             }
-            staged.size += read as u64;
-            if staged.size > limit as u64 {
-                return Err(Error::TooLarge {
-                    what: "the artifact",
-                    size: usize::try_from(staged.size).unwrap_or(usize::MAX),
-                    limit,
-                });
-            }
-            hasher.update(&buffer[..read]);
-            file.write_all(&buffer[..read]).await.map_err(|error| unwritable(&error))?;
+            staging.write(&buffer[..read]).await?;
         }
-        file.flush().await.map_err(|error| unwritable(&error))?;
-        file.sync_all().await.map_err(|error| unwritable(&error))?;
-        staged.hash = hasher.finalize().to_hex().to_string();
-        Ok(staged)
+    }
+
+    /// Begins to write at most `limit` bytes, which come piece by piece.
+    pub(crate) async fn begin(&self, id: ArtifactId, limit: usize) -> Result<Staging, Error> {
+        let part = self.staging().join(format!("{id}.part"));
+        let file = self.blocking(move |blobs| blobs.part_make(&part).map(|file| (part, file))).await;
+        let (part, file) = file.map_err(|error| unwritable(&error))?;
+        // From here on the file goes with this, whatever happens.
+        let staged = Staged { part, id, hash: String::new(), size: 0 };
+        Ok(Staging { staged, file: tokio::fs::File::from_std(file), hasher: Box::default(), limit })
     }
 
     /// Gives staged bytes their place. The marker says what to look at if the process dies before their row is there.

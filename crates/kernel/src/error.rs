@@ -188,6 +188,11 @@ impl Error {
     pub fn not_found(what: &'static str, name: impl ToString) -> Self {
         Self::NotFound { what, name: name.to_string() }
     }
+
+    /// A native session is one session's.
+    pub(crate) fn native_taken() -> Self {
+        Self::Invalid("this native session belongs to another session already".into())
+    }
 }
 
 impl From<BadName> for Error {

@@ -419,6 +419,7 @@ pub enum Fresh {
     Session(SessionId),
     Run(RunId),
     Message(MessageId),
+    Artifact(ArtifactId),
 }
 
 /// A tool call that has begun and has no outcome yet.

@@ -21,6 +21,8 @@ use crate::scripted::Scripted;
 
 /// The variable in which agents find the relay.
 const BRIDGE: &str = "OMI_BRIDGE_PIPE";
+/// The name of our own MCP server.
+pub(crate) const OWN: &str = "mainspring";
 /// The relay's socket within the state directory.
 const RELAY: &str = "relay.sock";
 
@@ -139,7 +141,17 @@ fn mcp(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<McpServe
             Ok(McpServer::Http { url: url.clone().unwrap_or_default(), headers: server.request_headers()? })
         }
     };
-    given.map(|(name, config)| (name.clone(), server(config))).collect()
+    let ours = wanted.iter().any(|name| name == OWN) && !config.models.mcp.contains_key(OWN);
+    let ours = ours.then(|| (OWN.to_owned(), Ok(own(config))));
+    given.map(|(name, config)| (name.clone(), server(config))).chain(ours).collect()
+}
+
+/// Our own MCP server, as a guest of this very node. What files the agent's folder has are not its configuration.
+fn own(config: &Config) -> McpServer {
+    let command = guard(config).into_iter().next().map(PathBuf::from).unwrap_or_default();
+    let state_dir = config.state_dir.to_string_lossy().into_owned();
+    let args = ["mcp".to_owned(), "--config".into(), "/dev/null".into(), "--state-dir".into(), state_dir];
+    McpServer::Own { command, args: args.into() }
 }
 
 /// The path of a program as the protocol wants it, absolute: where the agent itself would find it.

@@ -26,6 +26,7 @@ mod file;
 mod guard;
 mod home;
 mod key;
+mod mcp;
 mod model;
 mod model_server;
 mod output;
@@ -114,6 +115,8 @@ enum Command {
     Serve(serve::Serve),
     /// Serve a host over standard input and output: JSON lines, of the protocol's versions 2 and 1
     Stdio(stdio::Stdio),
+    /// Serve the control tools over MCP, on standard input and output: for agents, and for any MCP client
+    Mcp(mcp::Mcp),
     /// Serve a scripted model, in the protocols of the providers, to try things out without a key
     ModelServer(model_server::ModelServer),
     /// Make, list and revoke API keys
@@ -241,6 +244,7 @@ impl Context<'_> {
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
             Command::Stdio(stdio) => Box::pin(stdio.execute(self)).await,
+            Command::Mcp(mcp) => Box::pin(mcp.execute(self)).await,
             Command::ModelServer(server) => server.execute(self).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Config(config) => config.execute(self),

@@ -39,7 +39,7 @@ pub(super) fn locate(folder: &Path, path: &Path) -> Result<PathBuf, Error> {
         let message = format!("{} is outside of the session's folder {}", path.display(), folder.display());
         return Err(invalid(message));
     }
-    Ok(real.iter().map(OsString::from).chain(missing.into_iter().rev()).collect())
+    Ok(missing.into_iter().rev().fold(real, |there, name| there.join(name)))
 }
 
 /// The text of a file, or `limit` lines of it from line `line` on, counted from 1.

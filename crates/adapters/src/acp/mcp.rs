@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use agent_client_protocol::v1::schema::McpCapabilities;
 use mainspring_core::Failure;
+use mainspring_kernel::adapter::AttemptHandle;
 use serde_json::{Value, json};
 
 /// An MCP server as an agent is told of it.
@@ -18,6 +19,13 @@ pub enum McpServer {
         args: Vec<String>,
         /// What the agent is to put into its environment.
         env: BTreeMap<String, String>,
+    },
+    /// Mainspring's own control tools, for the owner and the session of the run.
+    Own {
+        /// Our own program, absolute.
+        command: PathBuf,
+        /// Its arguments; what follows them are `--owner NAME --session ID`.
+        args: Vec<String>,
     },
     /// A server that the agent asks.
     Http {
@@ -33,6 +41,7 @@ pub enum McpServer {
 pub(super) fn told(
     servers: &[(String, Result<McpServer, String>)],
     can: &McpCapabilities,
+    attempt: &AttemptHandle,
 ) -> Result<Vec<Value>, Failure> {
     let pairs = |pairs: &BTreeMap<String, String>| -> Vec<Value> {
         pairs.iter().map(|(name, value)| json!({"name": name, "value": value})).collect()
@@ -41,6 +50,13 @@ pub(super) fn told(
         // Every agent takes those.
         Ok(McpServer::Stdio { command, args, env }) => {
             Ok(json!({"name": name, "command": command, "args": args, "env": pairs(env)}))
+        }
+        Ok(McpServer::Own { command, args }) => {
+            let session = &attempt.assignment().session;
+            let (owner, session) = (session.owner.clone(), session.id.to_string());
+            let whose = ["--owner".to_owned(), owner, "--session".to_owned(), session];
+            let args: Vec<&String> = args.iter().chain(&whose).collect();
+            Ok(json!({"name": name, "command": command, "args": args, "env": []}))
         }
         Ok(McpServer::Http { url, headers }) if can.http => {
             Ok(json!({"type": "http", "name": name, "url": url, "headers": pairs(headers)}))

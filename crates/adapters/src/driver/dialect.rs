@@ -90,9 +90,13 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         ground: &Ground,
     ) -> impl Future<Output = Result<Self::Worker, Failure>> + Send;
 
-    /// Opens a new native session in `cwd`: its id.
-    fn open(&self, worker: &Self::Worker, cwd: &Path)
-    -> impl Future<Output = Result<String, Failure>> + Send;
+    /// Opens a new native session in `cwd`, for `attempt`: its id.
+    fn open(
+        &self,
+        worker: &Self::Worker,
+        cwd: &Path,
+        attempt: &AttemptHandle,
+    ) -> impl Future<Output = Result<String, Failure>> + Send;
 
     /// Takes up a native session that the process has not served last.
     fn resume(
@@ -100,6 +104,7 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         worker: &Self::Worker,
         native: &str,
         cwd: &Path,
+        attempt: &AttemptHandle,
     ) -> impl Future<Output = Result<(), Lost>> + Send;
 
     /// Makes a new native session that goes on from where `native` stands: its id. Only for agents that fork.
@@ -108,6 +113,7 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         worker: &Self::Worker,
         native: &str,
         cwd: &Path,
+        attempt: &AttemptHandle,
     ) -> impl Future<Output = Result<String, Lost>> + Send;
 
     /// Lets the agent drop what it holds for a native session that it is not going to be asked for. Only for agents that

@@ -88,6 +88,7 @@ async fn a_step_is_shown_the_results_that_came_before_it() {
             })
             .collect();
         assert_eq!(asked, answered, "{wire:?}");
+        assert_eq!(world.steps_elsewhere(&run).await, steps, "{wire:?}: they are in the session's file");
         // What became of each call is told before the message that holds it all.
         let bodies = world.bodies(run.id).await;
         let results = bodies.iter().position(

@@ -266,6 +266,19 @@ impl World {
         self.kernel.run_steps(&self.me, run).await.expect("steps")
     }
 
+    /// The same, of the session's file, imported elsewhere.
+    pub(crate) async fn steps_elsewhere(&self, run: &Run) -> Vec<Step> {
+        let there = Setup::wire(Wire::Anthropic).start().await;
+        let mut export =
+            self.kernel.session_export(&self.me, &SessionRef::Id(run.session)).await.expect("a file");
+        let mut import = there.kernel.session_import(&there.me).expect("an import");
+        while let Some(lines) = export.next().await.expect("lines") {
+            import.push(lines.as_bytes()).await.expect("taken in");
+        }
+        import.finish().await.expect("a session");
+        there.steps(run.id).await
+    }
+
     /// The messages that the run wrote, first to last.
     pub(crate) async fn messages(&self, run: RunId) -> Vec<Arc<Message>> {
         let bodies = self.bodies(run).await;

@@ -101,6 +101,7 @@ impl RuntimeProcess {
     /// cannot be.
     pub async fn start(launch: Launch) -> Result<Self, BridgeError> {
         let process = Self::find(launch)?;
+        process.0.shared.want();
         process.ready().await?;
         Ok(process)
     }
@@ -114,16 +115,21 @@ impl RuntimeProcess {
         };
         let key = (program, absolute(&launch.state_dir));
         let mut processes = lock(&PROCESSES);
-        let living = processes.get(&key).and_then(Weak::upgrade);
-        if let Some(known) = living.filter(|known| !*known.shared.stop.borrow()) {
+        let known = processes.get(&key).and_then(Weak::upgrade);
+        if let Some(known) = &known
+            && !*known.shared.stop.borrow()
+        {
+            // Whoever goes last takes the lock.
+            drop(processes);
             let state_dir = launch.state_dir.display().to_string();
             return match known.shared.launch == launch {
-                true => Ok(Self(known)),
+                true => Ok(Self(known.clone())),
                 false => Err(BridgeError::Launched { state_dir }),
             };
         }
         let owned = Arc::new(Owned { shared: Arc::new(Shared::new(launch)), key: key.clone() });
         processes.insert(key, Arc::downgrade(&owned));
+        drop(processes);
         spawn(supervise(owned.shared.clone()));
         Ok(Self(owned))
     }

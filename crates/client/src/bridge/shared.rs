@@ -114,10 +114,20 @@ impl Shared {
         let no = state.last;
         state.send(&route.line);
         state.routes.insert(route.client.clone(), (no, route));
+        self.want_in(&mut state);
+        Ok(())
+    }
+
+    /// Has a process that was given up tried again.
+    pub(super) fn want(&self) {
+        self.want_in(&mut lock(&self.state));
+    }
+
+    fn want_in(&self, state: &mut State) {
         if std::mem::take(&mut state.given_up) {
+            self.health.send_modify(|health| health.phase = Phase::Starting);
             self.wanted.notify_one();
         }
-        Ok(())
     }
 
     /// What a client has under way.

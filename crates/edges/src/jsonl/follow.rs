@@ -12,6 +12,7 @@ use mainspring_client::{Accepted, Client, Error, Events, Item, Snapshot, Thought
 use mainspring_core::{BindingId, Body, Event, Live, MessageId, Position, Run, RunId, SessionId};
 use parking_lot::Mutex;
 
+use super::link::Link;
 use super::live::Query;
 use super::say::{Say, line};
 use super::tell::{End, Teller, Told, spoken};
@@ -97,7 +98,7 @@ async fn recall(shared: &Shared, query: &Query, run: &Run, end: &End) {
     if let Some(binding) = attempts.last().and_then(|attempt| attempt.binding) {
         bind(shared, query, run.session, binding).await;
     }
-    let text = match said(shared, &query.owner, run).await {
+    let text = match said(&shared.link, &query.owner, run).await {
         Ok(text) => text,
         Err(error) => return fail(shared, query, &told(&error)).await,
     };
@@ -105,13 +106,13 @@ async fn recall(shared: &Shared, query: &Query, run: &Run, end: &End) {
 }
 
 /// Everything the agent said in a run that has ended.
-pub(super) async fn said(shared: &Shared, owner: &str, run: &Run) -> Result<String, Error> {
+pub(crate) async fn said(link: &Link, owner: &str, run: &Run) -> Result<String, Error> {
     let id = run.id;
     let mut text = String::new();
     let mut after = Position::START;
     loop {
         let ask = |client: Client| async move { client.run_history(id, after, None).await };
-        match shared.link.ask(owner, ask).await {
+        match link.ask(owner, ask).await {
             Ok(page) => {
                 text.extend(page.items.iter().filter_map(|event| spoken(&event.body)));
                 match page.next.and_then(|next| next.parse().ok()) {
@@ -130,7 +131,7 @@ pub(super) async fn said(shared: &Shared, owner: &str, run: &Run) -> Result<Stri
         let session = &session;
         async move { client.session_message(session, message).await }
     };
-    Ok(shared.link.ask(owner, ask).await?.message.text())
+    Ok(link.ask(owner, ask).await?.message.text())
 }
 
 /// Says the line that ends a query, after the answer to every wish to stop it.
@@ -300,7 +301,7 @@ impl Reader {
     async fn whole(&self, run: RunId) -> Result<String, Error> {
         let ask = |client: Client| async move { client.run_get(run).await };
         let run = self.shared.link.ask(&self.owner, ask).await?;
-        said(&self.shared, &self.owner, &run).await
+        said(&self.shared.link, &self.owner, &run).await
     }
 
     async fn thought(&mut self, thought: &Thought) {

@@ -37,7 +37,7 @@ impl Link {
     }
 
     /// The client for `owner`, and the number of its server. Without an owner it acts for whom its key is.
-    pub(super) fn client(&self, owner: &str) -> (Client, u64) {
+    pub(crate) fn client(&self, owner: &str) -> (Client, u64) {
         let place = self.now.borrow();
         let client = place.client.clone();
         (if owner.is_empty() { client } else { client.for_owner(owner) }, place.no)
@@ -45,7 +45,7 @@ impl Link {
 
     /// Asks; if the server has left, asks the next one. What changes something must be nameable, so that asking twice
     /// does it once.
-    pub(super) async fn ask<T, F>(&self, owner: &str, ask: impl Fn(Client) -> F) -> Result<T, Error>
+    pub(crate) async fn ask<T, F>(&self, owner: &str, ask: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -62,7 +62,7 @@ impl Link {
     }
 
     /// True once another server is there than number `no`; false if there will be none.
-    pub(super) async fn renewed(&self, no: u64) -> bool {
+    pub(crate) async fn renewed(&self, no: u64) -> bool {
         let mut now = self.now.clone();
         if now.borrow().no == no && (!now.borrow().renews || self.lost.send(no).is_err()) {
             return false;

@@ -23,10 +23,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Shared;
-use super::control;
 use super::line::{Envelope, ToolResult};
 use super::live::Query;
 use super::say::{Names, Say};
+use crate::control::{self, Reach};
 
 /// Bytes of what a tool answers.
 const RESULT: usize = 16 << 20;
@@ -182,7 +182,15 @@ async fn run(shared: &Arc<Shared>, call: Call) -> String {
                 None => shared.calls.owner(&shared.options.owner),
             };
             let session = query.as_ref().and_then(|query| query.known().session);
-            return control::call(shared, &owner, session, &call.name, call.input.clone()).await;
+            let tools = Reach {
+                link: &shared.link,
+                owner: &owner,
+                session,
+                aliases: &shared.options.aliases,
+                ids: &shared.ids,
+                run_of: &|attempt| shared.attempts.run_of(attempt),
+            };
+            return control::call(&tools, &call.name, call.input.clone()).await.0;
         }
         ask_host(shared, &call, query.as_deref()).await
     };

@@ -135,9 +135,7 @@ impl Actor {
         }
         match self.commit(draft).await {
             Ok(_) => self.hot.binding.as_deref().cloned().ok_or(Error::ShuttingDown),
-            Err(StoreError::Conflict(_)) => {
-                Err(Error::Invalid("this native session belongs to another session already".into()))
-            }
+            Err(StoreError::Conflict(_)) => Err(Error::native_taken()),
             Err(error) => Err(error.into()),
         }
     }
@@ -237,7 +235,12 @@ impl Draft {
     }
 
     /// Makes a native session that exists already the session's first of this adapter.
-    fn binding_adopt(&mut self, adapter: String, adopted: Adopted, boot: NodeId) -> Result<(), Error> {
+    pub(super) fn binding_adopt(
+        &mut self,
+        adapter: String,
+        adopted: Adopted,
+        boot: NodeId,
+    ) -> Result<(), Error> {
         if let Some(binding) = &self.hot.binding {
             return Err(Error::AlreadyExists { name: format!("binding {}", binding.id) });
         }

@@ -9,12 +9,12 @@ use mainspring_core::{
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
-use super::{BindingChange, Data, Instant};
+use super::{Begins, BindingChange, Data, Instant};
 use crate::adapter::{Ask, Death, Dispatch, Executed, Holder, Record, Recording};
 use crate::error::Error;
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
 use crate::scheduler::Permit;
-use crate::store::{Request, StateRow, StoreError};
+use crate::store::{Request, StoreError};
 
 /// The answer to a command.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -24,7 +24,7 @@ pub(crate) enum Command {
     /// Accept a prompt.
     Accept(Box<Accept>, Reply<AcceptOutcome>),
     /// Create the session, if it is new, and remember the request that asked for it.
-    Create(Option<Box<Request>>, Vec<StateRow>, Reply<Result<Session, StoreError>>),
+    Create(Option<Box<Request>>, Begins, Reply<Result<Session, StoreError>>),
     /// Stop a run.
     Cancel(RunId, Reply<CancelOutcome>),
     /// Try an ended run again.

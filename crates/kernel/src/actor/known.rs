@@ -32,11 +32,6 @@ pub(super) struct Unknown(pub(super) LineId);
 pub(super) struct Known(HashMap<LineId, Strand>);
 
 impl Known {
-    /// How many lines are known.
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// Forgets everything if that is much. Never in the midst of a walk, which would begin again and again.
     pub(super) fn trim(&mut self) {
         if self.0.len() > KEPT {

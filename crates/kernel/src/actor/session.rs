@@ -5,13 +5,23 @@ use mainspring_core::{Body, Cursor, Refusal, RunStatus, Session, SessionStatus};
 
 use super::Actor;
 use crate::error::Error;
+use crate::kernel::Adopted;
 use crate::store::{Loaded, Request, Row, StateRow, StoreError};
+
+/// What a session has from its beginning.
+#[derive(Default)]
+pub(crate) struct Begins {
+    /// State of the session it goes on from.
+    pub(crate) state: Vec<StateRow>,
+    /// A native session that exists already, and its adapter.
+    pub(crate) adopted: Option<Box<(String, Adopted)>>,
+}
 
 impl Actor {
     pub(super) async fn create(
         &mut self,
         request: Option<Box<Request>>,
-        inherited: Vec<StateRow>,
+        begins: Begins,
     ) -> Result<Result<Session, StoreError>, Error> {
         if self.stored {
             return Ok(Ok(self.hot.session.clone()));
@@ -19,7 +29,14 @@ impl Actor {
         let (mut draft, _) = self.draft(false);
         draft.emit(created(&self.hot.session));
         request.into_iter().for_each(|request| draft.row(Row::Request(request)));
-        inherited.into_iter().for_each(|state| draft.row(Row::State(Box::new(state))));
+        begins.state.into_iter().for_each(|state| draft.row(Row::State(Box::new(state))));
+        if let Some(adopted) = begins.adopted {
+            let (adapter, adopted) = *adopted;
+            if let Err(error) = draft.binding_adopt(adapter, adopted, self.shared.node) {
+                self.give_up();
+                return Err(error);
+            }
+        }
         match self.commit(draft).await {
             Ok(_) => Ok(Ok(self.hot.session.clone())),
             Err(conflict @ StoreError::Conflict(_)) => Ok(Err(conflict)),

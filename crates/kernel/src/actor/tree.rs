@@ -9,13 +9,13 @@ use mainspring_core::{
 };
 
 use super::known::{Turn, Unknown};
-use super::{Actor, Command};
+use super::{Actor, Begins, Command};
 use crate::error::Error;
 use crate::kernel::Forking;
 use crate::store::{PlacedMessage, StateAt, StatePlace, StateRow, StoreError};
 
-/// How many lines are read at once, at least.
-const STRANDS: usize = 64;
+/// Half as many lines as are read first: most often all but one are known.
+const STRANDS: usize = 4;
 
 /// Where a run begins.
 #[derive(Debug, Default)]
@@ -89,13 +89,14 @@ impl Actor {
     async fn turn(&mut self, to: Point) -> Result<Turn, StoreError> {
         let from = self.hot.session.tip;
         self.known.trim();
+        let mut many = STRANDS;
         loop {
             let Unknown(line) = match self.known.turn(from, to) {
                 Ok(turn) => return Ok(turn),
                 Err(unknown) => unknown,
             };
             // Twice as many each time: a long way up is a few questions.
-            let many = self.known.len().max(STRANDS);
+            many *= 2;
             self.known.learn(self.shared.store.strands(self.fence.session, line, many).await?);
         }
     }
@@ -167,12 +168,13 @@ impl Actor {
             last_activity_at: now,
             ..source.clone()
         };
-        let inherited = match source.forked_from {
+        let state = match source.forked_from {
             Some(_) => self.seen_by_fork(&session, point).await?,
             None => vec![],
         };
         self.shared.birth(session).await?;
-        self.shared.call(fork.id, |reply| Command::Create(fork.request, inherited, reply)).await
+        let begins = Begins { state, adopted: None };
+        self.shared.call(fork.id, |reply| Command::Create(fork.request, begins, reply)).await
     }
 
     /// State that a fork of this fork is to see and would not find by itself: on the lines of others it would see what

@@ -1,7 +1,9 @@
 //! Verbs on artifacts, and the care of their bytes.
 
 use mainspring_core::limits::{check_media_type, check_text};
-use mainspring_core::{Artifact, ArtifactId, ArtifactRole, BadId, Block, RunId, Session, SessionId, Time};
+use mainspring_core::{
+    Artifact, ArtifactId, ArtifactRole, BadId, BadName, Block, RunId, Session, SessionId, Time,
+};
 use serde::Serialize;
 use tokio::io::AsyncRead;
 
@@ -192,6 +194,18 @@ impl Kernel {
     }
 }
 
+/// Refuses what no artifact may be called.
+pub(super) fn check_names(kind: &str, name: Option<&str>, mime_type: Option<&str>) -> Result<(), BadName> {
+    check_text("an artifact's kind", kind)?;
+    name.map_or(Ok(()), |name| check_text("an artifact's name", name))?;
+    mime_type.map_or(Ok(()), check_media_type)
+}
+
+/// Where the bytes of a hash are.
+pub(super) fn uri_of(hash: &str) -> String {
+    format!("blake3:{hash}")
+}
+
 /// The media type of any bytes.
 const ANY: &str = "application/octet-stream";
 
@@ -218,7 +232,7 @@ impl From<StoreError> for Conflicting {
 }
 
 impl Shared {
-    fn blobs(&self) -> Result<&Blobs, Error> {
+    pub(super) fn blobs(&self) -> Result<&Blobs, Error> {
         let none =
             || Error::Invalid("artifacts are not kept here: start the kernel with a folder for them".into());
         self.blobs.as_ref().ok_or_else(none)
@@ -247,9 +261,7 @@ impl Shared {
         new: NewArtifact,
         content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
     ) -> Result<(Staged, Artifact), Error> {
-        check_text("an artifact's kind", &new.kind)?;
-        new.name.as_deref().map_or(Ok(()), |name| check_text("an artifact's name", name))?;
-        new.mime_type.as_deref().map_or(Ok(()), check_media_type)?;
+        check_names(&new.kind, new.name.as_deref(), new.mime_type.as_deref())?;
         let id = self.ids.artifact();
         let staged = self.blobs()?.stage(id, content, self.options.limits.artifact_bytes).await?;
         let artifact = Artifact {
@@ -259,7 +271,7 @@ impl Shared {
             attempt: None,
             kind: new.kind,
             role: new.role,
-            uri: format!("blake3:{}", staged.hash),
+            uri: uri_of(&staged.hash),
             name: new.name,
             mime_type: new.mime_type.or_else(|| Some(ANY.into())),
             content_hash: Some(staged.hash.clone()),

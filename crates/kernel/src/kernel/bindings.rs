@@ -4,7 +4,8 @@ use mainspring_core::limits::check_text;
 use mainspring_core::{Binding, RunOptions, Session, SessionId};
 use serde::Serialize;
 
-use super::{Caller, Kernel, SessionTarget};
+use super::sessions::Taken;
+use super::{Caller, Kernel, Opening, SessionTarget};
 use crate::actor::{BindingChange, Command};
 use crate::error::Error;
 use crate::store::SessionRef;
@@ -50,7 +51,7 @@ impl Kernel {
     /// The session that `target` names, made if there is none, tied to a native session that exists already, unless it has
     /// been tied to one of that adapter: then it stays as it is.
     ///
-    /// Asked again it does nothing more, and where it broke off after the session was made, it goes on from there.
+    /// A new session is made and tied in one commit. Asked again this does nothing more.
     pub async fn session_adopt(
         &self,
         caller: &Caller,
@@ -61,16 +62,23 @@ impl Kernel {
         if let Some(found) = self.session_named(caller, target).await? {
             self.session_changed(caller, &SessionRef::Id(found.id)).await?;
         }
-        // Nothing is made that would not be tied.
         self.check_adopted(adapter, &adopted).await?;
-        let (session, _) = self.session_open(caller, target, None).await?;
-        let refusal = match self.binding_adopt(caller, &SessionRef::Id(session.id), adapter, adopted).await {
-            Ok(binding) => return Ok(SessionAdopted { session, binding, adopted: true }),
-            Err(refusal @ (Error::AlreadyExists { .. } | Error::Busy { .. })) => refusal,
-            Err(error) => return Err(error),
+        let adopts = Some((adapter, &adopted));
+        let made = self.session_made(caller, target, "session_adopt", None, Taken::Opens, adopts);
+        let (session, opening) = made.await?;
+        let refusal = match opening {
+            Opening::Created => None,
+            _ => match self.binding_adopt(caller, &SessionRef::Id(session.id), adapter, adopted).await {
+                Ok(binding) => return Ok(SessionAdopted { session, binding, adopted: true }),
+                Err(refusal @ (Error::AlreadyExists { .. } | Error::Busy { .. })) => Some(refusal),
+                Err(error) => return Err(error),
+            },
         };
         let latest = self.shared.store.bindings(session.id, Some(adapter), None, 1).await?.into_iter().next();
-        latest.map(|binding| SessionAdopted { session, binding, adopted: false }).ok_or(refusal)
+        match (latest, refusal) {
+            (Some(binding), refusal) => Ok(SessionAdopted { session, binding, adopted: refusal.is_none() }),
+            (None, refusal) => Err(refusal.unwrap_or_else(|| Error::not_found("binding", adapter))),
+        }
     }
 
     /// Makes sure that the session's native session at `adapter` is not used again. The session stays as it is; its

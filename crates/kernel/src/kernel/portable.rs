@@ -1,7 +1,7 @@
 //! A session as one file: JSON Lines, as docs/export.md describes them.
 //!
 //! ```text
-//! session ─▶ message… ─▶ run… ─▶ event… ─▶ end
+//! session ─▶ message… ─▶ run… ─▶ (artifact ─▶ bytes…)… ─▶ state… ─▶ event… ─▶ end
 //! ```
 //!
 //! Messages come line by line of the tree, parents before children, so that whoever reads the file never has to look
@@ -9,10 +9,11 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Attempt, Event, Message, MessageId, Run, Session};
+use mainspring_core::{Artifact, Attempt, Event, Message, MessageId, Run, Session, StateEntry, Step};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+mod data;
 mod export;
 mod import;
 pub use export::Export;
@@ -33,6 +34,12 @@ enum Line {
     Message(Box<MessageLine>),
     /// A run that has ended, and its attempts.
     Run(Box<RunLine>),
+    /// An artifact of the session.
+    Artifact { artifact: Box<Artifact> },
+    /// The next bytes of the artifact above, in base64.
+    Bytes { data: String },
+    /// What a key holds where the active path ends.
+    State { entry: StateEntry },
     /// An event, in order; a completed message is named and not told again.
     Event { event: Value },
     /// The last: how many lines stand above.
@@ -64,6 +71,12 @@ struct RunLine {
     /// The hash of what was asked: 32 hexadecimal digits.
     fingerprint: String,
     attempts: Vec<Attempt>,
+    /// Its model calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    steps: Vec<Step>,
+    /// Its own state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    state: Vec<StateEntry>,
     /// The prompt, if the run never began and it has no place in the tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     prompt: Option<Arc<Message>>,

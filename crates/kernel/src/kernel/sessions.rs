@@ -11,8 +11,10 @@ use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use super::runs::{check_size, json_size};
-use super::{Caller, Deleted, Kernel, NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget};
-use crate::actor::Command;
+use super::{
+    Adopted, Caller, Deleted, Kernel, NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget,
+};
+use crate::actor::{Begins, Command};
 use crate::error::Error;
 use crate::store::{Request, SessionPage, SessionRef, StoreError, Unique, Whose};
 
@@ -36,10 +38,10 @@ impl Kernel {
         target: &SessionTarget,
         idempotency_key: Option<&str>,
     ) -> Result<(Session, Opening), Error> {
-        self.session_made(caller, target, "session_open", idempotency_key, Taken::Opens).await
+        self.session_made(caller, target, "session_open", idempotency_key, Taken::Opens, None).await
     }
 
-    /// Makes the session that `target` names, once, however often `operation` is sent under the same idempotency key.
+    /// Makes the session that `target` names, tied to what it adopts, once, however often `operation` is sent under the same idempotency key.
     pub(super) async fn session_made(
         &self,
         caller: &Caller,
@@ -47,6 +49,7 @@ impl Kernel {
         operation: &'static str,
         idempotency_key: Option<&str>,
         taken: Taken,
+        adopted: Option<(&str, &Adopted)>,
     ) -> Result<(Session, Opening), Error> {
         check_target(self, caller, target)?;
         let asked = |key| self.request_of(caller, operation, key, &target.in_order());
@@ -71,13 +74,17 @@ impl Kernel {
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
             self.shared.birth(session).await?;
-            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), vec![], reply)).await? {
+            let adopts =
+                |(adapter, adopted): (&str, &Adopted)| Box::new((adapter.to_owned(), adopted.clone()));
+            let begins = Begins { state: vec![], adopted: adopted.map(adopts) };
+            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), begins, reply)).await? {
                 Ok(session) => {
                     self.shared.note_opened(id);
                     return Ok((session, Opening::Created));
                 }
                 // Somebody was faster: theirs is found now.
                 Err(StoreError::Conflict(Unique::SessionName | Unique::RequestKey)) => {}
+                Err(StoreError::Conflict(_)) if adopted.is_some() => return Err(Error::native_taken()),
                 Err(error) => return Err(error.into()),
             }
         }

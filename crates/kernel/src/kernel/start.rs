@@ -77,8 +77,14 @@ impl Kernel {
                 needs(&given)?;
                 let target =
                     SessionTarget { key: new.flatten(), new: start.like, ..SessionTarget::default() };
-                let made =
-                    self.session_made(caller, &target, "session_start", idempotency_key, Taken::Refused);
+                let made = self.session_made(
+                    caller,
+                    &target,
+                    "session_start",
+                    idempotency_key,
+                    Taken::Refused,
+                    None,
+                );
                 let (session, opening) = made.await?;
                 Ok(Started { options: session.run_defaults(), session, opening })
             }

@@ -16,7 +16,7 @@ use crate::puppet::{Manners, pull, puppet};
 use crate::world::{Disk, NOW, World, by, every_store, soon};
 
 /// A kernel that keeps artifacts, and where.
-async fn keeping(disk: Disk, folder: &TempDir, seed: u64) -> World {
+pub(crate) async fn keeping(disk: Disk, folder: &TempDir, seed: u64) -> World {
     let options = Options {
         artifacts: Some(folder.path().join("artifacts")),
         limits: Limits { artifact_bytes: 1 << 20, ..Limits::default() },
@@ -31,7 +31,7 @@ async fn keeping(disk: Disk, folder: &TempDir, seed: u64) -> World {
 }
 
 impl World {
-    async fn put(&self, key: &str, content: &[u8]) -> Result<Artifact, Error> {
+    pub(crate) async fn put(&self, key: &str, content: &[u8]) -> Result<Artifact, Error> {
         self.put_once(key, content, None).await.map(|(artifact, _)| artifact)
     }
 
@@ -45,14 +45,14 @@ impl World {
         self.kernel.artifact_put(&self.me, &by(key), text_file(), once, &mut content).await
     }
 
-    async fn bytes(&self, artifact: &Artifact, from: u64, length: Option<u64>) -> Vec<u8> {
+    pub(crate) async fn bytes(&self, artifact: &Artifact, from: u64, length: Option<u64>) -> Vec<u8> {
         let (_, mut reader) = self.kernel.artifact_read(&self.me, artifact.id, from, length).await.unwrap();
         let mut bytes = vec![];
         reader.read_to_end(&mut bytes).await.unwrap();
         bytes
     }
 
-    async fn list(&self, of: Result<SessionRef, mainspring_core::RunId>) -> Vec<Artifact> {
+    pub(crate) async fn list(&self, of: Result<SessionRef, mainspring_core::RunId>) -> Vec<Artifact> {
         let query = ArtifactQuery { of, before: None, limit: None };
         self.kernel.artifact_list(&self.me, query).await.unwrap()
     }

@@ -357,6 +357,11 @@ async fn a_session_is_found_or_made_and_adopts_once() {
             assert_eq!((again.adopted, again.session.id), (false, first.session.id));
             assert_eq!(again.binding, first.binding);
         }
+        // What is another session's is not adopted, and no session is made for it.
+        let other = SessionTarget { key: Some("other".into()), ..SessionTarget::default() };
+        let taken = kernel.session_adopt(me, &other, "puppet", old("latest")).await.unwrap_err();
+        assert_eq!(taken.code(), "invalid_request");
+        assert_eq!(kernel.session_get(me, &by("other")).await.unwrap_err().code(), "not_found");
         // A session's id is no agent's.
         let own = first.session.id.to_string();
         assert_eq!(adopt(&own).await.unwrap_err().code(), "invalid_request");

@@ -21,6 +21,7 @@ mod model;
 mod order;
 mod owner_events;
 mod portable;
+mod portable_data;
 mod puppet;
 mod recovery;
 mod retries;

@@ -38,7 +38,7 @@ async fn every_event_of_every_session_is_told_once_and_in_order() {
             match events.next().await.unwrap() {
                 OwnerItem::Event(event) => told.push(*event),
                 OwnerItem::CaughtUp(at) => {
-                    assert!(told.last().is_none_or(|last| last.cursor <= at), "{name}")
+                    assert!(told.last().is_none_or(|last| last.cursor <= at), "{name}");
                 }
             }
         }

@@ -34,6 +34,18 @@ pub(crate) async fn import(world: &World, file: &str) -> Result<Session, Error> 
     import_as(world, &world.me, file).await
 }
 
+impl World {
+    /// Resolves once what came of refused imports is removed.
+    pub(crate) async fn settled(&self) {
+        soon(async {
+            while !self.disk.store.unfinished().await.unwrap().deleted.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
+
 async fn branch(world: &World, place: Place, script: &str) {
     let prompt = if script.is_empty() { vec![] } else { vec![Block::text(script)] };
     let run = world.send(RunRequest { place, prompt, ..RunRequest::text("a", "") }).await.unwrap().run;
@@ -167,7 +179,7 @@ async fn a_busy_session_is_not_exported_and_one_that_changes_breaks_off() {
 }
 
 /// A file with one thing of one line changed.
-fn changed(file: &str, line: usize, path: &str, to: &Value) -> String {
+pub(crate) fn changed(file: &str, line: usize, path: &str, to: &Value) -> String {
     let mut lines: Vec<String> = file.lines().map(str::to_owned).collect();
     let mut value: Value = serde_json::from_str(&lines[line - 1]).unwrap();
     let (above, name) = path.rsplit_once('/').unwrap();
@@ -176,7 +188,7 @@ fn changed(file: &str, line: usize, path: &str, to: &Value) -> String {
     whole(&lines)
 }
 
-fn whole<T: AsRef<str>>(lines: &[T]) -> String {
+pub(crate) fn whole<T: AsRef<str>>(lines: &[T]) -> String {
     lines.iter().map(|line| line.as_ref().to_owned() + "\n").collect()
 }
 
@@ -272,13 +284,7 @@ async fn what_makes_no_sense_is_refused_with_its_line_and_leaves_nothing() {
                 "{what}"
             );
             assert_eq!(there.tree("victim").await, before, "{what}");
-            // What had come of it is removed.
-            soon(async {
-                while !there.disk.store.unfinished().await.unwrap().deleted.is_empty() {
-                    tokio::task::yield_now().await;
-                }
-            })
-            .await;
+            there.settled().await;
         }
     }
 }

@@ -48,8 +48,7 @@ impl BindingCommand {
                 if output.json {
                     return Ok(page.items.iter().try_for_each(|binding| output.object(binding))?);
                 }
-                let heads =
-                    ["adapter", "generation", "status", "the agent's own session", "survives", "made"];
+                let heads = ["adapter", "generation", "status", "native session", "survives", "made"];
                 output.table(&heads, page.items.iter().map(row).collect())?;
                 match page.next {
                     Some(next) => Ok(output.note(format_args!("{DIM}more with --after {next}{DIM:#}"))?),

@@ -68,6 +68,14 @@ impl<'a> Home<'a> {
         }
     }
 
+    /// As a guest of the process that owns the state directory, and in no other way.
+    pub(super) async fn visit(context: &'a Context<'a>) -> Result<Self, Fail> {
+        let nobody = || Fail::bad_request("nobody serves the state directory: start `mainspring serve`");
+        let client = guest(context)?.ok_or_else(nobody)?;
+        client.ready().await?;
+        Ok(Self { context, purpose: Purpose::Records, client, own: None })
+    }
+
     async fn own(context: &'a Context<'a>, purpose: Purpose) -> Result<Self, Found> {
         let config = context.config();
         let node = match purpose {

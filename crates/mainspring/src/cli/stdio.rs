@@ -158,7 +158,11 @@ async fn converse(
 }
 
 /// What `future` gives; meanwhile, whenever the server that has the sessions leaves, finds them again.
-async fn at<T>(home: &mut Home<'_>, keeper: &mut Keeper, future: impl Future<Output = T>) -> Result<T, Fail> {
+pub(super) async fn at<T>(
+    home: &mut Home<'_>,
+    keeper: &mut Keeper,
+    future: impl Future<Output = T>,
+) -> Result<T, Fail> {
     tokio::pin!(future);
     loop {
         tokio::select! {

@@ -13,6 +13,7 @@ use super::error::Problem;
 use super::rule::{
     Given, Number, Rule, Value, Word, command, names, number, path, policies, servers, table, text, word,
 };
+use crate::agents::OWN;
 
 /// What is set for one adapter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -211,7 +212,7 @@ pub(super) fn problems(
             let others = others.map(|setting| wrong(setting.key, "is for agents of kind \"acp\": remove it"));
             let given = adapter.mcp.iter().flatten().filter_map(|server| {
                 let must = match servers.get(server) {
-                    None if server.contains('*') => return None,
+                    None if server.contains('*') || server == OWN => return None,
                     None => format!("names {server:?}, which is no MCP server: write [mcp.{server}]"),
                     // The protocol has no place for it.
                     Some(config) if config.cwd.is_some() => format!(

@@ -23,6 +23,7 @@ impl State {
             Row::Fresh(Fresh::Session(id)) => self.sessions.contains_key(id),
             Row::Fresh(Fresh::Run(id)) => self.runs.contains_key(id),
             Row::Fresh(Fresh::Message(id)) => self.messages.contains_key(id),
+            Row::Fresh(Fresh::Artifact(id)) => self.artifacts.contains_key(id),
             _ => false,
         };
         if commit.rows.iter().any(known) {

@@ -44,6 +44,7 @@ pub(super) fn fresh_check(connection: &Connection, fresh: Fresh) -> Written {
         Fresh::Session(id) => ("SELECT 1 FROM sessions WHERE session_id = ?1", id.bytes()),
         Fresh::Run(id) => ("SELECT 1 FROM runs WHERE run_id = ?1", id.bytes()),
         Fresh::Message(id) => ("SELECT 1 FROM messages WHERE message_id = ?1", id.bytes()),
+        Fresh::Artifact(id) => ("SELECT 1 FROM artifacts WHERE artifact_id = ?1", id.bytes()),
     };
     match connection.prepare_cached(sql)?.exists([id])? {
         true => Err(WriteError::Conflict(Unique::Id)),

@@ -2,15 +2,21 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Cursor, LineId, Point, RunId, Session, Time};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use mainspring_core::{ArtifactId, Cursor, LineId, Point, RunId, Session, Time};
+use tokio::io::AsyncReadExt;
 
 use super::super::{Caller, Kernel, Shared};
 use super::{FORMAT, Line, MessageLine, RunLine, VERSION};
+use crate::blobs::BlobReader;
 use crate::error::Error;
-use crate::store::{Loaded, RunPage, SessionRef};
+use crate::store::{ArtifactPage, Loaded, RunPage, SessionRef, StateAt};
 
 /// How much is read at once: messages may be large.
 const PAGE: usize = 64;
+/// How many bytes of an artifact a line holds.
+const BYTES: usize = 48 << 10;
 
 /// A session on its way out.
 pub struct Export {
@@ -29,6 +35,11 @@ enum Next {
     Session,
     Messages(Option<Point>),
     Runs(Option<(Time, RunId)>),
+    /// Those before this one.
+    Artifacts(Option<(Time, ArtifactId)>),
+    /// What is left of the bytes of one, and where it stands among them.
+    Bytes(Box<BlobReader>, (Time, ArtifactId)),
+    State(String),
     Events(Cursor),
     End,
     Nothing,
@@ -63,15 +74,19 @@ impl Export {
     /// The next lines of the file; none after the last. An error means that what came so far is no whole file.
     pub async fn next(&mut self) -> Result<Option<String>, Error> {
         loop {
-            let (lines, next) = match &self.next {
+            // Whoever goes on after an error is told that there is nothing more.
+            let (lines, next) = match std::mem::replace(&mut self.next, Next::Nothing) {
                 Next::Session => {
                     let session = Box::new(self.session.clone());
                     let head = Line::Session { format: FORMAT.into(), version: VERSION, session };
                     (vec![head], Next::Messages(None))
                 }
-                Next::Messages(after) => self.messages(*after).await?,
-                Next::Runs(before) => self.runs(*before).await?,
-                Next::Events(after) => self.events(*after).await?,
+                Next::Messages(after) => self.messages(after).await?,
+                Next::Runs(before) => self.runs(before).await?,
+                Next::Artifacts(before) => self.artifact(before).await?,
+                Next::Bytes(left, at) => bytes(left, at).await?,
+                Next::State(after) => self.state(after).await?,
+                Next::Events(after) => self.events(after).await?,
                 Next::End => {
                     let now = rests(&self.shared, &self.session).await?;
                     if (now.cursor, now.session.version) != (self.cursor, self.session.version) {
@@ -130,7 +145,7 @@ impl Export {
         let runs = store.run_page(&page).await?;
         let next = match runs.last() {
             Some(last) => Next::Runs(Some((last.created_at, last.id))),
-            None => Next::Events(Cursor::START),
+            None => Next::Artifacts(None),
         };
         let mut lines = vec![];
         for run in runs {
@@ -141,11 +156,33 @@ impl Export {
             lines.push(Line::Run(Box::new(RunLine {
                 fingerprint: run.fingerprint.iter().map(|byte| format!("{byte:02x}")).collect(),
                 attempts: store.attempts(run.id).await?,
+                steps: store.steps(run.id).await?,
+                state: store.state_page(&StateAt::Run(run.id), None, usize::MAX).await?,
                 prompt: prompt.map(|(placed, _)| placed.message),
                 run,
             })));
         }
         Ok((lines, next))
+    }
+
+    async fn artifact(&self, before: Option<(Time, ArtifactId)>) -> Result<(Vec<Line>, Next), Error> {
+        let page = ArtifactPage { session: self.session.id, run: None, before, limit: 1 };
+        let Some(artifact) = self.shared.store.artifact_page(&page).await?.pop() else {
+            return Ok((vec![], Next::State(String::new())));
+        };
+        let at = (artifact.created_at, artifact.id);
+        let next = match artifact.content_hash {
+            Some(_) => Next::Bytes(Box::new(self.shared.artifact_open(&artifact, 0, None).await?), at),
+            None => Next::Artifacts(Some(at)),
+        };
+        Ok((vec![Line::Artifact { artifact: Box::new(artifact) }], next))
+    }
+
+    async fn state(&self, after: String) -> Result<(Vec<Line>, Next), Error> {
+        let at = StateAt::Session { session: self.session.id, at: self.session.tip };
+        let entries = self.shared.store.state_page(&at, Some(&after), self.page()).await?;
+        let next = entries.last().map_or(Next::Events(Cursor::START), |last| Next::State(last.key.clone()));
+        Ok((entries.into_iter().map(|entry| Line::State { entry }).collect(), next))
     }
 
     async fn events(&self, after: Cursor) -> Result<(Vec<Line>, Next), Error> {
@@ -156,6 +193,17 @@ impl Export {
 
     fn page(&self) -> usize {
         self.shared.options.limits.page.min(PAGE)
+    }
+}
+
+/// The next bytes of an artifact.
+async fn bytes(mut left: Box<BlobReader>, at: (Time, ArtifactId)) -> Result<(Vec<Line>, Next), Error> {
+    let mut buffer = Vec::with_capacity(BYTES);
+    let read = (&mut left).take(BYTES as u64).read_to_end(&mut buffer).await;
+    read.map_err(|error| Error::Corrupt(format!("the bytes of {}: {error}", at.1)))?;
+    match buffer.is_empty() {
+        true => Ok((vec![], Next::Artifacts(Some(at)))),
+        false => Ok((vec![Line::Bytes { data: STANDARD.encode(buffer) }], Next::Bytes(left, at))),
     }
 }
 

@@ -19,9 +19,10 @@ use serde_json::Value;
 
 use super::super::sessions::{check_metadata, check_title};
 use super::super::{Caller, Kernel, Shared};
+use super::data::OpenArtifact;
 use super::{FORMAT, Line, MessageLine, RunLine, VERSION};
 use crate::error::Error;
-use crate::store::{Commit, Fence, Fresh, NewEvent, Row, SessionRef, StoreError, Unique};
+use crate::store::{Commit, Fence, Fresh, NewEvent, Row, SessionRef, StatePlace, StoreError, Unique};
 
 /// How much is written at once: lines, and bytes.
 const STEP: (usize, usize) = (200, 1 << 20);
@@ -39,20 +40,26 @@ pub struct Import {
 }
 
 /// What is known of the session so far.
-struct Staged {
+pub(super) struct Staged {
     claim: Claim,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// What it will be.
-    session: Session,
-    fence: Fence,
-    rows: Vec<Row>,
+    pub(super) session: Session,
+    pub(super) fence: Fence,
+    pub(super) rows: Vec<Row>,
     events: Vec<NewEvent>,
     bytes: usize,
     /// Where the messages stand that are not written yet.
     unwritten: HashMap<MessageId, Point>,
     /// The line of the tree that is being read.
     line: Option<OpenLine>,
-    runs: HashSet<RunId>,
+    pub(super) runs: HashSet<RunId>,
+    /// The artifact whose bytes are being read.
+    pub(super) artifact: Option<OpenArtifact>,
+    /// How many keys of state there are so far where some are read.
+    pub(super) keys: usize,
+    /// Where the session's state is, once that was needed.
+    pub(super) tip_state: Option<StatePlace>,
     pos: u64,
     stage: Stage,
 }
@@ -65,14 +72,16 @@ struct OpenLine {
 
 /// The parts of the file, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+pub(super) enum Stage {
     Messages,
     Runs,
+    Artifacts,
+    State,
     Events,
 }
 
 /// Why a line is refused.
-enum Fault {
+pub(super) enum Fault {
     /// It makes no sense.
     Line(String),
     /// The kernel says no, whatever the line.
@@ -91,7 +100,7 @@ impl From<mainspring_core::BadName> for Fault {
     }
 }
 
-fn refuse<T>(reason: impl Into<String>) -> Result<T, Fault> {
+pub(super) fn refuse<T>(reason: impl Into<String>) -> Result<T, Fault> {
     Err(Fault::Line(reason.into()))
 }
 
@@ -180,10 +189,13 @@ impl Import {
             (Line::Session { .. }, Some(_)) => refuse("only the first line is of the kind session"),
             (Line::Message(message), Some(staged)) => staged.message(*message, line.len()).await,
             (Line::Run(run), Some(staged)) => staged.run(*run, line.len()).await,
+            (Line::Artifact { artifact }, Some(staged)) => staged.artifact(*artifact).await,
+            (Line::Bytes { data }, Some(staged)) => staged.bytes(&data).await,
+            (Line::State { entry }, Some(staged)) => staged.state(entry, line.len()).await,
             (Line::Event { event }, Some(staged)) => staged.event(event, line.len()).await,
-            (Line::End { lines }, Some(_)) if lines + 1 == self.no => {
+            (Line::End { lines }, Some(staged)) if lines + 1 == self.no => {
                 self.ended = true;
-                Ok(())
+                staged.enter(Stage::Events)
             }
             (Line::End { lines }, Some(_)) => {
                 refuse(format!("{lines} lines stood above in the file that was written, not {}", self.no - 1))
@@ -224,6 +236,9 @@ impl Import {
             unwritten: HashMap::new(),
             line: None,
             runs: HashSet::new(),
+            artifact: None,
+            keys: 0,
+            tip_state: None,
             pos: 0,
             stage: Stage::Messages,
         };
@@ -319,7 +334,7 @@ impl Staged {
     }
 
     /// Where a message of this file stands.
-    async fn place(&self, id: MessageId) -> Result<Point, Fault> {
+    pub(super) async fn place(&self, id: MessageId) -> Result<Point, Fault> {
         if let Some(at) = self.unwritten.get(&id) {
             return Ok(*at);
         }
@@ -330,7 +345,7 @@ impl Staged {
 
     async fn run(&mut self, line: RunLine, bytes: usize) -> Result<(), Fault> {
         self.enter(Stage::Runs)?;
-        let RunLine { run, fingerprint, attempts, prompt } = line;
+        let RunLine { run, fingerprint, attempts, steps, state, prompt } = line;
         let id = run.id;
         if (run.session, &run.owner) != (self.session.id, &self.session.owner) {
             return refuse(format!("{id} is not a run of this session and its owner"));
@@ -356,6 +371,14 @@ impl Staged {
             self.rows.push(Row::Attempt(Box::new(attempt)));
         }
         self.rows.push(Row::Run(Box::new(Run { fingerprint, pen, ..run })));
+        for step in steps {
+            if step.run != id {
+                return refuse(format!("{} is not a step of {id}", step.id));
+            }
+            self.rows.push(Row::Step(Box::new(step)));
+        }
+        self.state_rows(StatePlace::Run(id), state)?;
+        self.keys = 0;
         self.took(bytes).await
     }
 
@@ -426,15 +449,18 @@ impl Staged {
     }
 
     /// The parts of a file come in order. What an earlier part holds is written before the next refers to it.
-    fn enter(&mut self, stage: Stage) -> Result<(), Fault> {
+    pub(super) fn enter(&mut self, stage: Stage) -> Result<(), Fault> {
         if stage < self.stage {
-            return refuse("a file holds messages, then runs, then events");
+            return refuse("a file holds messages, then runs, artifacts, state and events");
+        }
+        if let Some(open) = &self.artifact {
+            return refuse(format!("bytes of {} are missing", open.artifact.id));
         }
         self.stage = stage;
         Ok(())
     }
 
-    async fn took(&mut self, bytes: usize) -> Result<(), Fault> {
+    pub(super) async fn took(&mut self, bytes: usize) -> Result<(), Fault> {
         self.bytes += bytes;
         // Events look up what they refer to, so all of it is written when they begin.
         let full = self.rows.len() + self.events.len() >= STEP.0 || self.bytes >= STEP.1;
@@ -444,7 +470,7 @@ impl Staged {
         Ok(())
     }
 
-    async fn write(&mut self) -> Result<(), Fault> {
+    pub(super) async fn write(&mut self) -> Result<(), Fault> {
         if self.rows.is_empty() && self.events.is_empty() {
             return Ok(());
         }
@@ -455,7 +481,7 @@ impl Staged {
         match self.shared.store.commit(Arc::new(commit)).await {
             Ok(_) => Ok(()),
             Err(StoreError::Conflict(Unique::Id)) => {
-                refuse("what it names exists already: a message or a run")
+                refuse("what it names exists already: a message, a run or an artifact")
             }
             Err(StoreError::Conflict(Unique::RunRequest)) => {
                 refuse("a run was asked for under the same client and request id before")

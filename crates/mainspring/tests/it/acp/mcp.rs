@@ -3,6 +3,8 @@
 use mainspring_agent::tool::mcp::McpConfig;
 
 use super::*;
+use crate::cli::{json_lines, run};
+use crate::guests::serve;
 
 /// A node whose agent is given these MCP servers.
 async fn with_servers(features: &str, servers: &[(&str, McpConfig)]) -> World {
@@ -77,4 +79,123 @@ async fn what_an_agent_cannot_be_given_is_refused_and_says_why() {
         assert!(json.contains(says), "{json}");
         world.close().await;
     }
+}
+
+/// What our own server answers to a call, over its standard input and output.
+struct Own {
+    process: std::process::Child,
+    out: std::io::BufReader<std::process::ChildStdout>,
+    asked: u64,
+}
+
+impl Own {
+    fn start(told: &serde_json::Value) -> Self {
+        let args = told["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+        let mut process = std::process::Command::new(told["command"].as_str().unwrap())
+            .args(args)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = std::io::BufReader::new(process.stdout.take().unwrap());
+        let mut own = Self { process, out, asked: 0 };
+        let hello = serde_json::json!({"protocolVersion": "2025-06-18", "capabilities": {},
+                                       "clientInfo": {"name": "test", "version": "1"}});
+        let answer = own.ask("initialize", &hello);
+        assert_eq!(answer["serverInfo"]["name"], "mainspring", "{answer}");
+        own.send(&serde_json::json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        own
+    }
+
+    fn send(&mut self, message: &serde_json::Value) {
+        use std::io::Write;
+        writeln!(self.process.stdin.as_mut().unwrap(), "{message}").unwrap();
+    }
+
+    fn ask(&mut self, method: &str, params: &serde_json::Value) -> serde_json::Value {
+        use std::io::BufRead;
+        self.asked += 1;
+        self.send(
+            &serde_json::json!({"jsonrpc": "2.0", "id": self.asked, "method": method, "params": params}),
+        );
+        let mut line = String::new();
+        assert!(self.out.read_line(&mut line).unwrap() > 0, "it has left");
+        let answer: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(answer["id"], self.asked, "{line}");
+        if answer["result"].is_null() { answer["error"].clone() } else { answer["result"].clone() }
+    }
+
+    /// What a tool answers, and whether it is an error.
+    fn call(&mut self, name: &str, arguments: &serde_json::Value) -> (serde_json::Value, bool) {
+        let answer = self.ask("tools/call", &serde_json::json!({"name": name, "arguments": arguments}));
+        let text = answer["content"][0]["text"].as_str().unwrap();
+        (serde_json::from_str(text).unwrap(), answer["isError"] == true)
+    }
+
+    /// Closes its input and waits until it has left.
+    fn leave(mut self) {
+        drop(self.process.stdin.take());
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn our_own_server_acts_for_the_owner_and_the_session_it_was_given_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, program) = (dir.path().join("agent"), example("acp_agent"));
+    std::fs::create_dir(&folder).unwrap();
+    let config = format!(
+        "adapter = \"agent\"\n[adapters.agent]\nkind = \"acp\"\ncommand = [{program:?}, {folder:?}, \"resume\"]\n\
+         mcp = [\"mainspring\"]\n",
+    );
+    std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
+    let _daemon = serve(dir.path());
+    let prompt = |key: &str, text: &str| run(dir.path(), &["prompt", "-s", key, text]);
+    let said = prompt("a", "servers");
+    let told: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!((told.as_array().unwrap().len(), &told[0]["name"]), (1, &"mainspring".into()));
+    assert_eq!(prompt("b", "my name is Bob").code, 0);
+    let runs = json_lines(&run(dir.path(), &["run", "list", "--json"]));
+    let (b, a) = (&runs[0], &runs[1]);
+
+    let mut own = Own::start(&told[0]);
+    let tools = own.ask("tools/list", &serde_json::json!({}));
+    assert_eq!(tools["tools"].as_array().unwrap().len(), 5, "{tools}");
+    assert!(tools["tools"][4]["inputSchema"]["properties"]["prompt"]["type"] == "string", "{tools}");
+    let (listed, _) = own.call("list_agent_sessions", &serde_json::json!({}));
+    assert_eq!(listed["sessions"].as_array().unwrap().len(), 2, "{listed}");
+    let (shown, failed) = own.call("get_agent_run", &serde_json::json!({"runId": b["runId"]}));
+    assert!(!failed && shown["run"]["status"] == "succeeded", "{shown}");
+    let sent = serde_json::json!({"sessionId": b["sessionId"], "prompt": "history", "mode": "act"});
+    let (answer, failed) = own.call("send_agent_message", &sent);
+    assert!(!failed && answer["text"] == "my name is Bob\nhistory\n", "{answer}");
+    // It would wait for itself; another's is not there; what is not understood is refused.
+    for (arguments, code) in [
+        (serde_json::json!({"sessionId": a["sessionId"], "prompt": "hi"}), "would_deadlock"),
+        (serde_json::json!({"sessionId": b["sessionId"], "prompt": "hi", "ownerId": "eve"}), "not_found"),
+        (serde_json::json!({"prompt": "hi"}), "invalid_tool_input"),
+    ] {
+        let (answer, failed) = own.call("send_agent_message", &arguments);
+        assert!(failed && answer["error"]["code"] == code, "{answer}");
+    }
+    let unknown = own.ask("tools/call", &serde_json::json!({"name": "execute_sql", "arguments": {}}));
+    assert_eq!(unknown["code"], -32602, "{unknown}");
+    own.leave();
+}
+
+#[test]
+fn without_a_server_there_is_nobody_to_act_for_an_agent_and_a_client_of_its_own_is_served_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = format!("ses_{:032x}", 7);
+    let said = run(dir.path(), &["mcp", "--session", &session]);
+    assert!(said.code == 2 && said.err.contains("nobody serves the state directory"), "{}", said.err);
+    let state_dir = dir.path().join("state").to_string_lossy().into_owned();
+    let program = env!("CARGO_BIN_EXE_mainspring");
+    let mut own =
+        Own::start(&serde_json::json!({"command": program, "args": ["mcp", "--state-dir", state_dir]}));
+    assert_eq!(
+        own.call("list_agent_sessions", &serde_json::Value::Null).0["sessions"],
+        serde_json::json!([])
+    );
+    own.leave();
 }

@@ -103,7 +103,9 @@ async fn a_process_that_dies_again_and_again_is_given_up_and_lives_again_when_so
     std::fs::write(&program, script).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let restart = Restart { tries: 3, first: std::time::Duration::from_millis(1), ..Restart::default() };
-    let process = RuntimeProcess::start(Launch { program, restart, ..launch(dir.path()) }).await.unwrap();
+    let launch = Launch { program, restart, ..launch(dir.path()) };
+    let again = launch.clone();
+    let process = RuntimeProcess::start(launch).await.unwrap();
     let bridge = process.bridge();
     let error = ask(&bridge, Surface::main_chat(None), "say hi").result().await.unwrap_err();
     assert_eq!(error.code(), "process_lost");
@@ -114,6 +116,14 @@ async fn a_process_that_dies_again_and_again_is_given_up_and_lives_again_when_so
     std::fs::remove_file(&poison).unwrap();
     assert_eq!(ask(&bridge, Surface::main_chat(None), "say hi").result().await.unwrap().text, "hi\n");
     assert_eq!(process.health().borrow().phase, Phase::Ready);
+    // Whoever starts it asks for it as well.
+    std::fs::write(&poison, "").unwrap();
+    kill(&process);
+    let lost = ask(&bridge, Surface::main_chat(None), "say hi").result().await;
+    assert_eq!(lost.unwrap_err().code(), "process_lost");
+    std::fs::remove_file(&poison).unwrap();
+    let again = RuntimeProcess::start(again).await.unwrap();
+    assert_eq!(again.health().borrow().pid, process.health().borrow().pid);
 }
 
 #[tokio::test]

@@ -2,15 +2,22 @@
 //!
 //! An answer is `{"ok": true, …}` or `{"ok": false, "error": {"code", "message"}}`.
 
+#![allow(unused_qualifications, reason = "what is derived for an inlined field has them")]
+
+use std::collections::HashMap;
+
 use mainspring_client::{Client, Prompt, SessionList, Target};
 use mainspring_core::{
     ArtifactRole, AttemptId, Block, Mode, Position, RunId, RunOptions, SessionId, SessionStatus,
 };
+use mainspring_kernel::ids::Ids;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
-use super::{Shared, told};
+use crate::jsonl::{Link, said, told};
 
 mod forms;
 
@@ -27,23 +34,74 @@ const NAMES: [&str; 6] = [
     "delegate_agent",
 ];
 
+/// A tool, as those are told of it who may call it.
+pub(crate) struct Told {
+    pub(crate) name: &'static str,
+    pub(crate) description: &'static str,
+    /// The JSON Schema of what it is given.
+    pub(crate) schema: Value,
+}
+
+/// The tools that do something, what they are for, and what they take.
+type Table = [(&'static str, &'static str, fn() -> RefOr<Schema>); 5];
+const TOLD: Table = [
+    (
+        "list_agent_sessions",
+        "Lists agent sessions, the latest activity first, each with its latest and its active run.",
+        List::schema,
+    ),
+    (
+        "get_agent_run",
+        "Shows a run: its session, attempts, artifacts and events, what it was asked and what it said.",
+        Get::schema,
+    ),
+    ("cancel_agent_run", "Cancels a run. Cancelled means stopped.", Cancel::schema),
+    (
+        "inspect_agent_artifacts",
+        "Lists the artifacts of a session, a run or an attempt: name exactly one.",
+        Inspect::schema,
+    ),
+    (
+        "send_agent_message",
+        "Sends a prompt to another agent session and waits for its answer. Not to the session that calls.",
+        Send::schema,
+    ),
+];
+
+/// Every tool that does something.
+pub(crate) fn tools() -> Vec<Told> {
+    let told = |(name, description, schema): (_, _, fn() -> RefOr<Schema>)| {
+        let mut schema = serde_json::to_value(schema()).unwrap_or_default();
+        // What it is called here is nobody's matter.
+        schema.as_object_mut().map(|schema| schema.remove("description"));
+        Told { name, description, schema }
+    };
+    TOLD.into_iter().map(told).collect()
+}
+
+/// Whom a tool acts for, and what it needs for that.
+pub(crate) struct Reach<'a> {
+    pub(crate) link: &'a Link,
+    pub(crate) owner: &'a str,
+    /// The session whose run calls it.
+    pub(crate) session: Option<SessionId>,
+    /// What those who call it name adapters, and what they are called here.
+    pub(crate) aliases: &'a HashMap<String, String>,
+    pub(crate) ids: &'a Ids,
+    /// Which run an attempt is one of, as far as that is known here.
+    pub(crate) run_of: &'a (dyn Fn(AttemptId) -> Option<RunId> + std::marker::Send + Sync),
+}
+
 /// True for a tool that is answered here and not by the host.
-pub(super) fn is_control_tool(name: &str) -> bool {
+pub(crate) fn is_control_tool(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
 /// What a tool answers, or a stable code and a sentence.
 type Answer = Result<Map<String, Value>, (String, String)>;
 
-/// Carries a tool out for `owner`; `session` is the one whose run calls it.
-pub(super) async fn call(
-    shared: &Shared,
-    owner: &str,
-    session: Option<SessionId>,
-    name: &str,
-    input: Value,
-) -> String {
-    let tools = Tools { shared, owner, session };
+/// Carries a tool out: what it answers, and whether it is what was asked for.
+pub(crate) async fn call(tools: &Reach<'_>, name: &str, input: Value) -> (String, bool) {
     let answer = match name {
         "list_agent_sessions" => tools.list(input).await,
         "get_agent_run" => tools.get(input).await,
@@ -55,14 +113,16 @@ pub(super) async fn call(
         }
         other => Err(failed("unknown_control_tool", format!("there is no control tool {other:?}"))),
     };
-    let answer = match answer {
+    match answer {
         Ok(mut answer) => {
             answer.insert("ok".into(), true.into());
-            Value::Object(answer)
+            (Value::Object(answer).to_string(), true)
         }
-        Err((code, message)) => json!({"ok": false, "error": {"code": code, "message": message}}),
-    };
-    answer.to_string()
+        Err((code, message)) => {
+            let answer = json!({"ok": false, "error": {"code": code, "message": message}});
+            (answer.to_string(), false)
+        }
+    }
 }
 
 fn failed(code: &str, message: impl Into<String>) -> (String, String) {
@@ -90,64 +150,87 @@ fn limit(given: Option<usize>, default: usize, most: usize) -> Result<usize, (St
     }
 }
 
-struct Tools<'a> {
-    shared: &'a Shared,
-    owner: &'a str,
-    session: Option<SessionId>,
-}
-
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct List {
+    /// Whose; must be the owner for whom the caller acts.
     owner_id: Option<String>,
+    /// Only those of this status.
+    #[schema(inline)]
     status: Option<SessionStatus>,
+    /// Only those of this kind of surface.
     surface_kind: Option<String>,
+    /// How many, at most 200; 50 if not given.
     limit: Option<usize>,
+    /// Only those that were active before this moment.
     before_updated_at_ms: Option<i64>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Get {
+    /// The run.
     run_id: String,
+    /// Whose; must be the owner for whom the caller acts.
     owner_id: Option<String>,
+    /// Whether its events are shown; true if not given.
     include_events: Option<bool>,
+    /// How many of its last events, at most 500; 100 if not given.
     event_limit: Option<usize>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Cancel {
+    /// The run.
     run_id: String,
+    /// Whose; must be the owner for whom the caller acts.
     owner_id: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Inspect {
+    /// The session.
     session_id: Option<String>,
+    /// The run.
     run_id: Option<String>,
+    /// The attempt.
     attempt_id: Option<String>,
+    /// Whose; must be the owner for whom the caller acts.
     owner_id: Option<String>,
+    /// Only those of this role.
+    #[schema(inline)]
     role: Option<ArtifactRole>,
+    /// How many, at most 200; 50 if not given.
     limit: Option<usize>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Send {
+    /// The session.
     session_id: String,
+    /// What it is told.
     prompt: String,
+    /// Whose; must be the owner for whom the caller acts.
     owner_id: Option<String>,
+    /// Whether the agent may act or only answer; only answer if not given.
+    #[schema(inline)]
     mode: Option<Mode>,
+    /// The agent runtime; the session's own if not given.
     adapter_id: Option<String>,
+    /// The folder it works in.
     cwd: Option<String>,
+    /// The model.
     model: Option<String>,
+    /// A name for this message: the same again is the same run.
     request_id: Option<String>,
+    /// Whose name that is.
     client_id: Option<String>,
 }
 
-impl Tools<'_> {
+impl Reach<'_> {
     async fn list(&self, input: Value) -> Answer {
         let input: List = read(input)?;
         self.check_owner(input.owner_id.as_deref())?;
@@ -251,8 +334,8 @@ impl Tools<'_> {
             (None, None, Some(attempt)) => {
                 let id: AttemptId =
                     attempt.parse().map_err(|_| failed("not_found", format!("no attempt {attempt:?}")))?;
-                let run = self.shared.attempts.run_of(id).ok_or_else(|| {
-                    failed("not_found", format!("{attempt} is not one of this host's latest; name its run"))
+                let run = (self.run_of)(id).ok_or_else(|| {
+                    failed("not_found", format!("{attempt} is not one of the latest here; name its run"))
                 })?;
                 let mut found = self.run_artifacts(run, 200).await?;
                 found.retain(|artifact| artifact.attempt == Some(id));
@@ -280,8 +363,7 @@ impl Tools<'_> {
             let message = "a run cannot wait for another of its own session: it would wait for itself";
             return Err(failed("would_deadlock", message));
         }
-        let adapter =
-            input.adapter_id.map(|name| self.shared.options.aliases.get(&name).cloned().unwrap_or(name));
+        let adapter = input.adapter_id.map(|name| self.aliases.get(&name).cloned().unwrap_or(name));
         let prompt = Prompt {
             session: Target { session_id: Some(session), ..Target::default() },
             prompt: vec![Block::text(input.prompt)],
@@ -289,7 +371,7 @@ impl Tools<'_> {
             mode: input.mode.unwrap_or(Mode::Ask),
             options: RunOptions { model: input.model, cwd: input.cwd, ..RunOptions::default() },
             client_id: Some(input.client_id.unwrap_or_else(|| CLIENT.into())),
-            request_id: Some(input.request_id.unwrap_or_else(|| self.shared.ids.secret())),
+            request_id: Some(input.request_id.unwrap_or_else(|| self.ids.secret())),
             ..Prompt::default()
         };
         let accepted = self.ask(|client| {
@@ -305,8 +387,7 @@ impl Tools<'_> {
             async move { client.session_get(session).await }
         });
         let attempts = self.attempts(run).await?;
-        let text =
-            super::follow::said(self.shared, self.owner, &ended).await.map_err(|error| told(&error))?;
+        let text = said(self.link, self.owner, &ended).await.map_err(|error| told(&error))?;
         object(json!({
             "session": forms::session(&session.await?),
             "run": self.run_form(&ended).await?,
@@ -320,13 +401,13 @@ impl Tools<'_> {
     /// Resolves once a run has ended.
     async fn ended(&self, run: RunId) -> Result<(), (String, String)> {
         loop {
-            let (client, no) = self.shared.link.client(self.owner);
+            let (client, no) = self.link.client(self.owner);
             let mut events = client.run_events(run, None).give_up_after(1);
             loop {
                 match events.next().await {
                     None => return Ok(()),
                     Some(Ok(_)) => {}
-                    Some(Err(error)) if error.is_gone() && self.shared.link.renewed(no).await => break,
+                    Some(Err(error)) if error.is_gone() && self.link.renewed(no).await => break,
                     Some(Err(error)) => return Err(told(&error)),
                 }
             }
@@ -345,7 +426,7 @@ impl Tools<'_> {
     where
         F: Future<Output = Result<T, mainspring_client::Error>>,
     {
-        self.shared.link.ask(self.owner, ask).await.map_err(|error| told(&error))
+        self.link.ask(self.owner, ask).await.map_err(|error| told(&error))
     }
 
     async fn run(&self, id: &str) -> Result<mainspring_core::Run, (String, String)> {
@@ -409,7 +490,7 @@ impl Tools<'_> {
                 let session = &session;
                 async move { client.session_message(session, message).await }
             };
-            match self.shared.link.ask(self.owner, ask).await {
+            match self.link.ask(self.owner, ask).await {
                 Ok(node) => Ok(Some(node.message.text())),
                 // A prompt that waits its turn has no place in the tree yet.
                 Err(error) if error.code() == "not_found" => Ok(None),
@@ -433,6 +514,22 @@ mod tests {
     fn only_control_tools_are_answered_here() {
         assert!(NAMES.iter().all(|name| is_control_tool(name)));
         assert!(!is_control_tool("execute_sql"));
+    }
+
+    #[test]
+    fn every_tool_says_what_it_takes() {
+        let told = tools();
+        assert!(told.iter().all(|tool| is_control_tool(tool.name)));
+        let schema = |name: &str| &told.iter().find(|tool| tool.name == name).unwrap().schema;
+        let whose = "Whose; must be the owner for whom the caller acts.";
+        let cancel = json!({"type": "object", "required": ["runId"], "properties": {
+            "ownerId": {"type": ["string", "null"], "description": whose},
+            "runId": {"type": "string", "description": "The run."},
+        }});
+        assert_eq!(*schema("cancel_agent_run"), cancel);
+        assert_eq!(schema("send_agent_message")["required"], json!(["sessionId", "prompt"]));
+        let all = told.iter().map(|tool| tool.schema.to_string()).collect::<String>();
+        assert!(!all.contains("$ref"), "whoever reads it has nothing else to read: {all}");
     }
 
     #[test]

@@ -1,0 +1,163 @@
+//! Import of artifacts and state. The bytes of an artifact are durable before its row, as ever.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use mainspring_core::limits::check_text;
+use mainspring_core::{Artifact, StateEntry};
+
+use super::super::artifacts::{check_names, uri_of};
+use super::import::{Fault, Stage, Staged, refuse};
+use crate::blobs::Staging;
+use crate::error::Error;
+use crate::store::{Commit, Fresh, Row, StatePlace, StateRow, StoreError, Unique};
+
+/// An artifact whose bytes are being read.
+pub(super) struct OpenArtifact {
+    pub(super) artifact: Artifact,
+    hash: String,
+    size: u64,
+    staging: Staging,
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Kernel(error)
+    }
+}
+
+impl Staged {
+    pub(super) async fn artifact(&mut self, artifact: Artifact) -> Result<(), Fault> {
+        self.enter(Stage::Artifacts)?;
+        let id = artifact.id;
+        if artifact.session != self.session.id {
+            return refuse(format!("{id} is not an artifact of this session"));
+        }
+        if artifact.run.is_none() && artifact.attempt.is_some() {
+            return refuse(format!("{id} is of an attempt and of no run"));
+        }
+        if let Some(run) = artifact.run.filter(|run| !self.runs.contains(run)) {
+            return refuse(format!("{run} does not stand above in this file"));
+        }
+        check_names(&artifact.kind, artifact.name.as_deref(), artifact.mime_type.as_deref())?;
+        check_text("an artifact's uri", &artifact.uri)?;
+        // What it refers to is there before it is.
+        self.write().await?;
+        let (hash, size) = match (&artifact.content_hash, artifact.size_bytes) {
+            (None, _) => return self.artifact_commit(artifact, None).await,
+            (Some(hash), Some(size)) => (hash.clone(), size),
+            (Some(_), None) => return refuse(format!("{id} does not say how many bytes it has")),
+        };
+        if artifact.uri != uri_of(&hash) {
+            return refuse(format!("{id} has its bytes at {}, not at {}", uri_of(&hash), artifact.uri));
+        }
+        let staging = {
+            let shared = &self.shared;
+            let limit = shared.options.limits.artifact_bytes;
+            if size > limit as u64 {
+                let size = usize::try_from(size).unwrap_or(usize::MAX);
+                return Err(Error::TooLarge { what: "the artifact", size, limit }.into());
+            }
+            // It may be on its way in elsewhere, so its bytes have a name of their own until they are there.
+            shared.blobs()?.begin(shared.ids.artifact(), limit).await?
+        };
+        self.artifact = Some(OpenArtifact { artifact, hash, size, staging });
+        self.bytes_end().await
+    }
+
+    pub(super) async fn bytes(&mut self, data: &str) -> Result<(), Fault> {
+        let Some(open) = &mut self.artifact else {
+            return refuse("there is no artifact above that lacks bytes");
+        };
+        let bytes =
+            STANDARD.decode(data).map_err(|error| Fault::Line(format!("this is no base64: {error}")))?;
+        if bytes.is_empty() || open.staging.size() + bytes.len() as u64 > open.size {
+            return refuse(format!(
+                "{} has {} bytes, and this line does not fit",
+                open.artifact.id, open.size
+            ));
+        }
+        open.staging.write(&bytes).await?;
+        self.bytes_end().await
+    }
+
+    /// Keeps an artifact once all its bytes are there.
+    async fn bytes_end(&mut self) -> Result<(), Fault> {
+        let Some(open) = self.artifact.take_if(|open| open.staging.size() == open.size) else {
+            return Ok(());
+        };
+        let staged = open.staging.end().await?;
+        if staged.hash != open.hash {
+            let (id, hash) = (open.artifact.id, staged.hash.clone());
+            return refuse(format!("the bytes of {id} have the hash {hash}, not {}", open.hash));
+        }
+        self.artifact_commit(open.artifact, Some(staged)).await
+    }
+
+    async fn artifact_commit(
+        &self,
+        artifact: Artifact,
+        staged: Option<crate::blobs::Staged>,
+    ) -> Result<(), Fault> {
+        let id = artifact.id;
+        let rows = vec![Row::Fresh(Fresh::Artifact(id)), Row::Artifact(Box::new(artifact))];
+        let commit = Arc::new(Commit { fence: self.fence, events: vec![], rows });
+        let store = self.shared.store.clone();
+        let write = async move {
+            match store.commit(commit).await {
+                Ok(_) => Ok(()),
+                Err(StoreError::Conflict(Unique::Id)) => refuse(format!("{id} exists already")),
+                Err(StoreError::Conflict(_)) => refuse(format!("{id} is of no attempt in this file")),
+                Err(error) => Err(error.into()),
+            }
+        };
+        match staged {
+            Some(staged) => self.shared.artifact_keep(staged, write).await,
+            None => write.await,
+        }
+    }
+
+    pub(super) async fn state(&mut self, entry: StateEntry, bytes: usize) -> Result<(), Fault> {
+        self.enter(Stage::State)?;
+        let place = match self.tip_state {
+            Some(place) => place,
+            None => self.state_place().await?,
+        };
+        self.tip_state = Some(place);
+        self.state_rows(place, vec![entry])?;
+        self.took(bytes).await
+    }
+
+    /// Where state goes that holds at the tip.
+    async fn state_place(&mut self) -> Result<StatePlace, Fault> {
+        // Lines are looked up in the store.
+        self.write().await?;
+        let Some(tip) = self.session.tip_message else {
+            return Ok(StatePlace::Session { at: None, aside: false });
+        };
+        let at = self.place(tip).await?;
+        let strands = self.shared.store.strands(self.session.id, at.line, 1).await?;
+        let aside = strands.first().is_some_and(|strand| strand.line.end > at.pos + 1);
+        Ok(StatePlace::Session { at: Some(at), aside })
+    }
+
+    /// All that holds at `place`, or one more key there.
+    pub(super) fn state_rows(&mut self, place: StatePlace, entries: Vec<StateEntry>) -> Result<(), Fault> {
+        let limit = self.shared.options.limits.state_keys;
+        self.keys += entries.len();
+        if self.keys > limit {
+            return Err(Error::TooMany { what: "keys", limit }.into());
+        }
+        for StateEntry { key, value, version, updated_at: at } in entries {
+            let fits = self.shared.state_check(&key, Some(&value));
+            fits.map_err(|error| Fault::Line(error.to_string()))?;
+            if version == 0 {
+                return refuse(format!("the first version of {key:?} is 1"));
+            }
+            let value = Some(value);
+            self.rows.push(Row::State(Box::new(StateRow { place, key, version, value, at })));
+        }
+        Ok(())
+    }
+}

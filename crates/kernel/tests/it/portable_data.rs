@@ -1,0 +1,148 @@
+//! Sessions as files: artifacts with their bytes, and state.
+
+use mainspring_core::{Artifact, Expect};
+use mainspring_kernel::Error;
+use mainspring_kernel::kernel::StateOf;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::artifacts::keeping;
+use crate::portable::{changed, export, import, whole};
+use crate::world::{World, by, every_store};
+
+fn session() -> StateOf {
+    StateOf::Session(by("a"), None)
+}
+
+/// A session with artifacts, one of them larger than a line, one empty; with state, and a run with its own.
+async fn furnished(world: &World) -> Vec<(Artifact, Vec<u8>)> {
+    world.play("a", "say one").await;
+    let set = async |of: &StateOf, key: &str, value: Option<Value>| {
+        world.kernel.state_set(&world.me, of, key, value, Expect::Any).await.unwrap();
+    };
+    for value in [json!(1), json!({"deep": ["ü", null]})] {
+        set(&session(), "kept", Some(value)).await;
+    }
+    set(&session(), "gone", Some(json!(0))).await;
+    set(&session(), "gone", None).await;
+    let run = world.prompt("a", "hang").await;
+    set(&StateOf::Run(run.id), "own", Some(json!("run's"))).await;
+    world.kernel.run_cancel(&world.me, run.id).await.unwrap();
+    world.ended(run.id).await;
+    let mut artifacts = vec![];
+    for size in [0_usize, 5, 120_000] {
+        let bytes: Vec<u8> = (0..size).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        artifacts.push((world.put("a", &bytes).await.unwrap(), bytes));
+    }
+    artifacts
+}
+
+#[tokio::test]
+async fn artifacts_and_state_come_along() {
+    for from in every_store() {
+        let folder = TempDir::new().unwrap();
+        let world = keeping(from, &folder, 1).await;
+        let artifacts = furnished(&world).await;
+        let file = export(&world, "a").await;
+        for to in every_store() {
+            let folder = TempDir::new().unwrap();
+            let there = keeping(to, &folder, 2).await;
+            there.kernel.session_delete(&there.me, &by("a")).await.unwrap();
+            import(&there, &file).await.unwrap();
+            assert_eq!(export(&there, "a").await, file, "{} to {}", world.disk.name, there.disk.name);
+            for (artifact, bytes) in &artifacts {
+                assert_eq!(there.kernel.artifact_get(&there.me, artifact.id).await.unwrap(), *artifact);
+                assert_eq!(there.bytes(artifact, 0, None).await, *bytes);
+            }
+            assert_eq!(there.kernel.blobs_check(true).await.unwrap().problems, Vec::<String>::new());
+            let state = async |world: &World, of: &StateOf| {
+                world.kernel.state_list(&world.me, of, None, None).await.unwrap()
+            };
+            let here = state(&world, &session()).await;
+            assert_eq!(here.iter().map(|entry| &*entry.key).collect::<Vec<_>>(), ["kept"]);
+            assert_eq!(state(&there, &session()).await, here);
+            let runs = world.kernel.run_list(&world.me, Default::default()).await.unwrap();
+            let of = StateOf::Run(runs[0].id);
+            assert_eq!(state(&world, &of).await.len(), 1);
+            assert_eq!(state(&there, &of).await, state(&world, &of).await);
+            // It goes on: no version is given twice.
+            let again =
+                there.kernel.state_set(&there.me, &session(), "kept", Some(json!(3)), Expect::Any).await;
+            assert_eq!(again.unwrap().entry.unwrap().version, here[0].version + 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn artifacts_and_state_that_make_no_sense_are_refused_with_their_line_and_leave_nothing() {
+    let folder = TempDir::new().unwrap();
+    let world = keeping(crate::world::Disk::memory(), &folder, 1).await;
+    furnished(&world).await;
+    let file = export(&world, "a").await;
+    let lines: Vec<&str> = file.lines().collect();
+    let first = |text: &str| 1 + lines.iter().position(|line| line.contains(text)).unwrap();
+    // The newest artifact comes first: it has more than one line of bytes.
+    let (artifact, bytes, state) =
+        (first(r#""kind":"artifact""#), first(r#""kind":"bytes""#), first(r#""kind":"state""#));
+    let without = |line: usize| whole(&[&lines[..line - 1], &lines[line..]].concat());
+    let twice = |line: usize| whole(&[&lines[..line], &lines[line - 1..]].concat());
+    let nobody = json!("run_00000000000040008000000000000000");
+    let spoiled = [
+        ("no base64", bytes, changed(&file, bytes, "/data", &json!("*"))),
+        ("other bytes", bytes + 2, changed(&file, bytes, "/data", &json!("AAAA".repeat(16 << 10)))),
+        ("bytes that are missing", bytes + 2, without(bytes)),
+        ("bytes too many", bytes + 2, twice(bytes)),
+        ("bytes of nothing", artifact, without(artifact)),
+        (
+            "another's artifact",
+            artifact,
+            changed(&file, artifact, "/artifact/sessionId", &json!("ses_00000000000040008000000000000000")),
+        ),
+        ("an artifact of a run elsewhere", artifact, changed(&file, artifact, "/artifact/runId", &nobody)),
+        (
+            "bytes elsewhere",
+            artifact,
+            changed(&file, artifact, "/artifact/uri", &json!("file:///etc/passwd")),
+        ),
+        ("a bad kind", artifact, changed(&file, artifact, "/artifact/kind", &json!(""))),
+        ("a bad key", state, changed(&file, state, "/entry/key", &json!("a b"))),
+        ("no version", state, changed(&file, state, "/entry/version", &json!(0))),
+        (
+            "state before artifacts",
+            artifact + 1,
+            whole(&[&lines[..artifact - 1], &lines[state - 1..state], &lines[artifact - 1..]].concat()),
+        ),
+    ];
+    for (what, line, file) in spoiled {
+        for disk in every_store() {
+            let folder = TempDir::new().unwrap();
+            let there = keeping(disk, &folder, 2).await;
+            there.kernel.session_delete(&there.me, &by("a")).await.unwrap();
+            let error = import(&there, &file).await.expect_err(what);
+            assert!(
+                matches!(error, Error::BadImport { line: at, .. } if at == line as u64),
+                "{what}: {error}"
+            );
+            there.settled().await;
+            assert_eq!(there.kernel.blobs_check(false).await.unwrap().blobs, 0, "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_artifact_that_exists_is_not_taken_from_its_session() {
+    let folder = TempDir::new().unwrap();
+    let world = keeping(crate::world::Disk::sqlite(), &folder, 1).await;
+    furnished(&world).await;
+    let file = export(&world, "a").await;
+    let there_folder = TempDir::new().unwrap();
+    let there = keeping(crate::world::Disk::sqlite(), &there_folder, 2).await;
+    let theirs = there.put("b", b"mine").await.unwrap();
+    there.kernel.session_delete(&there.me, &by("a")).await.unwrap();
+    let line = 1 + file.lines().position(|line| line.contains(r#""kind":"artifact""#)).unwrap();
+    let file = changed(&file, line, "/artifact/artifactId", &json!(theirs.id));
+    let refused = import(&there, &file).await.unwrap_err();
+    assert!(refused.to_string().contains("exists already"), "{refused}");
+    assert_eq!(there.kernel.artifact_get(&there.me, theirs.id).await.unwrap(), theirs);
+    assert_eq!(there.bytes(&theirs, 0, None).await, b"mine");
+}
