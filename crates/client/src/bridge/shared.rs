@@ -322,7 +322,7 @@ impl Shared {
             Said::Error { call_id: Some(_), .. } => {}
             Said::Error { code, reason, message, .. } => match (route, &heard.request_id) {
                 (Some(route), _) => {
-                    self.end(Some(route), |ids| Err(failed(reason.unwrap_or(code), message, ids)))
+                    self.end(Some(route), |ids| Err(failed(reason.unwrap_or(code), message, ids)));
                 }
                 (None, None) => lock(&self.state).complaint = Some(message),
                 (None, Some(request)) => {
@@ -330,7 +330,7 @@ impl Shared {
                     match self.login(Some(request)) {
                         // Who does not wait needs no answer.
                         Some(login) => {
-                            drop(login.answer.send(Err(failed(code, message, QueryIds::default()))))
+                            drop(login.answer.send(Err(failed(code, message, QueryIds::default()))));
                         }
                         None => self.notice(Notice::Refused {
                             request_id: request.clone(),
