@@ -140,7 +140,7 @@ impl NativeAdapter {
 #[derive(Debug)]
 enum Stop {
     /// It returns this.
-    With(Executed),
+    With(Box<Executed>),
     /// A call of its handle was not applied.
     Handle(HandleError),
 }
@@ -153,13 +153,13 @@ impl From<HandleError> for Stop {
 
 impl From<Executed> for Stop {
     fn from(executed: Executed) -> Self {
-        Self::With(executed)
+        Self::With(Box::new(executed))
     }
 }
 
 impl Stop {
     fn failed(code: &str, message: impl Into<String>) -> Self {
-        Self::With(End::failed(Failure::new(code, message), false))
+        End::failed(Failure::new(code, message), false).into()
     }
 }
 
@@ -188,7 +188,8 @@ impl Adapter for NativeAdapter {
         let about = attempt.assignment();
         let occasion = Occasion { session: about.session.id, run: about.run.id };
         let executed = match turn::Looper::run(self, attempt).await {
-            Ok(executed) | Err(Stop::With(executed)) => executed,
+            Ok(executed) => executed,
+            Err(Stop::With(executed)) => *executed,
             // Without authority nobody listens; what is returned is not applied.
             Err(Stop::Handle(HandleError::Revoked)) => End::stopped(),
             Err(Stop::Handle(HandleError::Kernel(error))) => {

@@ -96,7 +96,7 @@ impl Plan {
         let (tools, problems) = adapter.mcp.tools(&wanted).await;
         if !problems.is_empty() && self.agent.mcp.is_some() {
             let failure = Failure::new("mcp_unavailable", problems.join("; "));
-            return Err(Stop::With(End::failed(failure, true)));
+            return Err(Stop::from(End::failed(failure, true)));
         }
         self.tools = std::mem::take(&mut self.tools).and(&tools.only(&self.agent.tools));
         Ok((!problems.is_empty()).then(|| problems.join("; ")))

@@ -78,7 +78,7 @@ impl<'a> Looper<'a> {
         plan.add_client(&assignment.run.options.tools)?;
         let occasion = Occasion { session: assignment.session.id, run: assignment.run.id };
         let started = adapter.hooks.on_start(occasion, &mut plan).await;
-        started.map_err(|failure| Stop::With(End::failed(failure, false)))?;
+        started.map_err(|failure| Stop::from(End::failed(failure, false)))?;
         let usage = assignment.run.usage;
         let mut looper = Self {
             adapter,

@@ -151,8 +151,10 @@ impl AgentBridge {
     /// Says how the user wants to authenticate. Resolves once the user has.
     pub async fn authenticate(&self, method_id: &str) -> Result<(), BridgeError> {
         let shared = self.process.shared();
-        let answer = shared.log_in(self.line(None, What::Authenticate { method_id }))?;
-        answer.await.map_err(|_| shared.unanswered())
+        let request = fresh("login");
+        let line = self.line(Some(&request), What::Authenticate { method_id });
+        let answer = shared.log_in(request, line)?;
+        answer.await.map_err(|_| shared.unanswered())?
     }
 
     fn line(&self, request: Option<&str>, what: What<'_>) -> Vec<u8> {

@@ -180,6 +180,9 @@ pub(super) enum Said {
     Error {
         message: String,
         code: String,
+        /// What mainspring itself calls it, where that says more.
+        #[serde(default)]
+        reason: Option<String>,
         #[serde(default)]
         call_id: Option<String>,
     },
@@ -189,6 +192,8 @@ pub(super) enum Said {
         adapter_acknowledged: bool,
         #[serde(default)]
         code: Option<String>,
+        #[serde(default)]
+        reason: Option<String>,
         #[serde(default)]
         message: Option<String>,
     },

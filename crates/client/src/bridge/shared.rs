@@ -38,6 +38,17 @@ pub(super) struct Shared {
     state: Mutex<State>,
 }
 
+/// A login that has no answer yet.
+struct Login {
+    request: String,
+    line: Vec<u8>,
+    answer: oneshot::Sender<Result<(), BridgeError>>,
+}
+
+fn failed(code: String, message: String, ids: QueryIds) -> BridgeError {
+    BridgeError::Failed { code, message, ids: Box::new(ids) }
+}
+
 #[derive(Default)]
 struct State {
     /// To the process that is ready, if one is.
@@ -46,7 +57,7 @@ struct State {
     routes: HashMap<String, (u64, Arc<Route>)>,
     last: u64,
     interrupts: VecDeque<Interrupt>,
-    logins: VecDeque<(Vec<u8>, oneshot::Sender<()>)>,
+    logins: VecDeque<Login>,
     hints: VecDeque<(Option<String>, Warmup)>,
     token: Option<Vec<u8>>,
     /// Lines that have no answer, said while no process was ready.
@@ -187,14 +198,18 @@ impl Shared {
     }
 
     /// Says how the user wants to authenticate.
-    pub(super) fn log_in(&self, line: Vec<u8>) -> Result<oneshot::Receiver<()>, BridgeError> {
+    pub(super) fn log_in(
+        &self,
+        request: String,
+        line: Vec<u8>,
+    ) -> Result<oneshot::Receiver<Result<(), BridgeError>>, BridgeError> {
         let mut state = lock(&self.state);
         if state.over {
             return Err(BridgeError::Stopped);
         }
         let (answer, heard) = oneshot::channel();
         state.send(&line);
-        state.logins.push_back((line, answer));
+        state.logins.push_back(Login { request, line, answer });
         Ok(heard)
     }
 
@@ -217,7 +232,7 @@ impl Shared {
             state.send(&Tell { owner_id: owner.as_deref(), ..What::Warmup(hint).into() }.line());
         }
         std::mem::take(&mut state.unsaid).iter().for_each(|line| state.send(line));
-        state.logins.iter().for_each(|(line, _)| state.send(line));
+        state.logins.iter().for_each(|login| state.send(&login.line));
         let again = self.health.borrow().restarts > 0;
         for route in state.in_order() {
             if again && route.ids() != QueryIds::default() {
@@ -305,19 +320,29 @@ impl Shared {
             }
             // An answer that came too late; its query goes on.
             Said::Error { call_id: Some(_), .. } => {}
-            Said::Error { code, message, .. } => match (route, &heard.request_id) {
-                (Some(route), _) => self
-                    .end(Some(route), |ids| Err(BridgeError::Failed { code, message, ids: Box::new(ids) })),
+            Said::Error { code, reason, message, .. } => match (route, &heard.request_id) {
+                (Some(route), _) => {
+                    self.end(Some(route), |ids| Err(failed(reason.unwrap_or(code), message, ids)))
+                }
                 (None, None) => lock(&self.state).complaint = Some(message),
-                (None, Some(request)) => self.notice(Notice::Refused {
-                    request_id: request.clone(),
-                    client_id: heard.client_id.unwrap_or_default(),
-                    code,
-                    message,
-                }),
+                (None, Some(request)) => {
+                    let code = reason.unwrap_or(code);
+                    match self.login(Some(request)) {
+                        // Who does not wait needs no answer.
+                        Some(login) => {
+                            drop(login.answer.send(Err(failed(code, message, QueryIds::default()))))
+                        }
+                        None => self.notice(Notice::Refused {
+                            request_id: request.clone(),
+                            client_id: heard.client_id.unwrap_or_default(),
+                            code,
+                            message,
+                        }),
+                    }
+                }
             },
-            Said::CancelAck { accepted, dispatch_attempted, adapter_acknowledged, code, message } => {
-                let refusal = code.map(|code| (code, message.unwrap_or_default()));
+            Said::CancelAck { accepted, dispatch_attempted, adapter_acknowledged, code, reason, message } => {
+                let refusal = reason.or(code).map(|code| (code, message.unwrap_or_default()));
                 let ack = CancelAck { accepted, dispatch_attempted, adapter_acknowledged, refusal, ids };
                 self.acknowledge(heard.client_id, heard.request_id, ack);
             }
@@ -330,15 +355,21 @@ impl Shared {
                 self.notice(Notice::AuthRequired { methods, auth_url });
             }
             Said::AuthSuccess {} => {
-                let login = lock(&self.state).logins.pop_front();
-                if let Some((_, answer)) = login {
+                if let Some(login) = self.login(heard.request_id.as_deref()) {
                     // Who does not wait needs no answer.
-                    let _ = answer.send(());
+                    let _ = login.answer.send(Ok(()));
                 }
                 self.notice(Notice::AuthSuccess);
             }
             Said::Unknown => {}
         }
+    }
+
+    /// The login of this name, or the oldest; it is over.
+    fn login(&self, request: Option<&str>) -> Option<Login> {
+        let logins = &mut lock(&self.state).logins;
+        let at = logins.iter().position(|login| request.is_none_or(|request| login.request == request))?;
+        logins.remove(at)
     }
 
     /// The only query under way, for a call that names none.

@@ -13,7 +13,7 @@ impl Actor {
     pub(super) async fn ask(&mut self, by: AttemptId, ask: Ask, holder: Holder) {
         match self.authority(by) {
             Some(active) if active.run.state.status() == RunStatus::Running => {
-                self.wait(by, ask, Some(holder)).await;
+                Box::pin(self.wait(by, ask, Some(holder))).await;
             }
             Some(_) | None => {
                 let _ = holder.reply.send(Err(HandleError::Revoked));

@@ -226,7 +226,7 @@ impl Actor {
         }
         let (outcome, usage) = match executed {
             Ok(Executed::Waiting(ask)) if active.run.state.status() == RunStatus::Running => {
-                return self.wait(by, ask, None).await;
+                return Box::pin(self.wait(by, ask, None)).await;
             }
             Ok(Executed::Waiting(_)) => (Outcome::Stopped { proof: Proof::Ended }, Usage::default()),
             Ok(Executed::Ended(End::Succeeded { usage }))

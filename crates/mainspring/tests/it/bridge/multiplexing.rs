@@ -152,7 +152,9 @@ async fn a_login_an_invalidation_and_its_refusal_reach_whom_they_concern() {
     let process = start(dir.path()).await;
     let bridge = process.bridge();
     bridge.refresh_token("secret");
-    bridge.authenticate("browser").await.unwrap();
+    let refused = bridge.authenticate("browser").await.unwrap_err();
+    assert_eq!(refused.code(), "login_failed", "{refused}");
+    bridge.authenticate("token").await.unwrap();
     let query =
         |prompt: &str| Query { legacy_key: Some("k".into()), prompt: prompt.into(), ..Query::default() };
     let first = bridge.query(query("hello")).unwrap().result().await.unwrap();
