@@ -327,10 +327,11 @@ async fn a_reader_that_comes_after_a_message_is_whole_sees_what_was_thought_in_i
     while shown.len() < 2 {
         match soon(events.next()).await.unwrap().unwrap() {
             Item::Thought(thought) => shown.push(thought.text.to_string()),
-            Item::Event(event) => match &event.body {
-                Body::MessageCompleted { message, .. } => shown.push(message.text()),
-                _ => {}
-            },
+            Item::Event(event) => {
+                if let Body::MessageCompleted { message, .. } = &event.body {
+                    shown.push(message.text());
+                }
+            }
             item => panic!("{item:?}"),
         }
     }

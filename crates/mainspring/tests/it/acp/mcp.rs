@@ -176,7 +176,9 @@ fn our_own_server_acts_for_the_owner_and_the_session_it_was_given_to() {
         (serde_json::json!({"prompt": "hi"}), "invalid_tool_input"),
     ] {
         let (answer, failed) = own.call("send_agent_message", &arguments);
-        assert!(failed && answer["error"]["code"] == code, "{answer}");
+        let error = &answer["error"];
+        let told = if error["reason"].is_null() { &error["code"] } else { &error["reason"] };
+        assert!(failed && told == code, "{answer}");
     }
     let unknown = own.ask("tools/call", &serde_json::json!({"name": "execute_sql", "arguments": {}}));
     assert_eq!(unknown["code"], -32602, "{unknown}");

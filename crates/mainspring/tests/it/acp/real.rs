@@ -159,7 +159,7 @@ async fn opencode_works_asks_stops_and_remembers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn opencode_uses_the_mcp_servers_that_it_is_given() {
+async fn opencode_uses_what_it_is_given_mcp_servers_and_files() {
     let tasks = Tasks::default();
     let mut world = opencode(&tasks).await;
     let server = installed().join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
@@ -169,13 +169,23 @@ async fn opencode_uses_the_mcp_servers_that_it_is_given() {
         ..McpConfig::default()
     };
     world.config.models.mcp = [("all".to_owned(), server)].into();
-    world.config.adapters.get_mut("agent").unwrap().mcp = Some(vec!["all".into()]);
+    let adapter = world.config.adapters.get_mut("agent").unwrap();
+    adapter.mcp = Some(vec!["all".into()]);
+    adapter.rules = Some(["allow fs write *", "allow tool edit *"].map(|rule| rule.parse().unwrap()).into());
     // Taken up again by another process, it has them still.
     for _ in 0..2 {
         world.reopen().await;
         let text = world.say("a", r#"CALL all_echo {"message": "forty-two"}"#).await;
         assert!(text.contains("the tool said: Echo: forty-two"), "{text}");
     }
+    // What it changes, it has its client write, where that is offered.
+    let file = world.folder.path().canonicalize().unwrap().join("work/notes.txt");
+    let arguments = json!({"filePath": file, "content": "forty-two"});
+    world.say("b", &format!("CALL write {arguments}")).await;
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "forty-two");
+    let json = serde_json::to_string(&world.events("b").await).unwrap();
+    assert!(json.contains(&format!("Allow write {}?", file.display())), "{json}");
+    assert_eq!(json.matches(r#""decision":"allowed","grantId":"grant_"#).count(), 2, "{json}");
     world.close().await;
 }
 
