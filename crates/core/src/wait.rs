@@ -135,6 +135,10 @@ pub fn decide(wait: &Wait, answer: Option<Answer>) -> Result<Option<Body>, Refus
     match (wait.request, answer) {
         (WaitRequest::Tools, Some(Answer::Tools { results })) => {
             let new = news(wait, &results)?;
+            // What comes after it was closed comes too late.
+            if !new.is_empty() && wait.answer.is_some() {
+                return Err(Refusal::Answered { wait: wait_id });
+            }
             Ok((!new.is_empty()).then_some(Body::ToolsProvided { wait_id, results: Some(new) }))
         }
         (request, answer) => settle(wait, request, answer).map(Some),
@@ -291,6 +295,8 @@ mod tests {
         give(&mut wait, None);
         let known = vec![result("t0", "own"), result("t2", "dry")];
         assert_eq!(wait.answer, Some(Answer::Tools { results: known }));
+        assert_eq!(given(&mut wait, &[result("t2", "dry")]), Ok(0), "it was in time");
+        assert_eq!(given(&mut wait, &[result("t1", "wet")]), Err("already_answered".into()));
     }
 
     fn approval(decision: Approval) -> Option<Answer> {
