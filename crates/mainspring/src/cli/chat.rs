@@ -22,6 +22,7 @@ use super::output::{BOLD, DIM, PLAIN, moment};
 mod input;
 mod order;
 mod screen;
+mod signals;
 mod tree;
 mod turn;
 mod wrap;
@@ -29,6 +30,7 @@ mod wrap;
 use input::{Ask, Input, Read};
 use order::{ORDERS, Order};
 use screen::Screen;
+use signals::Signals;
 use turn::Turn;
 
 /// The lines that were said at a terminal, within the state directory.
@@ -81,6 +83,7 @@ impl Chat {
             home,
             screen: Screen::new(context.output),
             input,
+            signals: Signals::listen()?,
             interactive,
             name: name(),
             session: None,
@@ -105,6 +108,7 @@ struct Talk<'a, 'h> {
     home: &'a mut Home<'h>,
     screen: Screen<'a>,
     input: Input,
+    signals: Signals,
     interactive: bool,
     chat: Chat,
     /// What a session is called that was given no name.
@@ -140,8 +144,9 @@ impl Talk<'_, '_> {
         loop {
             let ask = Ask { prompt: "› ", style: BOLD, answer: false };
             let read = tokio::select! {
+                biased;
+                signal = self.signals.next() => signal.into(),
                 read = self.input.line(ask) => read?,
-                told = turn::told_to_end() => told?,
             };
             let line = match read {
                 Read::Line(line) => line,

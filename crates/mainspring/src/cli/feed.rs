@@ -23,12 +23,13 @@ impl Feed {
         let mut home = context.home(Purpose::Execute).await?;
         let (output, clock) = (context.output, Clock::system());
         let mut names = HashMap::new();
+        let mut interrupt = std::pin::pin!(interrupted());
         let outcome = 'feed: loop {
             let mut feed = home.feed();
             loop {
                 let item = tokio::select! {
                     item = feed.next() => item,
-                    signal = interrupted() => break 'feed signal.map_err(Fail::from),
+                    signal = &mut interrupt => break 'feed signal.map_err(Fail::from),
                 };
                 let item = match item {
                     Err(error) if error.is_gone() && home.is_guest() => break,

@@ -331,10 +331,11 @@ async fn tail(
     };
     let mut events = home.events(session, from);
     let mut mid_line = false;
+    let mut interrupt = std::pin::pin!(interrupted());
     loop {
         let item = tokio::select! {
             item = events.next() => item,
-            signal = interrupted() => return Ok(signal?),
+            signal = &mut interrupt => return Ok(signal?),
         };
         let item = match item {
             None => return Ok(()),

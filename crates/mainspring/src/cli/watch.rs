@@ -41,11 +41,12 @@ pub(super) async fn watch(
     }
     let mut events = home.events(&name, from);
     let mut told = false;
+    let mut interrupt = std::pin::pin!(interrupted());
     loop {
         screen.wait_for("working");
         let item = tokio::select! {
             item = events.next() => item,
-            signal = interrupted(), if !told => {
+            signal = &mut interrupt, if !told => {
                 signal?;
                 told = true;
                 screen.cancel(home).await?;
@@ -95,7 +96,8 @@ pub(super) async fn work_off(context: &Context<'_>, kernel: &Kernel, close: impl
     }
 }
 
-/// Resolves when the process is told to stop: by Ctrl-C, or by whoever supervises it.
+/// Resolves when the process is told to stop: by Ctrl-C, or by whoever supervises it. Who waits for it again and again
+/// keeps one of these: a signal that nobody waits for is lost.
 pub(super) async fn interrupted() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);

@@ -88,6 +88,8 @@ impl Input {
 pub(super) struct Terminal {
     asks: mpsc::Sender<Ask>,
     lines: UnboundedReceiver<io::Result<Read>>,
+    /// True while a line is being read that nobody waits for any more: whoever asks next gets it.
+    asked: bool,
     /// As it was: whoever leaves in the middle of a line puts it back.
     before: Option<Termios>,
 }
@@ -107,17 +109,20 @@ impl Terminal {
             }
         };
         std::thread::Builder::new().name("keys".into()).spawn(read)?;
-        Ok(Self { asks, lines, before })
+        Ok(Self { asks, lines, asked: false, before })
     }
 
     async fn line(&mut self, ask: Ask) -> io::Result<Read> {
         if ask.answer && io::stdin().is_terminal() {
             termios::tcflush(io::stdin(), QueueSelector::IFlush)?;
         }
-        if self.asks.send(ask).is_err() {
+        if !self.asked && self.asks.send(ask).is_err() {
             return Ok(Read::Ended);
         }
-        self.lines.recv().await.unwrap_or(Ok(Read::Ended))
+        self.asked = true;
+        let read = self.lines.recv().await.unwrap_or(Ok(Read::Ended));
+        self.asked = false;
+        read
     }
 }
 

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::Talk;
 use super::input::{Ask, Read};
+use super::signals::Signal;
 use super::wrap::one_line;
 use crate::cli::fail::{Exit, Fail};
 use crate::cli::output::YELLOW;
@@ -51,14 +52,6 @@ enum Next {
     Look,
 }
 
-/// Tells the process to stop.
-enum Signal {
-    /// By Ctrl-C.
-    Interrupt,
-    /// By whoever supervises it, or because the terminal has gone.
-    Terminate,
-}
-
 impl Talk<'_, '_> {
     /// Follows a run that was under way when this chat came: it may wait already, and then no event says so.
     pub(super) async fn follow_joined(&mut self, run: &Run) -> Result<Turn, Fail> {
@@ -80,18 +73,20 @@ impl Talk<'_, '_> {
         let clock = Clock::system();
         loop {
             let item = tokio::select! {
-                item = events.next() => item,
-                () = clock.sleep_until(clock.now().plus(STILL)), if self.screen.is_still() => {
-                    self.screen.busy(seen.doing.as_deref().unwrap_or("working"));
-                    continue;
-                }
-                signal = signalled() => match signal? {
+                // Nothing that streams keeps it from being heard.
+                biased;
+                signal = self.signals.next() => match signal {
                     Signal::Interrupt if !stopping => {
                         stopping = true;
                         self.stop(run).await?;
                         continue;
                     }
                     _ => return Ok(Turn::Left(Exit::Cancelled)),
+                },
+                item = events.next() => item,
+                () = clock.sleep_until(clock.now().plus(STILL)), if self.screen.is_still() => {
+                    self.screen.busy(seen.doing.as_deref().unwrap_or("working"));
+                    continue;
                 }
             };
             let item = match item {
@@ -204,11 +199,9 @@ impl Talk<'_, '_> {
         loop {
             let ask = Ask { prompt, style: YELLOW, answer: true };
             let read = tokio::select! {
+                biased;
+                signal = self.signals.next() => signal.into(),
                 read = self.input.line(ask) => read?,
-                signal = signalled() => match signal? {
-                    Signal::Interrupt => Read::Interrupted,
-                    Signal::Terminate => Read::Ended,
-                }
             };
             let line = match read {
                 Read::Line(line) => line,
@@ -348,25 +341,6 @@ fn answer_of(request: WaitRequest, line: &str) -> Option<Answer> {
         (WaitRequest::Approval, "n" | "no") => Some(Answer::Approval { decision: Approval::Denied }),
         (WaitRequest::Approval | WaitRequest::Tools, _) => None,
     }
-}
-
-/// Resolves when the process is told to stop.
-async fn signalled() -> io::Result<Signal> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
-    tokio::select! {
-        interrupt = tokio::signal::ctrl_c() => interrupt.map(|()| Signal::Interrupt),
-        _ = terminate.recv() => Ok(Signal::Terminate),
-        _ = hang_up.recv() => Ok(Signal::Terminate),
-    }
-}
-
-/// Resolves when the process is told to end, other than by Ctrl-C where a terminal turns that into a key.
-pub(super) async fn told_to_end() -> io::Result<Read> {
-    Ok(match signalled().await? {
-        Signal::Interrupt => Read::Interrupted,
-        Signal::Terminate => Read::Ended,
-    })
 }
 
 /// The last prompt of a person on a path, from its end.
