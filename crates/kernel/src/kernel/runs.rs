@@ -233,6 +233,11 @@ impl Kernel {
             request.prompt.iter().all(|block| matches!(block, Block::Text { .. } | Block::Attachment { .. }));
         let is_blank = |block: &Block| matches!(block, Block::Text { text } if text.trim().is_empty());
         match request.prompt.iter().all(is_blank) {
+            true if matches!(request.place, Place::Edit { .. }) => {
+                let what = "what stands after an answer is said anew: give the new prompt, which must not be empty; \
+                            to have a prompt answered again, name the prompt";
+                return Err(Error::Invalid(what.into()));
+            }
             true if !again => return Err(Error::Invalid("a prompt must not be empty".into())),
             false if again => return Err(Error::Invalid("to answer a message again, give no prompt".into())),
             _ if !text_only => return Err(Error::Invalid("a prompt holds text and attachments only".into())),

@@ -1,5 +1,7 @@
 //! The tree: navigation, forks, families, and what a crash leaves of them.
 
+use std::task::{Context, Poll};
+
 use mainspring_core::{Block, MessageId, Place, Role, RunStatus, SessionChange, SessionId};
 use mainspring_kernel::adapter::{End, Executed, Record};
 use mainspring_kernel::kernel::{ForkRequest, RunRequest, SessionPatch};
@@ -471,6 +473,55 @@ fn a_kill_in_the_middle_of_a_branch_leaves_the_path_as_it_was_and_all_finished_r
 fn a_kill_in_the_middle_of_a_tool_loop_leaves_the_prompt_and_all_finished_results_on_the_path() {
     for (path, _) in killed_with(|_| Place::Tip, "work") {
         assert!(path.starts_with("say one | one | say two | two | work |"), "{path}");
+    }
+}
+
+#[test]
+fn a_kill_in_the_middle_of_a_fork_leaves_the_source_as_it_was_and_the_fork_whole_or_never_made() {
+    const STEPS: usize = 40;
+    for name in ["memory", "sqlite"] {
+        let mut made = vec![];
+        // Killed after so many steps of the fork's own task.
+        for steps in 0..STEPS {
+            let disk = every_store().into_iter().find(|disk| disk.name == name).unwrap();
+            let request = |message| ForkRequest { message, key: Some("f".into()), title: None };
+            let mut tip = None;
+            live(async {
+                let world = World::on(disk.clone()).await;
+                let first = grown(&world).await;
+                navigate(&world, "a", Some(first[3])).await.unwrap();
+                tip = Some(first[3]);
+                let from = by("a");
+                let mut fork = Box::pin(world.kernel.session_fork(&world.me, &from, request(first[1]), None));
+                for _ in 0..steps {
+                    let poll =
+                        |context: &mut Context<'_>| Poll::Ready(fork.as_mut().poll(context).is_ready());
+                    if std::future::poll_fn(poll).await {
+                        return;
+                    }
+                    tokio::task::yield_now().await;
+                }
+                if steps + 1 == STEPS {
+                    fork.await.unwrap();
+                }
+            });
+            live(async {
+                let world = World::reboot(&disk).await;
+                assert_eq!(texts(&world, "a").await.join(" | "), "say one | one | say two | two");
+                assert_eq!(world.path("a").await.last().map(|message| message.id), tip);
+                let known = world.kernel.session_get(&world.me, &by("f")).await;
+                made.push(known.is_ok());
+                if known.is_err() {
+                    let message = world.path("a").await[1].id;
+                    world.kernel.session_fork(&world.me, &by("a"), request(message), None).await.unwrap();
+                }
+                assert_eq!(texts(&world, "f").await.join(" | "), "say one | one");
+                for key in ["a", "f"] {
+                    assert_eq!(world.play(key, "say on").await.state.status(), RunStatus::Succeeded);
+                }
+            });
+        }
+        assert!(made.contains(&true) && made.contains(&false), "{name}: both were seen: {made:?}");
     }
 }
 
