@@ -222,7 +222,7 @@ fn who_must_authenticate_at_the_command_line_is_told_how_and_can() {
     assert!(locked.err.contains("mainspring adapter login ADAPTER token"), "{}", locked.err);
     assert!(locked.err.contains("(authentication)"), "{}", locked.err);
     let wrong = run(dir.path(), &["adapter", "login", "claude", "magic"]);
-    assert_eq!(wrong.code, 5, "{}", wrong.err);
+    assert_eq!(wrong.code, 4, "{}", wrong.err);
     assert!(wrong.err.contains("error[login_failed]"), "{}", wrong.err);
     let done = run(dir.path(), &["adapter", "login", "claude", "token"]);
     assert_eq!((done.code, done.out.as_str()), (0, "logged in to claude by token\n"), "{}", done.err);
