@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::kernel::{Adopted, Shared, instructions_hash};
 use crate::store::{Row, StoreError};
 
-/// How many bindings of a session are looked at, the newest first.
+/// How many bindings of a session are looked at: by adapter, the newest generation first.
 pub(crate) const BINDINGS: usize = 50;
 
 /// What an attempt of an adapter with bindings finds.

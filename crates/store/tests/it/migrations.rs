@@ -181,22 +181,27 @@ async fn what_was_said_before_there_was_search_is_found_and_branched_from() {
     }
 }
 
-#[tokio::test]
-async fn a_run_from_before_there_were_steps_steering_digests_and_budgets_has_none_and_can_get_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let fill = format!(
+/// Rows of a session with one queued run, in the columns that they had when runs came into being.
+fn a_queued_run(cost_nanos: u64) -> String {
+    format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
            metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
          VALUES (x'{session}', '{OWNER}', 'generalist@1', 'open', 'chat', 'native', '{{}}', 1, 0, 0, 0);
          INSERT INTO runs (run_id, session_id, owner_id, run_no, fingerprint, adapter_id, mode, created_seq, created_at_ms,
            status, attempts, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, updated_at_ms)
          VALUES (x'{run}', x'{session}', '{OWNER}', 1, x'{fingerprint}', 'native', 'act', 1, {at}, 'queued', 0, 0, 0, 0,
-           0, 0, {at})",
+           0, {cost_nanos}, {at})",
         session = hex(session_id(1).as_bytes()),
         run = hex(run_id(1).as_bytes()),
         fingerprint = hex(&[7; 16]),
         at = NOW.plus(1).0,
-    );
+    )
+}
+
+#[tokio::test]
+async fn a_run_from_before_there_were_steps_steering_digests_and_budgets_has_none_and_can_get_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let fill = a_queued_run(0);
     database_of(folder.path(), &RELEASED[..6], &fill);
     let store = sqlite_open(folder.path());
     let check = store.check(true).await.unwrap();
@@ -245,19 +250,7 @@ async fn owners_from_before_they_could_make_agents_have_made_none_and_can() {
 #[tokio::test]
 async fn what_runs_cost_before_it_could_be_unknown_they_cost_still() {
     let folder = tempfile::tempdir().unwrap();
-    let fill = format!(
-        "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
-           metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
-         VALUES (x'{session}', '{OWNER}', 'generalist@1', 'open', 'chat', 'native', '{{}}', 1, 0, 0, 0);
-         INSERT INTO runs (run_id, session_id, owner_id, run_no, fingerprint, adapter_id, mode, created_seq, created_at_ms,
-           status, attempts, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, updated_at_ms)
-         VALUES (x'{run}', x'{session}', '{OWNER}', 1, x'{fingerprint}', 'native', 'act', 1, {at}, 'queued', 0, 0, 0, 0,
-           0, 1500000000, {at})",
-        session = hex(session_id(1).as_bytes()),
-        run = hex(run_id(1).as_bytes()),
-        fingerprint = hex(&[7; 16]),
-        at = NOW.plus(1).0,
-    );
+    let fill = a_queued_run(1_500_000_000);
     database_of(folder.path(), &RELEASED[..12], &fill);
     let store = sqlite_open(folder.path());
     let check = store.check(true).await.unwrap();
