@@ -93,15 +93,20 @@ pub(crate) trait Dialect: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Worker, Failure>> + Send;
 
     /// The ways to authenticate that the agent has named, once one has been started.
-    fn auth_methods(&self) -> Vec<AuthMethod>;
+    fn auth_methods(&self) -> Vec<AuthMethod> {
+        vec![]
+    }
 
     /// Authenticates the agent by one of them, on a process of its own; those that are started later as well.
     fn authenticate(
         &self,
-        launch: &Launch,
-        ground: &Ground,
+        _launch: &Launch,
+        _ground: &Ground,
         method: &str,
-    ) -> impl Future<Output = Result<(), Failure>> + Send;
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
+        let message = format!("there is nothing to authenticate by {method:?}");
+        async { Err(Failure::new("adapter_incompatible", message)) }
+    }
 
     /// Opens a new native session in `cwd`, for `attempt`: its id.
     fn open(
