@@ -151,9 +151,11 @@ impl Dialect for Acp {
 
     async fn play(&self, turn: Turn<'_, Worker>, prompt: Self::Prompt) -> Turned {
         let native = turn.native.to_owned();
+        // Some say it as they take it up.
+        let said = turn.worker.connection.cost(&native);
         let cost_before = match turn.opened {
             true => Some(0.0),
-            false => self.costs.lock().get(&native).copied(),
+            false => said.or_else(|| self.costs.lock().get(&native).copied()),
         };
         let blocks = match prompt::blocks(prompt, &turn.worker.capabilities.prompt_capabilities) {
             Ok(blocks) => blocks,
@@ -165,9 +167,11 @@ impl Dialect for Acp {
         let told = turn.preface.as_deref().map(prompt::text_block);
         let prompt = told.into_iter().chain(blocks).collect();
         let (turned, cost) = Play::new(turn, cost_before).play(prompt).await;
-        if let Some(cost) = cost {
-            self.costs.lock().insert(native, cost);
-        }
+        match cost {
+            Some(cost) => self.costs.lock().insert(native, cost),
+            // What comes next is more than the next turn has cost.
+            None => self.costs.lock().remove(&native),
+        };
         turned
     }
 

@@ -1,7 +1,9 @@
 //! An agent that speaks the Agent Client Protocol and does what its prompts say: for tests.
 //!
 //! `acp_agent FOLDER [FEATURE,…]`, with the features `load`, `resume`, `http` (MCP servers over it), `fork`, `close`,
-//! `image`, `embedded` (resources in prompts) and `modes`. Its native sessions are files in the folder: the prompts they
+//! `image`, `embedded` (resources in prompts), `modes`, `boast` (it says that it can resume, and cannot), `mute` (what
+//! it takes up it says nothing of), `bill` (it says what it has cost when it takes it up) and `v2` (of the protocol).
+//! Its native sessions are files in the folder: the prompts they
 //! have heard. A prompt is a list of commands with semicolons between them; everything else it echoes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot go on crashes")]
@@ -104,12 +106,13 @@ impl Agent {
             "session/new" | "session/resume" if self.locked => Err("Authentication required"),
             "session/new" if !params["cwd"].as_str().unwrap().starts_with('/') => Err("bad cwd"),
             "session/new" => Ok(self.open()),
+            "session/resume" if self.has("boast") => Err("Method not found"),
             "session/resume" | "session/load" | "session/fork" if !known => Err("Session not found"),
-            "session/resume" => Ok(self.options()),
+            "session/resume" => Ok(self.taken_up(&session)),
             "session/load" => {
                 // The history is repeated; nobody may take it for an answer.
                 self.say(&session, "HISTORY");
-                Ok(self.options())
+                Ok(self.taken_up(&session))
             }
             "session/fork" if self.has("fork") => {
                 let answer = self.open();
@@ -146,7 +149,11 @@ impl Agent {
         self.send(&match answer {
             Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
             Err(why) => {
-                let code = if why.starts_with("Authentication") { -32000 } else { -32603 };
+                let code = match why {
+                    "Method not found" => -32601,
+                    _ if why.starts_with("Authentication") => -32000,
+                    _ => -32603,
+                };
                 json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": why}})
             }
         });
@@ -156,8 +163,14 @@ impl Agent {
     }
 
     fn capabilities(&self) -> Value {
+        if self.has("v2") {
+            return json!({"protocolVersion": 2, "capabilities": {}, "info": {"name": "acp_agent", "version": "2"}});
+        }
         let session = ["resume", "fork", "close"].into_iter().filter(|name| self.has(name));
-        let session: serde_json::Map<_, _> = session.map(|name| (name.to_owned(), json!({}))).collect();
+        let mut session: serde_json::Map<_, _> = session.map(|name| (name.to_owned(), json!({}))).collect();
+        if self.has("boast") {
+            session.insert("resume".into(), json!({}));
+        }
         json!({
             "protocolVersion": 1,
             "agentCapabilities": {
@@ -183,6 +196,14 @@ impl Agent {
             options["modes"] = json!({"currentModeId": "code", "availableModes": modes});
         }
         options
+    }
+
+    /// What is said of a session that is taken up.
+    fn taken_up(&self, session: &str) -> Value {
+        if self.has("bill") {
+            self.spend(session, 0.25);
+        }
+        if self.has("mute") { Value::Null } else { self.options() }
     }
 
     fn open(&mut self) -> Value {
@@ -244,12 +265,32 @@ impl Agent {
                                      {"content": rest, "priority": "high", "status": "in_progress"}]);
                 self.update(session, &json!({"sessionUpdate": "plan", "entries": entries}));
             }
-            "spend" => {
-                let cost = json!({"amount": rest.parse::<f64>().unwrap(), "currency": "USD"});
-                self.update(
-                    session,
-                    &json!({"sessionUpdate": "usage_update", "used": 1, "size": 9, "cost": cost}),
-                );
+            "spend" => self.spend(session, rest.parse().unwrap()),
+            // It changes its mode, or its model, of its own accord.
+            "mode" => {
+                self.update(session, &json!({"sessionUpdate": "current_mode_update", "currentModeId": rest}));
+            }
+            "model" => {
+                let mut options = self.options();
+                options["configOptions"][0]["currentValue"] = rest.into();
+                options["sessionUpdate"] = "config_option_update".into();
+                self.update(session, &options);
+            }
+            "part" => {
+                let (message, text) = rest.split_once(' ').unwrap();
+                let content = json!({"type": "text", "text": text});
+                let chunk =
+                    json!({"sessionUpdate": "agent_message_chunk", "messageId": message, "content": content});
+                self.update(session, &chunk);
+            }
+            // What a tool call is called becomes clear as it goes.
+            "rename" => {
+                let call = json!({"sessionUpdate": "tool_call", "toolCallId": "r", "title": "Terminal", "kind": "execute",
+                                  "status": "pending", "rawInput": {}});
+                self.update(session, &call);
+                let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "r", "title": rest,
+                                    "status": "completed", "rawInput": {"command": rest}});
+                self.update(session, &update);
             }
             "noise" => self.noise(session),
             "spawn" => {
@@ -289,6 +330,11 @@ impl Agent {
         Next::On
     }
 
+    fn spend(&self, session: &str, dollars: f64) {
+        let cost = json!({"amount": dollars, "currency": "USD"});
+        self.update(session, &json!({"sessionUpdate": "usage_update", "used": 1, "size": 9, "cost": cost}));
+    }
+
     fn tool(&self, session: &str, name: &str) {
         let id = format!("call-{name}");
         self.update(session, &json!({"sessionUpdate": "tool_call", "toolCallId": id, "title": name, "status": "pending", "rawInput": {}}));
@@ -302,7 +348,9 @@ impl Agent {
         self.asked += 1;
         let id = format!("ask-{}", self.asked);
         let call = json!({"toolCallId": format!("call-{id}"), "title": what, "status": "pending", "rawInput": {"what": what}});
-        let options = json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"},
+        // One of them is of a kind that nobody knows.
+        let options = json!([{"optionId": "today", "name": "Today", "kind": "allow_today"},
+                             {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
                              {"optionId": "always", "name": "Always", "kind": "allow_always"},
                              {"optionId": "no", "name": "No", "kind": "reject_once"}]);
         let params = json!({"sessionId": session, "toolCall": call, "options": options});

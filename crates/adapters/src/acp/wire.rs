@@ -3,10 +3,13 @@
 //! Messages are read leniently: what is not understood is ignored if it is a notification, and answered "method not
 //! found" if it is a request. Only what concerns the native session that is being prompted is passed on.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use agent_client_protocol::v1::schema::{RequestPermissionRequest, SessionNotification, SessionUpdate};
+use agent_client_protocol::v1::schema::{
+    PermissionOption, RequestPermissionRequest, SessionNotification, SessionUpdate,
+};
 use agent_client_protocol::{
     Agent, Builder, Client, ConnectionTo, Dispatch, ErrorCode, Handled, Lines, Responder, UntypedMessage,
     is_connection_terminated, is_incoming_transport_closed,
@@ -14,8 +17,8 @@ use agent_client_protocol::{
 use futures_util::{StreamExt, sink, stream};
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, oneshot};
@@ -27,6 +30,9 @@ use crate::process::Pipes;
 
 /// How long a line of an agent may be. Beyond it the connection is given up.
 const LINE: usize = 64 << 20;
+
+/// Of how many native sessions something is noted.
+const ASIDES: usize = 64;
 
 /// What an agent says of the native session that is being prompted.
 pub(super) enum Inbound {
@@ -72,8 +78,40 @@ pub(super) struct Connection {
 /// Whom the agent is listened to for.
 #[derive(Default)]
 struct Attention {
-    native: Option<String>,
-    heard: Option<mpsc::UnboundedSender<Inbound>>,
+    /// The native session that is being prompted, and who listens.
+    prompted: Option<(String, mpsc::UnboundedSender<Inbound>)>,
+    /// What is noted of native sessions, whether anybody listens or not.
+    asides: HashMap<String, Aside>,
+}
+
+/// What an agent says of a native session that holds beyond its turns.
+#[derive(Default)]
+struct Aside {
+    mode: Option<String>,
+    config_options: Option<Vec<Value>>,
+    cost: Option<f64>,
+}
+
+impl Attention {
+    fn note(&mut self, params: &Value) {
+        let (Some(session), update) = (params["sessionId"].as_str(), &params["update"]) else { return };
+        let kind = update["sessionUpdate"].as_str().unwrap_or_default();
+        if !["current_mode_update", "config_option_update", "usage_update"].contains(&kind) {
+            return;
+        }
+        if self.asides.len() >= ASIDES && !self.asides.contains_key(session) {
+            self.asides.clear();
+        }
+        let aside = self.asides.entry(session.to_owned()).or_default();
+        match kind {
+            "current_mode_update" => aside.mode = update["currentModeId"].as_str().map(str::to_owned),
+            "config_option_update" => aside.config_options = update["configOptions"].as_array().cloned(),
+            _ if update["cost"]["currency"] == "USD" => {
+                aside.cost = update["cost"]["amount"].as_f64().or(aside.cost);
+            }
+            _ => {}
+        }
+    }
 }
 
 impl Connection {
@@ -133,13 +171,25 @@ impl Connection {
     /// Listens for one native session, until told otherwise.
     pub(super) fn listen(&self, native: &str) -> mpsc::UnboundedReceiver<Inbound> {
         let (heard, inbound) = mpsc::unbounded_channel();
-        *self.attention.lock() = Attention { native: Some(native.to_owned()), heard: Some(heard) };
+        self.attention.lock().prompted = Some((native.to_owned(), heard));
         inbound
     }
 
     /// Listens no more.
     pub(super) fn ignore(&self) {
-        *self.attention.lock() = Attention::default();
+        self.attention.lock().prompted = None;
+    }
+
+    /// What a native session is said to be like since this was asked last: its mode, and what can be chosen.
+    pub(super) fn changes(&self, native: &str) -> (Option<String>, Option<Vec<Value>>) {
+        let mut attention = self.attention.lock();
+        let aside = attention.asides.get_mut(native);
+        aside.map(|aside| (aside.mode.take(), aside.config_options.take())).unwrap_or_default()
+    }
+
+    /// What a native session is said to have cost so far, in dollars, since this was asked last.
+    pub(super) fn cost(&self, native: &str) -> Option<f64> {
+        self.attention.lock().asides.get_mut(native)?.cost.take()
     }
 
     /// False once the agent is gone.
@@ -200,16 +250,29 @@ fn hear(
 ) -> Handled<Dispatch> {
     let not_ours = |message| Handled::No { message, retry: false };
     let mut attention = attention.lock();
-    if let Dispatch::Response(_, router) = &message
-        && router.method() == "session/prompt"
-    {
-        // The turn is over: what the agent says after that belongs to none.
-        *attention = Attention::default();
-        return not_ours(message);
+    match &message {
+        Dispatch::Response(_, router) => {
+            match router.method() {
+                // The turn is over: what the agent says after that belongs to none.
+                "session/prompt" => attention.prompted = None,
+                // It says what the session is like now, whatever was said before.
+                "session/new" | "session/load" | "session/resume" | "session/fork" => {
+                    for aside in attention.asides.values_mut() {
+                        (aside.mode, aside.config_options) = (None, None);
+                    }
+                }
+                _ => {}
+            }
+            return not_ours(message);
+        }
+        Dispatch::Notification(UntypedMessage { method, params }) if method == "session/update" => {
+            attention.note(params);
+        }
+        _ => {}
     }
     let concerns = |params: &Value| {
         let session = params.get("sessionId").and_then(Value::as_str);
-        session.is_some() && session == attention.native.as_deref()
+        session.is_some() && session == attention.prompted.as_ref().map(|(native, _)| native.as_str())
     };
     let inbound = match message {
         Dispatch::Notification(UntypedMessage { method, params }) if method == "session/update" => {
@@ -225,7 +288,7 @@ fn hear(
         Dispatch::Request(UntypedMessage { method, params }, responder)
             if method == "session/request_permission" && concerns(&params) =>
         {
-            match serde_json::from_value(params) {
+            match serde_json::from_value(understood(params)) {
                 Ok(request) => Inbound::Permission(Box::new((request, responder))),
                 Err(error) => {
                     let error = agent_client_protocol::Error::invalid_params().data(error.to_string());
@@ -246,10 +309,18 @@ fn hear(
             return not_ours(other);
         }
     };
-    if let Some(heard) = &attention.heard {
+    if let Some((_, heard)) = &attention.prompted {
         let _ = heard.send(inbound);
     }
     Handled::Yes
+}
+
+/// A request for a permission without the options of a kind that is not known here.
+fn understood(mut request: Value) -> Value {
+    if let Some(options) = request.get_mut("options").and_then(Value::as_array_mut) {
+        options.retain(|option| PermissionOption::deserialize(option).is_ok());
+    }
+    request
 }
 
 fn refused(error: &agent_client_protocol::Error) -> CallError {

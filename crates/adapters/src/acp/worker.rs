@@ -29,6 +29,8 @@ pub(crate) struct Worker {
     pub(super) connection: Connection,
     pub(super) capabilities: AgentCapabilities,
     pub(super) auth_methods: Vec<AuthMethod>,
+    /// How it takes up native sessions, as far as is known.
+    ways: Mutex<Resumes>,
     /// The protocol's draft has it, its library not yet.
     forks: bool,
     /// What the native session that was opened or taken up last offers.
@@ -45,6 +47,9 @@ pub(super) struct Opened {
     modes: Option<Value>,
     /// How older agents offer their models.
     models: Option<Value>,
+    /// It was taken up by an agent that said nothing at all of it.
+    #[serde(skip)]
+    untold: bool,
 }
 
 /// How an agent that cannot resume is told apart from one that can.
@@ -58,6 +63,13 @@ enum Resumes {
     No,
 }
 
+impl Resumes {
+    /// How an agent that has no `session/resume` does it.
+    fn or_load(can: &AgentCapabilities) -> Self {
+        if can.load_session { Self::Load } else { Self::No }
+    }
+}
+
 impl Worker {
     /// Starts an agent and greets it.
     pub(super) async fn start(launch: &Launch, offer: Offer, ground: &Ground) -> Result<Self, Failure> {
@@ -69,17 +81,30 @@ impl Worker {
                 .client_capabilities(offer.capabilities())
                 .client_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")));
             let answer: Value = connection.call("initialize", hello).await?;
+            // Of another version it is all that is understood.
+            let version = answer.get("protocolVersion").cloned().unwrap_or_default();
+            if version != json!(ProtocolVersion::V1) {
+                return Ok(Err(version));
+            }
             let forks = answer.pointer(FORKS).is_some_and(|forks| !forks.is_null());
             let answer: InitializeResponse = serde_json::from_value(answer)
                 .map_err(|error| CallError::Nonsense { method: "initialize", reason: error.to_string() })?;
-            Ok::<_, CallError>((connection, answer, forks))
+            Ok::<_, CallError>(Ok((connection, answer, forks)))
         };
         let greeted = tokio::select! {
             greeted = greeted => greeted,
             _ = process.ended() => Err(CallError::Gone),
         };
         let (connection, answer, forks) = match greeted {
-            Ok(greeted) => greeted,
+            Ok(Ok(greeted)) => greeted,
+            Ok(Err(version)) => {
+                process.kill().await;
+                let message = format!(
+                    "the agent speaks version {version} of the Agent Client Protocol, and mainspring version 1: \
+                     use a release of the agent that speaks that"
+                );
+                return Err(Failure::new("adapter_incompatible", message));
+            }
             Err(error) => {
                 // What it had to say about its end has been read by then.
                 process.kill().await;
@@ -88,15 +113,15 @@ impl Worker {
                 return Err(with_last_words(failure, &process));
             }
         };
-        if answer.protocol_version != ProtocolVersion::V1 {
-            process.kill().await;
-            let message =
-                format!("the agent speaks version {} of the protocol, not 1", answer.protocol_version);
-            return Err(Failure::new("adapter_incompatible", message));
-        }
+        let can = &answer.agent_capabilities;
+        let ways = match can.session_capabilities.resume {
+            Some(_) => Resumes::Resume,
+            None => Resumes::or_load(can),
+        };
         Ok(Self {
             process,
             connection,
+            ways: Mutex::new(ways),
             capabilities: answer.agent_capabilities,
             auth_methods: answer.auth_methods,
             forks,
@@ -113,17 +138,6 @@ impl Worker {
         }
         let answer = self.connection.call::<Value>("authenticate", json!({"methodId": method})).await;
         answer.map(drop).map_err(|error| Failure::new("authentication", error.to_string()))
-    }
-
-    /// How it takes up a native session that it has not in its memory.
-    fn ways(&self) -> Resumes {
-        if self.capabilities.session_capabilities.resume.is_some() {
-            Resumes::Resume
-        } else if self.capabilities.load_session {
-            Resumes::Load
-        } else {
-            Resumes::No
-        }
     }
 
     /// Opens a new native session in `cwd`, with MCP servers.
@@ -167,35 +181,53 @@ impl Worker {
     /// agent does not know it any more.
     pub(super) async fn resume(&self, native: &str, cwd: &Path, servers: &[Value]) -> Result<(), CallError> {
         let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": servers});
-        let method = match self.ways() {
-            Resumes::Resume => "session/resume",
-            Resumes::Load => "session/load",
-            Resumes::No => {
-                let message = "the agent cannot take up a session of an earlier process".to_owned();
-                return Err(CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, message });
+        loop {
+            let way = *self.ways.lock();
+            let (method, otherwise) = match way {
+                Resumes::Resume => ("session/resume", Resumes::or_load(&self.capabilities)),
+                Resumes::Load => ("session/load", Resumes::No),
+                Resumes::No => {
+                    let message = "the agent cannot take up a session of an earlier process".to_owned();
+                    return Err(CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, message });
+                }
+            };
+            match self.connection.call::<Option<Opened>>(method, &params).await {
+                // Some say that they can, and cannot.
+                Err(CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. }) => {
+                    *self.ways.lock() = otherwise;
+                }
+                // Some answer with nothing at all.
+                answer => {
+                    let untold = |opened: &Opened| {
+                        opened.config_options.is_none() && opened.modes.is_none() && opened.models.is_none()
+                    };
+                    let opened = answer?.unwrap_or_default();
+                    *self.offers.lock() = Opened { untold: untold(&opened), ..opened };
+                    return Ok(());
+                }
             }
-        };
-        // Some answer a load with nothing at all.
-        let opened = self.connection.call::<Option<Opened>>(method, params).await?;
-        *self.offers.lock() = opened.unwrap_or_default();
-        Ok(())
+        }
     }
 
     /// Chooses a model or a mode, where the agent offers that choice and this value.
     pub(super) async fn choose(&self, native: &str, what: Choice, value: &str) -> Result<(), Failure> {
         let offer = {
-            let offers = self.offers.lock();
+            let mut offers = self.offers.lock();
+            offers.changed(self.connection.changes(native));
             let option = offers.option(what).map(|(id, current, offered)| {
                 let params = json!({"sessionId": native, "configId": id, "value": value});
                 (("session/set_config_option", params), current, offered)
             });
             let older = || offers.older(what).map(|(now, all)| (what.older_call(native, value), now, all));
-            option.or_else(older)
+            // What was there when it was opened is there still, most likely; else the agent says so.
+            let untold = || (what.older_call(native, value), String::new(), vec![value.to_owned()]);
+            option.or_else(older).or_else(|| offers.untold.then(untold))
         };
-        let Some((call, current, offered)) = offer else {
+        let none = || {
             let message = format!("the agent does not let the {} be chosen", what.name());
-            return Err(Failure::new("adapter_incompatible", message));
+            Failure::new("adapter_incompatible", message)
         };
+        let (call, current, offered) = offer.ok_or_else(none)?;
         if current == value {
             return Ok(());
         }
@@ -205,7 +237,10 @@ impl Worker {
             return Err(Failure::new("invalid_request", message));
         }
         let answer = self.connection.call::<Option<Opened>>(call.0, call.1).await;
-        let answer = answer.map_err(|error| self.failure(&error))?;
+        let answer = answer.map_err(|error| match error {
+            CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. } => none(),
+            error => self.failure(&error),
+        })?;
         self.offers.lock().chosen(what, value, answer.unwrap_or_default());
         Ok(())
     }
@@ -240,7 +275,7 @@ impl Worker {
 
 impl Agent for Worker {
     fn resumes(&self) -> bool {
-        self.ways() != Resumes::No
+        *self.ways.lock() != Resumes::No
     }
 
     fn forks(&self) -> bool {
@@ -302,6 +337,14 @@ impl Choice {
 }
 
 impl Opened {
+    /// The agent has said what it is like now.
+    fn changed(&mut self, (mode, options): (Option<String>, Option<Vec<Value>>)) {
+        if let Some((modes, mode)) = self.modes.as_mut().zip(mode) {
+            modes["currentModeId"] = mode.into();
+        }
+        self.config_options = options.or(self.config_options.take());
+    }
+
     /// A choice was made; the agent may have said what it offers now.
     fn chosen(&mut self, what: Choice, value: &str, answer: Self) {
         let (state, current) = match what {
