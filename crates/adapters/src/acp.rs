@@ -31,7 +31,7 @@ pub use mcp::McpServer;
 use prompt::Piece;
 use turn::Play;
 use wire::CallError;
-use worker::{Choice, Worker};
+use worker::{Choice, Served, Worker};
 
 /// What is particular to an agent that speaks ACP.
 #[derive(Debug, Clone, Default)]
@@ -53,13 +53,14 @@ pub(crate) struct Acp {
     offer: Offer,
     /// What native sessions have cost so far, as their agents say.
     costs: Mutex<HashMap<String, f64>>,
+    served: Served,
 }
 
 impl Acp {
     /// For agents that are offered what `rules` let happen.
     pub(crate) fn new(options: AcpOptions, rules: &[Rule]) -> Self {
         let login = Login::new(options.auth_method.clone());
-        Self { options, login, offer: Offer::of(rules), costs: Mutex::default() }
+        Self { options, login, offer: Offer::of(rules), costs: Mutex::default(), served: Served::default() }
     }
 
     /// The MCP servers that the session of `attempt` gets.
@@ -86,7 +87,7 @@ impl Dialect for Acp {
     }
 
     async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
-        let worker = Worker::start(launch, self.offer, ground).await?;
+        let worker = Worker::start(launch, self.offer, &self.served, ground).await?;
         self.login.greet(&worker).await?;
         Ok(worker)
     }
@@ -96,7 +97,7 @@ impl Dialect for Acp {
     }
 
     async fn authenticate(&self, launch: &Launch, ground: &Ground, method: &str) -> Result<(), Failure> {
-        self.login.try_out(Worker::start(launch, self.offer, ground).await?, method).await
+        self.login.try_out(Worker::start(launch, self.offer, &self.served, ground).await?, method).await
     }
 
     async fn open(&self, worker: &Worker, cwd: &Path, attempt: &AttemptHandle) -> Result<String, Failure> {
@@ -128,6 +129,7 @@ impl Dialect for Acp {
 
     async fn close(&self, worker: &Worker, native: &str) {
         self.costs.lock().remove(native);
+        self.served.lock().remove(native);
         worker.close(native).await;
     }
 

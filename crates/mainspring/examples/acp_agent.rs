@@ -2,13 +2,15 @@
 //!
 //! `acp_agent FOLDER [FEATURE,…]`, with the features `load`, `resume`, `http` (MCP servers over it), `fork`, `close`,
 //! `image`, `embedded` (resources in prompts), `modes`, `boast` (it says that it can resume, and cannot), `mute` (what
-//! it takes up it says nothing of), `bill` (it says what it has cost when it takes it up) and `v2` (of the protocol).
+//! it takes up it says nothing of), `bill` (it says what it has cost when it takes it up), `strict` (what is open is not
+//! opened again) and `v2` (of the protocol). `quits` prints why, and does.
 //! Its native sessions are files in the folder: the prompts they
 //! have heard. A prompt is a list of commands with semicolons between them; everything else it echoes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot go on crashes")]
 #![allow(clippy::zombie_processes, reason = "real agents leave their children, too")]
 
+use std::collections::HashSet;
 use std::io::{BufRead, StdinLock, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -21,6 +23,8 @@ struct Agent {
     features: Vec<String>,
     asked: u64,
     opened: u64,
+    /// The native sessions that it has in its memory.
+    open: HashSet<String>,
     /// It wants to be authenticated first.
     locked: bool,
     /// What the client says that it can do.
@@ -49,6 +53,7 @@ fn main() {
         features,
         asked: 0,
         opened: 0,
+        open: HashSet::new(),
         locked: std::env::var_os("ACP_AGENT_LOCKED").is_some(),
         client: Value::Null,
         servers: Value::Null,
@@ -57,6 +62,10 @@ fn main() {
     };
     // Agents say things that are no protocol.
     println!("acp_agent ready");
+    if agent.has("quits") {
+        println!("this version is no longer maintained");
+        return;
+    }
     while let Some(message) = agent.read() {
         agent.serve(&message);
     }
@@ -108,6 +117,9 @@ impl Agent {
             "session/new" => Ok(self.open()),
             "session/resume" if self.has("boast") => Err("Method not found"),
             "session/resume" | "session/load" | "session/fork" if !known => Err("Session not found"),
+            "session/resume" | "session/load" if self.has("strict") && !self.open.insert(session.clone()) => {
+                Err("Session is already open")
+            }
             "session/resume" => Ok(self.taken_up(&session)),
             "session/load" => {
                 // The history is repeated; nobody may take it for an answer.
@@ -121,6 +133,7 @@ impl Agent {
                 Ok(answer)
             }
             "session/close" if self.has("close") => {
+                self.open.remove(&session);
                 std::fs::write(self.folder.join(format!("{session}.closed")), "").unwrap();
                 Ok(json!({}))
             }
@@ -210,6 +223,7 @@ impl Agent {
         self.opened += 1;
         let session = format!("native-{}-{}", std::process::id(), self.opened);
         std::fs::write(self.folder.join(&session), "").unwrap();
+        self.open.insert(session.clone());
         let mut answer = self.options();
         answer["sessionId"] = session.into();
         answer
@@ -259,7 +273,8 @@ impl Agent {
                 let _ = writeln!(std::io::stderr(), "{rest}");
             }
             "tool" => self.tool(session, rest),
-            "ask" => return self.ask(session, rest),
+            "ask" => return self.ask(session, rest, false),
+            "bare" => return self.ask(session, rest, true),
             "plan" => {
                 let entries = json!([{"content": "look", "priority": "high", "status": "completed"},
                                      {"content": rest, "priority": "high", "status": "in_progress"}]);
@@ -343,11 +358,18 @@ impl Agent {
         self.update(session, &json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "completed", "content": content}));
     }
 
-    /// Asks for a permission and waits for the answer, or to be told to stop.
-    fn ask(&mut self, session: &str, what: &str) -> Next {
+    /// Asks for a permission and waits for the answer, or to be told to stop. What it is for is part of the question, or
+    /// said before.
+    fn ask(&mut self, session: &str, what: &str, bare: bool) -> Next {
         self.asked += 1;
         let id = format!("ask-{}", self.asked);
-        let call = json!({"toolCallId": format!("call-{id}"), "title": what, "status": "pending", "rawInput": {"what": what}});
+        let mut call = json!({"toolCallId": format!("call-{id}"), "title": what, "status": "pending", "rawInput": {"what": what}});
+        if bare {
+            let name = call["toolCallId"].clone();
+            (call["sessionUpdate"], call["kind"]) = ("tool_call".into(), "execute".into());
+            self.update(session, &call);
+            call = json!({"toolCallId": name});
+        }
         // One of them is of a kind that nobody knows.
         let options = json!([{"optionId": "today", "name": "Today", "kind": "allow_today"},
                              {"optionId": "yes", "name": "Yes", "kind": "allow_once"},

@@ -7,7 +7,7 @@ use agent_client_protocol::Responder;
 use agent_client_protocol::v1::schema::{
     ContentBlock, MessageId, PermissionOption, PermissionOptionKind, Plan, PlanEntryStatus,
     RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome,
-    SessionUpdate, ToolCallContent, ToolCallStatus, ToolCallUpdateFields, UsageUpdate,
+    SessionUpdate, ToolCallContent, ToolCallStatus, ToolCallUpdateFields, ToolKind, UsageUpdate,
 };
 use mainspring_core::{Approval, Cost, Failure, ToolOutcome, Usage};
 use mainspring_kernel::adapter::{Death, End, HandleError, Record};
@@ -53,7 +53,7 @@ pub(super) struct Play<'a> {
 struct Tool {
     name: Option<String>,
     title: Option<String>,
-    kind: Option<String>,
+    kind: Option<ToolKind>,
     input: Option<Value>,
     started: bool,
 }
@@ -88,8 +88,9 @@ impl<'a> Play<'a> {
                 Some(heard) = inbound.recv() => match heard {
                     Inbound::Update(update) => self.update(*update).await,
                     Inbound::Permission(asked) => {
-                        let started = self.tool_asked(&asked.0).await;
-                        questions.push(self.decide(asked.0, asked.1), false);
+                        let (mut request, responder) = *asked;
+                        let started = self.tool_asked(&mut request).await;
+                        questions.push(self.decide(request, responder), false);
                         started
                     }
                     Inbound::Client(asked) => {
@@ -244,14 +245,12 @@ impl<'a> Play<'a> {
     async fn tool(&mut self, id: &str, fields: &ToolCallUpdateFields) -> Result<(), HandleError> {
         self.voice.pause();
         let tool = self.tools.entry(id.to_owned()).or_default();
-        let kind = fields.kind.and_then(|kind| serde_json::to_value(kind).ok());
-        let kind = kind.as_ref().and_then(Value::as_str).filter(|kind| *kind != "other");
-        let (name, title) = (fields.name.as_deref(), fields.title.as_deref());
-        for (known, said) in [(&mut tool.name, name), (&mut tool.title, title), (&mut tool.kind, kind)] {
-            if let Some(said) = said.filter(|said| !said.is_empty()) {
-                *known = Some(said.to_owned());
+        for (known, said) in [(&mut tool.name, &fields.name), (&mut tool.title, &fields.title)] {
+            if let Some(said) = said.as_ref().filter(|said| !said.is_empty()) {
+                *known = Some(said.clone());
             }
         }
+        tool.kind = fields.kind.or(tool.kind);
         if let Some(input) = fields.raw_input.as_ref().filter(|input| !is_empty(input)) {
             tool.input = Some(input.clone());
         }
@@ -282,18 +281,24 @@ impl<'a> Play<'a> {
         if records.is_empty() { Ok(()) } else { self.turn.attempt.record(records).await }
     }
 
-    /// A tool call that a permission is asked for has begun, whatever its state.
-    async fn tool_asked(&mut self, request: &RequestPermissionRequest) -> Result<(), HandleError> {
+    /// A tool call that a permission is asked for has begun, whatever its state. Who decides is told what was said of
+    /// it before, too: some agents name it, and no more.
+    async fn tool_asked(&mut self, request: &mut RequestPermissionRequest) -> Result<(), HandleError> {
         self.heard = true;
-        let call = &request.tool_call;
-        self.tool(&call.tool_call_id.0, &call.fields).await?;
-        match self.tools.get_mut(&*call.tool_call_id.0).filter(|tool| !tool.started) {
-            Some(tool) => {
-                let begun = started(&call.tool_call_id.0, tool);
-                self.turn.attempt.record(vec![begun]).await
-            }
-            None => Ok(()),
+        let call = &mut request.tool_call;
+        let id = call.tool_call_id.to_string();
+        self.tool(&id, &call.fields).await?;
+        let Some(tool) = self.tools.get_mut(&id) else { return Ok(()) };
+        let fields = &mut call.fields;
+        fields.title = fields.title.take().or_else(|| tool.title.clone());
+        fields.name = fields.name.take().or_else(|| tool.name.clone());
+        fields.kind = fields.kind.or(tool.kind);
+        fields.raw_input = fields.raw_input.take().or_else(|| tool.input.clone());
+        if tool.started {
+            return Ok(());
         }
+        let begun = started(&id, tool);
+        self.turn.attempt.record(vec![begun]).await
     }
 
     fn decide(
@@ -348,8 +353,8 @@ impl<'a> Play<'a> {
 
 fn started(id: &str, tool: &mut Tool) -> Record {
     tool.started = true;
-    let names = [&tool.name, &tool.title, &tool.kind];
-    let name = names.into_iter().flatten().next().map_or("tool", String::as_str).to_owned();
+    let names = [tool.name.as_deref(), tool.title.as_deref(), tool.kind.and_then(kind_name)];
+    let name = names.into_iter().flatten().next().unwrap_or("tool").to_owned();
     Record::ToolStarted { tool_use_id: id.to_owned(), name, input: tool.input.clone() }
 }
 
@@ -402,10 +407,25 @@ fn plan_text(plan: &Plan) -> String {
 /// What the agent wants to do, as rules name it: `tool KIND TITLE`.
 fn act(request: &RequestPermissionRequest) -> Act {
     let fields = &request.tool_call.fields;
-    let kind = fields.kind.and_then(|kind| serde_json::to_value(kind).ok());
-    let kind = kind.as_ref().and_then(Value::as_str).unwrap_or("other");
+    let kind = fields.kind.and_then(kind_name).unwrap_or("other");
     let title = fields.title.as_deref().or(fields.name.as_deref()).unwrap_or_default();
     Act { capability: "tool", operation: kind.to_owned(), resource: title.to_owned() }
+}
+
+/// What a kind of tool is called, if it is one at all.
+fn kind_name(kind: ToolKind) -> Option<&'static str> {
+    Some(match kind {
+        ToolKind::Read => "read",
+        ToolKind::Edit => "edit",
+        ToolKind::Delete => "delete",
+        ToolKind::Move => "move",
+        ToolKind::Search => "search",
+        ToolKind::Execute => "execute",
+        ToolKind::Think => "think",
+        ToolKind::Fetch => "fetch",
+        ToolKind::SwitchMode => "switch_mode",
+        _ => return None,
+    })
 }
 
 fn question(request: &RequestPermissionRequest) -> String {

@@ -26,7 +26,7 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::sync::CancellationToken;
 
 use super::client::{Offer, Request};
-use crate::process::Pipes;
+use crate::process::{Log, Pipes};
 
 /// How long a line of an agent may be. Beyond it the connection is given up.
 const LINE: usize = 64 << 20;
@@ -116,9 +116,10 @@ impl Attention {
 
 impl Connection {
     /// Speaks over `pipes` until they close or the connection is dropped. Messages that concern nothing that is
-    /// listened for, or are not understood, are counted in `ignored`; so are requests for what was not offered.
+    /// listened for, or are not understood, are counted in `ignored`; so are requests for what was not offered. What is
+    /// no message goes into `log`.
     pub(super) async fn open(
-        pipes: Pipes,
+        (pipes, log): (Pipes, Log),
         offer: Offer,
         ignored: Arc<AtomicU64>,
         tasks: &Tasks,
@@ -135,14 +136,15 @@ impl Connection {
         );
         let closed = close.clone();
         tasks.spawn(async move {
-            let serve = builder.connect_with(transport(pipes), async move |peer: ConnectionTo<Agent>| {
-                let _ = ready.send(peer.clone());
-                tokio::select! {
-                    () = closed.cancelled() => {}
-                    () = peer.incoming_closed() => {}
-                }
-                Ok(())
-            });
+            let serve =
+                builder.connect_with(transport(pipes, log), async move |peer: ConnectionTo<Agent>| {
+                    let _ = ready.send(peer.clone());
+                    tokio::select! {
+                        () = closed.cancelled() => {}
+                        () = peer.incoming_closed() => {}
+                    }
+                    Ok(())
+                });
             if let Err(error) = serve.await {
                 tracing::debug!(code = ?error.code, "the connection to an agent has ended");
             }
@@ -214,6 +216,7 @@ impl Drop for Connection {
 
 fn transport(
     pipes: Pipes,
+    log: Log,
 ) -> Lines<
     impl futures_util::Sink<String, Error = std::io::Error> + Send + 'static,
     impl futures_util::Stream<Item = std::io::Result<String>> + Send + 'static,
@@ -227,14 +230,14 @@ fn transport(
     });
     let lines = FramedRead::new(pipes.stdout, LinesCodec::new_with_max_length(LINE));
     // After an error nothing that follows can be trusted.
-    let incoming = stream::unfold(Some(lines), |lines| async move {
+    let incoming = stream::unfold((Some(lines), log), |(lines, log)| async move {
         let mut lines = lines?;
         loop {
             match lines.next().await? {
-                // Agents print other things, too.
-                Ok(line) if !line.trim_start().starts_with('{') => {}
-                Ok(line) => return Some((Ok(line), Some(lines))),
-                Err(error) => return Some((Err(std::io::Error::other(error)), None)),
+                // Agents print other things, too: among them why they end.
+                Ok(line) if !line.trim_start().starts_with('{') => log.line(&line),
+                Ok(line) => return Some((Ok(line), (Some(lines), log))),
+                Err(error) => return Some((Err(std::io::Error::other(error)), (None, log))),
             }
         }
     });

@@ -1,6 +1,8 @@
 //! A worker: one agent process that has been greeted, and what it says it can do.
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use agent_client_protocol::ErrorCode;
 use agent_client_protocol::schema::ProtocolVersion;
@@ -33,9 +35,16 @@ pub(crate) struct Worker {
     ways: Mutex<Resumes>,
     /// The protocol's draft has it, its library not yet.
     forks: bool,
-    /// What the native session that was opened or taken up last offers.
-    offers: Mutex<Opened>,
+    /// What the native sessions that it has in its memory offer.
+    open: Mutex<HashMap<String, Opened>>,
+    /// Its own name among the agent's processes.
+    name: String,
+    /// By which of those each native session was served last.
+    served: Served,
 }
+
+/// By which process each native session was served last. Cheap to clone.
+pub(super) type Served = Arc<Mutex<HashMap<String, String>>>;
 
 /// What a native session is like once it is open.
 #[derive(Debug, Default, Deserialize)]
@@ -72,11 +81,18 @@ impl Resumes {
 
 impl Worker {
     /// Starts an agent and greets it.
-    pub(super) async fn start(launch: &Launch, offer: Offer, ground: &Ground) -> Result<Self, Failure> {
+    pub(super) async fn start(
+        launch: &Launch,
+        offer: Offer,
+        served: &Served,
+        ground: &Ground,
+    ) -> Result<Self, Failure> {
         let (process, pipes) = Process::start(launch, &ground.tasks, &ground.clock)
             .map_err(|error| Failure::new("adapter_unavailable", error.to_string()))?;
         let greeted = async {
-            let connection = Connection::open(pipes, offer, ground.ignored.clone(), &ground.tasks).await?;
+            let connection =
+                Connection::open((pipes, launch.log.clone()), offer, ground.ignored.clone(), &ground.tasks)
+                    .await?;
             let hello = InitializeRequest::new(ProtocolVersion::V1)
                 .client_capabilities(offer.capabilities())
                 .client_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")));
@@ -110,7 +126,7 @@ impl Worker {
                 process.kill().await;
                 let failure =
                     Failure::new("adapter_unavailable", format!("the agent did not start: {error}"));
-                return Err(with_last_words(failure, &process));
+                return Err(with_last_words(failure, process.log()));
             }
         };
         let can = &answer.agent_capabilities;
@@ -125,7 +141,9 @@ impl Worker {
             capabilities: answer.agent_capabilities,
             auth_methods: answer.auth_methods,
             forks,
-            offers: Mutex::default(),
+            open: Mutex::default(),
+            name: launch.name.clone(),
+            served: served.clone(),
         })
     }
 
@@ -145,8 +163,8 @@ impl Worker {
         let params = json!({"cwd": cwd, "mcpServers": servers});
         let opened =
             self.connection.call("session/new", params).await.map_err(|error| self.failure(&error))?;
-        let native = self.opened(opened);
-        native.ok_or_else(|| Failure::new("binding_failed", "the agent opened a session without an id"))
+        self.opened(opened)
+            .ok_or_else(|| Failure::new("binding_failed", "the agent opened a session without an id"))
     }
 
     /// Makes a native session that goes on from another, with MCP servers.
@@ -164,6 +182,7 @@ impl Worker {
 
     /// Lets the agent drop what it holds for a native session.
     pub(super) async fn close(&self, native: &str) {
+        self.open.lock().remove(native);
         let closed = self.connection.call::<Value>("session/close", json!({"sessionId": native})).await;
         if let Err(error) = closed {
             tracing::debug!(%error, native, "an agent did not close a session");
@@ -172,14 +191,29 @@ impl Worker {
 
     /// Keeps what a native session offers; gives its id.
     fn opened(&self, mut opened: Opened) -> Option<String> {
-        let native = opened.session_id.take();
-        *self.offers.lock() = opened;
-        native
+        let native = opened.session_id.take()?;
+        self.holds(&native, opened);
+        Some(native)
     }
 
-    /// Takes up a native session of an earlier process. An error that is no failure of the connection means that the
-    /// agent does not know it any more.
+    /// From now on it has a native session in its memory, and no other process has a newer one.
+    fn holds(&self, native: &str, opened: Opened) {
+        self.open.lock().insert(native.to_owned(), opened);
+        self.served.lock().insert(native.to_owned(), self.name.clone());
+    }
+
+    /// Takes up a native session that it has not in its memory, or not as it stands now. An error that is no failure of
+    /// the connection means that the agent does not know it any more.
     pub(super) async fn resume(&self, native: &str, cwd: &Path, servers: &[Value]) -> Result<(), CallError> {
+        // Some refuse to open what is open, and some would have all of it twice.
+        if self.open.lock().contains_key(native) {
+            if self.served.lock().get(native) == Some(&self.name) {
+                return Ok(());
+            }
+            if self.closes() {
+                self.close(native).await;
+            }
+        }
         let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": servers});
         loop {
             let way = *self.ways.lock();
@@ -202,7 +236,7 @@ impl Worker {
                         opened.config_options.is_none() && opened.modes.is_none() && opened.models.is_none()
                     };
                     let opened = answer?.unwrap_or_default();
-                    *self.offers.lock() = Opened { untold: untold(&opened), ..opened };
+                    self.holds(native, Opened { untold: untold(&opened), ..opened });
                     return Ok(());
                 }
             }
@@ -212,7 +246,8 @@ impl Worker {
     /// Chooses a model or a mode, where the agent offers that choice and this value.
     pub(super) async fn choose(&self, native: &str, what: Choice, value: &str) -> Result<(), Failure> {
         let offer = {
-            let mut offers = self.offers.lock();
+            let mut open = self.open.lock();
+            let offers = open.entry(native.to_owned()).or_default();
             offers.changed(self.connection.changes(native));
             let option = offers.option(what).map(|(id, current, offered)| {
                 let params = json!({"sessionId": native, "configId": id, "value": value});
@@ -241,7 +276,9 @@ impl Worker {
             CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. } => none(),
             error => self.failure(&error),
         })?;
-        self.offers.lock().chosen(what, value, answer.unwrap_or_default());
+        if let Some(offers) = self.open.lock().get_mut(native) {
+            offers.chosen(what, value, answer.unwrap_or_default());
+        }
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use mainspring_kernel::tasks::Tasks;
 
 use super::Turned;
 use crate::pool::Worker;
-use crate::process::{Launch, Process};
+use crate::process::{Launch, Log, Process};
 
 /// The last of what an agent wrote to its standard error, in a failure.
 const LAST_WORDS: usize = 500;
@@ -210,12 +210,12 @@ pub(crate) struct Turn<'a, W> {
 /// What to tell of an agent that is gone.
 pub(crate) fn gone(agent: &impl Agent) -> Failure {
     let failure = Failure::new("transport_interruption", "the agent's process has ended");
-    with_last_words(failure, agent.process())
+    with_last_words(failure, agent.process().log())
 }
 
 /// What went wrong, and the last that the agent wrote to its standard error.
-pub(crate) fn with_last_words(failure: Failure, process: &Process) -> Failure {
-    let written = process.log().text();
+pub(crate) fn with_last_words(failure: Failure, log: &Log) -> Failure {
+    let written = log.text();
     let words = written.trim();
     let from = words.char_indices().rev().nth(LAST_WORDS - 1).map_or(0, |(at, _)| at);
     match &words[from..] {

@@ -86,7 +86,7 @@ impl Worker {
                     Ok(_) => ("adapter_incompatible", "it does not say which session it has open".into()),
                 };
                 let failure = Failure::new(code, format!("the agent did not start: {why}"));
-                return Err(with_last_words(failure, &process));
+                return Err(with_last_words(failure, process.log()));
             }
         };
         let (keeps, clock) = (state.session_file.is_some(), ground.clock.clone());

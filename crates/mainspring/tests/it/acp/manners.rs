@@ -20,6 +20,54 @@ async fn one_that_says_it_resumes_and_cannot_is_loaded_or_told_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_that_opens_nothing_twice_goes_on_in_what_it_has_open() {
+    for features in ["strict,load", "strict,resume"] {
+        let mut world = world_with(features, |adapter| adapter.max_processes = Some(1)).await;
+        for turn in 0..2 {
+            for (key, name) in [("a", "Ada"), ("b", "Bob")] {
+                world.say(key, &format!("my name is {name}")).await;
+                let heard = world.say(key, "history").await;
+                let one = format!("my name is {name}\nhistory\n");
+                assert_eq!(heard, one.repeat(turn + 1), "{features}");
+            }
+        }
+        world.reopen().await;
+        for key in ["a", "b", "a"] {
+            world.say(key, "and now?").await;
+            assert_eq!(world.bindings(key).await.len(), 1, "{features}");
+        }
+        world.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_process_has_gone_on_with_is_taken_up_from_there() {
+    let world = world_with("strict,load,close", |adapter| adapter.max_processes = Some(2)).await;
+    world.say("a", "one").await;
+    // The process that has it in its memory is busy when it goes on, each in turn.
+    for (key, text) in [("b", "two"), ("c", "three")] {
+        let busy = world.prompt(key, "hang").await;
+        world.streams(key, "hanging").await;
+        world.say("a", text).await;
+        soon(world.node().kernel().run_cancel(&world.me, busy)).await.unwrap();
+        world.ended(busy).await;
+        world.say("a", "more").await;
+    }
+    assert_eq!(world.processes(), 4, "an agent and a guard each");
+    assert_eq!(world.say("a", "history").await, "one\ntwo\nmore\nthree\nmore\nhistory\n");
+    assert_eq!(world.bindings("a").await.len(), 1);
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_says_why_it_ends_where_nobody_listens_is_heard_all_the_same() {
+    let world = world("quits").await;
+    let run = serde_json::to_string(&world.play("a", "hi").await).unwrap();
+    assert!(run.contains("its last words: acp_agent ready\\nthis version is no longer maintained"), "{run}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_that_says_nothing_of_what_it_takes_up_is_told_its_mode_all_the_same() {
     let mut world = world_with("load,mute,modes", |adapter| adapter.ask_mode = Some("plan".into())).await;
     world.say("a", "hi").await;
@@ -66,6 +114,26 @@ async fn a_tool_that_was_not_allowed_has_not_run_though_the_agent_does_not_say_s
         });
         assert_eq!(failed.as_deref(), Some(code), "{events:?}");
     }
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_asked_about_a_tool_call_is_told_what_was_said_of_it_before() {
+    let world = world("resume").await;
+    let run = world.prompt("a", "bare remove a file").await;
+    let (wait, question) = world.asked(run).await;
+    assert_eq!(question, r#"Allow remove a file? {"what":"remove a file"}"#);
+    world.answer(run, wait, Approval::Denied).await;
+    world.ended(run).await;
+    world.close().await;
+    // Rules see it as well.
+    let world = world_with("resume", |adapter| {
+        adapter.permissions = Some(Permissions::Legacy);
+        adapter.rules = Some(vec!["deny tool execute remove*".parse().unwrap()]);
+    })
+    .await;
+    assert_eq!(world.say("a", "bare remove a file").await, "\"selected\" \"no\"\n");
+    assert_eq!(world.say("a", "bare look").await, "\"selected\" \"yes\"\n");
     world.close().await;
 }
 
