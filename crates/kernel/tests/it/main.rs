@@ -13,6 +13,7 @@ mod cancellation;
 mod check;
 mod client_tools;
 mod compaction;
+mod delegation;
 mod keys;
 mod life;
 mod lifetime;

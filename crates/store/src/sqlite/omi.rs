@@ -292,11 +292,13 @@ impl<'a> Import<'a> {
                 continue;
             }
             delegation.result = delegation.result.filter(|artifact| self.artifacts.contains(artifact));
-            let settles = mainspring_core::delegation::decide(&delegation, *status).ok().flatten();
             let mut events = vec![];
-            if let Some(body) = settles {
-                mainspring_core::delegation::apply(&mut delegation, &body, self.options.now);
+            if let Some(settled) = mainspring_core::delegation::follow(&delegation, *status, self.options.now)
+            {
+                delegation = settled;
                 self.report.changed("delegations", "not ended: ended as the child has", &row.id);
+                let body =
+                    Body::DelegationCompleted { delegation_id: delegation.id, status: delegation.status };
                 events.push(self.event(Some(delegation.parent_run), body));
             }
             let session = delegation.parent_session;
