@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
+use mainspring_core::limits::check_text;
 use mainspring_core::{
     AgentDefinition, Answer, ApiKey, Artifact, Attempt, AuthMethod, Binding, DelegationId, Event, Grant,
     KeyId, Message, MessageId, ModelList, Position, Run, RunId, RunStatus, Session, WaitId,
@@ -503,6 +504,7 @@ impl Client {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
+        self.owner.as_deref().map_or(Ok(()), check_owner)?;
         let response = request.send().await.map_err(|error| self.failed(error))?;
         if response.status().is_success() {
             return Ok(response);
@@ -531,6 +533,15 @@ impl Client {
 
     pub(crate) fn protocol(&self, what: String) -> Error {
         Error::Protocol { at: self.at.to_string(), what }
+    }
+}
+
+/// Refuses an owner whom a header cannot name: it loses the spaces around its value, and two owners would be one.
+fn check_owner(owner: &str) -> Result<(), Error> {
+    check_text("an owner", owner).map_err(|bad| Error::Invalid(bad.to_string()))?;
+    match owner.starts_with(' ') || owner.ends_with(' ') {
+        true => Err(Error::Invalid("an owner must not begin or end with a space".into())),
+        false => Ok(()),
     }
 }
 

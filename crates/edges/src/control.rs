@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use mainspring_client::{Client, Prompt, SessionList, Target};
 use mainspring_core::{
-    ArtifactRole, AttemptId, Block, Mode, Position, RunId, RunOptions, SessionId, SessionStatus,
+    ArtifactRole, AttemptId, Block, Mode, Position, Role, RunId, RunOptions, SessionId, SessionStatus,
 };
 use mainspring_kernel::ids::Ids;
 use serde::Deserialize;
@@ -486,20 +486,22 @@ impl Reach<'_> {
     /// A run, with what it was asked and what it said.
     async fn run_form(&self, run: &mainspring_core::Run) -> Result<Value, (String, String)> {
         let session = run.session.to_string();
-        let text = async |message: Option<mainspring_core::MessageId>| {
+        let text = async |message: Option<mainspring_core::MessageId>, role: Role| {
             let Some(message) = message else { return Ok(None) };
             let ask = |client: Client| {
                 let session = &session;
                 async move { client.session_message(session, message).await }
             };
             match self.link.ask(self.owner, ask).await {
-                Ok(node) => Ok(Some(node.message.text())),
+                Ok(node) => Ok(Some(node.message).filter(|one| one.role == role).map(|one| one.text())),
                 // A prompt that waits its turn has no place in the tree yet.
                 Err(error) if error.code() == "not_found" => Ok(None),
                 Err(error) => Err(told(&error)),
             }
         };
-        let (prompt, last) = (text(run.prompt).await?, text(run.final_message).await?);
+        // What it has said last is its last word only once it has ended.
+        let last = run.final_message.filter(|_| run.state.status().is_ended());
+        let (prompt, last) = (text(run.prompt, Role::User).await?, text(last, Role::Assistant).await?);
         Ok(forms::run(run, prompt.as_deref(), last.as_deref()))
     }
 }

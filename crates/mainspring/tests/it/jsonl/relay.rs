@@ -90,7 +90,11 @@ fn a_tool_of_the_host_is_called_and_answers() {
 #[test]
 fn every_call_has_an_answer_whatever_happens() {
     let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_STDIO_TOOL_TIMEOUT_MS", "200")]);
+    let mut host = Host::start_with(
+        dir.path(),
+        &[],
+        &[("MAINSPRING_STDIO_TOOL_TIMEOUT_MS", "200"), ("MAINSPRING_STDIO_LINE_BYTES", "4096")],
+    );
     let (mut agent, mut other) = (Agent::of(&host), Agent::of(&host));
     // Nobody answers: its time is up, and a late answer is told to be late.
     agent.call("late", "slow_tool", &json!({}));
@@ -120,6 +124,16 @@ fn every_call_has_an_answer_whatever_happens() {
     assert_eq!(code(&agent.hear().1), "invalid_tool_input");
     agent.0.get_mut().write_all(b"nonsense\n").unwrap();
     assert_eq!(code(&agent.hear().1), "invalid_tool_input");
+    agent.0.get_mut().write_all(b"[]\n").unwrap();
+    let object: Value = serde_json::from_str(&agent.hear().1).unwrap();
+    assert_eq!(object["error"]["message"], "a line is a JSON object");
+    // One that is too long is passed over, and what follows it is not.
+    agent.call("long", "tool", &json!("x".repeat(5_000)));
+    let long: Value = serde_json::from_str(&agent.hear().1).unwrap();
+    assert_eq!(
+        (&long["error"]["code"], &long["error"]["message"]),
+        (&"invalid_tool_input".into(), &"a line has at most 4096 bytes".into())
+    );
     // The host leaves.
     agent.call("gone", "tool", &json!({}));
     assert_eq!(host.hear()["callId"], "gone");
@@ -148,6 +162,7 @@ fn the_kernel_answers_the_control_tools() {
     assert_eq!(of(&done["sessionId"])["latestRun"]["finalText"], "hello\n");
     assert_eq!(of(&done["sessionId"])["activeRun"], Value::Null);
     assert_eq!(of(&active["sessionId"])["activeRun"]["runId"], active["runId"]);
+    assert_eq!(of(&active["sessionId"])["activeRun"]["finalText"], Value::Null, "it has no last word yet");
     let before = of(&done["sessionId"])["session"]["lastActivityAtMs"].as_i64().unwrap();
     let none = agent.control("list_agent_sessions", &json!({"beforeUpdatedAtMs": before}));
     assert_eq!(none["sessions"], json!([]));
@@ -324,6 +339,66 @@ fn control_tools_refuse_what_makes_no_sense_and_what_is_anothers() {
     };
     assert_eq!(list(&mut agent, "r"), ["desktop-local-user"]);
     assert_eq!(list(&mut agent, "bens"), ["ben"]);
+}
+
+#[test]
+fn a_call_of_a_query_that_has_ended_is_nobodys() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    let mut line = super::query("anns", "a", "say done");
+    line["ownerId"] = "ann".into();
+    host.say(&line);
+    let ended = host.end_of("anns");
+    let mut agent = Agent::of(&host);
+    let list = |agent: &mut Agent, of: Value| {
+        let mut call = json!({"type": "tool_use", "callId": "x", "name": "list_agent_sessions", "input": {}});
+        call.as_object_mut().unwrap().extend(of.as_object().unwrap().clone());
+        agent.say(&call);
+        serde_json::from_str::<Value>(&agent.hear().1).unwrap()
+    };
+    let owner = |answer: &Value| answer["sessions"][0]["session"]["ownerId"].clone();
+    // As long as the host asks for one owner, every call is for that one.
+    assert_eq!(owner(&list(&mut agent, json!({"runId": ended["runId"]}))), "ann");
+    let mut line = super::query("bens", "b", "say here; hang");
+    line["ownerId"] = "ben".into();
+    host.say(&line);
+    host.until(|line| line["type"] == "text_delta");
+    // The query that happens to be under way is not the one that ended.
+    agent.say(
+        &json!({"type": "tool_use", "callId": "c", "name": "lookup", "input": {}, "runId": ended["runId"]}),
+    );
+    let said = host.hear();
+    assert_eq!((&said["runId"], said.get("requestId")), (&ended["runId"], None), "{said}");
+    for of in [json!({"runId": ended["runId"]}), json!({"requestId": "anns", "clientId": "test"})] {
+        let refused = list(&mut agent, of);
+        assert_eq!(refused["error"]["code"], "stale_owner", "{refused}");
+    }
+    // Who names nothing works on what is under way.
+    assert_eq!(owner(&list(&mut agent, json!({}))), "ben");
+}
+
+#[test]
+fn an_agent_that_calls_without_end_waits_for_answers() {
+    const CALLS: usize = 600;
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    let mut agent = Agent::of(&host);
+    let mut writer = Agent(BufReader::new(agent.0.get_ref().try_clone().unwrap()));
+    let calls = move || (0..CALLS).for_each(|no| writer.call(&no.to_string(), "tool", &json!({})));
+    let writes = std::thread::spawn(calls);
+    let mut calls: Vec<Value> = (0..256).map(|_| host.hear()).collect();
+    // No more of them before one has its answer.
+    host.say(&json!({"type": "nonsense"}));
+    assert_eq!(host.hear()["type"], "error");
+    let mut answered = 0;
+    while answered < CALLS {
+        let call = calls.pop().unwrap_or_else(|| host.hear());
+        assert_eq!(call["type"], "tool_use");
+        host.say(&json!({"type": "tool_result", "callId": call["callId"], "result": "x"}));
+        assert_eq!(agent.hear().0, call["callId"].as_str().unwrap());
+        answered += 1;
+    }
+    writes.join().unwrap();
 }
 
 #[test]
