@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::provider::ToolSpec;
 
 mod data;
+mod delegate;
 mod desk;
 mod function;
 pub mod mcp;
@@ -184,10 +185,10 @@ impl Toolbox {
         Self { entries: entries.into_iter().collect() }
     }
 
-    /// A box with all tools that are built in: those that ask a person, keep state, and keep artifacts.
+    /// A box with all tools that are built in: those that ask a person, keep state, keep artifacts, and delegate.
     pub fn built_in() -> Self {
         let mut all = Self::new();
-        for tool in data::tools() {
+        for tool in data::tools().into_iter().chain([delegate::tool()]) {
             if let Err(bad) = all.add(tool) {
                 tracing::error!(%bad, "a built-in tool cannot be offered");
             }

@@ -19,6 +19,7 @@ mod agents;
 mod artifacts;
 mod bindings;
 mod body;
+mod delegations;
 mod document;
 mod events;
 mod feed;
@@ -97,6 +98,8 @@ fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
         .routes(routes!(runs::run_attempts))
         .routes(routes!(runs::run_grants))
         .routes(routes!(runs::run_steps))
+        .routes(routes!(delegations::run_delegate, delegations::run_delegations))
+        .routes(routes!(delegations::delegation_get))
         .routes(routes!(events::run_events))
         .routes(routes!(runs::run_cancel))
         .routes(routes!(runs::run_retry))
