@@ -3,7 +3,8 @@
 //! `acp_agent FOLDER [FEATURE,…]`, with the features `load`, `resume`, `http` (MCP servers over it), `fork`, `close`,
 //! `image`, `embedded` (resources in prompts), `modes`, `boast` (it says that it can resume, and cannot), `mute` (what
 //! it takes up it says nothing of), `bill` (it says what it has cost when it takes it up), `strict` (what is open is not
-//! opened again) and `v2` (of the protocol). `quits` prints why, and does.
+//! opened again), `locks` (nor by another process) `v2` (of the protocol)
+//! and `v2-only` (it says so, and no more). `quits` prints why, and does.
 //! Its native sessions are files in the folder: the prompts they
 //! have heard. A prompt is a list of commands with semicolons between them; everything else it echoes.
 
@@ -104,6 +105,7 @@ impl Agent {
             self.servers = params["mcpServers"].clone();
         }
         let answer = match message["method"].as_str().unwrap_or_default() {
+            "initialize" if self.has("v2-only") => Err("No common version"),
             "initialize" => {
                 self.client = params["clientCapabilities"].clone();
                 Ok(self.capabilities())
@@ -119,6 +121,9 @@ impl Agent {
             "session/resume" | "session/load" | "session/fork" if !known => Err("Session not found"),
             "session/resume" | "session/load" if self.has("strict") && !self.open.insert(session.clone()) => {
                 Err("Session is already open")
+            }
+            "session/resume" | "session/load" if self.has("locks") && !self.lock(&session) => {
+                Err("Session is active")
             }
             "session/resume" => Ok(self.taken_up(&session)),
             "session/load" => {
@@ -164,6 +169,7 @@ impl Agent {
             Err(why) => {
                 let code = match why {
                     "Method not found" => -32601,
+                    "No common version" => -32022,
                     _ if why.starts_with("Authentication") => -32000,
                     _ => -32603,
                 };
@@ -211,6 +217,17 @@ impl Agent {
         options
     }
 
+    /// Has a session for itself; false if another process that lives has it.
+    fn lock(&self, session: &str) -> bool {
+        let (lock, own) = (self.folder.join(format!("{session}.lock")), std::process::id().to_string());
+        let holder = std::fs::read_to_string(&lock).ok();
+        let free = holder.is_none_or(|pid| pid == own || !PathBuf::from("/proc").join(pid).exists());
+        if free {
+            std::fs::write(lock, own).unwrap();
+        }
+        free
+    }
+
     /// What is said of a session that is taken up.
     fn taken_up(&self, session: &str) -> Value {
         if self.has("bill") {
@@ -224,6 +241,9 @@ impl Agent {
         let session = format!("native-{}-{}", std::process::id(), self.opened);
         std::fs::write(self.folder.join(&session), "").unwrap();
         self.open.insert(session.clone());
+        if self.has("locks") {
+            self.lock(&session);
+        }
         let mut answer = self.options();
         answer["sessionId"] = session.into();
         answer

@@ -25,6 +25,10 @@ use crate::process::{Launch, Process};
 /// Where an agent says that it forks.
 const FORKS: &str = "/agentCapabilities/sessionCapabilities/fork";
 
+/// With what a greeting is answered that will never be understood: no common version, no such method, and the like.
+const NO_VERSION: [ErrorCode; 3] =
+    [ErrorCode::new(-32022), ErrorCode::METHOD_NOT_FOUND, ErrorCode::INVALID_PARAMS];
+
 /// One agent process.
 pub(crate) struct Worker {
     process: Process,
@@ -121,6 +125,13 @@ impl Worker {
                 );
                 return Err(Failure::new("adapter_incompatible", message));
             }
+            Err(CallError::Refused { code, message }) if NO_VERSION.contains(&code) => {
+                process.kill().await;
+                let message = format!(
+                    "the agent does not speak version 1 of the Agent Client Protocol, which mainspring does: {message}"
+                );
+                return Err(Failure::new("adapter_incompatible", message));
+            }
             Err(error) => {
                 // What it had to say about its end has been read by then.
                 process.kill().await;
@@ -206,10 +217,11 @@ impl Worker {
     /// the connection means that the agent does not know it any more.
     pub(super) async fn resume(&self, native: &str, cwd: &Path, servers: &[Value]) -> Result<(), CallError> {
         // Some refuse to open what is open, and some would have all of it twice.
+        if pool::Worker::holds(self, native) {
+            return Ok(());
+        }
         if self.open.lock().contains_key(native) {
-            if self.served.lock().get(native) == Some(&self.name) {
-                return Ok(());
-            }
+            // It has gone on in another process since.
             if self.closes() {
                 self.close(native).await;
             }
@@ -338,6 +350,10 @@ impl Agent for Worker {
 impl pool::Worker for Worker {
     fn is_alive(&self) -> bool {
         self.process.is_alive() && self.connection.is_open()
+    }
+
+    fn holds(&self, native: &str) -> bool {
+        self.open.lock().contains_key(native) && self.served.lock().get(native) == Some(&self.name)
     }
 
     async fn stop(&self) -> Death {

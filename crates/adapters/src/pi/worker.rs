@@ -204,6 +204,11 @@ impl pool::Worker for Worker {
         self.process.is_alive() && self.connection.is_open() && !self.spent.load(Ordering::Relaxed)
     }
 
+    fn holds(&self, _native: &str) -> bool {
+        // It has one at a time, which is where it is at home.
+        false
+    }
+
     async fn stop(&self) -> Death {
         self.process.stop().await
     }

@@ -60,6 +60,24 @@ async fn what_another_process_has_gone_on_with_is_taken_up_from_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_that_lets_no_other_process_have_its_session_is_the_one_that_goes_on_with_it() {
+    let world = world_with("locks,load", |adapter| adapter.max_processes = Some(2)).await;
+    world.say("a", "one").await;
+    let mut busy = vec![];
+    for key in ["b", "c"] {
+        busy.push(world.prompt(key, "hang").await);
+        world.streams(key, "hanging").await;
+    }
+    for run in busy {
+        soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+        world.ended(run).await;
+    }
+    assert_eq!(world.say("a", "history").await, "one\nhistory\n");
+    assert_eq!(world.bindings("a").await.len(), 1);
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_that_says_why_it_ends_where_nobody_listens_is_heard_all_the_same() {
     let world = world("quits").await;
     let run = serde_json::to_string(&world.play("a", "hi").await).unwrap();
@@ -158,12 +176,20 @@ async fn messages_that_the_agent_keeps_apart_are_kept_apart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_speaks_another_version_is_refused_in_plain_words() {
-    let world = world("v2").await;
-    let run = world.play("a", "hi").await;
-    assert_eq!((failure(&run).as_str(), run.attempts), ("adapter_incompatible", 1), "{run:?}");
-    let run = serde_json::to_string(&run).unwrap();
-    assert!(run.contains("speaks version 2 of the Agent Client Protocol"), "{run}");
-    world.close().await;
+    for (feature, said) in [
+        ("v2", "speaks version 2 of the Agent Client Protocol"),
+        (
+            "v2-only",
+            "does not speak version 1 of the Agent Client Protocol, which mainspring does: No common version",
+        ),
+    ] {
+        let world = world(feature).await;
+        let run = world.play("a", "hi").await;
+        assert_eq!((failure(&run).as_str(), run.attempts), ("adapter_incompatible", 1), "{run:?}");
+        let run = serde_json::to_string(&run).unwrap();
+        assert!(run.contains(said), "{run}");
+        world.close().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
