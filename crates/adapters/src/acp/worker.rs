@@ -43,12 +43,16 @@ pub(crate) struct Worker {
     open: Mutex<HashMap<String, Opened>>,
     /// Its own name among the agent's processes.
     name: String,
-    /// By which of those each native session was served last.
-    served: Served,
+    house: Arc<House>,
 }
 
-/// By which process each native session was served last. Cheap to clone.
-pub(super) type Served = Arc<Mutex<HashMap<String, String>>>;
+/// What the processes of one agent have in common.
+pub(super) struct House {
+    /// The adapter's name.
+    pub(super) adapter: String,
+    /// By which process each native session was served last.
+    pub(super) served: Mutex<HashMap<String, String>>,
+}
 
 /// What a native session is like once it is open.
 #[derive(Debug, Default, Deserialize)]
@@ -88,7 +92,7 @@ impl Worker {
     pub(super) async fn start(
         launch: &Launch,
         offer: Offer,
-        served: &Served,
+        house: &Arc<House>,
         ground: &Ground,
     ) -> Result<Self, Failure> {
         let (process, pipes) = Process::start(launch, &ground.tasks, &ground.clock)
@@ -154,7 +158,7 @@ impl Worker {
             forks,
             open: Mutex::default(),
             name: launch.name.clone(),
-            served: served.clone(),
+            house: house.clone(),
         })
     }
 
@@ -210,7 +214,7 @@ impl Worker {
     /// From now on it has a native session in its memory, and no other process has a newer one.
     fn holds(&self, native: &str, opened: Opened) {
         self.open.lock().insert(native.to_owned(), opened);
-        self.served.lock().insert(native.to_owned(), self.name.clone());
+        self.house.served.lock().insert(native.to_owned(), self.name.clone());
     }
 
     /// Takes up a native session that it has not in its memory, or not as it stands now. An error that is no failure of
@@ -301,10 +305,16 @@ impl Worker {
                 let ways: Vec<String> = self.auth_methods.iter().map(|way| way.id().to_string()).collect();
                 let remedy = match &ways[..] {
                     [] => "it names no way to".to_owned(),
-                    ways => format!(
-                        "log in with `mainspring adapter login ADAPTER {}`, or set its auth_method",
-                        ways.join("|")
-                    ),
+                    [first, others @ ..] => {
+                        let others = match others {
+                            [] => String::new(),
+                            others => format!(" (or {})", others.join(", ")),
+                        };
+                        let adapter = &self.house.adapter;
+                        format!(
+                            "log in with `mainspring adapter login {adapter} {first}`{others}, or set its auth_method"
+                        )
+                    }
                 };
                 Failure::new(
                     "authentication",
@@ -353,7 +363,7 @@ impl pool::Worker for Worker {
     }
 
     fn holds(&self, native: &str) -> bool {
-        self.open.lock().contains_key(native) && self.served.lock().get(native) == Some(&self.name)
+        self.open.lock().contains_key(native) && self.house.served.lock().get(native) == Some(&self.name)
     }
 
     async fn stop(&self) -> Death {
