@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::provider::ToolSpec;
 
 mod data;
+mod delegate;
 mod desk;
 mod function;
 pub mod mcp;
@@ -192,10 +193,10 @@ impl Toolbox {
         Self { entries: [(ASK_PERSON.to_owned(), entry)].into() }
     }
 
-    /// A box with all tools that are built in: those that ask a person, keep state, and keep artifacts.
+    /// A box with all tools that are built in: those that ask a person, keep state, keep artifacts, and delegate.
     pub fn built_in() -> Self {
         let mut all = Self::new();
-        for tool in data::tools() {
+        for tool in data::tools().into_iter().chain([delegate::tool()]) {
             // Their schemas are ours, and a test makes every one of them.
             let (spec, traits, schema) = (tool.spec(), tool.traits(), Schema::default());
             all.entries.insert(spec.name.clone(), Entry { spec, traits, schema, by: By::Tool(tool) });

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
+use mainspring_core::limits::check_text;
 use mainspring_core::{
-    AgentDefinition, Answer, ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, KeyId, Message,
-    MessageId, ModelList, Position, Run, RunId, RunStatus, Session, WaitId,
+    AgentDefinition, Answer, ApiKey, Artifact, Attempt, AuthMethod, Binding, DelegationId, Event, Grant,
+    KeyId, Message, MessageId, ModelList, Position, Run, RunId, RunStatus, Session, WaitId,
 };
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
@@ -16,9 +17,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
-    Accepted, Adoption, Agent, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact,
-    NewKey, OwnerEvents, Page, Problem, Prompt, RunList, SessionAdopted, SessionChanges, SessionList,
-    Snapshot, Socket, Start, Started, TOKEN, Target, TreeNode,
+    Accepted, Adoption, Agent, Cancellation, Delegate, Delegated, Error, Events, Feed, Fork, Hit, Kin,
+    Listed, MadeKey, NewArtifact, NewKey, OwnerEvents, Page, Problem, Prompt, RunList, SessionAdopted,
+    SessionChanges, SessionList, Settled, Snapshot, Socket, Start, Started, TOKEN, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -262,6 +263,26 @@ impl Client {
         Ok(page.items)
     }
 
+    /// Hands work of a run that is at work to a session of its own.
+    pub async fn run_delegate(&self, run: RunId, delegate: &Delegate) -> Result<Delegated, Error> {
+        let path = ["v1", "runs", &run.to_string(), "delegations"];
+        let mut request = self.request(Method::POST, &path).json(delegate);
+        if let Some(key) = &delegate.idempotency_key {
+            request = request.header("idempotency-key", key);
+        }
+        self.read(self.send(request).await?).await
+    }
+
+    /// The delegations around a run: the one that made it, and those it has made.
+    pub async fn run_delegations(&self, run: RunId) -> Result<Kin, Error> {
+        self.get(&["v1", "runs", &run.to_string(), "delegations"], &()).await
+    }
+
+    /// A delegation, and what came of it.
+    pub async fn delegation_get(&self, delegation: DelegationId) -> Result<Settled, Error> {
+        self.get(&["v1", "delegations", &delegation.to_string()], &()).await
+    }
+
     /// The attempts of a run, the first first.
     pub async fn run_attempts(&self, run: RunId) -> Result<Vec<Attempt>, Error> {
         let page: Page<Attempt> = self.get(&["v1", "runs", &run.to_string(), "attempts"], &()).await?;
@@ -483,6 +504,7 @@ impl Client {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
+        self.owner.as_deref().map_or(Ok(()), check_owner)?;
         let response = request.send().await.map_err(|error| self.failed(error))?;
         if response.status().is_success() {
             return Ok(response);
@@ -511,6 +533,15 @@ impl Client {
 
     pub(crate) fn protocol(&self, what: String) -> Error {
         Error::Protocol { at: self.at.to_string(), what }
+    }
+}
+
+/// Refuses an owner whom a header cannot name: it loses the spaces around its value, and two owners would be one.
+fn check_owner(owner: &str) -> Result<(), Error> {
+    check_text("an owner", owner).map_err(|bad| Error::Invalid(bad.to_string()))?;
+    match owner.starts_with(' ') || owner.ends_with(' ') {
+        true => Err(Error::Invalid("an owner must not begin or end with a space".into())),
+        false => Ok(()),
     }
 }
 

@@ -9,22 +9,27 @@
 use serde::{Deserialize, Serialize};
 
 use crate::message::names;
-use crate::{ArtifactId, Body, DelegationId, Refusal, RunId, RunStatus, SessionId, Time};
+use crate::{Artifact, ArtifactId, DelegationId, Failure, RunId, RunStatus, SessionId, Time, Usage};
 
 /// A parent run's tie to a child run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Delegation {
     /// Its id.
     #[serde(rename = "delegationId")]
     pub id: DelegationId,
     /// The session that delegates.
+    #[serde(rename = "parentSessionId")]
     pub parent_session: SessionId,
     /// The run that delegates.
+    #[serde(rename = "parentRunId")]
     pub parent_run: RunId,
     /// The session that does the work.
+    #[serde(rename = "childSessionId")]
     pub child_session: SessionId,
     /// The run that does the work.
+    #[serde(rename = "childRunId")]
     pub child_run: RunId,
     /// How the parent waits.
     pub mode: DelegationMode,
@@ -32,11 +37,14 @@ pub struct Delegation {
     pub status: DelegationStatus,
     /// What is to be achieved.
     pub objective: String,
-    /// What came of it.
+    /// What came of it, where that was kept as an artifact.
+    #[serde(rename = "resultArtifactId", default, skip_serializing_if = "Option::is_none")]
     pub result: Option<ArtifactId>,
     /// When it was made.
+    #[serde(rename = "createdAtMs")]
     pub created_at: Time,
     /// When it was settled.
+    #[serde(rename = "completedAtMs", default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
 }
 
@@ -49,10 +57,17 @@ pub enum DelegationMode {
     Call,
     /// Go on at once.
     Spawn,
-    /// Give an earlier child more to do.
+    /// Give an earlier child more to do, and wait for the result.
     Continue,
 }
 names!(DelegationMode { Call => "call", Spawn => "spawn", Continue => "continue" });
+
+impl DelegationMode {
+    /// True when the parent does nothing else until the child has ended.
+    pub const fn is_awaited(self) -> bool {
+        matches!(self, Self::Call | Self::Continue)
+    }
+}
 
 /// Where a delegation stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,38 +89,78 @@ names!(DelegationStatus {
     Pending => "pending", Running => "running", Succeeded => "succeeded", Failed => "failed", Cancelled => "cancelled",
 });
 
-/// Decides what the child's `status` means for `delegation`: an event once it settles, nothing before.
-pub fn decide(delegation: &Delegation, child: RunStatus) -> Result<Option<Body>, Refusal> {
-    use DelegationStatus::{Cancelled, Failed, Pending, Running, Succeeded};
-    match (delegation.status, child) {
-        (Pending | Running, status) if !status.is_ended() => Ok(None),
-        (Pending | Running, status) => {
-            let status = match status {
-                RunStatus::Succeeded => Succeeded,
-                RunStatus::Cancelled => Cancelled,
-                _ => Failed,
-            };
-            Ok(Some(Body::DelegationCompleted { delegation_id: delegation.id, status }))
+impl DelegationStatus {
+    /// True when nothing changes it any more.
+    pub const fn is_settled(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
+    }
+
+    /// What a child that stands at `run` makes of its delegation.
+    const fn of(run: RunStatus) -> Self {
+        match run {
+            RunStatus::Queued => Self::Pending,
+            RunStatus::Succeeded => Self::Succeeded,
+            RunStatus::Cancelled => Self::Cancelled,
+            RunStatus::Failed | RunStatus::TimedOut | RunStatus::Orphaned => Self::Failed,
+            _ => Self::Running,
         }
-        (settled, _) => Err(Refusal::WrongState { what: "delegation", status: settled.name() }),
     }
 }
 
-/// Changes `delegation` as `body` says. Cannot fail: what was decided happens.
-pub fn apply(delegation: &mut Delegation, body: &Body, at: Time) {
-    if let Body::DelegationCompleted { status, .. } = body {
-        delegation.status = *status;
-        delegation.completed_at = Some(at);
+/// What came of delegated work.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct DelegationResult {
+    /// How the child ended, or where it stands if it was tried again since.
+    pub status: RunStatus,
+    /// What it said last.
+    pub summary: String,
+    /// True when that is only the beginning: the rest is in the child's session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
+    /// What it made, the newest first.
+    pub artifacts: Vec<Artifact>,
+    /// Tool calls that are known to have succeeded.
+    pub verified_effects: Vec<DoneEffect>,
+    /// What it asked and nobody answered.
+    pub open_questions: Vec<String>,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+    /// What it used, without those it delegated to in turn.
+    pub usage: Usage,
+}
+
+/// A tool call that is known to have succeeded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct DoneEffect {
+    /// The call.
+    pub tool_use_id: String,
+    /// The tool.
+    pub name: String,
+}
+
+/// What becomes of `delegation` when its child stands at `child`; none if that changes nothing.
+///
+/// A child that goes back to the queue to be tried again still works.
+pub fn follow(delegation: &Delegation, child: RunStatus, at: Time) -> Option<Delegation> {
+    let status = DelegationStatus::of(child);
+    if delegation.status.is_settled() || status == delegation.status || status == DelegationStatus::Pending {
+        return None;
     }
+    let completed_at = status.is_settled().then_some(at);
+    Some(Delegation { status, completed_at, ..delegation.clone() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_settled_delegation_stays_settled() {
-        let mut delegation = Delegation {
+    fn pending() -> Delegation {
+        Delegation {
             id: DelegationId::from_random([1; 16]),
             parent_session: SessionId::from_random([2; 16]),
             parent_run: RunId::from_random([3; 16]),
@@ -117,11 +172,28 @@ mod tests {
             result: None,
             created_at: Time(0),
             completed_at: None,
-        };
-        assert_eq!(decide(&delegation, RunStatus::Running), Ok(None));
-        let settled = decide(&delegation, RunStatus::Orphaned).unwrap().unwrap();
-        apply(&mut delegation, &settled, Time(1));
-        assert_eq!(delegation.status, DelegationStatus::Failed);
-        assert!(decide(&delegation, RunStatus::Succeeded).is_err());
+        }
+    }
+
+    #[test]
+    fn a_delegation_stands_where_its_child_does() {
+        let pending = pending();
+        assert_eq!(follow(&pending, RunStatus::Queued, Time(1)), None);
+        let running = follow(&pending, RunStatus::Starting, Time(1)).unwrap();
+        assert_eq!((running.status, running.completed_at), (DelegationStatus::Running, None));
+        for same in [RunStatus::Running, RunStatus::WaitingInput, RunStatus::Cancelling, RunStatus::Queued] {
+            assert_eq!(follow(&running, same, Time(2)), None);
+        }
+        let cancelled = follow(&running, RunStatus::Cancelled, Time(3)).unwrap();
+        assert_eq!((cancelled.status, cancelled.completed_at), (DelegationStatus::Cancelled, Some(Time(3))));
+    }
+
+    #[test]
+    fn a_settled_delegation_stays_settled() {
+        let settled = follow(&pending(), RunStatus::Orphaned, Time(1)).unwrap();
+        assert_eq!(settled.status, DelegationStatus::Failed);
+        for later in [RunStatus::Queued, RunStatus::Running, RunStatus::Succeeded] {
+            assert_eq!(follow(&settled, later, Time(2)), None);
+        }
     }
 }

@@ -33,7 +33,7 @@ pub use access::{AccessRole, ApiKey, Visibility};
 pub use agent::{AgentDefinition, AgentName};
 pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};
-pub use delegation::{Delegation, DelegationMode, DelegationStatus};
+pub use delegation::{Delegation, DelegationMode, DelegationResult, DelegationStatus, DoneEffect};
 pub use digest::{Digest, DigestBy};
 pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, Live, PROTOCOL_VERSION, Position, Proof,

@@ -17,6 +17,7 @@ mod agents;
 mod artifacts;
 mod bindings;
 mod body;
+mod delegations;
 mod document;
 mod endpoint;
 mod events;
@@ -101,6 +102,9 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::Row]); 2] {
         runs::run_attempts,
         runs::run_grants,
         runs::run_steps,
+        delegations::run_delegate,
+        delegations::run_delegations,
+        delegations::delegation_get,
         events::run_events,
         runs::run_cancel,
         runs::run_retry,

@@ -42,7 +42,7 @@ mod warmup;
 
 pub use code::{is_mapped, told as told_code};
 pub(crate) use follow::said;
-use line::{Bad, Echo, Envelope, Line};
+use line::{Bad, Echo, Envelope, Line, Of};
 pub use link::{Keeper, Link};
 use live::{Attempts, Live};
 use pipes::{Got, Out};
@@ -115,6 +115,8 @@ struct Shared {
 
 /// What lines that are being worked on may take in memory.
 const INBOUND: u32 = 64 << 20;
+/// What a line takes besides its bytes until it is answered: the shortest are no less work.
+const BESIDE: usize = 8 << 10;
 
 impl Jsonl {
     /// Answers through `to`, and lets agents in. Nothing is said before [`Jsonl::serve`].
@@ -199,15 +201,15 @@ async fn read(shared: &Arc<Shared>, mut lines: mpsc::Receiver<Got>) -> Left {
             Got::Line(bytes) => bytes,
             Got::TooLong => {
                 let message = format!("a line has at most {} bytes", shared.options.line_bytes);
-                shared.bad(Bad { code: "too_large", message, echo: Echo::default() }).await;
+                shared.bad(Bad { code: "too_large", message, echo: Echo::default(), of: Of::Other }).await;
                 continue;
             }
         };
         match line::read(&bytes) {
-            Err(bad) => shared.bad(bad).await,
+            Err(bad) => shared.bad(*bad).await,
             Ok((_, Line::Stop)) => return Left::Stopped,
             Ok((envelope, line)) => {
-                let weight = u32::try_from(bytes.len()).unwrap_or(INBOUND).min(INBOUND);
+                let weight = u32::try_from(bytes.len() + BESIDE).unwrap_or(INBOUND).min(INBOUND);
                 drop(bytes);
                 let Ok(weight) = shared.inbound.clone().acquire_many_owned(weight).await else {
                     return Left::Closed;
@@ -228,12 +230,12 @@ async fn hear(
 ) {
     match line {
         Line::Query(query) => query::hear(shared, &envelope, *query, weight),
-        Line::Interrupt(interrupt) => interrupt::hear(shared, envelope, interrupt),
-        Line::InvalidateSession(invalid) => invalidate::hear(shared, envelope, invalid),
+        Line::Interrupt(interrupt) => interrupt::hear(shared, envelope, interrupt, weight),
+        Line::InvalidateSession(invalid) => invalidate::hear(shared, envelope, invalid, weight),
         Line::Warmup(warmup) => shared.hints.hear(shared.owner(&envelope), warmup, &shared.options),
         Line::ToolResult(result) => relay::answer(shared, &envelope, result).await,
         Line::RefreshToken(_) => shared.calls.act_for(shared.owner(&envelope)),
-        Line::Authenticate(line) => login::hear(shared, envelope, line),
+        Line::Authenticate(line) => login::hear(shared, envelope, line, weight),
         Line::Stop => {}
     }
 }
@@ -243,10 +245,18 @@ impl Shared {
         self.out.line(say::line(say, names)).await;
     }
 
-    /// Says what is wrong with a line.
+    /// Says what is wrong with a line. What is about a query that lives is not to be taken for the query's end.
     async fn bad(&self, bad: Bad) {
-        let Bad { code, message, echo } = bad;
-        self.say(&Say::error(code, &message), &echo.into()).await;
+        let Bad { code, message, echo, of } = bad;
+        match of {
+            Of::Interrupt => interrupt::refuse(self, echo.into(), code, message).await,
+            Of::Call(call_id) => {
+                let error =
+                    Say::Error { message: &message, code: Code::of(code), call_id: call_id.as_deref() };
+                self.say(&error, &Names::default()).await;
+            }
+            Of::Other => self.say(&Say::error(code, &message), &echo.into()).await,
+        }
     }
 
     /// For whom a line asks.

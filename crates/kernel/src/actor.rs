@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Attempt, Message, Proof, Run, Time, Usage};
+use mainspring_core::{Attempt, Delegation, Message, Proof, Run, RunId, Time, Usage};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
@@ -35,8 +35,10 @@ mod compact;
 mod data;
 mod draft;
 mod execute;
+mod inbox;
 mod known;
 mod lifetime;
+mod limits;
 mod recover;
 mod session;
 mod snapshot;
@@ -47,6 +49,7 @@ pub(crate) use command::{AcceptOutcome, Command, Reply};
 pub(crate) use data::{Data, StateWrite};
 use draft::Draft;
 pub(crate) use draft::{Hot, before};
+pub(crate) use inbox::{Child, Waiter};
 use session::created;
 pub(crate) use session::{Begins, unborn};
 pub(crate) use snapshot::Instant;
@@ -78,6 +81,8 @@ pub(crate) struct Actor {
     /// Set when another writer has taken over or the session is deleted: the actor ends.
     over: bool,
     shutdown: Option<oneshot::Sender<()>>,
+    /// Who waits for delegated work to end.
+    waiters: Vec<Waiter>,
 }
 
 /// The run that has an attempt.
@@ -116,6 +121,12 @@ impl Actor {
     ) -> Self {
         let open = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());
         feed.take_up(fence, &loaded, open.map(|run| run.id));
+        if !loaded.inbox.is_empty() {
+            // The other end is in this very actor.
+            let _ = channel.0.send(Command::Inbox);
+        }
+        let (tasks, children): (Vec<Delegation>, Vec<Delegation>) =
+            loaded.delegations.into_iter().partition(|delegation| delegation.child_session == fence.session);
         let hot = Hot {
             lines: loaded.lines.iter().map(|line| (line.id, *line)).collect(),
             effects: loaded.effects,
@@ -132,6 +143,8 @@ impl Actor {
                 .collect(),
             // What an earlier process kept is not looked up, only erased once its run ends.
             turn_usage: Usage::default(),
+            tasks,
+            children: children.into_iter().map(Child::from).collect(),
             keeps_private: loaded.runs.iter().any(|(run, _)| run.pen.is_some()),
             session: loaded.session,
         };
@@ -159,6 +172,7 @@ impl Actor {
             shown: None,
             over: false,
             shutdown: None,
+            waiters: vec![],
             shared,
         }
     }
@@ -281,6 +295,8 @@ impl Actor {
             Command::Dispatched(by, dispatch) => self.dispatched(by, dispatch).await,
             Command::Killed(by, death) => self.killed(by, death).await,
             Command::Granted(permit) => self.granted(permit).await,
+            Command::Inbox => self.inbox().await,
+            Command::Settled(delegation, waiter) => self.await_settled(delegation, waiter).await,
             Command::Shutdown(done) => self.shut_down(done).await,
         }
     }
@@ -293,6 +309,9 @@ impl Actor {
         }
         if self.expiry().is_some_and(|at| at <= now) {
             self.expire().await;
+        }
+        if self.time_is_up().is_some_and(|at| at <= now) {
+            self.hold_to_limits();
         }
         self.pump();
     }
@@ -310,7 +329,7 @@ impl Actor {
             .stalled
             .map(|(until, _)| until)
             .filter(|until| !self.ordered && *until > self.shared.clock.now());
-        [self.unload_at(), retry, kill, stalled, self.expiry()]
+        [self.unload_at(), retry, kill, stalled, self.expiry(), self.time_is_up()]
             .into_iter()
             .flatten()
             .min()
@@ -332,29 +351,35 @@ impl Actor {
         if self.stalled.is_some_and(|(until, _)| until > now) {
             return;
         }
-        let adapter = match (&self.active, self.queue.front()) {
+        let next = match (&self.active, self.queue.front()) {
             (Some(active), _) => {
                 let answered = active.run.state.wait().is_some_and(|wait| wait.answer.is_some());
-                (answered && active.permit.is_none() && active.killing.is_none())
-                    .then_some(&active.run.adapter)
+                (answered && active.permit.is_none() && active.killing.is_none()).then_some(&active.run)
             }
             (None, Some(run)) => match run.state {
                 mainspring_core::RunState::Queued { retry_at } if retry_at.is_none_or(|at| at <= now) => {
-                    Some(&run.adapter)
+                    Some(run)
                 }
                 _ => None,
             },
             (None, None) => None,
         };
-        let Some(adapter) = adapter.cloned() else { return };
+        let Some(run) = next else { return };
+        let (adapter, lender) = (run.adapter.clone(), self.lender(run.id));
         self.ordered = true;
         let tx = self.tx.clone();
-        self.shared.scheduler.enqueue(&self.hot.session.owner, &adapter, move |permit| {
+        self.shared.scheduler.enqueue(&self.hot.session.owner, &adapter, lender, move |permit| {
             tx.send(Command::Granted(permit)).map_err(|refused| match refused.0 {
                 Command::Granted(permit) => permit,
                 _ => unreachable!("what could not be sent comes back"),
             })
         });
+    }
+
+    /// The run that does nothing until `run` has ended, and so does not need its permit meanwhile.
+    fn lender(&self, run: RunId) -> Option<RunId> {
+        let task = self.hot.tasks.iter().find(|task| task.child_run == run)?;
+        task.mode.is_awaited().then_some(task.parent_run)
     }
 
     /// What a permit was for could not be started: it is tried again after a pause, not at once and for ever.

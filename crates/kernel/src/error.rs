@@ -1,6 +1,6 @@
 //! What the kernel says when it will not do as asked: a stable code, the thing, the remedy.
 
-use mainspring_core::{BadName, MessageId, Position, Refusal, RunId, RunStatus, Unexpected};
+use mainspring_core::{BadName, MessageId, Position, Refusal, RunId, RunStatus, SessionId, Unexpected};
 
 use crate::store::StoreError;
 
@@ -145,6 +145,28 @@ pub enum Error {
         /// How many it holds.
         limit: usize,
     },
+    /// Whoever is waited for needs a worker, and those who wait have them all. Try again later.
+    #[error(
+        "all {limit} workers of {adapter:?} are at work, and a run that is waited for cannot wait for one; \
+         spawn it instead, or try again later"
+    )]
+    AdapterFull {
+        /// Which adapter.
+        adapter: String,
+        /// How many workers it has.
+        limit: usize,
+    },
+    /// Whoever was delegated to has delegated, and so on.
+    #[error("this would be delegation {depth} deep; at most {limit} is allowed")]
+    TooDeep {
+        /// How deep it would be.
+        depth: u32,
+        /// How deep it may be.
+        limit: u32,
+    },
+    /// Those who wait for each other wait for ever.
+    #[error("{0} waits, itself or through others, for the session that would wait for it; spawn instead")]
+    WouldDeadlock(SessionId),
     /// The process is stopping. Try again later.
     #[error("mainspring is shutting down; try again once it is back")]
     ShuttingDown,
@@ -181,6 +203,9 @@ impl Error {
         Self::NotLatest(_) => "not_latest_run",
         Self::Expired { .. } => "cursor_expired",
         Self::Overloaded { .. } => "overloaded",
+        Self::AdapterFull { .. } => "adapter_full",
+        Self::TooDeep { .. } => "delegation_too_deep",
+        Self::WouldDeadlock(_) => "would_deadlock",
         Self::ShuttingDown => "shutting_down",
         Self::Unavailable(_) => "unavailable",
         Self::Corrupt(_) => "corrupt",
@@ -189,7 +214,10 @@ impl Error {
 
     /// True when the same request may succeed later.
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Overloaded { .. } | Self::ShuttingDown | Self::Unavailable(_))
+        matches!(
+            self,
+            Self::Overloaded { .. } | Self::AdapterFull { .. } | Self::ShuttingDown | Self::Unavailable(_)
+        )
     }
 
     /// There is no such thing, or none that the caller may see.

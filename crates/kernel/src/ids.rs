@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    ArtifactId, AttemptId, BindingId, EventId, GrantId, KeyId, LineId, MessageId, NodeId, RunId, SessionId,
-    StepId, WaitId,
+    ArtifactId, AttemptId, BindingId, DelegationId, EventId, GrantId, KeyId, LineId, MessageId, NodeId,
+    RunId, SessionId, StepId, WaitId,
 };
 use parking_lot::Mutex;
 
@@ -76,6 +76,7 @@ macro_rules! draws {
 draws! {
     session: SessionId, run: RunId, attempt: AttemptId, event: EventId, message: MessageId, node: NodeId, wait: WaitId,
     line: LineId, key: KeyId, binding: BindingId, grant: GrantId, artifact: ArtifactId, step: StepId,
+    delegation: DelegationId,
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the home of random numbers")]

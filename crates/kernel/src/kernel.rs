@@ -31,6 +31,7 @@ mod agents;
 mod answers;
 mod artifacts;
 mod bindings;
+mod delegations;
 mod idempotency;
 mod keys;
 mod logins;
@@ -48,6 +49,7 @@ pub use access::Caller;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
 pub use bindings::{Adopted, SessionAdopted, instructions_hash};
+pub use delegations::{CONTEXT_CHARS, DEPTH_MOST, Delegate, Delegated, Kin};
 pub use keys::{KeyQuery, NewKey, Secret};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
@@ -184,6 +186,8 @@ pub(crate) struct Shared {
     pub(crate) written: Arc<Notify>,
     /// Sessions that are being imported.
     importing: Mutex<HashSet<SessionId>>,
+    /// Held while somebody who would wait looks whether anybody waits for them.
+    delegating: tokio::sync::Mutex<()>,
     work: watch::Sender<Work>,
     /// Told whenever a key is revoked.
     keys_revoked: watch::Sender<()>,
@@ -228,6 +232,7 @@ impl Kernel {
             blobs,
             written: written.clone(),
             importing: Mutex::default(),
+            delegating: tokio::sync::Mutex::default(),
             work: watch::Sender::new(Work::default()),
             keys_revoked: watch::Sender::new(()),
             me: me.clone(),
@@ -352,6 +357,11 @@ impl Kernel {
 }
 
 impl Shared {
+    /// The kernel that this is shared by; none once it is gone.
+    pub(crate) fn kernel(&self) -> Option<Kernel> {
+        self.me.upgrade().map(|shared| Kernel { shared })
+    }
+
     /// Refuses an adapter that is not one of ours.
     pub(crate) fn check_adapter(&self, name: &str) -> Result<(), Error> {
         self.adapter(name).map(drop)

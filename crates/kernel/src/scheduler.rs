@@ -2,10 +2,14 @@
 //!
 //! A session asks for a permit when it has work that could run. Permits are bounded overall and per adapter; owners
 //! take turns, and one owner's sessions are served in the order they asked. A permit is returned when it is dropped.
+//!
+//! A run that waits for another lends it its permit, one at a time: so parents that hold all permits there are do not
+//! wait for children that get none.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use mainspring_core::RunId;
 use parking_lot::Mutex;
 
 /// Hands out permits for active work.
@@ -21,6 +25,10 @@ struct State {
     tickets: HashMap<String, Tickets>,
     /// How many tickets there have been.
     drawn: u64,
+    /// How many tickets could be served by a permit that is lent.
+    lenders: usize,
+    /// Runs whose permit is lent to one that they wait for.
+    lent: HashSet<RunId>,
 }
 
 #[derive(Debug)]
@@ -36,8 +44,8 @@ struct Tickets(BTreeMap<String, VecDeque<Ticket>>);
 /// What is called with the permit; false when nobody wants it any more.
 type Deliver = Box<dyn FnOnce(Permit) -> Result<(), Permit> + Send>;
 
-/// A place in the order, and whom to call.
-struct Ticket(u64, Deliver);
+/// A place in the order, who would lend a permit, and whom to call.
+struct Ticket(u64, Option<RunId>, Deliver);
 
 impl std::fmt::Debug for Ticket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -50,6 +58,8 @@ impl std::fmt::Debug for Ticket {
 pub(crate) struct Permit {
     scheduler: Scheduler,
     adapter: String,
+    /// Whose permit it is, if that one only lends it.
+    lender: Option<RunId>,
     live: bool,
 }
 
@@ -63,7 +73,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if std::mem::take(&mut self.live) {
-            self.scheduler.release(&self.adapter);
+            self.scheduler.release(&self.adapter, self.lender);
         }
     }
 }
@@ -78,6 +88,8 @@ impl Scheduler {
             turns: VecDeque::new(),
             tickets: HashMap::new(),
             drawn: 0,
+            lenders: 0,
+            lent: HashSet::new(),
         })))
     }
 
@@ -87,9 +99,16 @@ impl Scheduler {
         self.grant();
     }
 
-    /// A permit, if one is free. Nobody is overtaken: whoever waits while a permit is free waits for another adapter.
-    pub(crate) fn try_acquire(&self, adapter: &str) -> Option<Permit> {
-        self.0.lock().take(adapter).then(|| self.permit(adapter))
+    /// A permit, if one is free or `lender` has one to lend. Nobody is overtaken: whoever waits while a permit is free
+    /// waits for another adapter.
+    pub(crate) fn try_acquire(&self, adapter: &str, lender: Option<RunId>) -> Option<Permit> {
+        let taken = self.0.lock().take(adapter, lender)?;
+        Some(self.permit(adapter, taken))
+    }
+
+    /// True when all that an adapter may have at once is at work.
+    pub(crate) fn is_full(&self, adapter: &str) -> bool {
+        self.0.lock().adapters.get(adapter).is_some_and(|slots| slots.used >= slots.cap)
     }
 
     /// Calls `deliver` with a permit when it is `owner`'s turn. It gives the permit back if nobody wants it any more.
@@ -97,6 +116,7 @@ impl Scheduler {
         &self,
         owner: &str,
         adapter: &str,
+        lender: Option<RunId>,
         deliver: impl FnOnce(Permit) -> Result<(), Permit> + Send + 'static,
     ) {
         let mut state = self.0.lock();
@@ -104,76 +124,85 @@ impl Scheduler {
             state.turns.push_back(owner.to_owned());
         }
         state.drawn += 1;
-        let ticket = Ticket(state.drawn, Box::new(deliver));
+        state.lenders += usize::from(lender.is_some());
+        let ticket = Ticket(state.drawn, lender, Box::new(deliver));
         let tickets = state.tickets.entry(owner.to_owned()).or_default();
         tickets.0.entry(adapter.to_owned()).or_default().push_back(ticket);
         drop(state);
         self.grant();
     }
 
-    fn permit(&self, adapter: &str) -> Permit {
-        Permit { scheduler: self.clone(), adapter: adapter.to_owned(), live: true }
+    fn permit(&self, adapter: &str, Taken(lender): Taken) -> Permit {
+        Permit { scheduler: self.clone(), adapter: adapter.to_owned(), lender, live: true }
     }
 
-    fn release(&self, adapter: &str) {
-        self.0.lock().give_back(adapter);
+    fn release(&self, adapter: &str, lender: Option<RunId>) {
+        self.0.lock().give_back(adapter, lender);
         self.grant();
     }
 
     fn grant(&self) {
         loop {
-            let Some((adapter, ticket)) = self.0.lock().next() else {
+            let Some((adapter, ticket, taken)) = self.0.lock().next() else {
                 return;
             };
             // Delivered without the lock: it may wake an actor that asks for the next permit at once.
-            if let Err(mut refused) = ticket.1(self.permit(&adapter)) {
+            if let Err(mut refused) = ticket.2(self.permit(&adapter, taken)) {
                 refused.live = false;
-                self.0.lock().give_back(&adapter);
+                self.0.lock().give_back(&adapter, refused.lender);
             }
         }
     }
 }
 
+/// That a permit was taken, and whose it is if it is lent.
+#[derive(Debug, Clone, Copy)]
+struct Taken(Option<RunId>);
+
 impl State {
-    fn has_room(&self, adapter: &str) -> bool {
-        self.free > 0 && self.adapters.get(adapter).is_none_or(|slots| slots.used < slots.cap)
-    }
-
-    fn take(&mut self, adapter: &str) -> bool {
-        let room = self.has_room(adapter);
-        if room {
-            self.free -= 1;
-            if let Some(slots) = self.adapters.get_mut(adapter) {
-                slots.used += 1;
-            }
+    /// Which permit there is for an adapter: a free one, else one that is lent.
+    fn room(&self, adapter: &str, lender: Option<RunId>) -> Option<Taken> {
+        if self.adapters.get(adapter).is_some_and(|slots| slots.used >= slots.cap) {
+            return None;
         }
-        room
+        if self.free > 0 {
+            return Some(Taken(None));
+        }
+        lender.filter(|lender| !self.lent.contains(lender)).map(|lender| Taken(Some(lender)))
     }
 
-    fn give_back(&mut self, adapter: &str) {
-        self.free += 1;
+    fn take(&mut self, adapter: &str, lender: Option<RunId>) -> Option<Taken> {
+        let taken = self.room(adapter, lender)?;
+        match taken.0 {
+            Some(lender) => drop(self.lent.insert(lender)),
+            None => self.free -= 1,
+        }
+        if let Some(slots) = self.adapters.get_mut(adapter) {
+            slots.used += 1;
+        }
+        Some(taken)
+    }
+
+    fn give_back(&mut self, adapter: &str, lender: Option<RunId>) {
+        match lender {
+            Some(lender) => drop(self.lent.remove(&lender)),
+            None => self.free += 1,
+        }
         if let Some(slots) = self.adapters.get_mut(adapter) {
             slots.used -= 1;
         }
     }
 
-    /// The next ticket whose adapter has room, with its permit taken; its owner goes to the end of the turns.
-    fn next(&mut self) -> Option<(String, Ticket)> {
+    /// The next ticket there is a permit for, with that taken; its owner goes to the end of the turns.
+    fn next(&mut self) -> Option<(String, Ticket, Taken)> {
         for turn in 0..self.turns.len() {
             let owner = self.turns[turn].clone();
-            let ready = self
-                .tickets
-                .get(&owner)?
-                .0
-                .iter()
-                .filter(|(adapter, _)| self.has_room(adapter))
-                .min_by_key(|(_, queue)| queue.front().map(|ticket| ticket.0))
-                .map(|(adapter, _)| adapter.clone());
-            let Some(adapter) = ready else { continue };
+            let Some((adapter, place)) = self.ready(&owner) else { continue };
             self.turns.remove(turn);
             let tickets = self.tickets.get_mut(&owner)?;
             let queue = tickets.0.get_mut(&adapter)?;
-            let ticket = queue.pop_front()?;
+            let ticket = queue.remove(place)?;
+            self.lenders -= usize::from(ticket.1.is_some());
             if queue.is_empty() {
                 tickets.0.remove(&adapter);
             }
@@ -182,10 +211,26 @@ impl State {
             } else {
                 self.turns.push_back(owner);
             }
-            self.take(&adapter);
-            return Some((adapter, ticket));
+            let taken = self.take(&adapter, ticket.1)?;
+            return Some((adapter, ticket, taken));
         }
         None
+    }
+
+    /// The oldest of an owner's tickets that there is a permit for: its adapter, and its place in the queue there.
+    fn ready(&self, owner: &str) -> Option<(String, usize)> {
+        let tickets = self.tickets.get(owner)?.0.iter();
+        let first = tickets.filter_map(|(adapter, queue)| {
+            // With a free permit the first of a queue is served; without one only who is lent one.
+            let fits = |ticket: &&Ticket| self.room(adapter, ticket.1).is_some();
+            let place = match self.room(adapter, None) {
+                Some(_) => 0,
+                None if self.lenders == 0 => return None,
+                None => queue.iter().position(|ticket| fits(&ticket))?,
+            };
+            Some((queue.get(place)?.0, adapter, place))
+        });
+        first.min_by_key(|(drawn, ..)| *drawn).map(|(_, adapter, place)| (adapter.clone(), place))
     }
 }
 
@@ -197,7 +242,7 @@ mod tests {
 
     fn enqueue(scheduler: &Scheduler, log: &Log, owner: &str, adapter: &str, name: &str) {
         let (log, name) = (log.clone(), name.to_owned());
-        scheduler.enqueue(owner, adapter, move |permit| {
+        scheduler.enqueue(owner, adapter, None, move |permit| {
             log.lock().push((name, permit));
             Ok(())
         });
@@ -213,23 +258,23 @@ mod tests {
     fn owners_take_turns_whoever_asked_more() {
         let scheduler = Scheduler::new(1, []);
         let log = Log::default();
-        let held = scheduler.try_acquire("x").unwrap();
+        let held = scheduler.try_acquire("x", None).unwrap();
         for name in ["a1", "a2", "a3"] {
             enqueue(&scheduler, &log, "a", "x", name);
         }
         enqueue(&scheduler, &log, "b", "x", "b1");
-        assert!(scheduler.try_acquire("x").is_none());
+        assert!(scheduler.try_acquire("x", None).is_none());
         drop(held);
         let order: Vec<String> = (0..4).map(|_| finish_one(&log)).collect();
         assert_eq!(order, ["a1", "b1", "a2", "a3"]);
-        assert!(scheduler.try_acquire("x").is_some());
+        assert!(scheduler.try_acquire("x", None).is_some());
     }
 
     #[test]
     fn a_full_adapter_does_not_hold_up_another() {
         let scheduler = Scheduler::new(4, [("x".to_owned(), 1)]);
         let log = Log::default();
-        let held = scheduler.try_acquire("x").unwrap();
+        let held = scheduler.try_acquire("x", None).unwrap();
         enqueue(&scheduler, &log, "a", "x", "x1");
         enqueue(&scheduler, &log, "a", "y", "y1");
         assert_eq!(finish_one(&log), "y1");
@@ -242,7 +287,7 @@ mod tests {
     fn an_owner_is_served_in_the_order_it_asked_whatever_the_adapter() {
         let scheduler = Scheduler::new(1, []);
         let log = Log::default();
-        let held = scheduler.try_acquire("x").unwrap();
+        let held = scheduler.try_acquire("x", None).unwrap();
         for (adapter, name) in [("z", "1"), ("a", "2"), ("z", "3"), ("a", "4")] {
             enqueue(&scheduler, &log, "a", adapter, name);
         }
@@ -255,11 +300,46 @@ mod tests {
     fn a_permit_nobody_wants_goes_to_the_next() {
         let scheduler = Scheduler::new(1, []);
         let log = Log::default();
-        let held = scheduler.try_acquire("x").unwrap();
-        scheduler.enqueue("a", "x", Err);
+        let held = scheduler.try_acquire("x", None).unwrap();
+        scheduler.enqueue("a", "x", None, Err);
         enqueue(&scheduler, &log, "b", "x", "b1");
         drop(held);
         assert_eq!(finish_one(&log), "b1");
-        assert!(scheduler.try_acquire("x").is_some());
+        assert!(scheduler.try_acquire("x", None).is_some());
+    }
+
+    #[test]
+    fn who_waits_lends_its_permit_to_one_at_a_time() {
+        let scheduler = Scheduler::new(1, []);
+        let log = Log::default();
+        let parent = RunId::from_random([1; 16]);
+        let held = scheduler.try_acquire("x", None).unwrap();
+        let first = scheduler.try_acquire("x", Some(parent)).unwrap();
+        assert!(scheduler.try_acquire("x", Some(parent)).is_none(), "it has one to lend, not two");
+        enqueue(&scheduler, &log, "a", "x", "other");
+        for name in ["second", "third"] {
+            let log = log.clone();
+            scheduler.enqueue("a", "x", Some(parent), move |permit| {
+                log.lock().push((name.to_owned(), permit));
+                Ok(())
+            });
+        }
+        assert!(log.lock().is_empty());
+        drop(first);
+        assert_eq!(finish_one(&log), "second", "what is lent goes to who is lent it, whoever was first");
+        assert_eq!(finish_one(&log), "third");
+        assert!(log.lock().is_empty());
+        drop(held);
+        assert_eq!(finish_one(&log), "other");
+    }
+
+    #[test]
+    fn a_full_adapter_has_no_room_for_what_is_lent_either() {
+        let scheduler = Scheduler::new(4, [("x".to_owned(), 1)]);
+        let parent = RunId::from_random([1; 16]);
+        let _held = scheduler.try_acquire("x", None).unwrap();
+        assert!(scheduler.is_full("x"));
+        assert!(scheduler.try_acquire("x", Some(parent)).is_none());
+        assert!(scheduler.try_acquire("y", Some(parent)).is_some());
     }
 }

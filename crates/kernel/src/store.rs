@@ -11,9 +11,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     AgentDefinition, ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation,
-    Digest, Event, EventId, ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message, MessageId, NodeId,
-    Point, Position, Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry, StateOutcome,
-    StateSlot, Step, Time, Unexpected,
+    DelegationId, Digest, Event, EventId, ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message,
+    MessageId, NodeId, Point, Position, Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry,
+    StateOutcome, StateSlot, Step, Time, Unexpected,
 };
 use serde_json::Value;
 
@@ -206,6 +206,12 @@ pub trait Store: Send + Sync + 'static {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Vec<Found>, StoreError>;
+
+    /// What other sessions left for this one, in order.
+    async fn inbox(&self, session: SessionId) -> Result<Vec<InboxItem>, StoreError>;
+
+    /// Delegations, the oldest first.
+    async fn delegations(&self, of: &DelegationsOf) -> Result<Vec<Delegation>, StoreError>;
 
     /// True when there is a session of this id, also a deleted one of which something is left.
     async fn session_known(&self, session: SessionId) -> Result<bool, StoreError>;
@@ -411,7 +417,7 @@ pub enum Row {
     State(Box<StateRow>),
     /// What was written under this key where no message came belongs to the message before.
     StateBack(Point, String),
-    /// A delegation.
+    /// A delegation. Written with its child; dropped if the session that delegated is gone or deleted.
     Delegation(Box<Delegation>),
 }
 
@@ -434,6 +440,17 @@ pub struct Effect {
     pub tool_use_id: String,
     /// The tool.
     pub name: String,
+}
+
+/// Which delegations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DelegationsOf {
+    /// The one of this id.
+    Id(DelegationId),
+    /// Those that a run of this session has made.
+    Parent(SessionId, RunId),
+    /// The one that made this run.
+    Child(RunId),
 }
 
 /// An item one session left for another.
@@ -496,6 +513,8 @@ pub struct Loaded {
     pub effects: Vec<Effect>,
     /// What other sessions left, in order.
     pub inbox: Vec<InboxItem>,
+    /// Delegations that are not settled, of which a run of it that has not ended is the parent or the child.
+    pub delegations: Vec<Delegation>,
     /// The last event of the session.
     pub cursor: Cursor,
     /// The session's count of streamed bytes, as far as it is durable.
@@ -507,7 +526,7 @@ pub struct Loaded {
 /// What a start has to look at.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Unfinished {
-    /// Sessions with runs that have not ended.
+    /// Sessions with runs that have not ended, or with something in their inbox.
     pub live: Vec<SessionId>,
     /// Deleted sessions of which something is left.
     pub deleted: Vec<SessionId>,

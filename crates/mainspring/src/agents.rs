@@ -80,7 +80,7 @@ impl Agents {
 }
 
 fn native(config: &Config, models: Models, tools: Toolbox, definitions: Arc<Definitions>) -> NativeAdapter {
-    let native = NativeAdapter::new(models, tools, definitions);
+    let native = NativeAdapter::new(models, tools.and(&Toolbox::built_in()), definitions);
     let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
     native.with_options(options).with_mcp(McpServers::new(&config.models.mcp))
 }
@@ -102,7 +102,7 @@ fn options(name: &str, adapter: &AdapterConfig, kind: AdapterKind, config: &Conf
             .clone()
             .or_else(|| std::env::current_dir().ok())
             .unwrap_or_else(|| PathBuf::from("/")),
-        max_processes: adapter.max_processes.unwrap_or(16),
+        max_processes: adapter.max_processes.unwrap_or(config::PROCESSES),
         idle: millis(adapter.idle_ms, 300_000),
         start_timeout: millis(adapter.start_timeout_ms, 60_000),
         stop_grace: millis(adapter.stop_grace_ms, 2_000),

@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use mainspring_agent::ModelsConfig;
 use serde::Serialize;
 
+pub(crate) use adapters::PROCESSES;
 pub use adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterKind, AdapterSetting, Permissions};
 pub use error::{ConfigError, Problem};
 pub use rule::Value;

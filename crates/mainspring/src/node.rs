@@ -131,7 +131,7 @@ fn options_of(config: &Config) -> Options {
         adapter_workers: config
             .adapters
             .iter()
-            .filter_map(|(name, adapter)| Some((name.clone(), adapter.max_workers?)))
+            .filter_map(|(name, adapter)| Some((name.clone(), adapter.workers()?)))
             .collect(),
         cancel_grace: config.cancel_grace_ms,
         wait_expiry: config.wait_expiry_hours * 60 * 60 * 1_000,

@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Grant, Line, LineId, MessageId,
-    NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome,
-    StateSlot, Step, Time, Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, LineId,
+    MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry,
+    StateOutcome, StateSlot, Step, Time, Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage,
-    Request, Row, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, Strand, TreeRow, Unfinished,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, Found, InboxItem, KeyPage, KeyRef, Loaded,
+    OwnerState, PlacedMessage, Request, Row, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError,
+    Strand, TreeRow, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -214,6 +215,14 @@ impl Store for MemoryStore {
             grants.sort_by_key(|grant| (grant.created_at, grant.id));
             grants
         })
+    }
+
+    async fn inbox(&self, session: SessionId) -> Result<Vec<InboxItem>, StoreError> {
+        self.read(|state| state.inbox_of(session))
+    }
+
+    async fn delegations(&self, of: &DelegationsOf) -> Result<Vec<Delegation>, StoreError> {
+        self.read(|state| state.delegations(*of))
     }
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {

@@ -13,14 +13,15 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Digest, Event, Grant, Line, LineId, MessageId,
-    NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time,
-    Unexpected,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, LineId,
+    MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot,
+    Step, Time, Unexpected,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, Fence, Found, KeyPage, KeyRef, Loaded, OwnerState, PlacedMessage,
-    Request, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, Strand, TreeRow, Unfinished,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, Found, InboxItem, KeyPage, KeyRef, Loaded,
+    OwnerState, PlacedMessage, Request, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, Strand,
+    TreeRow, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -303,6 +304,15 @@ impl Store for SqliteStore {
 
     async fn grants(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, StoreError> {
         self.read(move |connection| read::grants::grants(connection, session, run)).await
+    }
+
+    async fn inbox(&self, session: SessionId) -> Result<Vec<InboxItem>, StoreError> {
+        self.read(move |connection| read::sessions::inbox(connection, session)).await
+    }
+
+    async fn delegations(&self, of: &DelegationsOf) -> Result<Vec<Delegation>, StoreError> {
+        let of = *of;
+        self.read(move |connection| read::delegations::delegations(connection, of)).await
     }
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {

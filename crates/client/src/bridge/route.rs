@@ -86,6 +86,7 @@ impl QueryEvent {
         match self {
             Self::TextDelta(text) | Self::ThinkingDelta(text) => text.len(),
             Self::ToolResultDisplay { output, .. } => output.len(),
+            Self::ToolActivity { input: Some(input), .. } => input.to_string().len(),
             _ => 0,
         }
     }
@@ -288,7 +289,9 @@ impl Inbox {
         }
         let mut dropped = vec![];
         while self.held > ROOM || self.events.len() > EVENTS {
-            let Some(at) = self.events.iter().position(QueryEvent::is_shown) else { break };
+            // The latest stays however long it is: who reads in time misses nothing.
+            let before = self.events.len().saturating_sub(1);
+            let Some(at) = self.events.iter().take(before).position(QueryEvent::is_shown) else { break };
             dropped.extend(self.events.remove(at).inspect(|event| {
                 self.held -= event.weight();
                 self.missed.0 += 1;
@@ -352,6 +355,38 @@ mod tests {
         let answer = String::from_utf8(answers.recv().await.unwrap()).unwrap();
         assert!(answer.contains("\"result\":\"here\""), "{answer}");
         assert_eq!(route.take_end(), Some(Err(BridgeError::Stopped)));
+    }
+
+    #[tokio::test]
+    async fn who_reads_in_time_misses_nothing_however_long_it_is() {
+        let route = route();
+        let long = "x".repeat(3 * ROOM);
+        for _ in 0..2 {
+            route.tell(QueryEvent::ToolResultDisplay {
+                tool_use_id: "t".into(),
+                name: "read".into(),
+                output: long.clone(),
+            });
+            let shown = route.next().await.unwrap();
+            assert!(matches!(shown, QueryEvent::ToolResultDisplay { output, .. } if output == long));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_tools_are_called_with_counts_as_what_they_answer_does() {
+        let route = route();
+        for _ in 0..50 {
+            route.tell(QueryEvent::ToolActivity {
+                name: "write".into(),
+                status: Activity::Started,
+                tool_use_id: None,
+                input: Some(Value::String("x".repeat(100_000))),
+            });
+        }
+        let QueryEvent::Missed { events, bytes } = route.next().await.unwrap() else {
+            panic!("nothing is missed")
+        };
+        assert!(events >= 39 && bytes >= 50 * 100_000 - ROOM, "{events} events, {bytes} bytes");
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mainspring_client::{Cancellation, Client};
 use mainspring_core::{RunId, SessionId};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::line::{Envelope, Interrupt, Version};
 use super::live::Query;
@@ -23,7 +24,7 @@ enum Aim {
 }
 
 /// Passes a wish to stop on. The query's end is told after the answer.
-pub(super) fn hear(shared: &Arc<Shared>, envelope: Envelope, line: Interrupt) {
+pub(super) fn hear(shared: &Arc<Shared>, envelope: Envelope, line: Interrupt, weight: OwnedSemaphorePermit) {
     let aim = aim(shared, &envelope, &line);
     let query = match &aim {
         Aim::Query(query) => Some(query.clone()),
@@ -43,7 +44,7 @@ pub(super) fn hear(shared: &Arc<Shared>, envelope: Envelope, line: Interrupt) {
             };
             acknowledge(&shared, names, outcome).await;
         }
-        drop(before_the_end);
+        drop((before_the_end, weight));
     });
 }
 
@@ -69,6 +70,10 @@ fn aim(shared: &Shared, envelope: &Envelope, line: &Interrupt) -> Aim {
         let fits = |query: &Query| query.request == *request && owns(query);
         let known = match &envelope.client {
             Some(client) => live.latest(|query| fits(query) && query.client == *client),
+            None if live.only(fits).is_none() && live.latest(fits).is_some() => {
+                let message = format!("several clients have a query {request:?}: name the clientId too");
+                return Aim::Nothing("invalid_request", message);
+            }
             None => live.only(fits),
         };
         return known.map_or_else(
@@ -83,10 +88,13 @@ fn aim(shared: &Shared, envelope: &Envelope, line: &Interrupt) -> Aim {
         let known = live.latest(|query| owns(query) && query.known().session == Some(session));
         return known.map_or(Aim::Session(session), Aim::Query);
     }
-    let client = envelope.client.as_deref().unwrap_or(CLIENT);
-    let of_client = live.latest(|query| owns(query) && query.client == client);
-    let latest = of_client.or_else(|| live.latest(owns));
-    latest.map_or_else(|| Aim::Nothing("not_found", "no query is under way".into()), Aim::Query)
+    let of_client = |client: &str| live.latest(|query| owns(query) && query.client == client);
+    let (latest, none) = match &envelope.client {
+        // Who says its name means its own query, not whatever another client happens to do.
+        Some(client) => (of_client(client), format!("client {client:?} has no query under way")),
+        None => (of_client(CLIENT).or_else(|| live.latest(owns)), "no query is under way".to_owned()),
+    };
+    latest.map_or_else(|| Aim::Nothing("not_found", none), Aim::Query)
 }
 
 async fn stop(shared: &Shared, owner: &str, aim: Aim) -> Result<Cancellation, (String, String)> {
@@ -103,6 +111,11 @@ async fn stop(shared: &Shared, owner: &str, aim: Aim) -> Result<Cancellation, (S
     let run = run.ok_or_else(|| ("not_found".to_owned(), "no run is under way".to_owned()))?;
     let ask = |client: Client| async move { client.run_cancel(run).await };
     shared.link.ask(owner, ask).await.map_err(|error| told(&error))
+}
+
+/// Says that a wish to stop is not understood.
+pub(super) async fn refuse(shared: &Shared, names: Names, code: &str, message: String) {
+    acknowledge(shared, names, Err((code.to_owned(), message))).await;
 }
 
 async fn acknowledge(shared: &Shared, mut names: Names, outcome: Result<Cancellation, (String, String)>) {

@@ -4,13 +4,19 @@ use std::sync::Arc;
 
 use mainspring_client::{Client, Error, SessionList};
 use mainspring_core::BindingStatus;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::line::{Envelope, InvalidateSession, Version};
 use super::say::{Names, Say};
 use super::{Shared, query, told};
 
 /// Sees to it that what the session of a key is tied to is not used again, before any query that comes after this.
-pub(super) fn hear(shared: &Arc<Shared>, envelope: Envelope, line: InvalidateSession) {
+pub(super) fn hear(
+    shared: &Arc<Shared>,
+    envelope: Envelope,
+    line: InvalidateSession,
+    weight: OwnedSemaphorePermit,
+) {
     let owner = shared.owner(&envelope).to_owned();
     shared.hints.forget(&owner, &line.session_key);
     let turn = shared.lanes.enter(query::lane_of(&owner, query::SCOPE, &line.session_key));
@@ -26,6 +32,7 @@ pub(super) fn hear(shared: &Arc<Shared>, envelope: Envelope, line: InvalidateSes
                 shared.say(&Say::error(&code, &message), &Names::from(&envelope)).await;
             }
         }
+        drop(weight);
     });
 }
 

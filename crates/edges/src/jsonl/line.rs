@@ -4,7 +4,7 @@
 //! without a version is of version 1. What a field is called in version 1 is read here and nowhere else.
 
 use mainspring_core::Mode;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 /// The version of the protocol that a line is in.
@@ -43,20 +43,29 @@ pub(super) enum Line {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Query {
     pub(super) prompt: String,
+    #[serde(default, deserialize_with = "said")]
     pub(super) system_prompt: Option<String>,
+    #[serde(default, deserialize_with = "said")]
     pub(super) adapter_id: Option<String>,
+    #[serde(default, deserialize_with = "said")]
     pub(super) session_id: Option<String>,
+    #[serde(default, deserialize_with = "said")]
     pub(super) surface_kind: Option<String>,
     pub(super) external_ref_kind: Option<String>,
     pub(super) external_ref_id: Option<String>,
     pub(super) legacy_client_scope: Option<String>,
     pub(super) legacy_session_key: Option<String>,
+    #[serde(default, deserialize_with = "said")]
     pub(super) legacy_adapter_session_id: Option<String>,
     pub(super) session_key: Option<String>,
+    #[serde(default, deserialize_with = "said")]
     pub(super) cwd: Option<String>,
     pub(super) mode: Option<Mode>,
+    #[serde(default, deserialize_with = "said")]
     pub(super) model: Option<String>,
+    #[serde(default, deserialize_with = "said")]
     pub(super) resume: Option<String>,
+    #[serde(default, deserialize_with = "said")]
     pub(super) image_base64: Option<String>,
 }
 
@@ -126,6 +135,19 @@ pub(super) struct Bad {
     pub(super) code: &'static str,
     pub(super) message: String,
     pub(super) echo: Echo,
+    pub(super) of: Of,
+}
+
+/// What a line that was not understood is about, as far as that could be read.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) enum Of {
+    /// A wish of version 2 to stop a query, which is acknowledged.
+    Interrupt,
+    /// A call of a tool.
+    Call(Option<String>),
+    /// Anything else.
+    #[default]
+    Other,
 }
 
 /// What a line called itself, to be said back with what is wrong with it.
@@ -137,25 +159,40 @@ pub(super) struct Echo {
 }
 
 /// Reads a line.
-pub(super) fn read(bytes: &[u8]) -> Result<(Envelope, Line), Bad> {
-    let bad = |code, message| Bad { code, message, echo: Echo::default() };
+pub(super) fn read(bytes: &[u8]) -> Result<(Envelope, Line), Box<Bad>> {
+    let bad = |code, message| Box::new(Bad { code, message, echo: Echo::default(), of: Of::Other });
     let object = match serde_json::from_slice(bytes) {
         Ok(Value::Object(object)) => object,
         Ok(_) => return Err(bad("invalid_request", "a line is a JSON object".into())),
         Err(error) => return Err(bad("invalid_json", format!("the line is not JSON: {error}"))),
     };
     let echo = Echo {
-        version: object.get("protocolVersion").and_then(Value::as_u64),
+        version: object.get("protocolVersion").and_then(whole),
         request: object.get("requestId").and_then(Value::as_str).map(str::to_owned),
         client: object.get("clientId").and_then(Value::as_str).map(str::to_owned),
     };
-    understand(object).map_err(|message| Bad { code: "invalid_request", message, echo })
+    let text = |field: &str| object.get(field).and_then(Value::as_str);
+    let of = match text("type") {
+        Some("interrupt") if echo.version == Some(2) => Of::Interrupt,
+        Some("tool_result") => Of::Call(text("callId").map(str::to_owned)),
+        _ => Of::Other,
+    };
+    understand(object).map_err(|message| Box::new(Bad { code: "invalid_request", message, echo, of }))
+}
+
+/// A whole number, also one that was written with a fraction of nothing.
+fn whole(value: &Value) -> Option<u64> {
+    match value.as_f64() {
+        Some(1.0) => Some(1),
+        Some(2.0) => Some(2),
+        _ => value.as_u64(),
+    }
 }
 
 fn understand(mut object: Map<String, Value>) -> Result<(Envelope, Line), String> {
     let version = match object.get("protocolVersion") {
         None | Some(Value::Null) => Version::V1,
-        Some(version) => match version.as_u64() {
+        Some(version) => match whole(version) {
             Some(1) => Version::V1,
             Some(2) => Version::V2,
             _ => return Err(format!("protocolVersion {version} is not spoken here; 1 and 2 are")),
@@ -187,6 +224,11 @@ fn understand(mut object: Map<String, Value>) -> Result<(Envelope, Line), String
     Ok((envelope, line))
 }
 
+/// A text that is empty is as good as none.
+fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.filter(|text| !text.is_empty()))
+}
+
 fn fields<T: serde::de::DeserializeOwned>(kind: &str, object: Map<String, Value>) -> Result<T, String> {
     // What a newer host says besides is not our concern.
     serde_json::from_value(Value::Object(object)).map_err(|error| format!("{kind}: {error}"))
@@ -198,7 +240,7 @@ mod tests {
 
     use super::*;
 
-    fn line(value: &Value) -> Result<(Envelope, Line), Bad> {
+    fn line(value: &Value) -> Result<(Envelope, Line), Box<Bad>> {
         read(value.to_string().as_bytes())
     }
 

@@ -60,14 +60,25 @@ impl Query {
         }
         let known = self.known();
         Names {
-            protocol_version: Some(2),
-            request_id: Some(self.request.clone()),
-            client_id: Some(self.client.clone()),
             session_id: known.session,
             run_id: known.run,
             attempt_id: known.attempt,
             event_id: event,
             adapter_session_id: known.native,
+            ..self.request_names()
+        }
+    }
+
+    /// What a line carries that is about its name, and not about its run.
+    pub(super) fn request_names(&self) -> Names {
+        match self.version {
+            Version::V1 => Names::default(),
+            Version::V2 => Names {
+                protocol_version: Some(2),
+                request_id: Some(self.request.clone()),
+                client_id: Some(self.client.clone()),
+                ..Names::default()
+            },
         }
     }
 

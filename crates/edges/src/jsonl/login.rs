@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mainspring_client::Client;
 use parking_lot::Mutex;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::line::{Authenticate, Envelope, Version};
 use super::live::Query;
@@ -31,7 +32,12 @@ async fn required(shared: &Shared, owner: &str, adapter: &str) {
 }
 
 /// Authenticates the agent that asked for it last, else that of queries that name none.
-pub(super) fn hear(shared: &Arc<Shared>, envelope: Envelope, line: Authenticate) {
+pub(super) fn hear(
+    shared: &Arc<Shared>,
+    envelope: Envelope,
+    line: Authenticate,
+    weight: OwnedSemaphorePermit,
+) {
     let shared = shared.clone();
     shared.tasks.clone().spawn(async move {
         let asked = shared.logins.0.lock().clone();
@@ -54,5 +60,6 @@ pub(super) fn hear(shared: &Arc<Shared>, envelope: Envelope, line: Authenticate)
                 required(&shared, owner, &adapter).await;
             }
         }
+        drop(weight);
     });
 }

@@ -29,14 +29,14 @@ pub(super) fn hear(shared: &Arc<Shared>, envelope: &Envelope, line: Line, weight
     // Its lines carry the name, so that a host that gave none learns it.
     let request = envelope.request.clone().unwrap_or_else(|| shared.ids.secret());
     let unnamed = envelope.client.is_none();
-    shared.calls.act_for(&owner);
+    shared.calls.asked_for(&owner);
     let adapter = shared.adapter(envelope, &line);
     // One that lives already under this name gives both their answer.
     let query = match shared.live.begin(envelope.version, &client, &owner, request, adapter) {
         Ok(query) => query,
         Err(living) => {
             tracing::debug!(request = living.request, "a query was sent again while it lives");
-            again(shared, living, line, unnamed);
+            again(shared, living, line, unnamed, weight);
             return;
         }
     };
@@ -61,14 +61,16 @@ pub(super) fn hear(shared: &Arc<Shared>, envelope: &Envelope, line: Line, weight
 }
 
 /// The same name with another body is a conflict, which the host is told; the living query goes on.
-fn again(shared: &Arc<Shared>, living: Arc<Query>, line: Line, unnamed: bool) {
+fn again(shared: &Arc<Shared>, living: Arc<Query>, line: Line, unnamed: bool, weight: OwnedSemaphorePermit) {
     let shared = shared.clone();
     shared.tasks.clone().spawn(async move {
         if living.run().await.is_some()
             && let Err((code, message)) = accept(&shared, &living, line, unnamed).await
         {
-            shared.say(&Say::error(&code, &message), &living.names(None)).await;
+            // It says nothing of the living one's run.
+            shared.say(&Say::error(&code, &message), &living.request_names()).await;
         }
+        drop(weight);
     });
 }
 
@@ -116,7 +118,7 @@ async fn accept(
     let options = &shared.options;
     let hint = shared.hints.get(&query.owner, key(&line, options));
     let cwd = line.cwd.clone().or(hint.cwd).unwrap_or_else(|| options.cwd.clone());
-    let system_prompt = line.system_prompt.clone().filter(|text| !text.is_empty()).or(hint.system_prompt);
+    let system_prompt = line.system_prompt.clone().or(hint.system_prompt);
     let image = line.image_base64.as_deref().map(image::read).transpose()?;
     let mut target = target(shared, query, &line).await?;
     if target.session_id.is_none() {
@@ -207,7 +209,7 @@ async fn target(shared: &Shared, query: &Query, line: &Line) -> Result<Target, R
         (None, None) => None,
         _ => return Err(invalid("externalRefKind and externalRefId go together")),
     };
-    let is_named = external.is_some() || line.legacy_session_key.is_some();
+    let is_named = external.is_some() || line.legacy_session_key.is_some() || line.session_key.is_some();
     let named = match external {
         Some(external) => Target { external_ref: Some(external), ..Target::default() },
         None => {

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::Shared;
 use super::line::{Envelope, ToolResult};
@@ -32,6 +32,10 @@ use crate::control::{self, Reach};
 const RESULT: usize = 16 << 20;
 /// How many answers wait for an agent to read them.
 const ANSWERS: usize = 16;
+/// How many calls of one agent are under way at once.
+const AT_ONCE: usize = 256;
+/// How much of a line that is too long is read at a time.
+const STRETCH: u64 = 64 << 10;
 
 /// Calls that wait for the host.
 #[derive(Default)]
@@ -41,11 +45,27 @@ pub(super) struct Calls(Mutex<State>);
 struct State {
     /// By the name that the host knows.
     waiting: HashMap<String, oneshot::Sender<Value>>,
-    /// For whom an agent acts that does not say which query it works on.
-    owner: Option<String>,
+    owners: Owners,
     /// The socket, while it is ours, and the lock that says so.
     socket: Option<(PathBuf, File)>,
     closed: bool,
+}
+
+/// For whom an agent acts whose query is not known.
+#[derive(Default)]
+struct Owners {
+    asked: Asked,
+    /// Of whom the host has handed over a token last.
+    token: Option<String>,
+}
+
+/// For whom the host has asked so far.
+#[derive(Default)]
+enum Asked {
+    #[default]
+    Nobody,
+    One(String),
+    Several,
 }
 
 /// A tool call of an agent.
@@ -111,25 +131,18 @@ async fn serve(shared: Arc<Shared>, agent: UnixStream) {
             }
         }
     });
-    let mut lines = BufReader::new(read);
-    while let Some(line) = next(&mut lines, shared.options.line_bytes).await {
-        let call = match serde_json::from_slice::<Call>(&line) {
-            Ok(call) if call.r#type == "tool_use" => call,
-            Ok(call) => {
-                let why = failed(
-                    "invalid_tool_input",
-                    format!("no line of an agent has the type {:?}", call.r#type),
-                );
-                send(&answers, &call.call_id, why).await;
-                continue;
-            }
-            Err(error) => {
-                let line: Value = serde_json::from_slice(&line).unwrap_or_default();
-                let call_id = line["callId"].as_str().unwrap_or_default().to_owned();
-                send(&answers, &call_id, failed("invalid_tool_input", error.to_string())).await;
+    let (mut lines, limit) = (BufReader::new(read), shared.options.line_bytes);
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    while let Some(line) = next(&mut lines, limit).await {
+        let call = match read_call(line, limit) {
+            Ok(call) => call,
+            Err((call_id, why)) => {
+                send(&answers, &call_id, failed("invalid_tool_input", why)).await;
                 continue;
             }
         };
+        // An agent that calls without end waits until some have their answers, which all of them get.
+        let Ok(place) = places.clone().acquire_owned().await else { return };
         let (shared, answers) = (shared.clone(), answers.clone());
         let tasks = shared.tasks.clone();
         tasks.spawn(async move {
@@ -140,21 +153,48 @@ async fn serve(shared: Arc<Shared>, agent: UnixStream) {
                 () = answers.closed() => return,
             };
             send(&answers, &call_id, result).await;
+            drop(place);
         });
     }
 }
 
-/// The next line; none at the end, or if it is longer than allowed.
+/// The next line, of which no more than one byte beyond the limit is kept; none at the end.
 async fn next(lines: &mut BufReader<OwnedReadHalf>, limit: usize) -> Option<Vec<u8>> {
     loop {
         let mut line = vec![];
-        let read = (&mut *lines).take(limit as u64).read_until(b'\n', &mut line).await.ok()?;
-        if read == 0 || line.len() >= limit {
-            return None;
+        (&mut *lines).take(limit as u64 + 1).read_until(b'\n', &mut line).await.ok()?;
+        let mut rest = vec![];
+        while line.len() > limit && !line.ends_with(b"\n") && !rest.ends_with(b"\n") {
+            rest.clear();
+            if (&mut *lines).take(STRETCH).read_until(b'\n', &mut rest).await.ok()? == 0 {
+                break;
+            }
         }
-        if !line.trim_ascii().is_empty() {
-            return Some(line);
+        match line.trim_ascii().is_empty() {
+            true if line.is_empty() => return None,
+            true => {}
+            false => return Some(line),
         }
+    }
+}
+
+/// The call that a line is; else the name of the call, as far as it can be read, and what is wrong with it.
+fn read_call(line: Vec<u8>, limit: usize) -> Result<Call, (String, String)> {
+    if line.len() > limit {
+        return Err((String::new(), format!("a line has at most {limit} bytes")));
+    }
+    let object = match serde_json::from_slice(&line) {
+        Ok(Value::Object(object)) => object,
+        Ok(_) => return Err((String::new(), "a line is a JSON object".into())),
+        Err(error) => return Err((String::new(), format!("the line is not JSON: {error}"))),
+    };
+    drop(line);
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (call_id, kind) = (text("callId"), text("type"));
+    match serde_json::from_value::<Call>(Value::Object(object)) {
+        Ok(call) if call.r#type == "tool_use" => Ok(call),
+        Ok(_) => Err((call_id, format!("no line of an agent has the type {kind:?}"))),
+        Err(error) => Err((call_id, error.to_string())),
     }
 }
 
@@ -178,8 +218,13 @@ async fn run(shared: &Arc<Shared>, call: Call) -> String {
     let answer = async {
         if control::is_control_tool(&call.name) {
             let owner = match &query {
-                Some(query) => query.owner.clone(),
-                None => shared.calls.owner(&shared.options.owner),
+                Some(query) => Some(query.owner.clone()),
+                None => shared.calls.owner(is_named(&call), &shared.options.owner),
+            };
+            let Some(owner) = owner else {
+                let message = "for whom it is called is not known: name the runId of a query that is under way, or its \
+                               requestId and clientId";
+                return failed("stale_owner", message);
             };
             let session = query.as_ref().and_then(|query| query.known().session);
             let tools = Reach {
@@ -231,15 +276,15 @@ fn too_long(size: usize) -> String {
 fn caller(shared: &Shared, call: &Call) -> Option<Arc<Query>> {
     let live = &shared.live;
     let is = |given: &Option<String>, known: Option<String>| given.is_some() && *given == known;
-    if call.run_id.is_some() || call.attempt_id.is_some() {
-        let found = live.latest(|query| {
-            let known = query.known();
-            is(&call.run_id, known.run.map(|id| id.to_string()))
-                || is(&call.attempt_id, known.attempt.map(|id| id.to_string()))
-        });
-        if found.is_some() {
-            return found;
-        }
+    let by_run = call.run_id.is_some() || call.attempt_id.is_some();
+    let found = live.latest(|query| {
+        let known = query.known();
+        is(&call.run_id, known.run.map(|id| id.to_string()))
+            || is(&call.attempt_id, known.attempt.map(|id| id.to_string()))
+    });
+    // One that has ended leaves its calls to nobody: the query that happens to be under way is not theirs.
+    if found.is_some() || (by_run && call.request_id.is_none()) {
+        return found;
     }
     if let Some(request) = &call.request_id {
         return live.only(|query| {
@@ -259,13 +304,17 @@ fn caller(shared: &Shared, call: &Call) -> Option<Arc<Query>> {
     live.only(fits)
 }
 
+/// True for a call that says which query it belongs to.
+fn is_named(call: &Call) -> bool {
+    let names =
+        [&call.run_id, &call.attempt_id, &call.request_id, &call.session_id, &call.adapter_session_id];
+    names.iter().any(|name| name.is_some())
+}
+
 /// What a call says of itself, if it names a query that is not known here.
 fn named(call: &Call) -> Names {
     fn id<T: std::str::FromStr>(text: Option<&String>) -> Option<T> {
         text.and_then(|text| text.parse().ok())
-    }
-    if call.request_id.is_none() {
-        return Names::default();
     }
     Names {
         protocol_version: call.protocol_version,
@@ -298,13 +347,30 @@ pub(super) async fn answer(shared: &Shared, envelope: &Envelope, line: ToolResul
 }
 
 impl Calls {
-    /// Agents that do not say which query they work on act for `owner`.
-    pub(super) fn act_for(&self, owner: &str) {
-        self.0.lock().owner = Some(owner.to_owned());
+    /// The host asks for `owner`.
+    pub(super) fn asked_for(&self, owner: &str) {
+        let asked = &mut self.0.lock().owners.asked;
+        match asked {
+            Asked::Nobody => *asked = Asked::One(owner.to_owned()),
+            Asked::One(known) if known != owner => *asked = Asked::Several,
+            Asked::One(_) | Asked::Several => {}
+        }
     }
 
-    fn owner(&self, default: &str) -> String {
-        self.0.lock().owner.clone().unwrap_or_else(|| default.to_owned())
+    /// Agents that do not say which query they work on act for `owner`.
+    pub(super) fn act_for(&self, owner: &str) {
+        self.0.lock().owners.token = Some(owner.to_owned());
+    }
+
+    /// For whom a call is whose query is not known, by its own name or by nothing; none if it could be several.
+    fn owner(&self, named: bool, default: &str) -> Option<String> {
+        let Owners { asked, token } = &self.0.lock().owners;
+        match (token, asked) {
+            (Some(token), _) if !named => Some(token.clone()),
+            (_, Asked::Nobody) => Some(default.to_owned()),
+            (_, Asked::One(owner)) => Some(owner.clone()),
+            (_, Asked::Several) => None,
+        }
     }
 
     /// A call that the host knows by the name given back: the agent's own, unless another agent has given it.

@@ -26,6 +26,8 @@ pub(super) struct Teller {
     asked: HashMap<String, Value>,
     /// What tools that no message asked for have said last.
     said: HashMap<String, String>,
+    /// What the agent has asked last: by itself that does not mean that the run waits, for a policy may answer it.
+    question: String,
 }
 
 /// What an event comes to.
@@ -110,6 +112,7 @@ impl Teller {
             gap: false,
             asked: HashMap::new(),
             said: HashMap::new(),
+            question: String::new(),
         }
     }
 
@@ -157,11 +160,14 @@ impl Teller {
                 }
             }
             Body::InputRequested { question, .. } | Body::ApprovalRequested { question, .. } => {
+                self.question.clone_from(question);
+            }
+            Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. } => {
                 // The protocol has no line for a question: somebody else may answer it.
                 let run = event.run.map(|run| run.to_string()).unwrap_or_default();
                 tracing::warn!(
                     run,
-                    question,
+                    question = self.question,
                     "a query waits for a person: answer with `mainspring run answer`"
                 );
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, Message, MessageStatus, Policy, Role, Run, RunState, SessionStatus, Usage, session,
+    Body, Delegation, Message, MessageStatus, Policy, Role, Run, RunState, SessionStatus, Usage, session,
 };
 
 use super::{AcceptOutcome, Actor, created};
@@ -36,7 +36,9 @@ impl Actor {
             .cloned()
             .collect();
         let idle = self.is_idle() && self.shared.options.execute;
-        let permit = idle.then(|| self.shared.scheduler.try_acquire(&adapter)).flatten();
+        let lender =
+            accept.delegation.as_ref().filter(|task| task.mode.is_awaited()).map(|task| task.parent_run);
+        let permit = idle.then(|| self.shared.scheduler.try_acquire(&adapter, lender)).flatten();
         if permit.is_none() {
             self.check_room()?;
         }
@@ -64,6 +66,10 @@ impl Actor {
             policy: Some(policy),
             retry_at_ms: None,
         });
+        if let Some(delegation) = &accept.delegation {
+            draft
+                .delegate(&Delegation { child_session: self.fence.session, ..Delegation::clone(delegation) });
+        }
         if let Some(key) = &accept.name.idempotency_key {
             draft.row(Row::Request(Box::new(Request {
                 owner: self.hot.session.owner.clone(),
@@ -168,7 +174,7 @@ impl Actor {
             session: self.fence.session,
             owner: self.hot.session.owner.clone(),
             no: self.next_no,
-            parent: None,
+            parent: accept.delegation.as_ref().map(|task| task.parent_run),
             request: accept.name.clone(),
             fingerprint: accept.fingerprint,
             adapter: adapter.to_owned(),

@@ -26,6 +26,16 @@ impl Actor {
         }
     }
 
+    /// Stops a run for another reason than that somebody asked; one that has ended is stopped.
+    pub(super) async fn stop(&mut self, run: RunId, reason: CancelReason) -> Result<(), Error> {
+        if self.active.as_ref().is_some_and(|active| active.run.id == run) {
+            self.stop_active(reason).await;
+        } else if self.queue.iter().any(|queued| queued.id == run) {
+            self.cancel_queued(run, reason).await?;
+        }
+        Ok(())
+    }
+
     /// Ends a run that is not being executed, at once.
     async fn cancel_queued(&mut self, run: RunId, reason: CancelReason) -> Result<CancelOutcome, Error> {
         let Some(at) = self.queue.iter().position(|queued| queued.id == run) else {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{
-    Answer, AttemptId, Binding, Cursor, Message, MessageId, Point, Position, Run, RunId, Session, WaitId,
+    Answer, AttemptId, Binding, Cursor, Delegation, DelegationId, Message, MessageId, Point, Position, Run,
+    RunId, Session, WaitId,
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
@@ -69,6 +70,10 @@ pub(crate) enum Command {
     Killed(AttemptId, Death),
     /// A worker is free.
     Granted(Permit),
+    /// Other sessions have left something.
+    Inbox,
+    /// An adapter wants to know when delegated work has ended.
+    Settled(DelegationId, Recording<Delegation>),
     /// Stop what runs, because the process stops.
     Shutdown(oneshot::Sender<()>),
 }
@@ -79,7 +84,8 @@ impl Command {
         match self {
             Self::Accept(..) | Self::Create(..) | Self::Cancel(..) | Self::Retry(..) => true,
             Self::Answer(..) | Self::Session(..) | Self::Snapshot(_) | Self::Compact(..) => true,
-            Self::Open { .. } | Self::Close(_) => true,
+            Self::Open { .. } | Self::Close(_) | Self::Inbox => true,
+            Self::Settled(..) => false,
             Self::Release | Self::Record { .. } | Self::RecordAtEnd { .. } | Self::Ask { .. } => false,
             Self::Head { .. } | Self::Executed(..) | Self::Steer { .. } => false,
             Self::Data(data) => data.is_call(),
@@ -121,7 +127,10 @@ impl Command {
             | Self::Ask { .. }
             | Self::Steer { .. }
             | Self::Head { .. }
+            | Self::Settled(..)
             | Self::Executed(..) => {}
+            // It is in the store, for whoever loads the session next.
+            Self::Inbox => {}
             Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => {}
         }
     }

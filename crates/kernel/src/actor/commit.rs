@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::{Attempt, Binding, BindingStatus, Cursor, Event, Run};
 
-use super::{Actor, Draft};
+use super::{Actor, Command, Draft};
 use crate::feed::OpenText;
 use crate::store::{Commit, Row, StoreError};
 
@@ -24,12 +24,13 @@ impl Actor {
     /// Makes `draft` durable, takes its state over and publishes its events. On an error nothing has changed.
     pub(super) async fn commit(
         &mut self,
-        draft: Draft,
+        mut draft: Draft,
     ) -> Result<(Option<Run>, Option<Attempt>), StoreError> {
         if draft.is_empty() {
             self.give_up();
             return Ok((draft.run, draft.attempt));
         }
+        draft.tell_kin();
         let (commit, completed) = draft.commit(self.fence);
         let commit = Arc::new(commit);
         let (clock, meters) = (&self.shared.clock, &self.shared.meters);
@@ -73,6 +74,11 @@ impl Actor {
                 self.feed.publish(events, completed);
                 if draft.is_searched() {
                     self.shared.written.notify_one();
+                }
+                for row in &commit.rows {
+                    if let Row::Inbox(to, _) = row {
+                        self.shared.dispatch(*to, Command::Inbox);
+                    }
                 }
                 self.known.follow(&commit.rows);
                 self.hot = draft.hot;

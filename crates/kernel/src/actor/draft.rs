@@ -10,11 +10,13 @@ use mainspring_core::run::{self, Command};
 use mainspring_core::state::EVENT_VALUE_BYTES;
 use mainspring_core::tree::{place, visit};
 use mainspring_core::{
-    Attempt, AttemptId, Binding, Block, Body, ClientResult, Close, Digest, Failure, Line, LineId, Message,
-    MessageId, MessageStatus, NodeId, Place, Point, Refusal, Role, Run, Session, SessionChange, StateAuthor,
-    StateScope, Step, Time, TitleSource, ToolOutcome, Usage, Wait, attempt, session,
+    Attempt, AttemptId, Binding, Block, Body, ClientResult, Close, Delegation, Digest, Failure, Line, LineId,
+    Message, MessageId, MessageStatus, NodeId, Place, Point, Refusal, Role, Run, RunId, Session,
+    SessionChange, StateAuthor, StateScope, Step, Time, TitleSource, ToolOutcome, Usage, Wait, attempt,
+    session,
 };
 
+use super::Child;
 use super::known::Turn;
 use super::tree::Base;
 use crate::adapter::{Compacted, StepTaken};
@@ -41,6 +43,10 @@ pub(crate) struct Hot {
     pub(crate) state_at_pen: Vec<String>,
     /// Runs whose prompts have joined the run that is at work.
     pub(crate) merged: Vec<Run>,
+    /// Delegated work that its runs do, and that has not ended.
+    pub(crate) tasks: Vec<Delegation>,
+    /// Work that its runs have delegated, and that has not ended.
+    pub(crate) children: Vec<Child>,
     /// True when a step may hold what only its run may know.
     pub(crate) keeps_private: bool,
     /// What the active run has used since its last answer: its next one says so.
@@ -124,7 +130,7 @@ impl Draft {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.events.is_empty()
+        self.events.is_empty() && self.rows.is_empty()
     }
 
     /// True when it says something that search shall find.
@@ -239,6 +245,12 @@ impl Draft {
         });
         self.rows.retain(|row| !matches!(row, Row::Run(earlier) if Some(earlier.id) == of));
         self.rows.push(Row::Run(Box::new(run.clone())));
+    }
+
+    /// Records something about a run that it does not change.
+    pub(crate) fn about(&mut self, run: RunId, body: Body) {
+        let (id, pos, at) = (self.ids.event(), self.pos, self.at);
+        self.events.push(NewEvent { id, pos, run: Some(run), attempt: None, at, body });
     }
 
     /// Starts the next attempt: finds the run's place in the tree, and puts its prompt there the first time.

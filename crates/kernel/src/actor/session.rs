@@ -117,6 +117,7 @@ pub(crate) fn unborn(session: Session) -> Loaded {
         chunks: vec![],
         effects: vec![],
         inbox: vec![],
+        delegations: vec![],
         cursor: Cursor::START,
         pos: 0,
         floor: None,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mainspring_core::{
     AgentDefinition, AgentName, Answer, Approval, Artifact, ArtifactId, AttemptId, Binding, BindingStatus,
-    Block, Expect, Fidelity, GrantId, Message, Point, RunId, StateEntry, StateOutcome, StateScope, Step,
-    Time, Usage,
+    Block, Delegation, DelegationId, DelegationResult, Expect, Fidelity, Grant, GrantId, Message, Point,
+    RunId, StateEntry, StateOutcome, StateScope, Step, Time, Usage,
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::feed::Feed;
 use crate::ids::Ids;
 use crate::kernel::instructions_hash;
-use crate::kernel::{NewArtifact, Shared};
+use crate::kernel::{Caller, Delegate, Delegated, NewArtifact, Shared};
 use crate::store::{ArtifactPage, SessionRef, StateAt, Store};
 
 /// Authority over one attempt: streams, records and reads.
@@ -349,6 +349,41 @@ impl AttemptHandle {
     async fn head(&self) -> Result<Option<Point>, HandleError> {
         let by = self.id();
         self.call(|reply| Command::Head { by, reply }).await
+    }
+
+    /// Delegates work of the run: exactly one child for it, however often it is asked under the same name.
+    pub async fn delegate(&self, delegate: Delegate) -> Result<Delegated, HandleError> {
+        let kernel = self.parts.shared.kernel().ok_or(Error::ShuttingDown)?;
+        let session = &self.assignment.session;
+        let caller = Caller { org: session.org.clone(), ..Caller::new(&session.owner) };
+        // Boxed, since an actor that is born here may delegate in turn.
+        Ok(Box::pin(kernel.run_delegate(&caller, self.assignment.run.id, delegate)).await?)
+    }
+
+    /// Waits until delegated work has ended, and says what came of it; nothing if the child was deleted.
+    pub async fn settled(
+        &self,
+        delegation: DelegationId,
+    ) -> Result<(Delegation, Option<DelegationResult>), HandleError> {
+        let settled = self.call(|reply| Command::Settled(delegation, reply)).await?;
+        let result = self.parts.shared.result_of(&settled).await?;
+        Ok((settled, result))
+    }
+
+    /// What the run that delegated this one was granted; none if nobody delegated it.
+    pub(crate) async fn parent_grants(&self) -> Result<Option<Vec<Grant>>, HandleError> {
+        let Some(parent) = self.assignment.run.parent else { return Ok(None) };
+        let store = &self.parts.store;
+        // Of a parent that is gone nobody knows what it might do.
+        let parent = store.run_get(parent).await.map_err(Error::from)?;
+        let Some(parent) = parent else { return Ok(Some(vec![])) };
+        Ok(Some(store.grants(parent.session, parent.id).await.map_err(Error::from)?))
+    }
+
+    /// What those have used, or may yet use, to whom the run has delegated.
+    pub async fn spent_by_children(&self) -> Result<Usage, HandleError> {
+        let (session, run) = (self.assignment.session.id, self.assignment.run.id);
+        Ok(self.parts.shared.spent_by_children(session, run).await?)
     }
 
     /// The model calls of the run so far, of all its attempts.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Block, ExternalRef, LegacyAlias, Message, Mode, Place, Policy, Position, RequestName, Run, RunId,
-    RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
+    Block, Delegation, ExternalRef, LegacyAlias, Message, Mode, Place, Policy, Position, RequestName, Run,
+    RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -156,6 +156,8 @@ pub(crate) struct Accept {
     pub(crate) policy: Policy,
     pub(crate) name: RequestName,
     pub(crate) fingerprint: [u8; 16],
+    /// Whose work it does.
+    pub(crate) delegation: Option<Box<Delegation>>,
 }
 
 /// What a cancellation answers: what was done, not what is hoped.

@@ -3,8 +3,8 @@
 use mainspring_core::limits::check_text;
 use mainspring_core::tool::check_client_tools;
 use mainspring_core::{
-    Attempt, Block, Cursor, Event, Grant, Mode, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
-    SessionId, Step,
+    Attempt, Block, Cursor, Delegation, Event, Grant, Mode, Place, Policy, Position, RequestName, Run, RunId,
+    RunOptions, SessionId, Step,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -21,8 +21,18 @@ impl Kernel {
     /// Accepts a prompt: exactly one run for it, however often it is sent under the same name.
     pub async fn run_create(&self, caller: &Caller, request: RunRequest) -> Result<Accepted, Error> {
         self.check_request(caller, &request)?;
-        let fingerprint = fingerprint(&request);
-        let outcome = self.run_accept(caller, &request, fingerprint).await;
+        self.run_made(caller, &request, fingerprint(&request), None).await
+    }
+
+    /// Accepts a request that was checked, or finds what it made before; `delegation` if it is somebody's work.
+    pub(super) async fn run_made(
+        &self,
+        caller: &Caller,
+        request: &RunRequest,
+        fingerprint: [u8; 16],
+        delegation: Option<&Delegation>,
+    ) -> Result<Accepted, Error> {
+        let outcome = self.run_accept(caller, request, fingerprint, delegation).await;
         match &outcome {
             Ok(accepted) if !accepted.replayed => self.shared.meters.runs_accepted.add(1),
             Err(Error::Overloaded { .. }) => self.shared.meters.queue_refusals.add(1),
@@ -31,7 +41,7 @@ impl Kernel {
         match outcome {
             Ok(accepted) => Ok(accepted),
             // A request that was accepted before is answered as before, whatever would be said to it now.
-            Err(error) => match self.run_replayed(caller, &request, fingerprint).await? {
+            Err(error) => match self.run_replayed(caller, request, fingerprint).await? {
                 Some(accepted) => Ok(accepted),
                 None => Err(error),
             },
@@ -43,6 +53,7 @@ impl Kernel {
         caller: &Caller,
         request: &RunRequest,
         fingerprint: [u8; 16],
+        delegation: Option<&Delegation>,
     ) -> Result<Accepted, Error> {
         loop {
             let id = match request.session.id.filter(|id| self.shared.is_live(*id)) {
@@ -51,7 +62,7 @@ impl Kernel {
                 None => self.session_for(caller, request).await?,
             };
             let accept = Accept {
-                run: self.shared.ids.run(),
+                run: delegation.map_or_else(|| self.shared.ids.run(), |delegation| delegation.child_run),
                 caller: caller.clone(),
                 prompt: self.attached(caller, request.prompt.clone()).await?,
                 adapter: request.adapter.clone(),
@@ -61,6 +72,7 @@ impl Kernel {
                 policy: request.policy,
                 name: request.name.clone(),
                 fingerprint,
+                delegation: delegation.cloned().map(Box::new),
             };
             match self.shared.call(id, |reply| Command::Accept(Box::new(accept), reply)).await? {
                 Ok(accepted) => return Ok(accepted),
@@ -91,7 +103,7 @@ impl Kernel {
     }
 
     /// The run that an earlier request under the same name made.
-    async fn run_replayed(
+    pub(super) async fn run_replayed(
         &self,
         caller: &Caller,
         request: &RunRequest,
@@ -212,7 +224,7 @@ impl Kernel {
         self.shared.check_adapter(name)
     }
 
-    fn check_request(&self, caller: &Caller, request: &RunRequest) -> Result<(), Error> {
+    pub(super) fn check_request(&self, caller: &Caller, request: &RunRequest) -> Result<(), Error> {
         check_target(self, caller, &request.session)?;
         request.adapter.as_deref().map_or(Ok(()), |adapter| self.check_adapter(adapter))?;
         let names = &request.name;

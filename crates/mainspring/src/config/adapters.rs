@@ -56,6 +56,17 @@ pub struct AdapterConfig {
     pub mcp: Option<Vec<String>>,
 }
 
+/// How many processes of an adapter there are at once, if nothing is said.
+pub(crate) const PROCESSES: usize = 16;
+
+impl AdapterConfig {
+    /// How many attempts of it execute at once: each of an agent in a process of its own needs a process.
+    pub(crate) fn workers(&self) -> Option<usize> {
+        let processes = self.kind.map(|_| self.max_processes.unwrap_or(PROCESSES));
+        self.max_workers.into_iter().chain(processes).min()
+    }
+}
+
 /// What kind of runtime an adapter drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdapterKind {

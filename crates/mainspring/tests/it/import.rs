@@ -340,6 +340,49 @@ async fn bindings_artifacts_and_delegations_say_what_is_true_of_them_now() {
     .await;
 }
 
+#[tokio::test]
+async fn what_several_names_of_one_runtime_were_tied_to_is_counted_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut original = Original::new();
+    let chat = original.session(1, "main_chat", &[]);
+    // The host said `acp` first and `acp-claude` later; the second was told of the first's native session too.
+    original.binding(1, &chat, &[("status", &"stale")]);
+    original.binding(2, &chat, &[("binding_generation", &2)]);
+    let other: [(&str, &dyn rusqlite::types::ToSql); 2] =
+        [("adapter_id", &"acp-claude"), ("status", &"stale")];
+    let same = ("adapter_native_session_id", &"native-1" as &dyn rusqlite::types::ToSql);
+    original.binding(3, &chat, &[&other[..], &[same]].concat());
+    original.binding(4, &chat, &[other[0], ("binding_generation", &2)]);
+    // Another session under the first name, tied to a native session of the second.
+    let pill = original.session(2, "floating_pill", &[]);
+    original.binding(5, &pill, &[("adapter_native_session_id", &"native-4")]);
+    let from = original.killed(dir.path());
+    let report = report(&import(dir.path(), &from, &["--alias", "acp-claude=script", "--json"]));
+    let changed: Vec<_> = report["changed"].as_array().unwrap().iter().map(|one| &one["count"]).collect();
+    assert_eq!(changed, [3, 1, 2], "{}", report["changed"]);
+    opened(dir.path(), async |kernel, me| {
+        let mut shown = vec![];
+        for of in [1, 2] {
+            let bindings = kernel.binding_list(me, &session(of), None, None).await.unwrap();
+            shown.extend(bindings.into_iter().map(|one| {
+                assert_eq!(one.adapter, "script");
+                (one.generation, one.status, one.native.unwrap())
+            }));
+        }
+        assert_eq!(
+            shown,
+            [
+                (4, BindingStatus::Active, "native-4".to_owned()),
+                (3, BindingStatus::Stale, "native-2".to_owned()),
+                (2, BindingStatus::Stale, "native-1".to_owned()),
+                (1, BindingStatus::Closed, "native-1".to_owned()),
+                (1, BindingStatus::Closed, "native-4".to_owned()),
+            ]
+        );
+    })
+    .await;
+}
+
 fn artifact(n: u64) -> ArtifactId {
     id("art", n).parse().unwrap()
 }

@@ -16,6 +16,7 @@ mod faults;
 mod golden;
 mod guests;
 mod many;
+mod names;
 mod pi;
 mod relay;
 mod restart;

@@ -85,6 +85,7 @@ impl State {
             }
             Row::State(row) => self.state_apply(session, row),
             Row::StateBack(from, key) => self.state_back(*from, key),
+            Row::Delegation(image) if self.session(image.parent_session).is_none() => {}
             Row::Delegation(image) => drop(self.delegations.insert(image.id, Delegation::clone(image))),
             Row::Digest(image) => drop(self.digests.insert((image.at, session), Digest::clone(image))),
             Row::Step(image) => drop(self.steps.insert((image.run, image.no, image.id), Step::clone(image))),

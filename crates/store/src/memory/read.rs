@@ -4,17 +4,20 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use mainspring_core::{
-    Attempt, Body, Cursor, Event, Position, Run, RunId, Session, SessionId, SessionStatus, Visibility,
+    Attempt, Body, Cursor, Delegation, Event, Position, Run, RunId, Session, SessionId, SessionStatus,
+    Visibility,
 };
 use mainspring_kernel::store::{
-    Chunk, Fence, Loaded, RunPage, SessionPage, SessionRef, StoreError, Unfinished, Whose,
+    Chunk, DelegationsOf, Fence, InboxItem, Loaded, RunPage, SessionPage, SessionRef, StoreError, Unfinished,
+    Whose,
 };
 
 use super::state::State;
 
 impl State {
     pub(super) fn unfinished(&self) -> Unfinished {
-        let live = self.runs.values().filter(|run| !run.state.status().is_ended()).map(|run| run.session);
+        let runs = self.runs.values().filter(|run| !run.state.status().is_ended()).map(|run| run.session);
+        let live = runs.chain(self.inbox.iter().map(|(session, _)| *session));
         let deleted = self.sessions.values().filter(|session| session.status == SessionStatus::Deleted);
         let mut live: Vec<SessionId> = live.collect::<HashSet<_>>().into_iter().collect();
         live.sort();
@@ -52,12 +55,8 @@ impl State {
                 .filter(|(of, _)| *of == session.id)
                 .map(|(_, effect)| effect.clone())
                 .collect(),
-            inbox: self
-                .inbox
-                .iter()
-                .filter(|(of, _)| *of == session.id)
-                .map(|(_, item)| item.clone())
-                .collect(),
+            inbox: self.inbox_of(session.id),
+            delegations: self.unsettled(&runs),
             cursor: last.cursor,
             pos: last.pos.max(chunk_end),
             floor,
@@ -65,6 +64,33 @@ impl State {
             runs,
             chunks,
         })
+    }
+
+    pub(super) fn inbox_of(&self, session: SessionId) -> Vec<InboxItem> {
+        self.inbox.iter().filter(|(of, _)| *of == session).map(|(_, item)| item.clone()).collect()
+    }
+
+    pub(super) fn delegations(&self, of: DelegationsOf) -> Vec<Delegation> {
+        let is = |delegation: &&Delegation| match of {
+            DelegationsOf::Id(id) => delegation.id == id,
+            DelegationsOf::Parent(session, run) => {
+                (delegation.parent_session, delegation.parent_run) == (session, run)
+            }
+            DelegationsOf::Child(run) => delegation.child_run == run,
+        };
+        let mut found: Vec<Delegation> = self.delegations.values().filter(is).cloned().collect();
+        found.sort_by_key(|delegation| (delegation.created_at, delegation.id));
+        found
+    }
+
+    /// Those of these runs that are not settled, be they the parent or the child.
+    fn unsettled<T>(&self, runs: &[(Run, T)]) -> Vec<Delegation> {
+        let of_run = |run: &Run| {
+            let child = run.parent.map(|_| self.delegations(DelegationsOf::Child(run.id)));
+            child.into_iter().flatten().chain(self.delegations(DelegationsOf::Parent(run.session, run.id)))
+        };
+        let all = runs.iter().flat_map(|(run, _)| of_run(run));
+        all.filter(|delegation| !delegation.status.is_settled()).collect()
     }
 
     fn attempt_latest(&self, run: RunId) -> Option<Attempt> {

@@ -26,6 +26,7 @@ use super::columns::int;
 use super::open::{self, OpenError};
 use super::{SqliteOptions, migrate};
 
+mod bindings;
 mod copy;
 mod events;
 mod report;
@@ -231,6 +232,8 @@ struct Import<'a> {
     /// What became of each run.
     runs: HashMap<RunId, (SessionId, RunStatus)>,
     artifacts: HashSet<ArtifactId>,
+    /// Native sessions that a binding stands for, by the adapter that knows them.
+    natives: HashSet<(String, String)>,
     /// Events say of delegations what their rows say.
     delegations: BTreeMap<String, rows::DelegationRow>,
 }
@@ -246,8 +249,18 @@ impl<'a> Import<'a> {
         let seq = rows::last_seq(&source.connection).map_err(fail)?;
         let delegations = rows::delegations(&source.connection).map_err(fail)?;
         let delegations = delegations.into_iter().map(|row| (row.id.clone(), row)).collect();
-        let (node, runs, artifacts) = (options.ids.node(), HashMap::new(), HashSet::new());
-        Ok(Self { source, target, options, report, node, seq, runs, artifacts, delegations })
+        Ok(Self {
+            source,
+            target,
+            options,
+            report,
+            node: options.ids.node(),
+            seq,
+            runs: HashMap::new(),
+            artifacts: HashSet::new(),
+            natives: HashSet::new(),
+            delegations,
+        })
     }
 
     fn everything(&mut self, progress: &mut impl FnMut(u64, u64)) -> Result<(), OmiError> {
@@ -279,11 +292,13 @@ impl<'a> Import<'a> {
                 continue;
             }
             delegation.result = delegation.result.filter(|artifact| self.artifacts.contains(artifact));
-            let settles = mainspring_core::delegation::decide(&delegation, *status).ok().flatten();
             let mut events = vec![];
-            if let Some(body) = settles {
-                mainspring_core::delegation::apply(&mut delegation, &body, self.options.now);
+            if let Some(settled) = mainspring_core::delegation::follow(&delegation, *status, self.options.now)
+            {
+                delegation = settled;
                 self.report.changed("delegations", "not ended: ended as the child has", &row.id);
+                let body =
+                    Body::DelegationCompleted { delegation_id: delegation.id, status: delegation.status };
                 events.push(self.event(Some(delegation.parent_run), body));
             }
             let session = delegation.parent_session;

@@ -17,6 +17,7 @@ use super::state::state_read;
 pub(super) mod artifacts;
 pub(super) mod bindings;
 pub(super) mod data;
+pub(super) mod delegations;
 pub(super) mod events;
 pub(super) mod grants;
 pub(super) mod keys;

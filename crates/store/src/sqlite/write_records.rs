@@ -190,12 +190,14 @@ pub(super) fn artifact_write(connection: &Connection, artifact: &Artifact) -> Wr
     Ok(())
 }
 
+/// Nobody reads the delegations of a session that is gone or deleted: what was written of them goes with it.
 pub(super) fn delegation_write(connection: &Connection, delegation: &Delegation) -> Written {
     connection
         .prepare_cached(
             "INSERT INTO delegations (delegation_id, parent_session_id, parent_run_id, child_session_id, child_run_id,
                mode, status, objective, result_artifact_id, created_at_ms, completed_at_ms)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11
+             FROM sessions WHERE session_id = ?2 AND status <> 'deleted'
              ON CONFLICT (delegation_id) DO UPDATE SET
                mode = ?6, status = ?7, objective = ?8, result_artifact_id = ?9, created_at_ms = ?10,
                completed_at_ms = ?11",

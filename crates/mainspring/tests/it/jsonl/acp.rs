@@ -1,6 +1,8 @@
 //! A host whose queries are answered by an agent with sessions of its own.
 
+use std::io::Write;
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
@@ -234,6 +236,27 @@ fn who_must_authenticate_at_the_command_line_is_told_how_and_can() {
     let dir = folder_with(&format!("{LOCKED}\nauth_method = \"token\""));
     let open = run(dir.path(), &["prompt", "hello"]);
     assert_eq!(open.code, 0, "{}", open.err);
+}
+
+#[test]
+fn what_a_policy_answers_is_not_said_to_wait() {
+    let dir = folder();
+    let log = |prompt: &str| {
+        let mut child = crate::cli::command(dir.path());
+        child.arg("stdio").env("MAINSPRING_DRAIN_MS", if prompt.contains("Tea") { "500" } else { "60000" });
+        let [stdin, stdout, stderr] = [(); 3].map(|()| Stdio::piped());
+        let mut child = child.stdin(stdin).stdout(stdout).stderr(stderr).spawn().unwrap();
+        let mut line = query(prompt, "k", prompt);
+        line["adapterId"] = if prompt.contains("Tea") { "script" } else { "acp" }.into();
+        writeln!(child.stdin.take().unwrap(), "{line}").unwrap();
+        let said = child.wait_with_output().unwrap();
+        (String::from_utf8(said.stdout).unwrap(), String::from_utf8(said.stderr).unwrap())
+    };
+    let (out, err) = log("ask write a file");
+    assert!(out.contains("\"terminalStatus\":\"succeeded\""), "{out}");
+    assert!(!err.contains("waits for a person"), "{err}");
+    let (_, err) = log("ask Tea?");
+    assert!(err.contains("waits for a person") && err.contains("Tea?"), "{err}");
 }
 
 #[test]

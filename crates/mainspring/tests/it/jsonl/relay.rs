@@ -90,7 +90,11 @@ fn a_tool_of_the_host_is_called_and_answers() {
 #[test]
 fn every_call_has_an_answer_whatever_happens() {
     let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_STDIO_TOOL_TIMEOUT_MS", "200")]);
+    let mut host = Host::start_with(
+        dir.path(),
+        &[],
+        &[("MAINSPRING_STDIO_TOOL_TIMEOUT_MS", "200"), ("MAINSPRING_STDIO_LINE_BYTES", "4096")],
+    );
     let (mut agent, mut other) = (Agent::of(&host), Agent::of(&host));
     // Nobody answers: its time is up, and a late answer is told to be late.
     agent.call("late", "slow_tool", &json!({}));
@@ -120,6 +124,16 @@ fn every_call_has_an_answer_whatever_happens() {
     assert_eq!(code(&agent.hear().1), "invalid_tool_input");
     agent.0.get_mut().write_all(b"nonsense\n").unwrap();
     assert_eq!(code(&agent.hear().1), "invalid_tool_input");
+    agent.0.get_mut().write_all(b"[]\n").unwrap();
+    let object: Value = serde_json::from_str(&agent.hear().1).unwrap();
+    assert_eq!(object["error"]["message"], "a line is a JSON object");
+    // One that is too long is passed over, and what follows it is not.
+    agent.call("long", "tool", &json!("x".repeat(5_000)));
+    let long: Value = serde_json::from_str(&agent.hear().1).unwrap();
+    assert_eq!(
+        (&long["error"]["code"], &long["error"]["message"]),
+        (&"invalid_tool_input".into(), &"a line has at most 4096 bytes".into())
+    );
     // The host leaves.
     agent.call("gone", "tool", &json!({}));
     assert_eq!(host.hear()["callId"], "gone");
@@ -148,6 +162,7 @@ fn the_kernel_answers_the_control_tools() {
     assert_eq!(of(&done["sessionId"])["latestRun"]["finalText"], "hello\n");
     assert_eq!(of(&done["sessionId"])["activeRun"], Value::Null);
     assert_eq!(of(&active["sessionId"])["activeRun"]["runId"], active["runId"]);
+    assert_eq!(of(&active["sessionId"])["activeRun"]["finalText"], Value::Null, "it has no last word yet");
     let before = of(&done["sessionId"])["session"]["lastActivityAtMs"].as_i64().unwrap();
     let none = agent.control("list_agent_sessions", &json!({"beforeUpdatedAtMs": before}));
     assert_eq!(none["sessions"], json!([]));
@@ -194,6 +209,76 @@ fn the_kernel_answers_the_control_tools() {
     assert_eq!(host.until(is_end).pop().unwrap()["terminalStatus"], "cancelled");
 }
 
+/// What `delegate_agent` is given by the run of a line.
+fn delegate(line: &Value, mode: &str, more: &Value) -> Value {
+    let mut input = json!({"mode": mode, "parentRunId": line["runId"], "objective": "say counted"});
+    input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    input
+}
+
+#[test]
+fn an_agent_delegates_and_learns_what_came_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    host.query("r", "a", "say here; hang");
+    let mine = host.until(|line| line["type"] == "text_delta").pop().unwrap();
+    let mut agent = Agent::of(&host);
+    let more = json!({"context": "of the day", "childTitle": "Counting", "metadata": {"x": 1}, "requestId": "c1",
+        "childExternalRefKind": "task", "childExternalRefId": "t1"});
+    let called = agent.control("delegate_agent", &delegate(&mine, "call", &more));
+    assert_eq!(called["ok"], true, "{called}");
+    let (delegation, child) = (&called["delegation"], &called["childRun"]);
+    assert_eq!((&delegation["status"], &delegation["mode"]), (&"succeeded".into(), &"call".into()));
+    assert_eq!((&delegation["parentRunId"], &child["parentRunId"]), (&mine["runId"], &mine["runId"]));
+    assert_eq!((&delegation["childRunId"], &child["mode"]), (&child["runId"], &"ask".into()));
+    assert_eq!(delegation["request"]["context"], "of the day");
+    assert_eq!(called["terminalStatus"], "succeeded");
+    assert_eq!(called["childAttempt"]["runId"], child["runId"]);
+    let session = &called["childSession"];
+    assert_eq!(
+        (&session["surfaceKind"], &session["title"], &session["externalRefId"], &session["metadata"]["x"]),
+        (&"delegated_agent".into(), &"Counting".into(), &"t1".into(), &1.into())
+    );
+    let result = &called["result"];
+    assert_eq!(result["summary"], "counted\nYou said: Context:\nYou said: of the day\n");
+    for list in ["artifacts", "verifiedEffects", "openQuestions"] {
+        assert_eq!(result[list], json!([]), "{list}");
+    }
+    assert!(result["usage"]["inputTokens"].is_number(), "{result}");
+
+    // The same again is the same child.
+    let again = agent.control("delegate_agent", &delegate(&mine, "call", &more));
+    assert_eq!(again["childRun"]["runId"], child["runId"]);
+
+    let more = json!({"childSessionId": session["omiSessionId"]});
+    let gone_on = agent.control("delegate_agent", &delegate(&mine, "continue", &more));
+    assert_eq!(gone_on["childSession"]["omiSessionId"], session["omiSessionId"]);
+    assert_eq!(gone_on["delegation"]["mode"], "continue");
+
+    let spawned = agent.control("delegate_agent", &delegate(&mine, "spawn", &json!({"objective": "hang"})));
+    assert_eq!((&spawned["terminalStatus"], &spawned["result"]), (&Value::Null, &Value::Null), "{spawned}");
+
+    let seen = agent.control("get_agent_run", &json!({"runId": mine["runId"], "includeEvents": false}));
+    assert_eq!(seen["childDelegations"].as_array().unwrap().len(), 3, "{seen}");
+    assert_eq!(seen["parentDelegations"], json!([]));
+    let seen = agent.control("get_agent_run", &json!({"runId": child["runId"]}));
+    assert_eq!(seen["parentDelegations"][0]["delegationId"], delegation["delegationId"]);
+
+    // Who stops the parent stops what it has spawned.
+    host.say(&json!({"type": "interrupt", "requestId": "r", "clientId": "test", "protocolVersion": 2}));
+    assert_eq!(host.until(is_end).pop().unwrap()["terminalStatus"], "cancelled");
+    let child = json!({"runId": spawned["childRun"]["runId"]});
+    host.query("r2", "a", "say here; hang");
+    host.until(|line| line["type"] == "text_delta" && line["requestId"] == "r2");
+    let stopped = loop {
+        let seen = agent.control("get_agent_run", &child);
+        if seen["run"]["completedAtMs"].is_number() {
+            break seen;
+        }
+    };
+    assert_eq!(stopped["run"]["status"], "cancelled", "{stopped}");
+}
+
 #[test]
 fn control_tools_refuse_what_makes_no_sense_and_what_is_anothers() {
     let dir = tempfile::tempdir().unwrap();
@@ -214,11 +299,22 @@ fn control_tools_refuse_what_makes_no_sense_and_what_is_anothers() {
         ("inspect_agent_artifacts", json!({"runId": unknown, "sessionId": "x"}), "invalid_tool_input"),
         ("send_agent_message", json!({"sessionId": mine["sessionId"]}), "invalid_tool_input"),
         ("send_agent_message", json!({"sessionId": mine["sessionId"], "prompt": "say x"}), "invalid_request"),
+        ("delegate_agent", json!({"mode": "call", "parentRunId": mine["runId"]}), "invalid_tool_input"),
+        ("delegate_agent", delegate(&mine, "call", &json!({"parentRunId": unknown})), "not_found"),
+        ("delegate_agent", delegate(&mine, "call", &json!({"maxBudgetUsd": 11})), "invalid_tool_input"),
+        ("delegate_agent", delegate(&mine, "call", &json!({"maxDepth": 6})), "invalid_request"),
+        ("delegate_agent", delegate(&mine, "continue", &json!({})), "invalid_request"),
         (
             "delegate_agent",
-            json!({"mode": "call", "parentRunId": mine["runId"], "objective": "x"}),
-            "control_tool_failed",
+            delegate(&mine, "call", &json!({"adapterId": "nobody"})),
+            "adapter_not_registered",
         ),
+        (
+            "delegate_agent",
+            delegate(&mine, "call", &json!({"childExternalRefKind": "x"})),
+            "invalid_tool_input",
+        ),
+        ("delegate_agent", delegate(&mine, "spawn", &json!({"ownerId": "somebody else"})), "not_found"),
     ] {
         let answer = agent.control(tool, &input);
         assert_eq!(
@@ -243,6 +339,66 @@ fn control_tools_refuse_what_makes_no_sense_and_what_is_anothers() {
     };
     assert_eq!(list(&mut agent, "r"), ["desktop-local-user"]);
     assert_eq!(list(&mut agent, "bens"), ["ben"]);
+}
+
+#[test]
+fn a_call_of_a_query_that_has_ended_is_nobodys() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    let mut line = super::query("anns", "a", "say done");
+    line["ownerId"] = "ann".into();
+    host.say(&line);
+    let ended = host.end_of("anns");
+    let mut agent = Agent::of(&host);
+    let list = |agent: &mut Agent, of: Value| {
+        let mut call = json!({"type": "tool_use", "callId": "x", "name": "list_agent_sessions", "input": {}});
+        call.as_object_mut().unwrap().extend(of.as_object().unwrap().clone());
+        agent.say(&call);
+        serde_json::from_str::<Value>(&agent.hear().1).unwrap()
+    };
+    let owner = |answer: &Value| answer["sessions"][0]["session"]["ownerId"].clone();
+    // As long as the host asks for one owner, every call is for that one.
+    assert_eq!(owner(&list(&mut agent, json!({"runId": ended["runId"]}))), "ann");
+    let mut line = super::query("bens", "b", "say here; hang");
+    line["ownerId"] = "ben".into();
+    host.say(&line);
+    host.until(|line| line["type"] == "text_delta");
+    // The query that happens to be under way is not the one that ended.
+    agent.say(
+        &json!({"type": "tool_use", "callId": "c", "name": "lookup", "input": {}, "runId": ended["runId"]}),
+    );
+    let said = host.hear();
+    assert_eq!((&said["runId"], said.get("requestId")), (&ended["runId"], None), "{said}");
+    for of in [json!({"runId": ended["runId"]}), json!({"requestId": "anns", "clientId": "test"})] {
+        let refused = list(&mut agent, of);
+        assert_eq!(refused["error"]["code"], "stale_owner", "{refused}");
+    }
+    // Who names nothing works on what is under way.
+    assert_eq!(owner(&list(&mut agent, json!({}))), "ben");
+}
+
+#[test]
+fn an_agent_that_calls_without_end_waits_for_answers() {
+    const CALLS: usize = 600;
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    let mut agent = Agent::of(&host);
+    let mut writer = Agent(BufReader::new(agent.0.get_ref().try_clone().unwrap()));
+    let calls = move || (0..CALLS).for_each(|no| writer.call(&no.to_string(), "tool", &json!({})));
+    let writes = std::thread::spawn(calls);
+    let mut calls: Vec<Value> = (0..256).map(|_| host.hear()).collect();
+    // No more of them before one has its answer.
+    host.say(&json!({"type": "nonsense"}));
+    assert_eq!(host.hear()["type"], "error");
+    let mut answered = 0;
+    while answered < CALLS {
+        let call = calls.pop().unwrap_or_else(|| host.hear());
+        assert_eq!(call["type"], "tool_use");
+        host.say(&json!({"type": "tool_result", "callId": call["callId"], "result": "x"}));
+        assert_eq!(agent.hear().0, call["callId"].as_str().unwrap());
+        answered += 1;
+    }
+    writes.join().unwrap();
 }
 
 #[test]

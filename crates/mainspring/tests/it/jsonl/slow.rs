@@ -1,5 +1,7 @@
 //! A host that does not read: nothing is lost, and nothing is kept for it.
 
+use std::io::Write;
+
 use super::{Host, is_end, text_of};
 use crate::guests::serve;
 
@@ -42,4 +44,36 @@ fn a_host_that_reads_late_is_told_everything_and_costs_no_memory() {
     // The runs had said sixty megabytes by then.
     let held = before - idle;
     assert!(held < 15_000, "{held} kB were held for a host that had not read");
+}
+
+#[test]
+fn many_short_lines_of_a_host_that_does_not_read_cost_no_memory() {
+    const LINES: usize = 50_000;
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    let idle = peak(host.child.id());
+    let mut stdin = host.stdin.take().unwrap();
+    let pipe = std::os::fd::AsFd::as_fd(&stdin).try_clone_to_owned().unwrap();
+    let writer = std::thread::spawn(move || {
+        for no in 0..LINES {
+            let line = format!("{{\"type\":\"interrupt\",\"protocolVersion\":2,\"requestId\":\"{no}\"}}\n");
+            stdin.write_all(line.as_bytes()).unwrap();
+        }
+        stdin
+    });
+    // Until nothing more is taken from it: everything that is kept is kept by then.
+    let (mut full, mut before) = (0, 0);
+    while !writer.is_finished() && full < 100_000 {
+        let waiting = rustix::io::ioctl_fionread(&pipe).unwrap();
+        full = if waiting == before { full + 1 } else { 0 };
+        before = waiting;
+        std::thread::yield_now();
+    }
+    drop(pipe);
+    for _ in 0..LINES {
+        assert_eq!(host.hear()["type"], "cancel_ack");
+    }
+    host.stdin = Some(writer.join().unwrap());
+    let held = peak(host.child.id()) - idle;
+    assert!(held < 100_000, "{held} kB were held for lines that nobody had read the answers of");
 }

@@ -94,9 +94,9 @@ impl Import<'_> {
             let event = NewEvent { at: draft.session.created_at, ..self.event(None, created(draft)) };
             self.commit(draft.session.id, vec![event], vec![], None)?;
         }
-        for binding_id in &draft.lost {
-            let (binding_id, reason) = (*binding_id, "its process is gone".to_owned());
-            let body = Body::BindingStale { binding_id, status: BindingStatus::Stale, reason };
+        for (binding_id, status, reason) in &draft.lost {
+            let (binding_id, status, reason) = (*binding_id, *status, (*reason).to_owned());
+            let body = Body::BindingStale { binding_id, status, reason };
             let event = self.event(None, body);
             self.commit(draft.session.id, vec![event], vec![], None)?;
         }

@@ -10,16 +10,15 @@ use mainspring_core::attempt::Cancellation;
 use mainspring_core::limits::{check_media_type, check_text};
 use mainspring_core::{
     Artifact, ArtifactRole, Attempt, AttemptId, Binding, BindingId, BindingStatus, Block, CancelReason, Cost,
-    Effect, ExternalRef, Failure, Fidelity, Grant, GrantSource, LegacyAlias, Line, Message, MessageId,
-    MessageStatus, Mode, Place, Point, RequestName, Role, Run, RunId, RunOptions, RunState, RunStatus,
-    Session, SessionId, SessionStatus, TitleSource, Usage, Visibility,
+    Effect, ExternalRef, Failure, Grant, GrantSource, LegacyAlias, Line, Message, MessageId, MessageStatus,
+    Mode, Place, Point, RequestName, Role, Run, RunId, RunOptions, RunState, RunStatus, Session, SessionId,
+    SessionStatus, TitleSource, Usage, Visibility,
 };
-use mainspring_kernel::kernel::instructions_hash;
 use mainspring_kernel::store::{Fresh, Row};
 use serde_json::{Value, json};
 
 use super::rows::{Fields, SessionRows};
-use super::{Import, OmiError, id};
+use super::{Import, OmiError, bindings, id};
 
 /// The original's only agent, and the one that stands for it here.
 const GENERALIST: (&str, &str) = ("omi.generalist@1", "mainspring.generalist@1");
@@ -29,10 +28,10 @@ pub(super) struct Draft {
     pub(super) session: Session,
     pub(super) runs: Vec<DraftRun>,
     pub(super) bindings: HashMap<BindingId, Binding>,
-    /// Bindings that ended with the process that made them.
-    pub(super) lost: Vec<BindingId>,
+    /// Bindings that ended with the import, as what, and why.
+    pub(super) lost: Vec<(BindingId, BindingStatus, &'static str)>,
     pub(super) artifacts: HashMap<String, Artifact>,
-    messages: Vec<Arc<Message>>,
+    pub(super) messages: Vec<Arc<Message>>,
 }
 
 /// A run, with what it said.
@@ -62,7 +61,7 @@ impl Import<'_> {
         for row in &rows.runs {
             self.run(&mut draft, row, rows, line);
         }
-        stand(&mut draft);
+        bindings::stand(&mut draft);
         let mut written = vec![];
         if !draft.messages.is_empty() {
             let end = u32::try_from(draft.messages.len()).unwrap_or(u32::MAX);
@@ -185,7 +184,7 @@ impl Import<'_> {
     }
 
     /// What an adapter of the original is called here.
-    fn adapter(&self, name: &str) -> String {
+    pub(super) fn adapter(&self, name: &str) -> String {
         self.options.adapters.get(name).cloned().unwrap_or_else(|| name.to_owned())
     }
 
@@ -390,48 +389,6 @@ impl Import<'_> {
         })
     }
 
-    fn bindings(&mut self, draft: &mut Draft, rows: &[Fields]) {
-        for row in rows {
-            let named = row.owned("binding_id");
-            let generation = row.number("binding_generation").and_then(|no| u32::try_from(no).ok());
-            let (Some(binding), Some(generation)) =
-                (id::<BindingId>(&named), generation.filter(|no| *no > 0))
-            else {
-                self.report.left("bindings", "its id or its generation are not ours", &named);
-                continue;
-            };
-            let fidelity =
-                row.text("resume_fidelity").and_then(Fidelity::from_name).unwrap_or(Fidelity::None);
-            let mut status =
-                row.text("status").and_then(BindingStatus::from_name).unwrap_or(BindingStatus::Invalid);
-            let native = row.text("adapter_native_session_id").filter(|native| !native.is_empty());
-            if status == BindingStatus::Active && (fidelity == Fidelity::None || native.is_none()) {
-                self.report.changed("bindings", "lived in the original's process: stale", &named);
-                status = BindingStatus::Stale;
-                draft.lost.push(binding);
-            }
-            let created_at = row.time("created_at_ms").unwrap_or(self.options.now);
-            self.report.took("bindings");
-            let bound = Binding {
-                id: binding,
-                session: draft.session.id,
-                adapter: self.adapter(row.text("adapter_id").unwrap_or_default()),
-                generation,
-                native: native.map(str::to_owned),
-                fidelity,
-                status,
-                boot: self.node,
-                stands_at: None,
-                cwd: row.text("cwd").map(str::to_owned),
-                system_prompt_hash: None,
-                reconstructed: false,
-                created_at,
-                updated_at: row.time("updated_at_ms").unwrap_or(created_at),
-            };
-            draft.bindings.insert(binding, bound);
-        }
-    }
-
     fn artifacts(&mut self, draft: &mut Draft, rows: &[Fields]) {
         for row in rows {
             let named = row.owned("artifact_id");
@@ -513,19 +470,6 @@ impl Import<'_> {
             })));
         }
         taken
-    }
-}
-
-/// Where each binding stands: at the last message of the last run that used it. One that no run has used stands where the
-/// session does, as one that is adopted.
-fn stand(draft: &mut Draft) {
-    let tip = draft.messages.last().map(|last| last.id);
-    for binding in draft.bindings.values_mut() {
-        let used = |run: &&DraftRun| run.attempts.iter().any(|attempt| attempt.binding == Some(binding.id));
-        let last = draft.runs.iter().rev().find(used);
-        binding.stands_at = last.map_or(tip, |last| Some(last.answer.id));
-        let said = last.and_then(|last| last.run.options.system_prompt.as_deref());
-        binding.system_prompt_hash = instructions_hash(said);
     }
 }
 

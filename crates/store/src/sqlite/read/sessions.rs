@@ -23,9 +23,9 @@ macro_rules! is_live {
 
 pub(in super::super) fn unfinished(connection: &Connection) -> Result<Unfinished, StoreError> {
     let live = concat!(
-        "SELECT DISTINCT session_id FROM runs INDEXED BY runs_live_uq WHERE ",
+        "SELECT session_id FROM runs INDEXED BY runs_live_uq WHERE ",
         is_live!(),
-        " ORDER BY session_id"
+        " UNION SELECT session_id FROM inbox ORDER BY session_id"
     );
     let deleted = "SELECT session_id FROM sessions WHERE status = 'deleted' ORDER BY session_id";
     let compacted = "SELECT session_id FROM retention WHERE pruned = 0 ORDER BY session_id";
@@ -61,6 +61,7 @@ pub(in super::super) fn session_load(
         lines: lines_of(connection, &session, &runs)?,
         effects: effects(connection, id)?,
         inbox: inbox(connection, id)?,
+        delegations: super::delegations::unsettled(connection, &runs)?,
         pos: last.pos.max(chunk_end),
         session,
         runs,
@@ -134,7 +135,7 @@ fn effects(connection: &Connection, id: SessionId) -> Result<Vec<Effect>, StoreE
     })
 }
 
-fn inbox(connection: &Connection, id: SessionId) -> Result<Vec<InboxItem>, StoreError> {
+pub(in super::super) fn inbox(connection: &Connection, id: SessionId) -> Result<Vec<InboxItem>, StoreError> {
     let sql = "SELECT event_id, created_at_ms, item FROM inbox WHERE session_id = ?1 ORDER BY id";
     all(connection, sql, [id.bytes()], |columns| {
         Ok(InboxItem { id: columns.id()?, at: columns.time()?, item: columns.json()? })

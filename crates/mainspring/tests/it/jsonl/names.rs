@@ -1,0 +1,120 @@
+//! Whom a line concerns: an answer names what it is about and nothing else, and a wish reaches what it names and nothing
+//! else.
+
+use serde_json::{Value, json};
+
+use super::{Host, query};
+use crate::cli::{json_lines, run};
+
+/// A query of version 2 of some client, which says `here` and hangs.
+fn hangs(host: &mut Host, client: &str, request: &str) {
+    let mut line = query(request, client, "say here; hang");
+    line["clientId"] = client.into();
+    host.say(&line);
+    host.until(|line| line["type"] == "text_delta" && line["clientId"] == client);
+}
+
+/// What an interrupt with `fields` is answered with.
+fn interrupts(host: &mut Host, fields: &Value) -> Value {
+    let mut line = json!({"type": "interrupt", "protocolVersion": 2});
+    line.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    host.say(&line);
+    host.until(|line| line["type"] == "cancel_ack").pop().unwrap()
+}
+
+#[test]
+fn a_wish_to_stop_never_reaches_another_clients_query() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    ["one", "two"].iter().for_each(|client| hangs(&mut host, client, "r"));
+    let none = interrupts(&mut host, &json!({"clientId": "three"}));
+    assert_eq!((&none["accepted"], &none["code"]), (&false.into(), &"not_found".into()));
+    assert_eq!(none["message"], "client \"three\" has no query under way");
+    // Both have a query of this name: which of them is meant is not guessed.
+    let both = interrupts(&mut host, &json!({"requestId": "r"}));
+    assert_eq!((&both["accepted"], &both["code"]), (&false.into(), &"invalid_request".into()));
+    assert!(both["message"].as_str().unwrap().contains("name the clientId"), "{both}");
+    // By its name alone a client's own query is meant; without one, as in version 1, the latest.
+    for (fields, client) in [(json!({"clientId": "one"}), "one"), (json!({}), "two")] {
+        let done = interrupts(&mut host, &fields);
+        assert_eq!((&done["accepted"], &done["clientId"]), (&true.into(), &client.into()));
+        assert_eq!(host.end_of("r")["clientId"], client);
+    }
+}
+
+#[test]
+fn what_goes_wrong_beside_a_query_is_not_taken_for_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    hangs(&mut host, "c", "r");
+    // A wish that is not understood is acknowledged as every wish is.
+    let named = json!({"requestId": "r", "clientId": "c", "sessionId": 5});
+    let bad = interrupts(&mut host, &named);
+    assert_eq!((&bad["accepted"], &bad["code"]), (&false.into(), &"invalid_request".into()));
+    assert_eq!((&bad["requestId"], &bad["clientId"]), (&"r".into(), &"c".into()));
+    // An answer that is none is about its call alone.
+    host.say(&json!({"type": "tool_result", "protocolVersion": 2, "requestId": "r", "clientId": "c", "callId": "x"}));
+    let message = "tool_result: missing field `result`";
+    let expected = json!({"type": "error", "code": "invalid_request", "message": message, "callId": "x"});
+    assert_eq!(host.hear(), expected);
+    // The name is used for something else: nothing of that is about the run.
+    host.say(
+        &json!({"type": "query", "protocolVersion": 2, "requestId": "r", "clientId": "c", "prompt": "say x"}),
+    );
+    let conflict = host.hear();
+    assert_eq!((&conflict["reason"], &conflict["requestId"]), (&"request_conflict".into(), &"r".into()));
+    for field in ["sessionId", "runId", "attemptId"] {
+        assert_eq!(conflict.get(field), None, "{conflict}");
+    }
+    assert_eq!(interrupts(&mut host, &json!({"requestId": "r", "clientId": "c"}))["accepted"], true);
+    assert_eq!(host.end_of("r")["text"], "here\n");
+}
+
+#[test]
+fn an_empty_text_is_as_good_as_none_and_a_version_is_a_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    let mut line = query("r", "k", "say hello");
+    for field in
+        ["sessionId", "adapterId", "surfaceKind", "cwd", "model", "legacyAdapterSessionId", "imageBase64"]
+    {
+        line[field] = "".into();
+    }
+    line["protocolVersion"] = 2.0.into();
+    host.say(&line);
+    let end = host.end_of("r");
+    assert_eq!((&end["text"], &end["protocolVersion"]), (&"hello\n".into(), &2.into()), "{end}");
+    let owner = ["--owner", "desktop-local-user", "--json"];
+    let show = ["session", "show", end["sessionId"].as_str().unwrap()];
+    let shown = &json_lines(&run(dir.path(), &[&show[..], &owner].concat()))[0];
+    assert_eq!(shown["session"]["surfaceKind"], "legacy_jsonl");
+    assert!(!shown.to_string().contains("attachment"), "{shown}");
+    // An id that leads nowhere is no error where a key does, by whichever of its names.
+    line["requestId"] = "again".into();
+    line["sessionId"] = "ses_00000000000040008000000000000000".into();
+    line["sessionKey"] = line.as_object_mut().unwrap().remove("legacySessionKey").unwrap();
+    host.say(&line);
+    assert_eq!(host.end_of("again")["sessionId"], end["sessionId"]);
+}
+
+#[test]
+fn owners_are_never_taken_for_one_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    for (owner, why) in [
+        (" ann", "an owner must not begin or end with a space"),
+        ("ann ", "an owner must not begin or end with a space"),
+        ("an\nn", "an owner must not hold control characters"),
+        (&"a".repeat(513), "an owner has at most 512 bytes"),
+    ] {
+        let mut line = query("r", "k", "say x");
+        line["ownerId"] = owner.into();
+        host.say(&line);
+        let refused = host.end_of("r");
+        assert_eq!((&refused["code"], &refused["message"]), (&"invalid_request".into(), &why.into()));
+    }
+    let mut line = query("r", "k", "say x");
+    line["ownerId"] = "Żaneta".into();
+    host.say(&line);
+    assert_eq!(host.end_of("r")["text"], "x\n");
+}
