@@ -70,6 +70,7 @@ impl Adapter for Agent {
             restart_behavior: RestartBehavior::AttemptsOrphaned,
             uses_bindings: false,
             supports_authentication: false,
+            keeps_limits: false,
         }
     }
 

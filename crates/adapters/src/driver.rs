@@ -20,7 +20,7 @@ use mainspring_kernel::adapter::{
     RestartBehavior,
 };
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::policy::Rules;
+use mainspring_kernel::policy::{Permissions, Rules};
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 
@@ -118,14 +118,14 @@ impl<D: Dialect> Driver<D> {
             None => attempt.origin().await?,
         };
 
-        let permissions = self.options.permissions.of_mode(about.run.mode);
+        let permissions = self.options.permissions.of_mode(about.run.mode).narrowed(attempt).await?;
         let spot = Spot { cwd: cwd.clone(), arguments: self.dialect.arguments(permissions) };
         let near = bound.as_deref().or_else(|| origin.as_ref()?.native.as_deref());
         let lease = self.lease(attempt, &spot, near, log).await?;
         let worker = lease.worker();
         let before = lease.home.as_ref().map(|home| home.native.clone());
         self.live.lock().insert(attempt.id(), Live { worker: worker.clone(), native: None, before });
-        match self.play(attempt, &lease, &cwd, (bound, origin), prompt).await {
+        match self.play(attempt, &lease, &cwd, (bound, origin), (prompt, permissions)).await {
             Ok((native, Turned::Ended(end))) => {
                 let only = !worker.resumes();
                 lease.release(Some(Home { native, only }));
@@ -154,7 +154,7 @@ impl<D: Dialect> Driver<D> {
         lease: &Lease<D::Worker>,
         cwd: &Path,
         from: (Option<String>, Option<Binding>),
-        prompt: D::Prompt,
+        (prompt, permissions): (D::Prompt, Permissions),
     ) -> Result<(String, Turned), Stop> {
         let worker = lease.worker();
         let session = self.session(attempt, lease, cwd, from);
@@ -167,7 +167,7 @@ impl<D: Dialect> Driver<D> {
         };
         self.in_time(attempt, &*worker, choices).await?;
 
-        let standing = self.options.permissions.of_mode(run.mode).standing(attempt);
+        let standing = permissions.standing(attempt);
         let granted = standing.iter().cloned().map(|grant| Record::Granted(Box::new(grant)));
         let opened = match &start {
             Start::Resumed => Record::Resumed,
@@ -358,6 +358,7 @@ impl<D: Dialect> Adapter for Driver<D> {
             },
             uses_bindings: true,
             supports_authentication: D::AUTHENTICATES,
+            keeps_limits: false,
         }
     }
 

@@ -43,6 +43,7 @@ impl Adapter for ScriptAdapter {
             restart_behavior: RestartBehavior::AttemptsOrphaned,
             uses_bindings: false,
             supports_authentication: false,
+            keeps_limits: false,
         }
     }
 

@@ -181,6 +181,7 @@ impl Adapter for NativeAdapter {
             restart_behavior: RestartBehavior::ResumesFromMessages,
             uses_bindings: false,
             supports_authentication: false,
+            keeps_limits: true,
         }
     }
 

@@ -4,7 +4,7 @@
 //! Each call carries an id that stays the same if the call is made again, for tools to recognise it by.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use mainspring_core::tool::is_tool_name;
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::provider::ToolSpec;
 
 mod data;
+mod delegate;
 mod desk;
 mod function;
 pub mod mcp;
@@ -92,9 +93,12 @@ pub struct Entry {
     pub spec: ToolSpec,
     /// How it behaves.
     pub traits: ToolTraits,
-    schema: Arc<jsonschema::Validator>,
+    schema: Schema,
     by: By,
 }
+
+/// What holds arguments to a schema, made when it is first needed: it takes milliseconds and megabytes.
+type Schema = Arc<OnceLock<Result<jsonschema::Validator, String>>>;
 
 /// Who does what a tool does.
 #[derive(Clone)]
@@ -120,8 +124,9 @@ impl Entry {
 
     /// What is wrong with `input`; nothing if it obeys the schema.
     pub fn check(&self, input: &Value) -> Result<(), ToolError> {
-        let problems: Vec<String> = self
-            .schema
+        let schema =
+            self.schema().map_err(|reason| ToolError(format!("tool {:?}: {reason}", self.spec.name)))?;
+        let problems: Vec<String> = schema
             .iter_errors(input)
             .take(5)
             .map(|error| match error.instance_path().to_string().as_str() {
@@ -137,6 +142,13 @@ impl Entry {
             self.spec.name,
             problems.join("; ")
         )))
+    }
+
+    fn schema(&self) -> Result<&jsonschema::Validator, &String> {
+        let make = || jsonschema::validator_for(&self.spec.schema);
+        let made =
+            self.schema.get_or_init(|| make().map_err(|error| format!("its schema is not one: {error}")));
+        made.as_ref()
     }
 
     /// Calls it.
@@ -176,21 +188,18 @@ impl Toolbox {
         });
         let description = "Asks the person you work for, and waits for the answer. Use it when you cannot go on without it.";
         let spec = ToolSpec { name: ASK_PERSON.into(), description: description.into(), schema };
-        let schema = jsonschema::validator_for(&spec.schema);
-        let entries = schema.ok().map(|schema| {
-            let traits = ToolTraits { idempotent: true, ..ToolTraits::default() };
-            (ASK_PERSON.to_owned(), Entry { spec, traits, schema: Arc::new(schema), by: By::Person })
-        });
-        Self { entries: entries.into_iter().collect() }
+        let traits = ToolTraits { idempotent: true, ..ToolTraits::default() };
+        let entry = Entry { spec, traits, schema: Schema::default(), by: By::Person };
+        Self { entries: [(ASK_PERSON.to_owned(), entry)].into() }
     }
 
-    /// A box with all tools that are built in: those that ask a person, keep state, and keep artifacts.
+    /// A box with all tools that are built in: those that ask a person, keep state, keep artifacts, and delegate.
     pub fn built_in() -> Self {
         let mut all = Self::new();
-        for tool in data::tools() {
-            if let Err(bad) = all.add(tool) {
-                tracing::error!(%bad, "a built-in tool cannot be offered");
-            }
+        for tool in data::tools().into_iter().chain([delegate::tool()]) {
+            // Their schemas are ours, and a test makes every one of them.
+            let (spec, traits, schema) = (tool.spec(), tool.traits(), Schema::default());
+            all.entries.insert(spec.name.clone(), Entry { spec, traits, schema, by: By::Tool(tool) });
         }
         all
     }
@@ -219,9 +228,16 @@ impl Toolbox {
         if self.entries.contains_key(&spec.name) {
             return Err(bad("there is one of that name already".into()));
         }
-        let schema = jsonschema::validator_for(&spec.schema);
-        let schema = schema.map_err(|error| bad(format!("its schema is not one: {error}")))?;
-        self.entries.insert(spec.name.clone(), Entry { spec, traits, schema: Arc::new(schema), by });
+        let entry = Entry { spec, traits, schema: Schema::default(), by };
+        // Whoever brings a tool is told at once what is wrong with it.
+        let wrong = entry
+            .schema()
+            .err()
+            .map(|reason| BadTool { name: entry.spec.name.clone(), reason: reason.clone() });
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        self.entries.insert(entry.spec.name.clone(), entry);
         Ok(())
     }
 
@@ -291,6 +307,21 @@ mod tests {
         let wrong = add.check(&json!({"a": "x"})).unwrap_err().to_string();
         assert!(wrong.contains("/a") && wrong.contains("\"b\" is a required"), "{wrong}");
         assert!(add.check(&json!("{broken")).is_err());
+    }
+
+    #[test]
+    fn a_schema_that_is_none_is_refused_at_once_and_those_built_in_are_sound() {
+        let tool =
+            ClientTool { name: "odd".into(), description: String::new(), input_schema: json!({"type": 7}) };
+        let refused = Toolbox::new().add_client(&tool).unwrap_err().to_string();
+        assert!(refused.starts_with("tool \"odd\": its schema is not one"), "{refused}");
+        let toolbox = Toolbox::built_in();
+        assert!(toolbox.iter().count() > 3);
+        for entry in toolbox.iter() {
+            assert!(is_tool_name(&entry.spec.name), "{}", entry.spec.name);
+            assert!(entry.schema.get().is_none(), "{} is made when it is needed", entry.spec.name);
+            assert_eq!(entry.schema().err(), None, "{}", entry.spec.name);
+        }
     }
 
     #[test]

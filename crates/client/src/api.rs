@@ -1,9 +1,9 @@
 //! What is sent and what comes back, beside the core's own types.
 
 use mainspring_core::{
-    AccessRole, AgentDefinition, ApiKey, ArtifactRole, AttemptId, Binding, Block, ExternalRef, LegacyAlias,
-    Message, MessageId, Mode, Place, Policy, Position, Role, Run, RunId, RunOptions, RunStatus, Session,
-    SessionId, SessionStatus, Time,
+    AccessRole, AgentDefinition, ApiKey, ArtifactRole, AttemptId, Binding, Block, Delegation, DelegationMode,
+    DelegationResult, ExternalRef, LegacyAlias, Message, MessageId, Mode, Place, Policy, Position, Role, Run,
+    RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -135,6 +135,91 @@ pub struct Accepted {
     pub position: Position,
     /// The same request was sent before; this is the run it made.
     pub replayed: bool,
+}
+
+/// Work that a run hands to a session of its own.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Delegate {
+    /// How.
+    pub mode: DelegationMode,
+    /// What is to be achieved.
+    pub objective: String,
+    /// What the child needs to know for that; it sees nothing else of its parent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    /// To continue, the child's session, by its id; else what a new one is like.
+    pub session: Target,
+    /// The adapter; the session's if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+    /// Whether the child may act; never more than its parent.
+    pub run_mode: Mode,
+    /// All else.
+    pub options: RunOptions,
+    /// How deep delegation may go, the child counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_depth: Option<u32>,
+    /// Who asks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<String>,
+    /// The caller's name for the request: the same again gives the same delegation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// A key under which the same request gives the same delegation for 24 hours.
+    #[serde(skip)]
+    pub idempotency_key: Option<String>,
+}
+
+impl Delegate {
+    /// Work for a new session, which may only answer.
+    pub fn new(mode: DelegationMode, objective: impl Into<String>) -> Self {
+        Self {
+            mode,
+            objective: objective.into(),
+            context: None,
+            session: Target::default(),
+            adapter: None,
+            run_mode: Mode::Ask,
+            options: RunOptions::default(),
+            max_depth: None,
+            client_id: None,
+            request_id: None,
+            idempotency_key: None,
+        }
+    }
+}
+
+/// Work that was delegated.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Delegated {
+    /// The tie between the two runs.
+    pub delegation: Delegation,
+    /// The child.
+    pub run: Run,
+    /// The same request was sent before; this is what it made.
+    pub replayed: bool,
+    /// What came of it, once the child has ended.
+    pub outcome: Option<DelegationResult>,
+}
+
+/// The delegations around a run.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Kin {
+    /// The one that made it.
+    pub parent: Option<Delegation>,
+    /// Those that it has made, the oldest first.
+    pub children: Vec<Delegation>,
+}
+
+/// A delegation, and what came of it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Settled {
+    /// The delegation.
+    #[serde(flatten)]
+    pub delegation: Delegation,
+    /// What came of it, once its child has ended.
+    pub outcome: Option<DelegationResult>,
 }
 
 /// An agent's own session that exists already.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt};
 use mainspring_core::limits::check_text;
 use mainspring_core::{
-    AgentDefinition, Answer, ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, KeyId, Message,
-    MessageId, ModelList, Position, Run, RunId, RunStatus, Session, WaitId,
+    AgentDefinition, Answer, ApiKey, Artifact, Attempt, AuthMethod, Binding, DelegationId, Event, Grant,
+    KeyId, Message, MessageId, ModelList, Position, Run, RunId, RunStatus, Session, WaitId,
 };
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
@@ -17,9 +17,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
-    Accepted, Adoption, Agent, Cancellation, Error, Events, Feed, Fork, Hit, Listed, MadeKey, NewArtifact,
-    NewKey, OwnerEvents, Page, Problem, Prompt, RunList, SessionAdopted, SessionChanges, SessionList,
-    Snapshot, Socket, Start, Started, TOKEN, Target, TreeNode,
+    Accepted, Adoption, Agent, Cancellation, Delegate, Delegated, Error, Events, Feed, Fork, Hit, Kin,
+    Listed, MadeKey, NewArtifact, NewKey, OwnerEvents, Page, Problem, Prompt, RunList, SessionAdopted,
+    SessionChanges, SessionList, Settled, Snapshot, Socket, Start, Started, TOKEN, Target, TreeNode,
 };
 
 /// How long it may take until somebody answers at all.
@@ -261,6 +261,26 @@ impl Client {
     pub async fn run_grants(&self, run: RunId) -> Result<Vec<Grant>, Error> {
         let page: Page<Grant> = self.get(&["v1", "runs", &run.to_string(), "grants"], &()).await?;
         Ok(page.items)
+    }
+
+    /// Hands work of a run that is at work to a session of its own.
+    pub async fn run_delegate(&self, run: RunId, delegate: &Delegate) -> Result<Delegated, Error> {
+        let path = ["v1", "runs", &run.to_string(), "delegations"];
+        let mut request = self.request(Method::POST, &path).json(delegate);
+        if let Some(key) = &delegate.idempotency_key {
+            request = request.header("idempotency-key", key);
+        }
+        self.read(self.send(request).await?).await
+    }
+
+    /// The delegations around a run: the one that made it, and those it has made.
+    pub async fn run_delegations(&self, run: RunId) -> Result<Kin, Error> {
+        self.get(&["v1", "runs", &run.to_string(), "delegations"], &()).await
+    }
+
+    /// A delegation, and what came of it.
+    pub async fn delegation_get(&self, delegation: DelegationId) -> Result<Settled, Error> {
+        self.get(&["v1", "delegations", &delegation.to_string()], &()).await
     }
 
     /// The attempts of a run, the first first.

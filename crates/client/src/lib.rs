@@ -29,9 +29,9 @@ pub mod status;
 mod stream;
 
 pub use api::{
-    Accepted, Adoption, Agent, Cancellation, Fork, Hit, Listed, MadeKey, NewArtifact, NewKey, OpenBlock,
-    OpenText, Page, Problem, Prompt, RunList, SessionAdopted, SessionChanges, SessionList, Snapshot, Start,
-    Started, Target, TreeNode,
+    Accepted, Adoption, Agent, Cancellation, Delegate, Delegated, Fork, Hit, Kin, Listed, MadeKey,
+    NewArtifact, NewKey, OpenBlock, OpenText, Page, Problem, Prompt, RunList, SessionAdopted, SessionChanges,
+    SessionList, Settled, Snapshot, Start, Started, Target, TreeNode,
 };
 pub use client::Client;
 pub use error::Error;

@@ -19,20 +19,11 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::jsonl::{Code, Link, said, told};
 
+mod delegate;
 mod forms;
 
 /// The client of messages that agents send and that name none.
 const CLIENT: &str = "omi-control-tools";
-
-/// Their names.
-const NAMES: [&str; 6] = [
-    "list_agent_sessions",
-    "get_agent_run",
-    "cancel_agent_run",
-    "inspect_agent_artifacts",
-    "send_agent_message",
-    "delegate_agent",
-];
 
 /// A tool, as those are told of it who may call it.
 pub(crate) struct Told {
@@ -42,8 +33,8 @@ pub(crate) struct Told {
     pub(crate) schema: Value,
 }
 
-/// The tools that do something, what they are for, and what they take.
-type Table = [(&'static str, &'static str, fn() -> RefOr<Schema>); 5];
+/// The tools, what they are for, and what they take.
+type Table = [(&'static str, &'static str, fn() -> RefOr<Schema>); 6];
 const TOLD: Table = [
     (
         "list_agent_sessions",
@@ -66,9 +57,14 @@ const TOLD: Table = [
         "Sends a prompt to another agent session and waits for its answer. Not to the session that calls.",
         Send::schema,
     ),
+    (
+        "delegate_agent",
+        "Hands work to an agent session of its own, which sees only the objective and the context you give it.",
+        delegate::Delegate::schema,
+    ),
 ];
 
-/// Every tool that does something.
+/// Every tool.
 pub(crate) fn tools() -> Vec<Told> {
     let told = |(name, description, schema): (_, _, fn() -> RefOr<Schema>)| {
         let mut schema = serde_json::to_value(schema()).unwrap_or_default();
@@ -94,7 +90,7 @@ pub(crate) struct Reach<'a> {
 
 /// True for a tool that is answered here and not by the host.
 pub(crate) fn is_control_tool(name: &str) -> bool {
-    NAMES.contains(&name)
+    TOLD.iter().any(|(known, ..)| *known == name)
 }
 
 /// What a tool answers, or a stable code and a sentence.
@@ -108,9 +104,7 @@ pub(crate) async fn call(tools: &Reach<'_>, name: &str, input: Value) -> (String
         "cancel_agent_run" => tools.cancel(input).await,
         "inspect_agent_artifacts" => tools.artifacts(input).await,
         "send_agent_message" => Box::pin(tools.send(input)).await,
-        "delegate_agent" => {
-            Err(failed("control_tool_failed", "work cannot be delegated yet; use send_agent_message"))
-        }
+        "delegate_agent" => Box::pin(tools.delegate(input)).await,
         other => Err(failed("unknown_control_tool", format!("there is no control tool {other:?}"))),
     };
     match answer {
@@ -297,6 +291,7 @@ impl Reach<'_> {
             async move { client.session_get(session).await }
         });
         let id = run.id;
+        let (parents, children) = self.kin(id).await?;
         object(json!({
             "session": forms::session(&session.await?),
             "run": self.run_form(&run).await?,
@@ -304,8 +299,8 @@ impl Reach<'_> {
             "adapterBindings": self.bindings(run.session).await?,
             "artifacts": self.run_artifacts(id, 200).await?.iter().map(forms::artifact).collect::<Vec<_>>(),
             "events": self.events(id, events).await?,
-            "parentDelegations": [],
-            "childDelegations": [],
+            "parentDelegations": parents,
+            "childDelegations": children,
         }))
     }
 
@@ -521,7 +516,7 @@ mod tests {
 
     #[test]
     fn only_control_tools_are_answered_here() {
-        assert!(NAMES.iter().all(|name| is_control_tool(name)));
+        assert!(TOLD.iter().all(|(name, ..)| is_control_tool(name)));
         assert!(!is_control_tool("execute_sql"));
     }
 

@@ -5,21 +5,21 @@
 
 #![expect(unused_qualifications, reason = "utoipa's attributes write them")]
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::{Router, middleware};
 use mainspring_kernel::Kernel;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 mod access;
 mod agents;
 mod artifacts;
 mod bindings;
 mod body;
+mod delegations;
 mod document;
+mod endpoint;
 mod events;
 mod feed;
 mod guard;
@@ -48,6 +48,8 @@ pub use listen::serve;
 pub(crate) use problem::PROBLEMS;
 pub use problem::Problem;
 
+use endpoint::{Endpoint, Operations, endpoints};
+
 /// What every handler reaches.
 #[derive(Clone)]
 pub struct Http {
@@ -61,65 +63,84 @@ pub struct Http {
     /// One for each request that may be worked on at once.
     requests: Arc<Semaphore>,
     streams: Arc<streams::Streams>,
-    document: Arc<document::Document>,
+    operations: Arc<Operations>,
+    /// Made when it is first asked for.
+    document: Arc<OnceLock<document::Document>>,
     metrics: Arc<metrics::Metrics>,
 }
 
 /// Every endpoint, by what a request passes on its way there, and the problems it may meet on it.
-fn endpoints() -> [(OpenApiRouter<Http>, &'static [document::Row]); 2] {
+fn endpoints() -> [(Vec<Endpoint>, &'static [document::Row]); 2] {
     // Those that tell how the server is, which they also do while it is overloaded.
-    let open = OpenApiRouter::new()
-        .routes(routes!(health::health))
-        .routes(routes!(health::ready))
-        .routes(routes!(document::openapi))
-        .routes(routes!(metrics::metrics));
-    let resources = OpenApiRouter::new()
-        .routes(routes!(health::adapter_list))
-        .routes(routes!(logins::login_list, logins::login_create))
-        .routes(routes!(health::model_list))
-        .routes(routes!(feed::feed))
-        .routes(routes!(owner_events::owner_events))
-        .routes(routes!(sessions::session_list, sessions::session_resolve))
-        .routes(routes!(sessions::session_get, sessions::session_patch, sessions::session_delete))
-        .routes(routes!(sessions::session_messages))
-        .routes(routes!(tree::session_message))
-        .routes(routes!(tree::session_tree))
-        .routes(routes!(tree::session_navigate))
-        .routes(routes!(tree::session_fork))
-        .routes(routes!(portable::session_export))
-        .routes(routes!(sessions::session_snapshot))
-        .routes(routes!(sessions::session_close))
-        .routes(routes!(sessions::session_compact))
-        .routes(routes!(events::session_events))
-        .routes(routes!(runs::run_create_in))
-        .routes(routes!(runs::run_list, runs::run_create))
-        .routes(routes!(runs::run_get))
-        .routes(routes!(runs::run_attempts))
-        .routes(routes!(runs::run_grants))
-        .routes(routes!(runs::run_steps))
-        .routes(routes!(events::run_events))
-        .routes(routes!(runs::run_cancel))
-        .routes(routes!(runs::run_retry))
-        .routes(routes!(runs::run_answer))
-        .routes(routes!(state::session_state_list))
-        .routes(routes!(state::session_state_get, state::session_state_set, state::session_state_delete))
-        .routes(routes!(state::run_state_list))
-        .routes(routes!(state::run_state_get, state::run_state_set, state::run_state_delete))
-        .routes(routes!(state::owner_state_list))
-        .routes(routes!(state::owner_state_get, state::owner_state_set, state::owner_state_delete))
-        .routes(routes!(artifacts::session_artifacts, artifacts::artifact_put))
-        .routes(routes!(artifacts::run_artifacts))
-        .routes(routes!(artifacts::artifact_get, artifacts::artifact_delete))
-        .routes(routes!(artifacts::artifact_content))
-        .routes(routes!(bindings::binding_list, bindings::binding_adopt))
-        .routes(routes!(bindings::binding_invalidate))
-        .routes(routes!(bindings::session_adopt))
-        .routes(routes!(search::session_search))
-        .routes(routes!(portable::session_import))
-        .routes(routes!(agents::agent_list, agents::agent_create))
-        .routes(routes!(agents::agent_get, agents::agent_delete))
-        .routes(routes!(keys::key_list, keys::key_create))
-        .routes(routes!(keys::key_revoke));
+    let open = endpoints![health::health, health::ready, document::openapi, metrics::metrics,];
+    let resources = endpoints![
+        health::adapter_list,
+        logins::login_list,
+        logins::login_create,
+        health::model_list,
+        feed::feed,
+        owner_events::owner_events,
+        sessions::session_list,
+        sessions::session_resolve,
+        sessions::session_get,
+        sessions::session_patch,
+        sessions::session_delete,
+        sessions::session_messages,
+        tree::session_message,
+        tree::session_tree,
+        tree::session_navigate,
+        tree::session_fork,
+        portable::session_export,
+        sessions::session_snapshot,
+        sessions::session_close,
+        sessions::session_compact,
+        events::session_events,
+        runs::run_create_in,
+        runs::run_list,
+        runs::run_create,
+        runs::run_get,
+        runs::run_attempts,
+        runs::run_grants,
+        runs::run_steps,
+        delegations::run_delegate,
+        delegations::run_delegations,
+        delegations::delegation_get,
+        events::run_events,
+        runs::run_cancel,
+        runs::run_retry,
+        runs::run_answer,
+        state::session_state_list,
+        state::session_state_get,
+        state::session_state_set,
+        state::session_state_delete,
+        state::run_state_list,
+        state::run_state_get,
+        state::run_state_set,
+        state::run_state_delete,
+        state::owner_state_list,
+        state::owner_state_get,
+        state::owner_state_set,
+        state::owner_state_delete,
+        artifacts::session_artifacts,
+        artifacts::artifact_put,
+        artifacts::run_artifacts,
+        artifacts::artifact_get,
+        artifacts::artifact_delete,
+        artifacts::artifact_content,
+        bindings::binding_list,
+        bindings::binding_adopt,
+        bindings::binding_invalidate,
+        bindings::session_adopt,
+        search::session_search,
+        portable::session_import,
+        agents::agent_list,
+        agents::agent_create,
+        agents::agent_get,
+        agents::agent_delete,
+        keys::key_list,
+        keys::key_create,
+        keys::key_revoke,
+    ];
     [(open, document::OPEN), (resources, document::RESOURCE)]
 }
 
@@ -129,10 +150,10 @@ impl Http {
         // A body holds a prompt and a system prompt, metadata and model options, each escaped at worst sixfold.
         let texts = kernel.limits().prompt_bytes.saturating_add(kernel.limits().metadata_bytes);
         let body_bytes = texts.saturating_mul(12).saturating_add(64 << 10);
-        let parts = endpoints().map(|(router, common)| (router.into_openapi(), common));
         let streams = Arc::<streams::Streams>::default();
         Self {
-            document: Arc::new(document::Document::new(kernel.limits(), parts)),
+            operations: Arc::default(),
+            document: Arc::default(),
             metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone())),
             kernel,
             access: Arc::new(access),
@@ -151,8 +172,13 @@ impl Http {
     }
 
     /// Every endpoint.
-    pub fn router(self) -> Router {
-        let [open, resources] = endpoints().map(|(router, _)| Router::from(router));
+    pub fn router(mut self) -> Router {
+        let mut operations = Operations::default();
+        let [open, resources] = endpoints().map(|(endpoints, _)| {
+            operations.extend(&endpoints);
+            endpoint::router(endpoints)
+        });
+        self.operations = Arc::new(operations);
         let bounded = resources.layer(middleware::from_fn_with_state(self.clone(), watch::bound));
         open.merge(bounded)
             .fallback(problem::no_such_endpoint)
@@ -160,5 +186,9 @@ impl Http {
             .layer(middleware::from_fn_with_state(self.clone(), guard::check_origin))
             .layer(middleware::from_fn_with_state(self.clone(), watch::observe))
             .with_state(self)
+    }
+
+    fn document(&self) -> &document::Document {
+        self.document.get_or_init(|| document::Document::new(self.kernel.limits()))
     }
 }

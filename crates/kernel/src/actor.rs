@@ -38,6 +38,7 @@ mod execute;
 mod inbox;
 mod known;
 mod lifetime;
+mod limits;
 mod recover;
 mod session;
 mod snapshot;
@@ -309,6 +310,9 @@ impl Actor {
         if self.expiry().is_some_and(|at| at <= now) {
             self.expire().await;
         }
+        if self.time_is_up().is_some_and(|at| at <= now) {
+            self.hold_to_limits();
+        }
         self.pump();
     }
 
@@ -325,7 +329,7 @@ impl Actor {
             .stalled
             .map(|(until, _)| until)
             .filter(|until| !self.ordered && *until > self.shared.clock.now());
-        [self.unload_at(), retry, kill, stalled, self.expiry()]
+        [self.unload_at(), retry, kill, stalled, self.expiry(), self.time_is_up()]
             .into_iter()
             .flatten()
             .min()

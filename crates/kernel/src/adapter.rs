@@ -86,6 +86,8 @@ pub struct Capabilities {
     pub uses_bindings: bool,
     /// It may want to be authenticated, and can be.
     pub supports_authentication: bool,
+    /// It keeps to a run's limits itself, before each model call. The kernel stops the runs of others by what they report.
+    pub keeps_limits: bool,
 }
 
 /// What a restart of the process means for an adapter.

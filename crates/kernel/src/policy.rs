@@ -1,7 +1,8 @@
 //! Policy: who decides when an agent asks for a permission. Nothing outside this module does.
 //!
 //! `legacy` is high trust: whatever an agent asks for is allowed. It is never a default; an adapter opts into it, every
-//! run gets a grant that says so, and every decision is an event that names the grant.
+//! run gets a grant that says so, and every decision is an event that names the grant. What was delegated has it only if
+//! its parent has it.
 
 use mainspring_core::{
     Answer, Approval, Effect, Grant, GrantId, GrantSource, Mode, RunId, Time, WaitRequest,
@@ -31,6 +32,23 @@ impl Permissions {
         match mode {
             Mode::Act => self,
             Mode::Ask => Self::Deny,
+        }
+    }
+
+    /// What holds for what was delegated: at most what its parent was granted. Where that was not everything, a person
+    /// decides.
+    pub async fn narrowed(self, attempt: &AttemptHandle) -> Result<Self, HandleError> {
+        let everything = |grant: &Grant| {
+            grant.effect == Effect::Allow
+                && [&grant.capability, &grant.operation, &grant.resource_pattern]
+                    .iter()
+                    .all(|what| *what == "*")
+        };
+        match self {
+            Self::Legacy if !attempt.parent_grants().await?.is_none_or(|all| all.iter().any(everything)) => {
+                Ok(Self::Ask)
+            }
+            same => Ok(same),
         }
     }
 

@@ -80,7 +80,7 @@ impl Agents {
 }
 
 fn native(config: &Config, models: Models, tools: Toolbox, definitions: Arc<Definitions>) -> NativeAdapter {
-    let native = NativeAdapter::new(models, tools, definitions);
+    let native = NativeAdapter::new(models, tools.and(&Toolbox::built_in()), definitions);
     let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
     native.with_options(options).with_mcp(McpServers::new(&config.models.mcp))
 }

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use mainspring_client::Socket;
-use mainspring_edges::http::{self, Access, Http};
+use mainspring_edges::http::{self, Access, Http, HttpLimits};
 use mainspring_kernel::Kernel;
 use mainspring_kernel::tasks::Tasks;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
@@ -51,6 +52,7 @@ impl Server {
         listen: Option<SocketAddr>,
     ) -> Result<Self, ServeError> {
         let token = token::token(&config.state_dir).map_err(ServeError::Token)?;
+        allow_open_files(config.http);
         let kernel = node.kernel().clone();
         let tcp = match listen {
             Some(address) => Some(bind(address).await?),
@@ -98,6 +100,21 @@ impl Server {
             () = self.tasks.wait() => {}
             () = self.kernel.pause(LAST_WORDS) => {}
         }
+    }
+}
+
+/// Every stream is an open file, and most systems allow a process 1,024 of them unless it asks for more.
+fn allow_open_files(limits: HttpLimits) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // As many again for connections that rest, the store and agents. Not all there are: what is allowed to us is allowed
+    // to agents too, and some programs begin by closing every file they might have.
+    let wanted = u64::try_from(2 * (limits.streams + limits.requests)).unwrap_or(u64::MAX);
+    let wanted = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    if current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
+        tracing::warn!(%error, wanted, "no more open files are allowed: fewer streams can be open");
     }
 }
 

@@ -31,6 +31,8 @@ pub(super) struct Looper<'a> {
     pub(super) steps: u32,
     /// What the run has used.
     pub(super) usage: Usage,
+    /// What those have used, or may yet use, to whom the run has delegated.
+    spent: Usage,
     /// What the provider demands back with messages of this run.
     pub(super) private: HashMap<MessageId, Value>,
     pub(super) resume: Resume,
@@ -86,6 +88,7 @@ impl<'a> Looper<'a> {
             plan,
             steps: 0,
             usage,
+            spent: Usage::default(),
             private: HashMap::new(),
             resume: Resume::default(),
             files: Files::default(),
@@ -103,6 +106,7 @@ impl<'a> Looper<'a> {
                         // What was said to the run while it worked is on its path from here on.
                         looper.attempt.steer(vec![]).await?;
                     }
+                    looper.count_children().await?;
                     looper.check_limits()?;
                     let context = looper.fitting().await?;
                     // To make it fit may have cost something.
@@ -196,7 +200,16 @@ impl<'a> Looper<'a> {
     pub(super) fn budget(&self) -> Option<Budget> {
         let run = &self.attempt.assignment().run;
         let since = run.started_at.unwrap_or(run.created_at);
-        Budget::of(&self.plan.limits, self.resume.granted + 1, self.steps, &self.usage, since)
+        let used = self.usage + self.spent;
+        Budget::of(&self.plan.limits, self.resume.granted + 1, self.steps, &used, since)
+    }
+
+    /// What was delegated is paid from the same purse.
+    async fn count_children(&mut self) -> Result<(), Stop> {
+        if self.plan.limits.max_tokens.is_some() || self.plan.limits.max_cost.is_some() {
+            self.spent = self.attempt.spent_by_children().await?;
+        }
+        Ok(())
     }
 
     /// Before each model call: has the run used up what it may?
@@ -205,7 +218,8 @@ impl<'a> Looper<'a> {
         let limits = &self.plan.limits;
         let since = assignment.run.started_at.unwrap_or(assignment.run.created_at);
         let millis = self.attempt.now().since(since);
-        let Some(limit) = limits.used_up(self.resume.granted + 1, self.steps, &self.usage, millis) else {
+        let used = self.usage + self.spent;
+        let Some(limit) = limits.used_up(self.resume.granted + 1, self.steps, &used, millis) else {
             return Ok(());
         };
         if limits.ask != Some(true) {

@@ -2,8 +2,12 @@
 
 use std::fmt;
 
-use mainspring_core::{Artifact, ArtifactId, Expect, StateEntry, StateOutcome, StateScope};
+use mainspring_core::{
+    Artifact, ArtifactId, Delegation, DelegationId, DelegationResult, Expect, StateEntry, StateOutcome,
+    StateScope,
+};
 use mainspring_kernel::adapter::{AttemptHandle, HandleError, NewArtifact};
+use mainspring_kernel::kernel::{Delegate, Delegated};
 use serde_json::Value;
 
 use super::ToolError;
@@ -50,6 +54,19 @@ impl Desk {
         expect: Expect,
     ) -> Result<StateOutcome, ToolError> {
         self.attempt.state_set(scope, key, value, expect).await.map_err(|error| refused(&error))
+    }
+
+    /// Delegates work of the run: exactly one child for it, however often it is asked under the same name.
+    pub async fn delegate(&self, delegate: Delegate) -> Result<Delegated, ToolError> {
+        self.attempt.delegate(delegate).await.map_err(|error| refused(&error))
+    }
+
+    /// Waits until delegated work has ended, and says what came of it; nothing if the child was deleted.
+    pub async fn settled(
+        &self,
+        delegation: DelegationId,
+    ) -> Result<(Delegation, Option<DelegationResult>), ToolError> {
+        self.attempt.settled(delegation).await.map_err(|error| refused(&error))
     }
 
     /// Keeps `content` as an artifact of the run.

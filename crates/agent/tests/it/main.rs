@@ -7,6 +7,7 @@ mod client_tools;
 mod context;
 mod contract;
 mod data;
+mod delegation;
 mod mcp;
 mod provider;
 mod steering;

@@ -1,7 +1,7 @@
 //! Sessions, runs and the rest in the form that agents' tools know: one row of the specification's tables each, where the
 //! id of a session is `omiSessionId`.
 
-use mainspring_core::{Artifact, Attempt, Binding, Event, Run, Session};
+use mainspring_core::{Artifact, Attempt, Binding, Delegation, Event, Run, Session};
 use serde_json::{Value, json};
 
 use crate::jsonl::told_code as told;
@@ -26,6 +26,23 @@ pub(super) fn session(session: &Session) -> Value {
         "createdAtMs": session.created_at,
         "updatedAtMs": session.updated_at,
         "lastActivityAtMs": session.last_activity_at,
+    })
+}
+
+pub(super) fn delegation(delegation: &Delegation, request: Value) -> Value {
+    json!({
+        "delegationId": delegation.id,
+        "parentOmiSessionId": delegation.parent_session,
+        "parentRunId": delegation.parent_run,
+        "childOmiSessionId": delegation.child_session,
+        "childRunId": delegation.child_run,
+        "mode": delegation.mode,
+        "status": delegation.status,
+        "objective": delegation.objective,
+        "request": request,
+        "resultArtifactId": delegation.result,
+        "createdAtMs": delegation.created_at,
+        "completedAtMs": delegation.completed_at,
     })
 }
 

@@ -9,7 +9,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use futures_util::StreamExt;
-use mainspring_core::{BadId, KeyId, MessageId, RunId};
+use mainspring_core::{BadId, DelegationId, KeyId, MessageId, RunId};
 use mainspring_kernel::kernel::session_ref;
 use mainspring_kernel::store::SessionRef;
 use serde::de::DeserializeOwned;
@@ -146,40 +146,38 @@ impl IntoParams for NamedMessage {
     }
 }
 
-/// The run that the path names.
-pub(super) struct NamedRun(pub(super) RunId);
+/// What the path names by its id alone.
+macro_rules! named {
+    ($($(#[$doc:meta])* $name:ident($id:ident): $part:literal, $told:literal, $prefix:literal;)*) => {
+        $(
+            $(#[$doc])*
+            pub(super) struct $name(pub(super) $id);
 
-impl<S: Send + Sync> FromRequestParts<S> for NamedRun {
-    type Rejection = Problem;
+            impl<S: Send + Sync> FromRequestParts<S> for $name {
+                type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
-        let name = path(parts).await?;
-        name.parse().map(Self).map_err(|bad: BadId| Problem::invalid(bad.to_string()))
-    }
+                async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+                    let name = path(parts).await?;
+                    name.parse().map(Self).map_err(|bad: BadId| Problem::invalid(bad.to_string()))
+                }
+            }
+
+            impl IntoParams for $name {
+                fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+                    vec![in_path($part, $told, concat!("^", $prefix, "_[0-9a-f]{32}$"))]
+                }
+            }
+        )*
+    };
 }
 
-impl IntoParams for NamedRun {
-    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![in_path("run", "The run.", "^run_[0-9a-f]{32}$")]
-    }
-}
-
-/// The API key that the path names.
-pub(super) struct NamedKey(pub(super) KeyId);
-
-impl<S: Send + Sync> FromRequestParts<S> for NamedKey {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
-        let name = path(parts).await?;
-        name.parse().map(Self).map_err(|bad: BadId| Problem::invalid(bad.to_string()))
-    }
-}
-
-impl IntoParams for NamedKey {
-    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![in_path("key", "The API key.", "^key_[0-9a-f]{32}$")]
-    }
+named! {
+    /// The run that the path names.
+    NamedRun(RunId): "run", "The run.", "run";
+    /// The API key that the path names.
+    NamedKey(KeyId): "key", "The API key.", "key";
+    /// The delegation that the path names.
+    NamedDelegation(DelegationId): "delegation", "The delegation.", "del";
 }
 
 /// A part of the path that matches `pattern`.

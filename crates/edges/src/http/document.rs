@@ -5,18 +5,17 @@
 //! the codes it may carry.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
+use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_core::Limits;
 use serde_json::{Map, Value, json};
 use utoipa::PartialSchema;
-use utoipa::openapi::OpenApi;
 
 use super::problem::{PROBLEMS, Told};
-use super::{Http, endpoints};
+use super::{Http, endpoint, endpoints};
 
 /// A problem that may be answered: status and code.
 pub(super) type Row = (StatusCode, &'static str);
@@ -53,40 +52,24 @@ const BODY: &[Row] = &[
     (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
 ];
 
-/// The document, ready to be sent, and what it says of each operation.
+/// The document, ready to be sent, and the problems that it tells of each operation, by its id.
 #[derive(Debug)]
 pub(super) struct Document {
-    text: String,
-    operations: BTreeMap<String, Vec<(Method, Operation)>>,
-}
-
-/// What the document says of an operation.
-#[derive(Debug)]
-pub(super) struct Operation {
-    pub(super) id: Arc<str>,
-    problems: BTreeSet<Row>,
-}
-
-impl Operation {
-    /// True when the document says that it may be answered so.
-    pub(super) fn tells(&self, status: StatusCode, code: &'static str) -> bool {
-        self.problems.contains(&(status, code))
-    }
+    text: Bytes,
+    problems: BTreeMap<String, BTreeSet<Row>>,
 }
 
 impl Document {
-    pub(super) fn new(limits: &Limits, parts: impl IntoIterator<Item = (OpenApi, &'static [Row])>) -> Self {
-        let (mut paths, mut schemas) = (Map::new(), Map::new());
-        let mut operations: BTreeMap<String, Vec<(Method, Operation)>> = BTreeMap::new();
-        for (api, common) in parts {
-            let mut api = serde_json::to_value(api).unwrap_or_default();
+    /// The document of a server with these limits.
+    pub(super) fn new(limits: &Limits) -> Self {
+        let (mut paths, mut schemas, mut problems) = (Map::new(), Map::new(), BTreeMap::new());
+        for (endpoints, common) in endpoints() {
+            let mut api = serde_json::to_value(endpoint::told(endpoints)).unwrap_or_default();
             schemas.extend(taken(&mut api, "/components/schemas"));
             for (path, mut methods) in taken(&mut api, "/paths") {
-                for (method, operation) in methods.as_object_mut().into_iter().flatten() {
-                    let problems = complete(operation, &path, common, limits);
-                    let id = operation["operationId"].as_str().unwrap_or_default().into();
-                    let method = method.to_uppercase().parse().unwrap_or_default();
-                    operations.entry(path.clone()).or_default().push((method, Operation { id, problems }));
+                for operation in methods.as_object_mut().into_iter().flat_map(Map::values_mut) {
+                    let told = complete(operation, &path, common, limits);
+                    problems.insert(operation["operationId"].as_str().unwrap_or_default().to_owned(), told);
                 }
                 paths.insert(path, methods);
             }
@@ -114,13 +97,12 @@ impl Document {
                 }},
             },
         });
-        Self { text: document.to_string(), operations }
+        Self { text: document.to_string().into(), problems }
     }
 
-    /// What the document says of the operation at `path`.
-    pub(super) fn operation(&self, method: &Method, path: &str) -> Option<&Operation> {
-        let method = if method == Method::HEAD { &Method::GET } else { method };
-        self.operations.get(path)?.iter().find(|(known, _)| known == method).map(|(_, operation)| operation)
+    /// True when the document says that the operation may be answered so.
+    pub(super) fn tells(&self, operation: &str, status: StatusCode, code: &'static str) -> bool {
+        self.problems.get(operation).is_some_and(|problems| problems.contains(&(status, code)))
     }
 }
 
@@ -204,8 +186,7 @@ fn answer(status: StatusCode, codes: &[&str]) -> Value {
 
 /// The OpenAPI document of a server with these limits.
 pub fn document(limits: &Limits) -> Value {
-    let parts = endpoints().into_iter().map(|(router, common)| (router.into_openapi(), common));
-    serde_json::from_str(&Document::new(limits, parts).text).unwrap_or_default()
+    serde_json::from_slice(&Document::new(limits).text).unwrap_or_default()
 }
 
 /// This document
@@ -214,7 +195,7 @@ pub fn document(limits: &Limits) -> Value {
     responses((status = 200, description = "An OpenAPI 3.1 document", body = serde_json::Value)),
 )]
 pub(super) async fn openapi(State(http): State<Http>) -> Response {
-    let mut response = http.document.text.clone().into_response();
+    let mut response = http.document().text.clone().into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

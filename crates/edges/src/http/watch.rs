@@ -25,18 +25,17 @@ pub(super) async fn observe(State(http): State<Http>, request: Request, next: Ne
     let begun = http.kernel.elapsed();
     let response = next.run(request).await;
     let took = http.kernel.elapsed().saturating_sub(begun);
-    let operation = path.and_then(|path| http.document.operation(&method, path.as_str()));
+    let operation = path.and_then(|path| http.operations.id(&method, path.as_str()));
     // Whoever asks for what does not exist must not make a label of it.
     let Some(operation) = operation else {
         http.metrics.answered(&http.metrics.nothing, response.status(), took);
         return response;
     };
-    http.metrics.answered(&operation.id, response.status(), took);
+    http.metrics.answered(operation, response.status(), took);
     if let Some(Answered(code)) = response.extensions().get() {
         debug_assert!(
-            operation.tells(response.status(), code),
-            "{} answered {} {code}, which its document does not say: add it to its x-problems",
-            operation.id,
+            http.document().tells(operation, response.status(), code),
+            "{operation} answered {} {code}, which its document does not say: add it to its x-problems",
             response.status(),
         );
     }

@@ -46,6 +46,7 @@ pub(super) const CODES: &[(&str, &[&str])] = &[
             "already_exists",
             "ambiguous_mode",
             "cursor_expired",
+            "delegation_too_deep",
             "file_unusable",
             "initial_messages_not_supported",
             "invalid_config",
@@ -94,7 +95,7 @@ pub(super) const CODES: &[(&str, &[&str])] = &[
             "unreachable",
         ],
     ),
-    ("adapter_unavailable", &["mcp_unavailable", "model_not_configured", "model_overloaded"]),
+    ("adapter_unavailable", &["adapter_full", "mcp_unavailable", "model_not_configured", "model_overloaded"]),
     ("stale_owner", &["no_authority", "stale_attempt"]),
     ("policy_denied", &["forbidden", "forbidden_host", "forbidden_origin", "model_refused", "refusal"]),
     (

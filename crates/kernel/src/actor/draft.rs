@@ -130,7 +130,7 @@ impl Draft {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.events.is_empty()
+        self.events.is_empty() && self.rows.is_empty()
     }
 
     /// True when it says something that search shall find.

@@ -192,8 +192,15 @@ impl Actor {
         if active.run.state.status() == RunStatus::Cancelling && !active.cancel.is_cancelled() {
             return Err(HandleError::Revoked);
         }
+        let spends = records.iter().any(|record| {
+            matches!(record, Record::Usage(_) | Record::Message { usage: Some(_), .. } | Record::Step(_))
+        });
         let draft = self.recording(by, records)?;
-        self.take_over(draft).await.map_err(|error| HandleError::Kernel(error.into()))
+        self.take_over(draft).await.map_err(|error| HandleError::Kernel(error.into()))?;
+        if spends {
+            self.hold_to_limits();
+        }
+        Ok(())
     }
 
     /// Keeps what is recorded in the commit that ends the execution.

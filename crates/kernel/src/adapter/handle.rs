@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mainspring_core::{
     AgentDefinition, AgentName, Answer, Approval, Artifact, ArtifactId, AttemptId, Binding, BindingStatus,
-    Block, Delegation, DelegationId, DelegationResult, Expect, Fidelity, GrantId, Message, Point, RunId,
-    StateEntry, StateOutcome, StateScope, Step, Time, Usage,
+    Block, Delegation, DelegationId, DelegationResult, Expect, Fidelity, Grant, GrantId, Message, Point,
+    RunId, StateEntry, StateOutcome, StateScope, Step, Time, Usage,
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -368,6 +368,16 @@ impl AttemptHandle {
         let settled = self.call(|reply| Command::Settled(delegation, reply)).await?;
         let result = self.parts.shared.result_of(&settled).await?;
         Ok((settled, result))
+    }
+
+    /// What the run that delegated this one was granted; none if nobody delegated it.
+    pub(crate) async fn parent_grants(&self) -> Result<Option<Vec<Grant>>, HandleError> {
+        let Some(parent) = self.assignment.run.parent else { return Ok(None) };
+        let store = &self.parts.store;
+        // Of a parent that is gone nobody knows what it might do.
+        let parent = store.run_get(parent).await.map_err(Error::from)?;
+        let Some(parent) = parent else { return Ok(Some(vec![])) };
+        Ok(Some(store.grants(parent.session, parent.id).await.map_err(Error::from)?))
     }
 
     /// What those have used, or may yet use, to whom the run has delegated.

@@ -8,12 +8,14 @@ use std::collections::{HashSet, VecDeque};
 
 use mainspring_core::{
     Approval, Block, Body, Cost, Cursor, Delegation, DelegationId, DelegationMode, DelegationResult,
-    DelegationStatus, DoneEffect, ExternalRef, Mode, Policy, RequestName, Run, RunId, RunLimits, RunOptions,
-    Session, SessionId, Usage, WaitId,
+    DelegationStatus, DoneEffect, Mode, Policy, RequestName, Run, RunId, RunLimits, RunOptions, Session,
+    SessionId, Usage, WaitId,
 };
 use serde::Serialize;
+use serde_json::Value;
 
-use super::runs::{check_size, json_size};
+use super::requests::in_order;
+use super::runs::check_size;
 use super::{Caller, Kernel, NewSession, RunRequest, SessionTarget, Shared, idempotency};
 use crate::error::Error;
 use crate::store::{ArtifactPage, DelegationsOf, SessionRef};
@@ -40,18 +42,15 @@ pub struct Delegate {
     pub objective: String,
     /// What the child needs to know for that; it sees nothing else of its parent.
     pub context: Option<String>,
-    /// The session that goes on, for [`DelegationMode::Continue`].
-    pub session: Option<SessionId>,
-    /// What a new session stands for.
-    pub external_ref: Option<ExternalRef>,
-    /// What a new session is like. Its adapter, folder and agent are the parent's if not given.
-    pub new: NewSession,
-    /// Whether the child may act; never more than its parent.
-    pub run_mode: Option<Mode>,
-    /// How much the child may use; never more than its parent has left.
-    pub limits: RunLimits,
-    /// Its model.
-    pub model: Option<String>,
+    /// For [`DelegationMode::Continue`] the child's session, by its id; else what a new one is like. The adapter, the
+    /// folder and the agent of a new one are the parent's if not given.
+    pub session: SessionTarget,
+    /// The adapter; the session's if not given.
+    pub adapter: Option<String>,
+    /// Whether the child may act; never more than its parent, and only answer if not given.
+    pub run_mode: Mode,
+    /// All else it needs. How much it may use is never more than its parent has left.
+    pub options: RunOptions,
     /// How deep delegation may go, the child counted.
     pub max_depth: Option<u32>,
     /// The caller's names for it: the same names again give the same delegation.
@@ -66,15 +65,21 @@ impl Delegate {
             mode,
             objective: objective.into(),
             context: None,
-            session: None,
-            external_ref: None,
-            new: NewSession::default(),
-            run_mode: None,
-            limits: RunLimits::default(),
-            model: None,
+            session: SessionTarget::default(),
+            adapter: None,
+            run_mode: Mode::Ask,
+            options: RunOptions::default(),
             max_depth: None,
             name: RequestName::default(),
         }
+    }
+
+    /// The same, with its maps in order, so that its hash is that of what it says.
+    fn in_order(&self) -> Self {
+        let mut ordered = Self { session: self.session.in_order(), ..self.clone() };
+        ordered.options.model_options = in_order(&self.options.model_options);
+        ordered.options.output_schema.iter_mut().for_each(Value::sort_all_objects);
+        ordered
     }
 
     /// What the child is told.
@@ -120,7 +125,7 @@ impl Kernel {
         let run = self.run_get(caller, parent).await?;
         caller.check_changes_run(&run)?;
         self.check_delegate(&delegate)?;
-        let fingerprint = idempotency::fingerprint(&(parent, &delegate));
+        let fingerprint = idempotency::fingerprint(&(parent, &delegate.in_order()));
         let request = RunRequest { name: delegate.name.clone(), ..RunRequest::default() };
         // Before all that may have changed since: what was accepted is answered as before.
         if let Some(accepted) = self.run_replayed(caller, &request, fingerprint).await? {
@@ -147,8 +152,8 @@ impl Kernel {
             self.check_cycle(&run, child.id, delegate.mode).await?;
         }
         if delegate.mode.is_awaited() {
-            let adapter = request.adapter.as_ref().unwrap_or(&run.adapter);
-            self.shared.check_room_to_wait(adapter)?;
+            let adapter = request.adapter.as_ref().or(request.session.new.adapter.as_ref());
+            self.shared.check_room_to_wait(adapter.unwrap_or(&run.adapter))?;
         }
         let made = self.run_made(caller, &request, fingerprint, Some(&delegation)).await?;
         self.delegated(made.run.id, made.session, made.run, made.replayed).await
@@ -183,14 +188,14 @@ impl Kernel {
         if delegate.max_depth.is_some_and(|depth| !(1..=DEPTH_MOST).contains(&depth)) {
             return Err(Error::Invalid(format!("a depth is from 1 to {DEPTH_MOST}")));
         }
-        match (delegate.mode, delegate.session) {
+        match (delegate.mode, delegate.session.id) {
             (DelegationMode::Continue, None) => {
-                Err(Error::Invalid("to continue, name the child's session".into()))
+                Err(Error::Invalid("to continue, name the child's session by its id".into()))
             }
             (DelegationMode::Call | DelegationMode::Spawn, Some(_)) => Err(Error::Invalid(
                 "call and spawn make a session: to give one that exists more to do, use continue".into(),
             )),
-            _ => check_size("the metadata", json_size(delegate.new.metadata.as_ref()), limits.metadata_bytes),
+            _ => Ok(()),
         }
     }
 
@@ -213,38 +218,28 @@ impl Kernel {
         if depth > most {
             return Err(Error::TooDeep { depth, limit: most });
         }
-        let mode = delegate.run_mode.unwrap_or(Mode::Ask);
+        let mode = delegate.run_mode;
         if mode == Mode::Act && parent.mode == Mode::Ask {
             return Err(Error::Forbidden(
                 "a run that may only answer cannot let another act: delegate with the mode ask".into(),
             ));
         }
         let home = self.session_get(caller, &SessionRef::Id(parent.session)).await?;
-        let limits = self.shared.share(parent, delegate.limits).await?;
+        let given = &delegate.session.new;
         let new = NewSession {
-            surface_kind: Some(delegate.new.surface_kind.clone().unwrap_or_else(|| SURFACE.into())),
-            adapter: Some(delegate.new.adapter.clone().unwrap_or_else(|| parent.adapter.clone())),
-            cwd: delegate.new.cwd.clone().or(parent.options.cwd.clone()).or(home.cwd),
-            agent_definition: delegate.new.agent_definition.clone().or(Some(home.agent_definition)),
-            model: delegate.model.clone().or(delegate.new.model.clone()),
-            ..delegate.new.clone()
+            surface_kind: Some(given.surface_kind.clone().unwrap_or_else(|| SURFACE.into())),
+            adapter: Some(given.adapter.as_ref().unwrap_or(&parent.adapter).clone()),
+            cwd: given.cwd.clone().or(parent.options.cwd.clone()).or(home.cwd),
+            agent_definition: given.agent_definition.clone().or(Some(home.agent_definition)),
+            ..given.clone()
         };
+        let limits = self.shared.share(parent, delegate.options.limits).await?;
         let request = RunRequest {
-            session: SessionTarget {
-                id: delegate.session,
-                external_ref: delegate.external_ref.clone(),
-                new,
-                ..SessionTarget::default()
-            },
+            session: SessionTarget { new, ..delegate.session.clone() },
             prompt: vec![Block::text(delegate.prompt())],
-            adapter: delegate.new.adapter.clone(),
+            adapter: delegate.adapter.clone(),
             mode,
-            options: RunOptions {
-                model: delegate.model.clone(),
-                cwd: delegate.new.cwd.clone(),
-                limits,
-                ..RunOptions::default()
-            },
+            options: RunOptions { limits, ..delegate.options.clone() },
             policy: Policy::Enqueue,
             name: delegate.name.clone(),
             ..RunRequest::default()

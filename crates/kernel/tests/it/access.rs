@@ -1,14 +1,14 @@
 //! Access: who may read and change what, verb by verb.
 
 use mainspring_core::{
-    AccessRole, AgentDefinition, AgentName, Answer, Cursor, Expect, Position, Run, RunId, SessionId,
-    Visibility, WaitId,
+    AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, Position, Run, RunId,
+    SessionId, Visibility, WaitId,
 };
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
-    Adopted, AgentQuery, ArtifactQuery, Caller, ForkRequest, NewArtifact, NewSession, RunQuery, RunRequest,
-    Scope, SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
+    Adopted, AgentQuery, ArtifactQuery, Caller, Delegate, ForkRequest, NewArtifact, NewSession, RunQuery,
+    RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
@@ -42,6 +42,7 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("session_export", outcome(kernel.session_export(caller, &by).await)),
         ("run_get", outcome(kernel.run_get(caller, run.id).await)),
         ("run_attempts", outcome(kernel.run_attempts(caller, run.id).await)),
+        ("run_delegations", outcome(kernel.run_delegations(caller, run.id).await)),
         ("run_grants", outcome(kernel.run_grants(caller, run.id).await)),
         ("run_events", outcome(kernel.run_events(caller, run.id, Cursor::START, None).await)),
         ("binding_list", outcome(kernel.binding_list(caller, &by, None, None).await)),
@@ -64,6 +65,7 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     let (kernel, by) = (&world.kernel, SessionRef::Id(run.session));
     let patch = SessionPatch { title: Some(Some("changed".into())), ..SessionPatch::default() };
     let target = SessionTarget { id: Some(run.session), ..SessionTarget::default() };
+    let delegate = Delegate::new(DelegationMode::Spawn, "say hi");
     let prompt = RunRequest { session: target.clone(), ..RunRequest::text("unused", "say more") };
     let message = run.final_message.unwrap();
     let fork = ForkRequest { message, key: None, title: None };
@@ -80,6 +82,7 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         ),
         ("artifact_put", outcome(put)),
         ("run_create", outcome(kernel.run_create(caller, prompt).await)),
+        ("run_delegate", outcome(kernel.run_delegate(caller, run.id, delegate).await)),
         ("run_cancel", outcome(kernel.run_cancel(caller, run.id).await)),
         ("run_retry", outcome(kernel.run_retry(caller, run.id).await)),
         ("run_answer", outcome(kernel.run_answer(caller, run.id, wait, answer).await)),

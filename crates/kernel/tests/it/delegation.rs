@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use mainspring_core::{
     Block, Body, CancelReason, Cost, Delegation, DelegationMode, DelegationStatus, EventId, Failure, Mode,
-    NodeId, RequestName, Run, RunId, RunLimits, RunState, RunStatus, Usage, WaitRequest,
+    NodeId, RequestName, Run, RunId, RunLimits, RunOptions, RunState, RunStatus, SessionId, Usage,
+    WaitRequest,
 };
 use mainspring_kernel::adapter::{AttemptHandle, End, Executed, HandleError, Record};
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::kernel::{Caller, Delegate, Delegated, RunRequest};
+use mainspring_kernel::kernel::{Caller, Delegate, Delegated, RunRequest, SessionTarget};
+use mainspring_kernel::policy::Permissions;
 use mainspring_kernel::store::{Commit, InboxItem, Row};
 use mainspring_kernel::{Error, Options};
 use mainspring_store::Fault;
@@ -24,6 +26,11 @@ fn named(mode: DelegationMode, name: &str) -> Delegate {
         ..RequestName::default()
     };
     Delegate { name, ..Delegate::new(mode, "count the files") }
+}
+
+/// A session that exists.
+fn the(id: SessionId) -> SessionTarget {
+    SessionTarget { id: Some(id), ..SessionTarget::default() }
 }
 
 async fn world(disk: Disk) -> (World, Hands) {
@@ -149,7 +156,7 @@ async fn a_child_goes_on_in_its_session() {
     let first = delegated(&strings.handle, named(DelegationMode::Call, "1")).await;
     hands.next().await.end(End::succeeded());
     world.ended(first.run.id).await;
-    let more = Delegate { session: Some(first.session.id), ..named(DelegationMode::Continue, "2") };
+    let more = Delegate { session: the(first.session.id), ..named(DelegationMode::Continue, "2") };
     let second = delegated(&strings.handle, more).await;
     assert_eq!((second.session.id, second.run.no), (first.session.id, 2));
     hands.next().await.end(End::succeeded());
@@ -227,19 +234,19 @@ async fn what_makes_no_sense_is_refused_and_leaves_nothing() {
     let (run, strings) = parent(&world, &mut hands).await;
     let handle = &strings.handle;
     let call = || Delegate::new(DelegationMode::Call, "count");
-    let own = Delegate { session: Some(run.session), ..Delegate::new(DelegationMode::Continue, "count") };
+    let own = Delegate { session: the(run.session), ..Delegate::new(DelegationMode::Continue, "count") };
     for (delegate, code) in [
         (Delegate { objective: " ".into(), ..call() }, "invalid_request"),
         (Delegate { context: Some("x".repeat(4_001)), ..call() }, "invalid_request"),
         (Delegate { max_depth: Some(6), ..call() }, "invalid_request"),
-        (Delegate { session: Some(run.session), ..call() }, "invalid_request"),
+        (Delegate { session: the(run.session), ..call() }, "invalid_request"),
         (Delegate::new(DelegationMode::Continue, "count"), "invalid_request"),
         (own, "would_deadlock"),
     ] {
         assert_eq!(refused(handle, delegate.clone()).await.code(), code, "{delegate:?}");
     }
     let mut unknown = call();
-    unknown.new.adapter = Some("nobody".into());
+    unknown.session.new.adapter = Some("nobody".into());
     assert_eq!(refused(handle, unknown).await.code(), "adapter_not_registered");
     let delegate = world.kernel.run_delegate(&Caller::new("eve"), run.id, call()).await;
     assert_eq!(delegate.unwrap_err().code(), "not_found");
@@ -267,7 +274,7 @@ async fn delegation_goes_three_deep_or_as_deep_as_is_said() {
 #[tokio::test]
 async fn a_child_may_do_no_more_than_its_parent() {
     let (world, mut hands) = world(Disk::memory()).await;
-    let act = || Delegate { run_mode: Some(Mode::Act), ..Delegate::new(DelegationMode::Spawn, "count") };
+    let act = || Delegate { run_mode: Mode::Act, ..Delegate::new(DelegationMode::Spawn, "count") };
     world.send(RunRequest { mode: Mode::Ask, ..pull("asks", "go") }).await.unwrap();
     let strings = hands.next().await;
     assert_eq!(refused(&strings.handle, act()).await.code(), "forbidden");
@@ -283,14 +290,13 @@ async fn those_who_would_wait_for_each_other_do_not() {
     let middle = hands.next().await;
     let deep = delegated(&middle.handle, named(DelegationMode::Call, "2")).await;
     let last = hands.next().await;
-    let back = |session, mode| Delegate { session: Some(session), ..Delegate::new(mode, "more") };
+    let back = |session, mode| Delegate { session: the(session), ..Delegate::new(mode, "more") };
     for session in [run.session, child.session.id] {
         let error = refused(&last.handle, back(session, DelegationMode::Continue)).await;
         assert_eq!(error, Error::WouldDeadlock(session));
     }
     // Whoever does not wait may queue anywhere.
-    let other = Delegate { external_ref: None, ..named(DelegationMode::Spawn, "3") };
-    delegated(&last.handle, other).await;
+    delegated(&last.handle, named(DelegationMode::Spawn, "3")).await;
     drop(deep);
 }
 
@@ -347,7 +353,10 @@ async fn a_parents_budget_is_split_and_the_rest_comes_back() {
     let usage = |usd: f64| Usage { cost: Cost::from(usd), ..Usage::default() };
     strings.handle.record(vec![Record::Usage(usage(0.1))]).await.unwrap();
     let limits = RunLimits { max_cost: dollars(0.5), ..RunLimits::default() };
-    let share = |name: &str| Delegate { limits, ..named(DelegationMode::Spawn, name) };
+    let share = |name: &str| Delegate {
+        options: RunOptions { limits, ..RunOptions::default() },
+        ..named(DelegationMode::Spawn, name)
+    };
     let first = delegated(&strings.handle, share("1")).await;
     assert_eq!(first.run.options.limits.max_cost, dollars(0.5));
     let second = delegated(&strings.handle, share("2")).await;
@@ -443,4 +452,24 @@ async fn a_child_outlives_its_parents_session() {
         let gone = world.kernel.delegation_get(&world.me, child.delegation.id).await;
         assert_eq!(gone.unwrap_err().code(), "not_found");
     }
+}
+
+#[tokio::test]
+async fn a_child_is_granted_no_more_than_its_parent() {
+    let (world, mut hands) = world(Disk::sqlite()).await;
+    let (_, strings) = parent(&world, &mut hands).await;
+    let act = |name: &str| Delegate { run_mode: Mode::Act, ..named(DelegationMode::Spawn, name) };
+    delegated(&strings.handle, act("1")).await;
+    let child = hands.next().await;
+    assert_eq!(Permissions::Legacy.narrowed(&child.handle).await.unwrap(), Permissions::Ask);
+    assert_eq!(Permissions::Deny.narrowed(&child.handle).await.unwrap(), Permissions::Deny);
+    assert_eq!(Permissions::Legacy.narrowed(&strings.handle).await.unwrap(), Permissions::Legacy);
+
+    let standing = Permissions::Legacy.standing(&strings.handle).unwrap();
+    strings.handle.record(vec![Record::Granted(Box::new(standing))]).await.unwrap();
+    assert_eq!(Permissions::Legacy.narrowed(&child.handle).await.unwrap(), Permissions::Legacy);
+    // A child that a person decides for has nothing to hand on.
+    delegated(&child.handle, act("2")).await;
+    let deeper = hands.next().await;
+    assert_eq!(Permissions::Legacy.narrowed(&deeper.handle).await.unwrap(), Permissions::Ask);
 }

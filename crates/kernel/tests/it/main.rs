@@ -17,6 +17,7 @@ mod delegation;
 mod keys;
 mod life;
 mod lifetime;
+mod limits;
 mod livefeed;
 mod model;
 mod order;

@@ -138,6 +138,7 @@ impl Adapter for Puppet {
             restart_behavior: RestartBehavior::AttemptsOrphaned,
             uses_bindings: self.manners.uses_bindings,
             supports_authentication: false,
+            keeps_limits: false,
         }
     }
 

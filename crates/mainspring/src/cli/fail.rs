@@ -67,10 +67,9 @@ impl From<Error> for Fail {
             Error::TooMany { .. } | Error::AgentTaken { .. } => Exit::Refused,
             Error::NotLatest(_) | Error::Expired { .. } | Error::Refused(_) => Exit::Refused,
             Error::Forbidden(_) | Error::Changed { .. } => Exit::Refused,
-            Error::LoginFailed { .. } => Exit::Refused,
-            Error::Overloaded { .. } | Error::ShuttingDown | Error::Unavailable(_) | Error::Corrupt(_) => {
-                Exit::NotNow
-            }
+            Error::LoginFailed { .. } | Error::TooDeep { .. } | Error::WouldDeadlock(_) => Exit::Refused,
+            Error::Overloaded { .. } | Error::AdapterFull { .. } | Error::ShuttingDown => Exit::NotNow,
+            Error::Unavailable(_) | Error::Corrupt(_) => Exit::NotNow,
         };
         Self { exit, code: error.code().into(), message: error.to_string(), retryable: error.is_retryable() }
     }

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use clap::Subcommand;
+use mainspring_client::{Delegate, Target};
 use mainspring_core::{
-    Answer, Approval, Budget, ClientResult, Cursor, Event, Position, RunId, RunStatus, SessionId,
+    Answer, Approval, Budget, ClientResult, Cost, Cursor, DelegationMode, Event, Mode, Position, RunId,
+    RunLimits, RunOptions, RunStatus, SessionId,
 };
 use serde_json::{Value, json};
 
@@ -15,7 +17,7 @@ use super::home::{Home, Purpose};
 use super::output::{self, BOLD, DIM, moment, span};
 use super::watch::{tell_wait, watch};
 
-/// List, show, cancel, retry and answer runs
+/// List, show, cancel, retry, answer and delegate runs
 #[derive(Subcommand)]
 pub(super) enum Run {
     /// List runs, the newest first
@@ -68,6 +70,35 @@ pub(super) enum Run {
         #[arg(long, value_name = "ID=TEXT", value_parser = parse_result, conflicts_with_all = ["allow", "deny"])]
         tool_error: Vec<(String, String)>,
     },
+    /// Hand work of a run that is at work to a session of its own
+    Delegate {
+        /// The run
+        run: RunId,
+        /// What is to be achieved
+        #[arg(required = true)]
+        objective: Vec<String>,
+        /// call or continue: wait for what comes of it; spawn: go on at once
+        #[arg(long, value_parser = parse_mode, default_value = "call")]
+        mode: DelegationMode,
+        /// What the child needs to know; it sees nothing else of its parent
+        #[arg(long, value_name = "TEXT")]
+        context: Option<String>,
+        /// The session of an earlier child, to continue
+        #[arg(long, value_name = "ID")]
+        session: Option<SessionId>,
+        /// Let the child act, not only answer
+        #[arg(long)]
+        act: bool,
+        /// The adapter; the run's if not given
+        #[arg(long, value_name = "NAME")]
+        adapter: Option<String>,
+        /// The model
+        #[arg(long, value_name = "NAME")]
+        model: Option<String>,
+        /// US dollars that it may cost
+        #[arg(long, value_name = "USD")]
+        max_cost: Option<f64>,
+    },
     /// Replay the events of a run
     Events {
         /// The run
@@ -86,6 +117,10 @@ fn parse_status(name: &str) -> Result<RunStatus, String> {
     })
 }
 
+fn parse_mode(name: &str) -> Result<DelegationMode, String> {
+    DelegationMode::from_name(name).ok_or_else(|| "one of call, spawn, continue".into())
+}
+
 fn parse_result(text: &str) -> Result<(String, String), String> {
     let (id, text) = text.split_once('=').ok_or("expected ID=TEXT, with the id of the call")?;
     Ok((id.to_owned(), text.to_owned()))
@@ -101,7 +136,7 @@ impl Run {
             home.leave().await?;
             from = Some(retried?);
         }
-        let executes = matches!(self, Self::Retry { .. } | Self::Answer { .. });
+        let executes = matches!(self, Self::Retry { .. } | Self::Answer { .. } | Self::Delegate { .. });
         let mut home = context.home(if executes { Purpose::Execute } else { Purpose::Records }).await?;
         let outcome = self.carry_out(context, &mut home, from).await;
         home.leave().await.and(outcome)
@@ -169,6 +204,38 @@ impl Run {
                     return Ok(Exit::Waiting);
                 }
                 return watch(context, home, &waiting, now).await;
+            }
+            Self::Delegate {
+                run,
+                objective,
+                mode,
+                context: told,
+                session,
+                act,
+                adapter,
+                model,
+                max_cost,
+            } => {
+                let limits = RunLimits { max_cost: max_cost.map(Cost::from), ..RunLimits::default() };
+                let delegate = Delegate {
+                    context: told,
+                    session: Target { session_id: session, ..Target::default() },
+                    adapter,
+                    run_mode: if act { Mode::Act } else { Mode::Ask },
+                    options: RunOptions { model, limits, ..RunOptions::default() },
+                    ..Delegate::new(mode, objective.join(" "))
+                };
+                let made = home.ask(async |client| client.run_delegate(run, &delegate).await).await?;
+                if mode.is_awaited() {
+                    return watch(context, home, &made.run, Position::START).await;
+                }
+                match output.json {
+                    true => output.object(&made.delegation)?,
+                    false => output.line(format_args!(
+                        "{} {} works on it in {}",
+                        made.delegation.id, made.run.id, made.run.session
+                    ))?,
+                }
             }
             Self::Events { run, after } => events(context, home, run, Cursor(after)).await?,
         }
@@ -253,11 +320,14 @@ async fn show(context: &Context<'_>, home: &mut Home<'_>, run: RunId) -> Result<
     let attempts = home.ask(async |client| client.run_attempts(run.id).await).await?;
     let grants = home.ask(async |client| client.run_grants(run.id).await).await?;
     let artifacts = home.ask(async |client| client.run_artifacts(run.id, Some(ARTIFACTS)).await).await?.items;
+    let kin = home.ask(async |client| client.run_delegations(run.id).await).await?;
     if output.json {
         let mut json = serde_json::to_value(&run).unwrap_or_default();
         json["attemptList"] = json!(attempts);
         json["grantList"] = json!(grants);
         json["artifactList"] = json!(artifacts);
+        json["delegationList"] = json!(kin.children);
+        json["delegatedBy"] = json!(kin.parent);
         return Ok(output.object(&json)?);
     }
     output.line(format_args!("{BOLD}{}{BOLD:#} {}", run.id, output::status(run.state.status())))?;
@@ -287,6 +357,24 @@ async fn show(context: &Context<'_>, home: &mut Home<'_>, run: RunId) -> Result<
     }
     if let Some(budget) = &run.budget {
         output.line(format_args!("budget    {}", left(budget)))?;
+    }
+    if let Some(parent) = kin.parent {
+        output.line(format_args!(
+            "parent    {} ({}) {DIM}{}{DIM:#}",
+            parent.parent_run,
+            parent.mode.name(),
+            parent.id
+        ))?;
+    }
+    for child in kin.children {
+        let objective = output::excerpt(&child.objective, 60);
+        output.line(format_args!(
+            "child     {} ({}) {}: {objective} {DIM}{}{DIM:#}",
+            child.child_run,
+            child.mode.name(),
+            child.status.name(),
+            child.id
+        ))?;
     }
     for grant in grants {
         let (effect, of) =

@@ -43,6 +43,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("binding_adopt", "", r#"{"adapter": "script", "adapterNativeSessionId": "n"}"#, NotFound),
     ("binding_invalidate", "", "", NotFound),
     ("binding_list", "", "", NotFound),
+    ("delegation_get", "", "", NotFound),
     ("feed", "", "", NotStreamed),
     ("health", "", "", Nothing),
     ("key_create", "", r#"{"name": "mine", "ownerId": "them"}"#, Forbidden),
@@ -72,6 +73,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("run_cancel", "", "", NotFound),
     ("run_create", "", r#"{"prompt": "say hi", "session": {"sessionId": "SESSION"}}"#, NotFound),
     ("run_create_in", "", r#"{"prompt": "say hi"}"#, NotFound),
+    ("run_delegate", "", r#"{"mode": "spawn", "objective": "say hi"}"#, NotFound),
+    ("run_delegations", "", "", NotFound),
     ("run_events", "", "", NotFound),
     ("run_get", "", "", NotFound),
     ("run_list", "?session=SESSION", "", NotFound),
@@ -150,6 +153,7 @@ struct Names<'a> {
     message: &'a str,
     artifact: &'a str,
     agent: &'a str,
+    delegation: &'a str,
 }
 
 /// The example requests of an operation on what `names` names, without a token.
@@ -163,7 +167,7 @@ fn requests<'a>(
         let text = text.replace("{key}", names.key).replace("SESSION", names.session);
         let text = text.replace("{message}", names.message).replace("MESSAGE", names.message);
         let text = text.replace("{artifact}", names.artifact).replace("{adapter}", "script");
-        text.replace("{agent}", names.agent)
+        text.replace("{agent}", names.agent).replace("{delegation}", names.delegation)
     };
     EXAMPLES.iter().filter(|(id, ..)| *id == operation.id).map(move |(_, query, body, foreign)| {
         let url = fill(&format!("{}{}{query}", server.url, operation.path));
@@ -204,7 +208,15 @@ async fn nobody_without_a_token_or_key_gets_anywhere() {
     let before = state().await;
     let (message, artifact) =
         ("msg_00000000000040008000000000000000", "art_00000000000040008000000000000000");
-    let names = Names { session: "a", run, key, message, artifact, agent: "a@1" };
+    let names = Names {
+        session: "a",
+        run,
+        key,
+        message,
+        artifact,
+        agent: "a@1",
+        delegation: "del_00000000000040008000000000000000",
+    };
     for operation in operations(&server).await {
         assert_eq!(operation.is_open, OPEN.contains(&operation.id.as_str()), "{}", operation.id);
         let no_key = format!("msk_{}", server.token);
@@ -250,25 +262,32 @@ async fn what_belongs_to_another_is_not_found() {
     let define = server.client.post(path("/v1/agents")).json(&json!({"id": "their.agent"}));
     assert_eq!(answer(define.bearer_auth(them)).await.0, StatusCode::CREATED);
     let agent = "their.agent@1";
+    let work = json!({"mode": "spawn", "objective": "ask Coffee?"});
+    let request = server.client.post(path(&format!("/v1/runs/{run}/delegations"))).json(&work);
+    let (_, delegated) = answer(request.header("prefer", "wait=30").bearer_auth(them)).await;
+    assert_eq!(delegated["run"]["status"], "waiting_input", "{delegated}");
+    let delegation = delegated["delegation"]["delegationId"].as_str().unwrap();
     // What they see of it themselves, and what must not change.
     let lists = ["/v1/sessions", "/v1/sessions?scope=org", "/v1/runs", "/v1/keys"];
     let mut before = vec![];
     for list in lists {
         before.push(answer(server.client.get(path(list)).bearer_auth(them)).await);
-        assert_eq!(before.last().unwrap().1["items"].as_array().unwrap().len(), 1, "{list}");
+        assert!(!before.last().unwrap().1["items"].as_array().unwrap().is_empty(), "{list}");
     }
     let feed = server.client.get(path("/v1/feed")).bearer_auth(them).send().await.unwrap();
     assert!(Frames::of(feed).next().await.unwrap().data.to_string().contains(session));
 
-    let ids = [session, run, key, message, artifact, "their.agent"];
+    let ids = [session, run, key, message, artifact, delegation, "their.agent"];
     let shows = |text: String| ids.iter().any(|id| text.contains(id));
     for operation in operations(&server).await.iter().filter(|operation| !operation.is_open) {
         // The name of a session is its owner's own, so theirs names nothing here.
         let by_name = operation.path.contains("{session}").then_some("theirs");
         for session in [session].into_iter().chain(by_name) {
-            for (request, foreign) in
-                requests(&server, operation, &Names { session, run, key, message, artifact, agent })
-            {
+            for (request, foreign) in requests(
+                &server,
+                operation,
+                &Names { session, run, key, message, artifact, agent, delegation },
+            ) {
                 let shown = format!("{} {request:?}", operation.id);
                 let request = request.bearer_auth(us);
                 if let NotStreamed = foreign {

@@ -43,7 +43,22 @@ impl Server {
     }
 
     fn start_in(dir: Arc<tempfile::TempDir>, settings: &[(&str, &str)]) -> Self {
-        let mut child = mainspring(dir.path())
+        let command = mainspring(dir.path());
+        Self::start_by(command, dir, settings)
+    }
+
+    /// A server that is allowed so many open files, unless it asks for more.
+    pub(crate) fn start_poor(open_files: u32) -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let ours = mainspring(dir.path());
+        let mut shell = Command::new("sh");
+        shell.env_clear().envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell.args(["-c", &format!("ulimit -Sn {open_files} && exec \"$0\" \"$@\"")]).arg(ours.get_program());
+        Self::start_by(shell, dir, &[])
+    }
+
+    fn start_by(mut command: Command, dir: Arc<tempfile::TempDir>, settings: &[(&str, &str)]) -> Self {
+        let mut child = command
             .envs(settings.iter().copied())
             .args(["serve", "--listen", "127.0.0.1:0"])
             .stderr(Stdio::piped())
@@ -91,6 +106,14 @@ impl Server {
 }
 
 impl Server {
+    /// How many open files it is allowed, and how many it may ask for.
+    pub(crate) fn open_files(&self) -> (u64, u64) {
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", self.child.id())).unwrap();
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+        let mut numbers = line.split_whitespace().map(|number| number.parse().unwrap_or(u64::MAX));
+        (numbers.next().unwrap(), numbers.next().unwrap())
+    }
+
     /// Its socket in the state directory.
     pub(crate) fn socket(&self) -> std::path::PathBuf {
         self.dir.path().join("state/mainspring.sock")

@@ -162,3 +162,11 @@ async fn a_page_is_as_long_as_allowed_and_says_where_the_next_begins() {
     let (status, problem) = server.get("/v1/sessions?limit=3").await;
     assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_request")));
 }
+
+#[test]
+fn a_server_asks_for_the_open_files_that_its_streams_need() {
+    let server = Server::start_poor(256);
+    let (allowed, most) = server.open_files();
+    assert!(most > 256, "this machine allows too few open files to tell");
+    assert_eq!(allowed, most.min(2 * (32_768 + 1_024)), "twice its streams and requests, if it may");
+}

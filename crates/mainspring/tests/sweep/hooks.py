@@ -102,16 +102,23 @@ def seed():
     # What is invalid once stays so: in the sweep itself this may only ever be refused.
     invalid = f"{URL}/v1/sessions/{BOUND[0]}/bindings/agent"
     requests.delete(invalid, headers=HEADERS, timeout=30).raise_for_status()
+    delegations = []
+    for number in range(2):
+        body = {"mode": "spawn", "objective": ["say hi", "ask Tea?"][number]}
+        place = f"{URL}/v1/runs/{runs[4]['runId']}/delegations"
+        answer = requests.post(place, json=body, headers=HEADERS | {"Prefer": "wait=10"}, timeout=30)
+        answer.raise_for_status()
+        delegations.append(answer.json()["delegation"]["delegationId"])
     # A file that is being read breaks off when its session changes, which it does in a sweep: it is read once, here.
     answer = requests.get(f"{URL}/v1/sessions/seed-2/export", headers=HEADERS, timeout=30)
     answer.raise_for_status()
     # The feed is nothing but a stream, which the sweep leaves out: that it begins is all that is asked of it here.
     with requests.get(URL + "/v1/feed", headers=HEADERS, stream=True, timeout=30) as feed:
         feed.raise_for_status()
-    return sessions, [run["runId"] for run in runs], waits, messages, keys, artifacts, answer.text
+    return sessions, [run["runId"] for run in runs], waits, messages, keys, artifacts, delegations, answer.text
 
 
-SESSIONS, RUNS, WAITS, MESSAGES, KEYS, ARTIFACTS, EXPORT = seed()
+SESSIONS, RUNS, WAITS, MESSAGES, KEYS, ARTIFACTS, DELEGATIONS, EXPORT = seed()
 
 
 def renamed(text, choice):
@@ -161,6 +168,10 @@ def before_call(context, case, kwargs):
         parameters["agent"] = ["mainspring.generalist", "seed-0", "seed-1@1"][choice % 3]
     if "artifact" in parameters:
         parameters["artifact"] = ARTIFACTS[choice % len(ARTIFACTS)]
+    if "delegation" in parameters:
+        parameters["delegation"] = DELEGATIONS[choice % len(DELEGATIONS)]
+    if operation == "run_delegate":
+        case.body = {"mode": ["call", "spawn"][choice % 2], "objective": SCRIPTS[choice % len(SCRIPTS)]}
     if operation.startswith("binding_"):
         parameters["session"] = BOUND[choice % len(BOUND)]
     if "adapter" in parameters:

@@ -12,8 +12,8 @@ fn operations() -> Vec<(String, Value)> {
 
 #[test]
 fn handlers_name_problems_that_exist() {
-    for (router, _) in endpoints() {
-        let api = serde_json::to_value(router.into_openapi()).unwrap();
+    for (endpoints, _) in endpoints() {
+        let api = serde_json::to_value(endpoint::told(endpoints)).unwrap();
         for (path, methods) in api["paths"].as_object().unwrap() {
             for operation in methods.as_object().unwrap().values() {
                 for code in operation["x-problems"].as_array().into_iter().flatten() {
@@ -22,6 +22,18 @@ fn handlers_name_problems_that_exist() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn an_operation_is_counted_under_the_id_that_its_document_tells() {
+    let mut known = endpoint::Operations::default();
+    endpoints().iter().for_each(|(endpoints, _)| known.extend(endpoints));
+    for (name, operation) in operations() {
+        let (method, path) = name.split_once(' ').unwrap();
+        let method = method.to_uppercase().parse().unwrap();
+        let id = known.id(&method, path).map(|id| &**id);
+        assert_eq!(id, operation["operationId"].as_str(), "{name}");
     }
 }
 

@@ -209,6 +209,76 @@ fn the_kernel_answers_the_control_tools() {
     assert_eq!(host.until(is_end).pop().unwrap()["terminalStatus"], "cancelled");
 }
 
+/// What `delegate_agent` is given by the run of a line.
+fn delegate(line: &Value, mode: &str, more: &Value) -> Value {
+    let mut input = json!({"mode": mode, "parentRunId": line["runId"], "objective": "say counted"});
+    input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    input
+}
+
+#[test]
+fn an_agent_delegates_and_learns_what_came_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    host.query("r", "a", "say here; hang");
+    let mine = host.until(|line| line["type"] == "text_delta").pop().unwrap();
+    let mut agent = Agent::of(&host);
+    let more = json!({"context": "of the day", "childTitle": "Counting", "metadata": {"x": 1}, "requestId": "c1",
+        "childExternalRefKind": "task", "childExternalRefId": "t1"});
+    let called = agent.control("delegate_agent", &delegate(&mine, "call", &more));
+    assert_eq!(called["ok"], true, "{called}");
+    let (delegation, child) = (&called["delegation"], &called["childRun"]);
+    assert_eq!((&delegation["status"], &delegation["mode"]), (&"succeeded".into(), &"call".into()));
+    assert_eq!((&delegation["parentRunId"], &child["parentRunId"]), (&mine["runId"], &mine["runId"]));
+    assert_eq!((&delegation["childRunId"], &child["mode"]), (&child["runId"], &"ask".into()));
+    assert_eq!(delegation["request"]["context"], "of the day");
+    assert_eq!(called["terminalStatus"], "succeeded");
+    assert_eq!(called["childAttempt"]["runId"], child["runId"]);
+    let session = &called["childSession"];
+    assert_eq!(
+        (&session["surfaceKind"], &session["title"], &session["externalRefId"], &session["metadata"]["x"]),
+        (&"delegated_agent".into(), &"Counting".into(), &"t1".into(), &1.into())
+    );
+    let result = &called["result"];
+    assert_eq!(result["summary"], "counted\nYou said: Context:\nYou said: of the day\n");
+    for list in ["artifacts", "verifiedEffects", "openQuestions"] {
+        assert_eq!(result[list], json!([]), "{list}");
+    }
+    assert!(result["usage"]["inputTokens"].is_number(), "{result}");
+
+    // The same again is the same child.
+    let again = agent.control("delegate_agent", &delegate(&mine, "call", &more));
+    assert_eq!(again["childRun"]["runId"], child["runId"]);
+
+    let more = json!({"childSessionId": session["omiSessionId"]});
+    let gone_on = agent.control("delegate_agent", &delegate(&mine, "continue", &more));
+    assert_eq!(gone_on["childSession"]["omiSessionId"], session["omiSessionId"]);
+    assert_eq!(gone_on["delegation"]["mode"], "continue");
+
+    let spawned = agent.control("delegate_agent", &delegate(&mine, "spawn", &json!({"objective": "hang"})));
+    assert_eq!((&spawned["terminalStatus"], &spawned["result"]), (&Value::Null, &Value::Null), "{spawned}");
+
+    let seen = agent.control("get_agent_run", &json!({"runId": mine["runId"], "includeEvents": false}));
+    assert_eq!(seen["childDelegations"].as_array().unwrap().len(), 3, "{seen}");
+    assert_eq!(seen["parentDelegations"], json!([]));
+    let seen = agent.control("get_agent_run", &json!({"runId": child["runId"]}));
+    assert_eq!(seen["parentDelegations"][0]["delegationId"], delegation["delegationId"]);
+
+    // Who stops the parent stops what it has spawned.
+    host.say(&json!({"type": "interrupt", "requestId": "r", "clientId": "test", "protocolVersion": 2}));
+    assert_eq!(host.until(is_end).pop().unwrap()["terminalStatus"], "cancelled");
+    let child = json!({"runId": spawned["childRun"]["runId"]});
+    host.query("r2", "a", "say here; hang");
+    host.until(|line| line["type"] == "text_delta" && line["requestId"] == "r2");
+    let stopped = loop {
+        let seen = agent.control("get_agent_run", &child);
+        if seen["run"]["completedAtMs"].is_number() {
+            break seen;
+        }
+    };
+    assert_eq!(stopped["run"]["status"], "cancelled", "{stopped}");
+}
+
 #[test]
 fn control_tools_refuse_what_makes_no_sense_and_what_is_anothers() {
     let dir = tempfile::tempdir().unwrap();
@@ -229,11 +299,22 @@ fn control_tools_refuse_what_makes_no_sense_and_what_is_anothers() {
         ("inspect_agent_artifacts", json!({"runId": unknown, "sessionId": "x"}), "invalid_tool_input"),
         ("send_agent_message", json!({"sessionId": mine["sessionId"]}), "invalid_tool_input"),
         ("send_agent_message", json!({"sessionId": mine["sessionId"], "prompt": "say x"}), "invalid_request"),
+        ("delegate_agent", json!({"mode": "call", "parentRunId": mine["runId"]}), "invalid_tool_input"),
+        ("delegate_agent", delegate(&mine, "call", &json!({"parentRunId": unknown})), "not_found"),
+        ("delegate_agent", delegate(&mine, "call", &json!({"maxBudgetUsd": 11})), "invalid_tool_input"),
+        ("delegate_agent", delegate(&mine, "call", &json!({"maxDepth": 6})), "invalid_request"),
+        ("delegate_agent", delegate(&mine, "continue", &json!({})), "invalid_request"),
         (
             "delegate_agent",
-            json!({"mode": "call", "parentRunId": mine["runId"], "objective": "x"}),
-            "control_tool_failed",
+            delegate(&mine, "call", &json!({"adapterId": "nobody"})),
+            "adapter_not_registered",
         ),
+        (
+            "delegate_agent",
+            delegate(&mine, "call", &json!({"childExternalRefKind": "x"})),
+            "invalid_tool_input",
+        ),
+        ("delegate_agent", delegate(&mine, "spawn", &json!({"ownerId": "somebody else"})), "not_found"),
     ] {
         let answer = agent.control(tool, &input);
         assert_eq!(
