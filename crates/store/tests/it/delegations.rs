@@ -32,8 +32,7 @@ async fn a_delegation_is_read_from_both_sides_until_its_parents_session_is_gone(
         let (parent, child) = (session_made(store, 1).await, session_made(store, 2).await);
         commit(store, parent, vec![row_run(run(1, 1, 1, queued()))], vec![progress(1)]).await.unwrap();
         let (first, second) = (delegation(2), delegation(3));
-        let of_child =
-            |n: u64, no: u32| row_run(Run { parent: Some(run_id(1)), ..run(n, 2, no, queued()) });
+        let of_child = |n: u64, no: u32| row_run(Run { parent: Some(run_id(1)), ..run(n, 2, no, queued()) });
         let rows = vec![of_child(2, 1), of_child(3, 2), row(&second), row(&first)];
         commit(store, child, rows, vec![progress(2)]).await.unwrap();
 

@@ -5,9 +5,9 @@
 mod agents;
 mod contract;
 mod data;
+mod delegations;
 mod digests;
 mod fixtures;
-mod delegations;
 mod grants;
 mod keys;
 mod migrations;
