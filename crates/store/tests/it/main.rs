@@ -7,6 +7,7 @@ mod contract;
 mod data;
 mod digests;
 mod fixtures;
+mod delegations;
 mod grants;
 mod keys;
 mod migrations;
