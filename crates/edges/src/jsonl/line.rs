@@ -161,7 +161,11 @@ pub(super) struct Echo {
 /// Reads a line.
 pub(super) fn read(bytes: &[u8]) -> Result<(Envelope, Line), Box<Bad>> {
     let bad = |code, message| Box::new(Bad { code, message, echo: Echo::default(), of: Of::Other });
-    let object = match serde_json::from_slice(bytes) {
+    let parsed = serde_json::from_slice(bytes).or_else(|error| match whole_characters(bytes) {
+        Some(mended) => serde_json::from_slice(&mended),
+        None => Err(error),
+    });
+    let object = match parsed {
         Ok(Value::Object(object)) => object,
         Ok(_) => return Err(bad("invalid_request", "a line is a JSON object".into())),
         Err(error) => return Err(bad("invalid_json", format!("the line is not JSON: {error}"))),
@@ -178,6 +182,34 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Envelope, Line), Box<Bad>> {
         _ => Of::Other,
     };
     understand(object).map_err(|message| Box::new(Bad { code: "invalid_request", message, echo, of }))
+}
+
+/// The line with `\u{fffd}` for every half of a character, if there are any: hosts that count in UTF-16 cut texts in the
+/// middle of one, and say the half as `\ud83d`.
+fn whole_characters(line: &[u8]) -> Option<Vec<u8>> {
+    let unit = |at: usize| {
+        let digits = line.get(at..at + 6)?.strip_prefix(b"\\u")?;
+        u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    };
+    let (mut mended, mut at, mut halves) = (Vec::with_capacity(line.len()), 0, false);
+    while at < line.len() {
+        let length = match (unit(at), unit(at + 6)) {
+            _ if line[at] != b'\\' => 1,
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
+            (Some(0xd800..=0xdfff), _) => {
+                halves = true;
+                mended.extend_from_slice(b"\\ufffd");
+                at += 6;
+                continue;
+            }
+            // What is escaped may be the mark itself.
+            _ => 2,
+        };
+        let end = line.len().min(at + length);
+        mended.extend_from_slice(&line[at..end]);
+        at = end;
+    }
+    halves.then_some(mended)
 }
 
 /// A whole number, also one that was written with a fraction of nothing.
@@ -298,6 +330,23 @@ mod tests {
         }
         assert_eq!(read(b"{\"type\":").unwrap_err().code, "invalid_json");
         assert_eq!(read(b"{\"type\":\"\xff\"}").unwrap_err().code, "invalid_json");
+    }
+
+    #[test]
+    fn half_a_character_is_no_reason_not_to_read_a_line() {
+        let prompt = |escaped: &str| {
+            let line = format!(r#"{{"type":"query","requestId":"r","prompt":"{escaped}"}}"#);
+            match read(line.as_bytes()) {
+                Ok((_, Line::Query(query))) => query.prompt,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(prompt(r"cut \ud83d"), "cut \u{fffd}");
+        assert_eq!(prompt(r"\ude00 \ud83d\ude00 \ud83d\ud83d\ude00"), "\u{fffd} 😀 \u{fffd}😀");
+        assert_eq!(prompt(r#"\\ud83d \" \ud83d"#), "\\ud83d \" \u{fffd}");
+        assert_eq!(prompt(r"\\ud83d"), r"\ud83d", "nothing is half here");
+        assert_eq!(read(br#"{"type":"\ud83d"#).unwrap_err().code, "invalid_json");
+        assert_eq!(read(br#"{"type":"\u12"#).unwrap_err().code, "invalid_json");
     }
 
     #[test]

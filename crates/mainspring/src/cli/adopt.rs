@@ -19,7 +19,7 @@ pub(super) struct Adopt {
     adapter: String,
     #[command(flatten)]
     session: Which,
-    /// The folder the agent's session was opened in [default: the session's]
+    /// The folder the agent's session was opened in [default: the session's; of one that is made, the home folder]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
     /// The instructions it was opened with [default: the session's]
@@ -49,13 +49,15 @@ fn external(text: &str) -> Result<ExternalRef, String> {
 
 impl Which {
     fn target(self) -> Target {
+        // A session that is made has the folder of queries that name none, so that the first of them goes on in it.
+        let cwd = std::env::home_dir().map(|home| home.to_string_lossy().into_owned());
         if let Some(task) = self.task {
-            return Target::from(&Surface::task_chat(&task));
+            return Target { cwd, ..Target::from(&Surface::task_chat(&task)) };
         }
         match self.session.map(|session| session.parse().map_err(|_| session)) {
             Some(Ok(id)) => Target { session_id: Some(id), ..Target::default() },
             Some(Err(key)) => Target { key: Some(key), ..Target::default() },
-            None => Target { external_ref: self.external, ..Target::default() },
+            None => Target { external_ref: self.external, cwd, ..Target::default() },
         }
     }
 }

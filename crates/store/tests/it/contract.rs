@@ -129,12 +129,28 @@ async fn a_failed_commit_is_not_there() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = session_made(store, 1).await;
+        let known = async || store.session_load(session_id(1)).await.unwrap().map(|loaded| loaded.session);
+        let before = known().await;
+        let renamed = row_session(Session { title: Some("renamed".into()), ..session(1) });
+        let rows = || vec![row_run(run(1, 1, 1, RunState::Succeeded {})), renamed.clone()];
         subject.fault(Fault::CommitFails);
-        let error = commit(store, fence, vec![], vec![progress(1)]).await.unwrap_err();
+        let error = commit(store, fence, rows(), vec![progress(1)]).await.unwrap_err();
         assert!(matches!(error, StoreError::Unavailable(_)), "{name}");
         assert_eq!(events(store, 1).await, [], "{name}");
-        commit(store, fence, vec![], vec![progress(2)]).await.unwrap();
+        assert_eq!(store.run_get(run_id(1)).await.unwrap(), None, "{name}");
+        assert_eq!(known().await, before, "{name}");
+        // Nor does a row that breaks a rule leave what was written before it, or its events.
+        let running = |n| RunState::Running { attempt: attempt_id(n) };
+        let two_active =
+            vec![renamed.clone(), row_run(run(1, 1, 1, running(1))), row_run(run(2, 1, 2, running(2)))];
+        let error = commit(store, fence, two_active, vec![progress(2)]).await.unwrap_err();
+        assert!(matches!(error, StoreError::Conflict(_)), "{name}: {error:?}");
+        assert_eq!(events(store, 1).await, [], "{name}");
+        assert_eq!(store.run_get(run_id(1)).await.unwrap(), None, "{name}");
+        assert_eq!(known().await, before, "{name}");
+        commit(store, fence, rows(), vec![progress(3)]).await.unwrap();
         assert_eq!(events(store, 1).await.len(), 1, "{name}: the fault strikes once");
+        assert!(store.run_get(run_id(1)).await.unwrap().is_some(), "{name}");
     }
 }
 
@@ -390,6 +406,22 @@ async fn bindings_are_read_as_they_were_written_the_newest_first() {
         assert_eq!(after("pi", 1, 9).await, [], "{name}");
         assert_eq!(read(Some("none"), 9).await, [], "{name}");
         assert_eq!(store.bindings(session_id(2), None, None, 9).await.unwrap(), [], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn only_one_attempt_of_a_run_has_not_ended() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = session_made(store, 1).await;
+        let first = row_attempt(attempt(1, 1, 1, RunStatus::Running));
+        let active = row_run(run(1, 1, 1, RunState::Running { attempt: attempt_id(1) }));
+        commit(store, fence, vec![active, first], vec![]).await.unwrap();
+        let second = row_attempt(attempt(2, 1, 2, RunStatus::Starting));
+        let refused = commit(store, fence, vec![second.clone()], vec![]).await;
+        assert!(matches!(refused, Err(StoreError::Conflict(_))), "{name}: {refused:?}");
+        let ended = row_attempt(attempt(1, 1, 1, RunStatus::Failed));
+        commit(store, fence, vec![ended, second], vec![]).await.unwrap();
     }
 }
 

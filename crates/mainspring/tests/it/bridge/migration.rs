@@ -8,6 +8,7 @@ use mainspring_client::{Adoption, SessionAdopted, Target};
 
 use super::{ask, start};
 use crate::cli::{json_lines, run};
+use crate::jsonl::Host;
 use crate::jsonl::acp::folder;
 
 /// The agent of `dir` has sessions of its own from before, under these names.
@@ -112,6 +113,23 @@ async fn a_stale_acp_resume_retains_the_same_session() {
     let shown: Vec<_> = bindings.iter().map(|binding| (binding.generation, binding.status)).collect();
     assert_eq!(shown, [(2, BindingStatus::Active), (1, BindingStatus::Closed)]);
     assert_eq!(bindings[0].native, result.adapter_session_id);
+}
+
+#[test]
+fn the_first_query_of_a_host_goes_on_in_what_a_command_has_adopted() {
+    let dir = folder();
+    known(dir.path(), &["native-1"]);
+    let adopt = ["session", "adopt", "native-1", "--adapter", "claude", "--task", "42"];
+    let said = run(dir.path(), &[&adopt[..], &["--owner", "desktop-local-user"]].concat());
+    assert_eq!(said.code, 0, "{}", said.err);
+    let mut host = Host::start(dir.path());
+    host.say(&serde_json::json!({
+        "type": "query", "protocolVersion": 2, "requestId": "r", "clientId": "c", "surfaceKind": "task_chat",
+        "externalRefKind": "task", "externalRefId": "42", "prompt": "history", "systemPrompt": "",
+    }));
+    let end = host.end_of("r");
+    assert_eq!(end["adapterSessionId"], "native-1", "{end}");
+    assert!(end["text"].as_str().unwrap().contains("said before"), "{end}");
 }
 
 #[test]

@@ -105,6 +105,10 @@ fn interrupt(host: &mut Host, seen: &mut BTreeMap<(String, String), Seen>, clien
 fn hear(query: &mut Seen, name: &(String, String), line: Value) -> bool {
     if line["type"] == "cancel_ack" {
         query.acknowledged += 1;
+        // One that came after the end names no run.
+        if let (Some(run), Some(told)) = (&query.run, line.get("runId")) {
+            assert_eq!(run, told, "{name:?}: {line}");
+        }
         return false;
     }
     assert!(query.end.is_none(), "{name:?} has ended before {line}");
