@@ -46,9 +46,7 @@ async fn one_that_ignores_a_cancellation_is_killed_with_all_it_started() {
     let json = serde_json::to_string(&world.events("a").await).unwrap();
     assert!(json.contains(r#""proof":"killed""#), "{json}");
     // The turn in which it died was not kept; what was said before it is.
-    // It has not kept the turn, and is told of it.
-    let heard = world.say("a", "history").await;
-    assert!(heard.starts_with("my name is Ada\n<interrupted> | user: one; tool read; crash | "), "{heard}");
+    assert_eq!(world.say("a", "history").await, "my name is Ada\nhistory");
     world.close().await;
 }
 
@@ -66,7 +64,9 @@ async fn one_that_dies_in_a_turn_fails_its_attempt_and_the_next_gets_a_fresh_one
         json.len()
     );
     assert!(world.last("a").await.text().starts_with("one\n"));
-    assert_eq!(world.say("a", "history").await, "my name is Ada\nhistory");
+    // It has not kept the turn, and is told of it.
+    let heard = world.say("a", "history").await;
+    assert!(heard.starts_with("my name is Ada\n<interrupted> | user: one; tool read; crash | "), "{heard}");
     assert_eq!(world.bindings("a").await.len(), 1);
     world.close().await;
 }
