@@ -87,16 +87,42 @@ struct Call {
     protocol_version: Option<u64>,
 }
 
-/// Lets agents in at `path`. What a dead host left there is replaced; a living one keeps it.
+/// Lets agents in at `path`. What a dead host left there is replaced; a living one keeps it as long as it lives.
 pub(super) fn listen(shared: &Arc<Shared>, path: &Path) -> io::Result<()> {
     let lock = File::create(path.with_extension("lock"))?;
     match lock.try_lock() {
-        Ok(()) => {}
+        Ok(()) => open(shared, path, lock),
         Err(TryLockError::WouldBlock) => {
-            tracing::warn!(path = %path.display(), "another host answers the tool calls of agents; this one gets none");
-            return Ok(());
+            tracing::warn!(path = %path.display(), "another host answers the tool calls of agents, as long as it lives");
+            succeed(shared, path, lock)
         }
-        Err(TryLockError::Error(error)) => return Err(error),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Takes the place of the host that lets agents in, once that has left.
+fn succeed(shared: &Arc<Shared>, path: &Path, lock: File) -> io::Result<()> {
+    let (left, leaves) = oneshot::channel();
+    // Who waits for a lock is blocked: a thread of its own, which ends with the process at the latest.
+    std::thread::Builder::new().name("jsonl-relay".into()).spawn(move || {
+        let locked = lock.lock();
+        // A host that has left itself does not wait any more.
+        let _ = left.send(locked.map(|()| lock));
+    })?;
+    let (host, path) = (Arc::downgrade(shared), path.to_owned());
+    shared.tasks.spawn(async move {
+        let (Ok(Ok(lock)), Some(shared)) = (leaves.await, host.upgrade()) else { return };
+        if let Err(error) = open(&shared, &path, lock) {
+            tracing::warn!(%error, "agents cannot reach the tools of this host");
+        }
+    });
+    Ok(())
+}
+
+/// Lets agents in, under a lock that is held.
+fn open(shared: &Arc<Shared>, path: &Path, lock: File) -> io::Result<()> {
+    if shared.calls.0.lock().closed {
+        return Ok(());
     }
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

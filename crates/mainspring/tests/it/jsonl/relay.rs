@@ -417,6 +417,12 @@ fn the_first_host_keeps_the_relay_and_the_next_one_gets_it() {
     first.say(&json!({"type": "tool_result", "callId": "c", "result": "from the first"}));
     assert_eq!(agent.hear().1, "from the first");
     first.kill();
+    // The one that lives takes its place.
+    let relay = second.relay();
+    let connected = std::iter::repeat_with(|| UnixStream::connect(&relay)).find_map(Result::ok).unwrap();
+    let mut agent = Agent(BufReader::new(connected));
+    agent.call("c", "tool", &json!({}));
+    assert_eq!(second.hear()["type"], "tool_use");
     second.say(&json!({"type": "stop"}));
     second.rest();
     let mut third = Host::start(dir.path());
