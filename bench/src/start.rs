@@ -70,6 +70,8 @@ pub(crate) async fn fill(store: &Arc<SqliteStore>) {
             task.await.unwrap();
         }
     }
+    // What is left to index is work: a process that has it is not idle.
+    while store.search_index().await.unwrap() {}
 }
 
 /// Milliseconds and megabytes of one start.

@@ -27,7 +27,7 @@ pub(crate) fn measure(_runtime: &Runtime, table: &mut Table) {
     let folder = world::Folder::new();
     let mut ours = Host::start(mainspring(&folder.file("state")).arg("stdio"));
     let init = ours.hear();
-    assert_eq!(init["type"], "init", "build it first: cargo build --release -p mainspring");
+    assert_eq!(init["type"], "init", "build it first: cargo build --profile dist -p mainspring");
     let mut bare = Host::start(Command::new(std::env::current_exe().unwrap()).args([BARE, "."]));
     for sessions in SESSIONS {
         flood(&mut ours, &mut bare, sessions, table);

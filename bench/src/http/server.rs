@@ -57,7 +57,7 @@ impl Server {
             .args(["serve", "--listen", "127.0.0.1:0"])
             .stderr(Stdio::piped())
             .spawn()
-            .expect("build it first: cargo build --release -p mainspring");
+            .expect("build it first: cargo build --profile dist -p mainspring");
         let mut line = String::new();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         said.read_line(&mut line).unwrap();

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use agent_client_protocol::ErrorCode;
 use mainspring_core::{AuthMethod, Failure, Mode, Run, Usage};
@@ -31,7 +32,7 @@ pub use mcp::McpServer;
 use prompt::Piece;
 use turn::Play;
 use wire::CallError;
-use worker::{Choice, Worker};
+use worker::{Choice, House, Worker};
 
 /// What is particular to an agent that speaks ACP.
 #[derive(Debug, Clone, Default)]
@@ -53,13 +54,15 @@ pub(crate) struct Acp {
     offer: Offer,
     /// What native sessions have cost so far, as their agents say.
     costs: Mutex<HashMap<String, f64>>,
+    house: Arc<House>,
 }
 
 impl Acp {
-    /// For agents that are offered what `rules` let happen.
-    pub(crate) fn new(options: AcpOptions, rules: &[Rule]) -> Self {
+    /// For agents of the adapter `name` that are offered what `rules` let happen.
+    pub(crate) fn new(name: &str, options: AcpOptions, rules: &[Rule]) -> Self {
         let login = Login::new(options.auth_method.clone());
-        Self { options, login, offer: Offer::of(rules), costs: Mutex::default() }
+        let house = Arc::new(House { adapter: name.to_owned(), served: Mutex::default() });
+        Self { options, login, offer: Offer::of(rules), costs: Mutex::default(), house }
     }
 
     /// The MCP servers that the session of `attempt` gets.
@@ -86,7 +89,7 @@ impl Dialect for Acp {
     }
 
     async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
-        let worker = Worker::start(launch, self.offer, ground).await?;
+        let worker = Worker::start(launch, self.offer, &self.house, ground).await?;
         self.login.greet(&worker).await?;
         Ok(worker)
     }
@@ -96,7 +99,7 @@ impl Dialect for Acp {
     }
 
     async fn authenticate(&self, launch: &Launch, ground: &Ground, method: &str) -> Result<(), Failure> {
-        self.login.try_out(Worker::start(launch, self.offer, ground).await?, method).await
+        self.login.try_out(Worker::start(launch, self.offer, &self.house, ground).await?, method).await
     }
 
     async fn open(&self, worker: &Worker, cwd: &Path, attempt: &AttemptHandle) -> Result<String, Failure> {
@@ -128,6 +131,7 @@ impl Dialect for Acp {
 
     async fn close(&self, worker: &Worker, native: &str) {
         self.costs.lock().remove(native);
+        self.house.served.lock().remove(native);
         worker.close(native).await;
     }
 
@@ -151,9 +155,11 @@ impl Dialect for Acp {
 
     async fn play(&self, turn: Turn<'_, Worker>, prompt: Self::Prompt) -> Turned {
         let native = turn.native.to_owned();
+        // Some say it as they take it up.
+        let said = turn.worker.connection.cost(&native);
         let cost_before = match turn.opened {
             true => Some(0.0),
-            false => self.costs.lock().get(&native).copied(),
+            false => said.or_else(|| self.costs.lock().get(&native).copied()),
         };
         let blocks = match prompt::blocks(prompt, &turn.worker.capabilities.prompt_capabilities) {
             Ok(blocks) => blocks,
@@ -165,9 +171,11 @@ impl Dialect for Acp {
         let told = turn.preface.as_deref().map(prompt::text_block);
         let prompt = told.into_iter().chain(blocks).collect();
         let (turned, cost) = Play::new(turn, cost_before).play(prompt).await;
-        if let Some(cost) = cost {
-            self.costs.lock().insert(native, cost);
-        }
+        match cost {
+            Some(cost) => self.costs.lock().insert(native, cost),
+            // What comes next is more than the next turn has cost.
+            None => self.costs.lock().remove(&native),
+        };
         turned
     }
 

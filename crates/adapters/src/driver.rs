@@ -236,7 +236,9 @@ impl<D: Dialect> Driver<D> {
             let until = self.deadline();
             tokio::select! {
                 started = self.dialect.start(&launch, &self.ground) => started,
-                () = self.ground.clock.sleep_until(until) => Err(self.too_slow("start")),
+                () = self.ground.clock.sleep_until(until) => {
+                    Err(with_last_words(self.too_slow("start"), &launch.log))
+                }
             }
         };
         let lease = tokio::select! {
@@ -276,7 +278,8 @@ impl<D: Dialect> Driver<D> {
             () = attempt.cancelled() => Err(Stop::Cancelled),
             () = worker.gone() => Err(Stop::Failed(gone(worker), true)),
             () = self.ground.clock.sleep_until(until) => {
-                Err(Stop::Failed(self.too_slow("open its session"), true))
+                let failure = self.too_slow("open its session");
+                Err(Stop::Failed(with_last_words(failure, worker.process().log()), true))
             }
         }
     }
@@ -287,7 +290,8 @@ impl<D: Dialect> Driver<D> {
 
     fn too_slow(&self, what: &str) -> Failure {
         let waited = self.options.start_timeout.as_millis();
-        Failure::new("timeout", format!("the agent did not {what} within {waited} ms"))
+        let message = format!("the agent did not {what} within {waited} ms, its start_timeout_ms");
+        Failure::new("timeout", message)
     }
 
     /// How the process is started that `attempt` needs: at most one, so that its name is the attempt's.

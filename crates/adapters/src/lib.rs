@@ -22,7 +22,7 @@ pub struct ProcessAdapter(Box<dyn driver::Driven>);
 impl ProcessAdapter {
     /// For an agent that speaks the Agent Client Protocol.
     pub fn acp(options: AgentOptions, acp: AcpOptions, clock: Clock) -> Self {
-        let dialect = acp::Acp::new(acp, &options.rules);
+        let dialect = acp::Acp::new(&options.name, acp, &options.rules);
         Self(Box::new(driver::Driver::new(dialect, options, clock)))
     }
 

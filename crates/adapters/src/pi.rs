@@ -9,7 +9,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mainspring_core::{AuthMethod, Block, Failure, Message, Run};
+use mainspring_core::{Block, Failure, Message, Run};
 use mainspring_kernel::adapter::AttemptHandle;
 use mainspring_kernel::policy::Permissions;
 use serde_json::{Value, json};
@@ -82,14 +82,6 @@ impl Dialect for Pi {
 
     async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
         Worker::start(launch, ground).await
-    }
-
-    fn auth_methods(&self) -> Vec<AuthMethod> {
-        vec![]
-    }
-
-    async fn authenticate(&self, _: &Launch, _: &Ground, method: &str) -> Result<(), Failure> {
-        Err(Failure::new("adapter_incompatible", format!("there is nothing to authenticate by {method:?}")))
     }
 
     async fn open(&self, worker: &Worker, _cwd: &Path, _attempt: &AttemptHandle) -> Result<String, Failure> {

@@ -19,6 +19,8 @@ use tokio::sync::Notify;
 pub(crate) trait Worker: Send + Sync + 'static {
     /// False once it can do no more work.
     fn is_alive(&self) -> bool;
+    /// True while it has a native session in its memory, as that stands now.
+    fn holds(&self, native: &str) -> bool;
     /// Ends it in good order.
     fn stop(&self) -> impl Future<Output = Death> + Send;
     /// Ends it at once.
@@ -171,6 +173,10 @@ impl<W: Worker> Pool<W> {
         let kept = |idle: &Idle<W>| self.0.options.pinned && may_start && idle.home.is_some();
         let usable = |idle: &Idle<W>| here(idle) && free(idle) && !kept(idle);
         let found = state.idle.iter().position(|idle| here(idle) && at_home(idle));
+        // Some let no other process take up what one has open.
+        let holds = |idle: &Idle<W>| native.is_some_and(|native| idle.worker.holds(native));
+        let found =
+            found.or_else(|| state.idle.iter().position(|idle| here(idle) && free(idle) && holds(idle)));
         let found = found.or_else(|| match self.0.options.pinned {
             // The one that has been idle longest loses its place first.
             true => state.idle.iter().position(usable),

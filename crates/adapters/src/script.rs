@@ -5,8 +5,8 @@
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Answer, Approval, AttemptId, AuthMethod, Block, ClientCall, ClientResult, Failure, Fidelity, Place,
-    ToolOutcome, WaitRequest,
+    Answer, Approval, AttemptId, Block, ClientCall, ClientResult, Failure, Fidelity, Place, ToolOutcome,
+    WaitRequest,
 };
 use mainspring_kernel::adapter::{
     Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
@@ -71,14 +71,6 @@ impl Adapter for ScriptAdapter {
     async fn kill(&self, _attempt: AttemptId) -> Death {
         // It is nothing but the future that has been dropped.
         Death::Proven
-    }
-
-    fn auth_methods(&self) -> Vec<AuthMethod> {
-        vec![]
-    }
-
-    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
-        Err(Failure::new("adapter_incompatible", format!("there is nothing to authenticate by {method:?}")))
     }
 
     fn forget(&self, _native: &str) {}

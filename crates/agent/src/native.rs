@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, AuthMethod, Failure, Fidelity, RunLimits};
+use mainspring_core::{AttemptId, Failure, Fidelity, RunLimits};
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, RestartBehavior,
 };
@@ -211,14 +211,6 @@ impl Adapter for NativeAdapter {
     async fn kill(&self, _attempt: AttemptId) -> Death {
         // Model calls and tools live inside the execution, and it was dropped.
         Death::Proven
-    }
-
-    fn auth_methods(&self) -> Vec<AuthMethod> {
-        vec![]
-    }
-
-    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
-        Err(Failure::new("adapter_incompatible", format!("there is nothing to authenticate by {method:?}")))
     }
 
     fn forget(&self, _native: &str) {}

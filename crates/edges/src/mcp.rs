@@ -51,7 +51,7 @@ impl ServerHandler for Tools {
         ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
             .with_server_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")))
             .with_instructions(
-                "Durable agent sessions: list them, read their runs, send them messages, cancel.",
+                "Durable agent sessions: list them, read their runs, send them messages, delegate work, cancel.",
             )
     }
 

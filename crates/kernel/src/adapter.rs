@@ -44,10 +44,14 @@ pub trait Adapter: Send + Sync + 'static {
     async fn kill(&self, attempt: AttemptId) -> Death;
 
     /// The ways to authenticate that its runtime names; none where it has none, or none has been started yet.
-    fn auth_methods(&self) -> Vec<AuthMethod>;
+    fn auth_methods(&self) -> Vec<AuthMethod> {
+        vec![]
+    }
 
     /// Authenticates its runtime by one of these. Asked only where [`Capabilities::supports_authentication`] says so.
-    async fn authenticate(&self, method: &str) -> Result<(), Failure>;
+    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
+        Err(Failure::new("adapter_incompatible", format!("there is nothing to authenticate by {method:?}")))
+    }
 
     /// A native session is not going to be taken up soon, or ever: what a runtime holds for it may go. Does not wait.
     fn forget(&self, native: &str);

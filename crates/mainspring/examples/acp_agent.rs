@@ -1,12 +1,17 @@
 //! An agent that speaks the Agent Client Protocol and does what its prompts say: for tests.
 //!
 //! `acp_agent FOLDER [FEATURE,…]`, with the features `load`, `resume`, `http` (MCP servers over it), `fork`, `close`,
-//! `image`, `embedded` (resources in prompts) and `modes`. Its native sessions are files in the folder: the prompts they
+//! `image`, `embedded` (resources in prompts), `modes`, `boast` (it says that it can resume, and cannot), `mute` (what
+//! it takes up it says nothing of), `bill` (it says what it has cost when it takes it up), `strict` (what is open is not
+//! opened again), `locks` (nor by another process) `v2` (of the protocol)
+//! and `v2-only` (it says so, and no more). `quits` prints why, and does.
+//! Its native sessions are files in the folder: the prompts they
 //! have heard. A prompt is a list of commands with semicolons between them; everything else it echoes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot go on crashes")]
 #![allow(clippy::zombie_processes, reason = "real agents leave their children, too")]
 
+use std::collections::HashSet;
 use std::io::{BufRead, StdinLock, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -19,6 +24,8 @@ struct Agent {
     features: Vec<String>,
     asked: u64,
     opened: u64,
+    /// The native sessions that it has in its memory.
+    open: HashSet<String>,
     /// It wants to be authenticated first.
     locked: bool,
     /// What the client says that it can do.
@@ -47,6 +54,7 @@ fn main() {
         features,
         asked: 0,
         opened: 0,
+        open: HashSet::new(),
         locked: std::env::var_os("ACP_AGENT_LOCKED").is_some(),
         client: Value::Null,
         servers: Value::Null,
@@ -55,6 +63,10 @@ fn main() {
     };
     // Agents say things that are no protocol.
     println!("acp_agent ready");
+    if agent.has("quits") {
+        println!("this version is no longer maintained");
+        return;
+    }
     while let Some(message) = agent.read() {
         agent.serve(&message);
     }
@@ -93,6 +105,7 @@ impl Agent {
             self.servers = params["mcpServers"].clone();
         }
         let answer = match message["method"].as_str().unwrap_or_default() {
+            "initialize" if self.has("v2-only") => Err("No common version"),
             "initialize" => {
                 self.client = params["clientCapabilities"].clone();
                 Ok(self.capabilities())
@@ -104,12 +117,19 @@ impl Agent {
             "session/new" | "session/resume" if self.locked => Err("Authentication required"),
             "session/new" if !params["cwd"].as_str().unwrap().starts_with('/') => Err("bad cwd"),
             "session/new" => Ok(self.open()),
+            "session/resume" if self.has("boast") => Err("Method not found"),
             "session/resume" | "session/load" | "session/fork" if !known => Err("Session not found"),
-            "session/resume" => Ok(self.options()),
+            "session/resume" | "session/load" if self.has("strict") && !self.open.insert(session.clone()) => {
+                Err("Session is already open")
+            }
+            "session/resume" | "session/load" if self.has("locks") && !self.lock(&session) => {
+                Err("Session is active")
+            }
+            "session/resume" => Ok(self.taken_up(&session)),
             "session/load" => {
                 // The history is repeated; nobody may take it for an answer.
                 self.say(&session, "HISTORY");
-                Ok(self.options())
+                Ok(self.taken_up(&session))
             }
             "session/fork" if self.has("fork") => {
                 let answer = self.open();
@@ -118,6 +138,7 @@ impl Agent {
                 Ok(answer)
             }
             "session/close" if self.has("close") => {
+                self.open.remove(&session);
                 std::fs::write(self.folder.join(format!("{session}.closed")), "").unwrap();
                 Ok(json!({}))
             }
@@ -146,7 +167,12 @@ impl Agent {
         self.send(&match answer {
             Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
             Err(why) => {
-                let code = if why.starts_with("Authentication") { -32000 } else { -32603 };
+                let code = match why {
+                    "Method not found" => -32601,
+                    "No common version" => -32022,
+                    _ if why.starts_with("Authentication") => -32000,
+                    _ => -32603,
+                };
                 json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": why}})
             }
         });
@@ -156,8 +182,14 @@ impl Agent {
     }
 
     fn capabilities(&self) -> Value {
+        if self.has("v2") {
+            return json!({"protocolVersion": 2, "capabilities": {}, "info": {"name": "acp_agent", "version": "2"}});
+        }
         let session = ["resume", "fork", "close"].into_iter().filter(|name| self.has(name));
-        let session: serde_json::Map<_, _> = session.map(|name| (name.to_owned(), json!({}))).collect();
+        let mut session: serde_json::Map<_, _> = session.map(|name| (name.to_owned(), json!({}))).collect();
+        if self.has("boast") {
+            session.insert("resume".into(), json!({}));
+        }
         json!({
             "protocolVersion": 1,
             "agentCapabilities": {
@@ -185,10 +217,33 @@ impl Agent {
         options
     }
 
+    /// Has a session for itself; false if another process that lives has it.
+    fn lock(&self, session: &str) -> bool {
+        let (lock, own) = (self.folder.join(format!("{session}.lock")), std::process::id().to_string());
+        let holder = std::fs::read_to_string(&lock).ok();
+        let free = holder.is_none_or(|pid| pid == own || !PathBuf::from("/proc").join(pid).exists());
+        if free {
+            std::fs::write(lock, own).unwrap();
+        }
+        free
+    }
+
+    /// What is said of a session that is taken up.
+    fn taken_up(&self, session: &str) -> Value {
+        if self.has("bill") {
+            self.spend(session, 0.25);
+        }
+        if self.has("mute") { Value::Null } else { self.options() }
+    }
+
     fn open(&mut self) -> Value {
         self.opened += 1;
         let session = format!("native-{}-{}", std::process::id(), self.opened);
         std::fs::write(self.folder.join(&session), "").unwrap();
+        self.open.insert(session.clone());
+        if self.has("locks") {
+            self.lock(&session);
+        }
         let mut answer = self.options();
         answer["sessionId"] = session.into();
         answer
@@ -238,18 +293,39 @@ impl Agent {
                 let _ = writeln!(std::io::stderr(), "{rest}");
             }
             "tool" => self.tool(session, rest),
-            "ask" => return self.ask(session, rest),
+            "ask" => return self.ask(session, rest, false),
+            "bare" => return self.ask(session, rest, true),
             "plan" => {
                 let entries = json!([{"content": "look", "priority": "high", "status": "completed"},
                                      {"content": rest, "priority": "high", "status": "in_progress"}]);
                 self.update(session, &json!({"sessionUpdate": "plan", "entries": entries}));
             }
-            "spend" => {
-                let cost = json!({"amount": rest.parse::<f64>().unwrap(), "currency": "USD"});
-                self.update(
-                    session,
-                    &json!({"sessionUpdate": "usage_update", "used": 1, "size": 9, "cost": cost}),
-                );
+            "spend" => self.spend(session, rest.parse().unwrap()),
+            // It changes its mode, or its model, of its own accord.
+            "mode" => {
+                self.update(session, &json!({"sessionUpdate": "current_mode_update", "currentModeId": rest}));
+            }
+            "model" => {
+                let mut options = self.options();
+                options["configOptions"][0]["currentValue"] = rest.into();
+                options["sessionUpdate"] = "config_option_update".into();
+                self.update(session, &options);
+            }
+            "part" => {
+                let (message, text) = rest.split_once(' ').unwrap();
+                let content = json!({"type": "text", "text": text});
+                let chunk =
+                    json!({"sessionUpdate": "agent_message_chunk", "messageId": message, "content": content});
+                self.update(session, &chunk);
+            }
+            // What a tool call is called becomes clear as it goes.
+            "rename" => {
+                let call = json!({"sessionUpdate": "tool_call", "toolCallId": "r", "title": "Terminal", "kind": "execute",
+                                  "status": "pending", "rawInput": {}});
+                self.update(session, &call);
+                let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "r", "title": rest,
+                                    "status": "completed", "rawInput": {"command": rest}});
+                self.update(session, &update);
             }
             "noise" => self.noise(session),
             "spawn" => {
@@ -289,6 +365,11 @@ impl Agent {
         Next::On
     }
 
+    fn spend(&self, session: &str, dollars: f64) {
+        let cost = json!({"amount": dollars, "currency": "USD"});
+        self.update(session, &json!({"sessionUpdate": "usage_update", "used": 1, "size": 9, "cost": cost}));
+    }
+
     fn tool(&self, session: &str, name: &str) {
         let id = format!("call-{name}");
         self.update(session, &json!({"sessionUpdate": "tool_call", "toolCallId": id, "title": name, "status": "pending", "rawInput": {}}));
@@ -297,12 +378,21 @@ impl Agent {
         self.update(session, &json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "completed", "content": content}));
     }
 
-    /// Asks for a permission and waits for the answer, or to be told to stop.
-    fn ask(&mut self, session: &str, what: &str) -> Next {
+    /// Asks for a permission and waits for the answer, or to be told to stop. What it is for is part of the question, or
+    /// said before.
+    fn ask(&mut self, session: &str, what: &str, bare: bool) -> Next {
         self.asked += 1;
         let id = format!("ask-{}", self.asked);
-        let call = json!({"toolCallId": format!("call-{id}"), "title": what, "status": "pending", "rawInput": {"what": what}});
-        let options = json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"},
+        let mut call = json!({"toolCallId": format!("call-{id}"), "title": what, "status": "pending", "rawInput": {"what": what}});
+        if bare {
+            let name = call["toolCallId"].clone();
+            (call["sessionUpdate"], call["kind"]) = ("tool_call".into(), "execute".into());
+            self.update(session, &call);
+            call = json!({"toolCallId": name});
+        }
+        // One of them is of a kind that nobody knows.
+        let options = json!([{"optionId": "today", "name": "Today", "kind": "allow_today"},
+                             {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
                              {"optionId": "always", "name": "Always", "kind": "allow_always"},
                              {"optionId": "no", "name": "No", "kind": "reject_once"}]);
         let params = json!({"sessionId": session, "toolCall": call, "options": options});

@@ -202,7 +202,8 @@ impl Desk {
             Ok(path) => path,
             Err(error) => return Ok(Err(error)),
         };
-        let text = blocking(move || files::read(&path, line, limit)).await;
+        let cwd = self.0.cwd.clone();
+        let text = blocking(move || files::read(&cwd, &path, line, limit)).await;
         Ok(text.map(|content| json!({"content": content})))
     }
 
@@ -215,7 +216,8 @@ impl Desk {
             Ok(path) => path,
             Err(error) => return Ok(Err(error)),
         };
-        Ok(blocking(move || files::write(&path, &content)).await.map(|()| json!({})))
+        let cwd = self.0.cwd.clone();
+        Ok(blocking(move || files::write(&cwd, &path, &content)).await.map(|()| json!({})))
     }
 
     /// The file that is meant, once it may be used for this operation.

@@ -1,16 +1,18 @@
 //! A turn: what an agent says between a prompt and its end, as deltas, records and questions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use agent_client_protocol::Responder;
 use agent_client_protocol::v1::schema::{
-    ContentBlock, PermissionOption, PermissionOptionKind, Plan, PlanEntryStatus, RequestPermissionOutcome,
-    RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome, SessionUpdate,
-    ToolCallContent, ToolCallStatus, ToolCallUpdateFields, UsageUpdate,
+    ContentBlock, MessageId, PermissionOption, PermissionOptionKind, Plan, PlanEntryStatus,
+    RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome,
+    SessionUpdate, ToolCallContent, ToolCallStatus, ToolCallUpdateFields, ToolKind, UsageUpdate,
 };
 use mainspring_core::{Approval, Cost, Failure, ToolOutcome, Usage};
 use mainspring_kernel::adapter::{Death, End, HandleError, Record};
 use mainspring_kernel::policy::Act;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -37,14 +39,21 @@ pub(super) struct Play<'a> {
     /// What the native session had cost before, where that is known.
     cost_before: Option<f64>,
     cost: Option<f64>,
+    /// The message that the last text belongs to, where the agent names it.
+    message: Option<MessageId>,
     tools: HashMap<String, Tool>,
+    /// The tool calls that were not allowed.
+    denied: Arc<Mutex<HashSet<String>>>,
     /// True once anything was heard.
     heard: bool,
 }
 
 /// A tool call that has no outcome.
+#[derive(Default)]
 struct Tool {
-    name: String,
+    name: Option<String>,
+    title: Option<String>,
+    kind: Option<ToolKind>,
     input: Option<Value>,
     started: bool,
 }
@@ -52,7 +61,17 @@ struct Tool {
 impl<'a> Play<'a> {
     pub(super) fn new(turn: Turn<'a, Worker>, cost_before: Option<f64>) -> Self {
         let (voice, desk) = (Voice::new(turn.attempt), Desk::new(&turn));
-        Self { turn, voice, desk, cost_before, cost: None, tools: HashMap::new(), heard: false }
+        Self {
+            turn,
+            voice,
+            desk,
+            cost_before,
+            cost: None,
+            message: None,
+            tools: HashMap::new(),
+            denied: Arc::default(),
+            heard: false,
+        }
     }
 
     /// Prompts the agent and listens until it has ended its turn: how it did, and what the native session has cost.
@@ -69,8 +88,9 @@ impl<'a> Play<'a> {
                 Some(heard) = inbound.recv() => match heard {
                     Inbound::Update(update) => self.update(*update).await,
                     Inbound::Permission(asked) => {
-                        let started = self.tool_asked(&asked.0).await;
-                        questions.push(self.decide(asked.0, asked.1), false);
+                        let (mut request, responder) = *asked;
+                        let started = self.tool_asked(&mut request).await;
+                        questions.push(self.decide(request, responder), false);
                         started
                     }
                     Inbound::Client(asked) => {
@@ -96,7 +116,7 @@ impl<'a> Play<'a> {
         };
         worker.connection.ignore();
         let turned = self.leave(turned).await;
-        (turned, self.cost.or(self.cost_before))
+        (turned, self.cost)
     }
 
     /// Ends what was run for the agent: the turn is not over before that is.
@@ -121,7 +141,16 @@ impl<'a> Play<'a> {
             }
         }
         // What was announced and never begun is forgotten; of what has begun, the kernel says that its outcome is unknown.
-        Ok(())
+        // Not every agent says that what was not allowed has not happened.
+        let denied = self.denied.lock().clone();
+        let failed = |id: &String| Record::ToolFailed {
+            tool_use_id: id.clone(),
+            outcome: ToolOutcome::Failed,
+            error: Failure::new("denied", "it was not allowed"),
+        };
+        let open = self.tools.keys().filter(|id| denied.contains(*id)).map(failed).collect::<Vec<_>>();
+        self.tools.retain(|id, _| !denied.contains(id));
+        if open.is_empty() { Ok(()) } else { self.turn.attempt.record(open).await }
     }
 
     async fn answered(
@@ -180,7 +209,13 @@ impl<'a> Play<'a> {
     async fn update(&mut self, update: SessionUpdate) -> Result<(), HandleError> {
         self.heard = true;
         match update {
-            SessionUpdate::AgentMessageChunk(chunk) => self.voice.say(&text_of(&chunk.content)),
+            SessionUpdate::AgentMessageChunk(chunk) => {
+                if self.message != chunk.message_id {
+                    self.message = chunk.message_id;
+                    self.voice.pause();
+                }
+                self.voice.say(&text_of(&chunk.content))
+            }
             SessionUpdate::AgentThoughtChunk(chunk) => self.turn.attempt.thought(&text_of(&chunk.content)),
             SessionUpdate::ToolCall(call) => {
                 let fields = ToolCallUpdateFields::new()
@@ -209,19 +244,13 @@ impl<'a> Play<'a> {
     /// A tool call begins, reports or ends. It has begun once its input is known or it is under way.
     async fn tool(&mut self, id: &str, fields: &ToolCallUpdateFields) -> Result<(), HandleError> {
         self.voice.pause();
-        let tool = self.tools.entry(id.to_owned()).or_insert_with(|| Tool {
-            name: String::new(),
-            input: None,
-            started: false,
-        });
-        if !tool.started {
-            let kind = fields.kind.and_then(|kind| serde_json::to_value(kind).ok());
-            let kind = kind.as_ref().and_then(Value::as_str).filter(|kind| *kind != "other");
-            let named = fields.name.as_deref().or(fields.title.as_deref()).or(kind);
-            if let Some(name) = named.filter(|name| !name.is_empty() && tool.name.is_empty()) {
-                name.clone_into(&mut tool.name);
+        let tool = self.tools.entry(id.to_owned()).or_default();
+        for (known, said) in [(&mut tool.name, &fields.name), (&mut tool.title, &fields.title)] {
+            if let Some(said) = said.as_ref().filter(|said| !said.is_empty()) {
+                *known = Some(said.clone());
             }
         }
+        tool.kind = fields.kind.or(tool.kind);
         if let Some(input) = fields.raw_input.as_ref().filter(|input| !is_empty(input)) {
             tool.input = Some(input.clone());
         }
@@ -252,18 +281,24 @@ impl<'a> Play<'a> {
         if records.is_empty() { Ok(()) } else { self.turn.attempt.record(records).await }
     }
 
-    /// A tool call that a permission is asked for has begun, whatever its state.
-    async fn tool_asked(&mut self, request: &RequestPermissionRequest) -> Result<(), HandleError> {
+    /// A tool call that a permission is asked for has begun, whatever its state. Who decides is told what was said of
+    /// it before, too: some agents name it, and no more.
+    async fn tool_asked(&mut self, request: &mut RequestPermissionRequest) -> Result<(), HandleError> {
         self.heard = true;
-        let call = &request.tool_call;
-        self.tool(&call.tool_call_id.0, &call.fields).await?;
-        match self.tools.get_mut(&*call.tool_call_id.0).filter(|tool| !tool.started) {
-            Some(tool) => {
-                let begun = started(&call.tool_call_id.0, tool);
-                self.turn.attempt.record(vec![begun]).await
-            }
-            None => Ok(()),
+        let call = &mut request.tool_call;
+        let id = call.tool_call_id.to_string();
+        self.tool(&id, &call.fields).await?;
+        let Some(tool) = self.tools.get_mut(&id) else { return Ok(()) };
+        let fields = &mut call.fields;
+        fields.title = fields.title.take().or_else(|| tool.title.clone());
+        fields.name = fields.name.take().or_else(|| tool.name.clone());
+        fields.kind = fields.kind.or(tool.kind);
+        fields.raw_input = fields.raw_input.take().or_else(|| tool.input.clone());
+        if tool.started {
+            return Ok(());
         }
+        let begun = started(&id, tool);
+        self.turn.attempt.record(vec![begun]).await
     }
 
     fn decide(
@@ -272,10 +307,13 @@ impl<'a> Play<'a> {
         responder: Responder,
     ) -> impl Future<Output = Result<(), HandleError>> + Send + use<> {
         let (attempt, standing) = (self.turn.attempt.clone(), self.turn.standing.clone());
-        let rules = self.turn.rules.clone();
+        let (rules, not_allowed) = (self.turn.rules.clone(), self.denied.clone());
         async move {
             let (act, question) = (act(&request), question(&request).into());
             let decided = rules.permit(&attempt, standing.as_ref(), &act, question).await;
+            if matches!(decided, Ok(Approval::Denied | Approval::Expired)) {
+                not_allowed.lock().insert(request.tool_call.tool_call_id.to_string());
+            }
             let chosen = match &decided {
                 Ok(decision) => choice(&request.options, *decision),
                 Err(_) => None,
@@ -294,29 +332,29 @@ impl<'a> Play<'a> {
 
     fn spent(&mut self, update: &UsageUpdate) {
         if let Some(cost) = update.cost.as_ref().filter(|cost| cost.currency == "USD") {
-            // Of a session that was taken up, the first report says what it had cost before.
-            self.cost_before.get_or_insert(cost.amount);
             self.cost = Some(cost.amount);
         }
     }
 
-    /// What the turn has used: the agent's own count, and by how much the native session's cost has grown.
+    /// What the turn has used: the agent's own count, and by how much the native session's cost has grown. What it
+    /// cost is not known where the agent does not say, or where nobody knows what the session had cost before.
     fn usage(&self, said: Option<&Value>) -> Usage {
         let count = |name: &str| said.and_then(|usage| usage.get(name)?.as_u64()).unwrap_or_default();
-        let grown = self.cost.zip(self.cost_before).map_or(0.0, |(now, before)| (now - before).max(0.0));
+        let grown = self.cost.zip(self.cost_before).filter(|(now, before)| now >= before);
         Usage {
             input_tokens: count("inputTokens"),
             output_tokens: count("outputTokens"),
             cache_read_tokens: count("cachedReadTokens"),
             cache_write_tokens: count("cachedWriteTokens"),
-            cost: Cost::from(grown),
+            cost: Cost::from(grown.map(|(now, before)| now - before)),
         }
     }
 }
 
 fn started(id: &str, tool: &mut Tool) -> Record {
     tool.started = true;
-    let name = if tool.name.is_empty() { "tool".into() } else { tool.name.clone() };
+    let names = [tool.name.as_deref(), tool.title.as_deref(), tool.kind.and_then(kind_name)];
+    let name = names.into_iter().flatten().next().unwrap_or("tool").to_owned();
     Record::ToolStarted { tool_use_id: id.to_owned(), name, input: tool.input.clone() }
 }
 
@@ -369,10 +407,25 @@ fn plan_text(plan: &Plan) -> String {
 /// What the agent wants to do, as rules name it: `tool KIND TITLE`.
 fn act(request: &RequestPermissionRequest) -> Act {
     let fields = &request.tool_call.fields;
-    let kind = fields.kind.and_then(|kind| serde_json::to_value(kind).ok());
-    let kind = kind.as_ref().and_then(Value::as_str).unwrap_or("other");
+    let kind = fields.kind.and_then(kind_name).unwrap_or("other");
     let title = fields.title.as_deref().or(fields.name.as_deref()).unwrap_or_default();
     Act { capability: "tool", operation: kind.to_owned(), resource: title.to_owned() }
+}
+
+/// What a kind of tool is called, if it is one at all.
+fn kind_name(kind: ToolKind) -> Option<&'static str> {
+    Some(match kind {
+        ToolKind::Read => "read",
+        ToolKind::Edit => "edit",
+        ToolKind::Delete => "delete",
+        ToolKind::Move => "move",
+        ToolKind::Search => "search",
+        ToolKind::Execute => "execute",
+        ToolKind::Think => "think",
+        ToolKind::Fetch => "fetch",
+        ToolKind::SwitchMode => "switch_mode",
+        _ => return None,
+    })
 }
 
 fn question(request: &RequestPermissionRequest) -> String {

@@ -3,10 +3,13 @@
 //! Messages are read leniently: what is not understood is ignored if it is a notification, and answered "method not
 //! found" if it is a request. Only what concerns the native session that is being prompted is passed on.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use agent_client_protocol::v1::schema::{RequestPermissionRequest, SessionNotification, SessionUpdate};
+use agent_client_protocol::v1::schema::{
+    PermissionOption, RequestPermissionRequest, SessionNotification, SessionUpdate,
+};
 use agent_client_protocol::{
     Agent, Builder, Client, ConnectionTo, Dispatch, ErrorCode, Handled, Lines, Responder, UntypedMessage,
     is_connection_terminated, is_incoming_transport_closed,
@@ -14,8 +17,8 @@ use agent_client_protocol::{
 use futures_util::{StreamExt, sink, stream};
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, oneshot};
@@ -23,10 +26,13 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::sync::CancellationToken;
 
 use super::client::{Offer, Request};
-use crate::process::Pipes;
+use crate::process::{Log, Pipes};
 
 /// How long a line of an agent may be. Beyond it the connection is given up.
 const LINE: usize = 64 << 20;
+
+/// Of how many native sessions something is noted.
+const ASIDES: usize = 64;
 
 /// What an agent says of the native session that is being prompted.
 pub(super) enum Inbound {
@@ -72,15 +78,48 @@ pub(super) struct Connection {
 /// Whom the agent is listened to for.
 #[derive(Default)]
 struct Attention {
-    native: Option<String>,
-    heard: Option<mpsc::UnboundedSender<Inbound>>,
+    /// The native session that is being prompted, and who listens.
+    prompted: Option<(String, mpsc::UnboundedSender<Inbound>)>,
+    /// What is noted of native sessions, whether anybody listens or not.
+    asides: HashMap<String, Aside>,
+}
+
+/// What an agent says of a native session that holds beyond its turns.
+#[derive(Default)]
+struct Aside {
+    mode: Option<String>,
+    config_options: Option<Vec<Value>>,
+    cost: Option<f64>,
+}
+
+impl Attention {
+    fn note(&mut self, params: &Value) {
+        let (Some(session), update) = (params["sessionId"].as_str(), &params["update"]) else { return };
+        let kind = update["sessionUpdate"].as_str().unwrap_or_default();
+        if !["current_mode_update", "config_option_update", "usage_update"].contains(&kind) {
+            return;
+        }
+        if self.asides.len() >= ASIDES && !self.asides.contains_key(session) {
+            self.asides.clear();
+        }
+        let aside = self.asides.entry(session.to_owned()).or_default();
+        match kind {
+            "current_mode_update" => aside.mode = update["currentModeId"].as_str().map(str::to_owned),
+            "config_option_update" => aside.config_options = update["configOptions"].as_array().cloned(),
+            _ if update["cost"]["currency"] == "USD" => {
+                aside.cost = update["cost"]["amount"].as_f64().or(aside.cost);
+            }
+            _ => {}
+        }
+    }
 }
 
 impl Connection {
     /// Speaks over `pipes` until they close or the connection is dropped. Messages that concern nothing that is
-    /// listened for, or are not understood, are counted in `ignored`; so are requests for what was not offered.
+    /// listened for, or are not understood, are counted in `ignored`; so are requests for what was not offered. What is
+    /// no message goes into `log`.
     pub(super) async fn open(
-        pipes: Pipes,
+        (pipes, log): (Pipes, Log),
         offer: Offer,
         ignored: Arc<AtomicU64>,
         tasks: &Tasks,
@@ -97,14 +136,15 @@ impl Connection {
         );
         let closed = close.clone();
         tasks.spawn(async move {
-            let serve = builder.connect_with(transport(pipes), async move |peer: ConnectionTo<Agent>| {
-                let _ = ready.send(peer.clone());
-                tokio::select! {
-                    () = closed.cancelled() => {}
-                    () = peer.incoming_closed() => {}
-                }
-                Ok(())
-            });
+            let serve =
+                builder.connect_with(transport(pipes, log), async move |peer: ConnectionTo<Agent>| {
+                    let _ = ready.send(peer.clone());
+                    tokio::select! {
+                        () = closed.cancelled() => {}
+                        () = peer.incoming_closed() => {}
+                    }
+                    Ok(())
+                });
             if let Err(error) = serve.await {
                 tracing::debug!(code = ?error.code, "the connection to an agent has ended");
             }
@@ -133,13 +173,25 @@ impl Connection {
     /// Listens for one native session, until told otherwise.
     pub(super) fn listen(&self, native: &str) -> mpsc::UnboundedReceiver<Inbound> {
         let (heard, inbound) = mpsc::unbounded_channel();
-        *self.attention.lock() = Attention { native: Some(native.to_owned()), heard: Some(heard) };
+        self.attention.lock().prompted = Some((native.to_owned(), heard));
         inbound
     }
 
     /// Listens no more.
     pub(super) fn ignore(&self) {
-        *self.attention.lock() = Attention::default();
+        self.attention.lock().prompted = None;
+    }
+
+    /// What a native session is said to be like since this was asked last: its mode, and what can be chosen.
+    pub(super) fn changes(&self, native: &str) -> (Option<String>, Option<Vec<Value>>) {
+        let mut attention = self.attention.lock();
+        let aside = attention.asides.get_mut(native);
+        aside.map(|aside| (aside.mode.take(), aside.config_options.take())).unwrap_or_default()
+    }
+
+    /// What a native session is said to have cost so far, in dollars, since this was asked last.
+    pub(super) fn cost(&self, native: &str) -> Option<f64> {
+        self.attention.lock().asides.get_mut(native)?.cost.take()
     }
 
     /// False once the agent is gone.
@@ -164,6 +216,7 @@ impl Drop for Connection {
 
 fn transport(
     pipes: Pipes,
+    log: Log,
 ) -> Lines<
     impl futures_util::Sink<String, Error = std::io::Error> + Send + 'static,
     impl futures_util::Stream<Item = std::io::Result<String>> + Send + 'static,
@@ -177,14 +230,14 @@ fn transport(
     });
     let lines = FramedRead::new(pipes.stdout, LinesCodec::new_with_max_length(LINE));
     // After an error nothing that follows can be trusted.
-    let incoming = stream::unfold(Some(lines), |lines| async move {
+    let incoming = stream::unfold((Some(lines), log), |(lines, log)| async move {
         let mut lines = lines?;
         loop {
             match lines.next().await? {
-                // Agents print other things, too.
-                Ok(line) if !line.trim_start().starts_with('{') => {}
-                Ok(line) => return Some((Ok(line), Some(lines))),
-                Err(error) => return Some((Err(std::io::Error::other(error)), None)),
+                // Agents print other things, too: among them why they end.
+                Ok(line) if !line.trim_start().starts_with('{') => log.line(&line),
+                Ok(line) => return Some((Ok(line), (Some(lines), log))),
+                Err(error) => return Some((Err(std::io::Error::other(error)), (None, log))),
             }
         }
     });
@@ -200,16 +253,29 @@ fn hear(
 ) -> Handled<Dispatch> {
     let not_ours = |message| Handled::No { message, retry: false };
     let mut attention = attention.lock();
-    if let Dispatch::Response(_, router) = &message
-        && router.method() == "session/prompt"
-    {
-        // The turn is over: what the agent says after that belongs to none.
-        *attention = Attention::default();
-        return not_ours(message);
+    match &message {
+        Dispatch::Response(_, router) => {
+            match router.method() {
+                // The turn is over: what the agent says after that belongs to none.
+                "session/prompt" => attention.prompted = None,
+                // It says what the session is like now, whatever was said before.
+                "session/new" | "session/load" | "session/resume" | "session/fork" => {
+                    for aside in attention.asides.values_mut() {
+                        (aside.mode, aside.config_options) = (None, None);
+                    }
+                }
+                _ => {}
+            }
+            return not_ours(message);
+        }
+        Dispatch::Notification(UntypedMessage { method, params }) if method == "session/update" => {
+            attention.note(params);
+        }
+        _ => {}
     }
     let concerns = |params: &Value| {
         let session = params.get("sessionId").and_then(Value::as_str);
-        session.is_some() && session == attention.native.as_deref()
+        session.is_some() && session == attention.prompted.as_ref().map(|(native, _)| native.as_str())
     };
     let inbound = match message {
         Dispatch::Notification(UntypedMessage { method, params }) if method == "session/update" => {
@@ -225,7 +291,7 @@ fn hear(
         Dispatch::Request(UntypedMessage { method, params }, responder)
             if method == "session/request_permission" && concerns(&params) =>
         {
-            match serde_json::from_value(params) {
+            match serde_json::from_value(understood(params)) {
                 Ok(request) => Inbound::Permission(Box::new((request, responder))),
                 Err(error) => {
                     let error = agent_client_protocol::Error::invalid_params().data(error.to_string());
@@ -246,10 +312,18 @@ fn hear(
             return not_ours(other);
         }
     };
-    if let Some(heard) = &attention.heard {
+    if let Some((_, heard)) = &attention.prompted {
         let _ = heard.send(inbound);
     }
     Handled::Yes
+}
+
+/// A request for a permission without the options of a kind that is not known here.
+fn understood(mut request: Value) -> Value {
+    if let Some(options) = request.get_mut("options").and_then(Value::as_array_mut) {
+        options.retain(|option| PermissionOption::deserialize(option).is_ok());
+    }
+    request
 }
 
 fn refused(error: &agent_client_protocol::Error) -> CallError {

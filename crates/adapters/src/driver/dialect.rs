@@ -14,7 +14,7 @@ use mainspring_kernel::tasks::Tasks;
 
 use super::Turned;
 use crate::pool::Worker;
-use crate::process::{Launch, Process};
+use crate::process::{Launch, Log, Process};
 
 /// The last of what an agent wrote to its standard error, in a failure.
 const LAST_WORDS: usize = 500;
@@ -93,15 +93,20 @@ pub(crate) trait Dialect: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Worker, Failure>> + Send;
 
     /// The ways to authenticate that the agent has named, once one has been started.
-    fn auth_methods(&self) -> Vec<AuthMethod>;
+    fn auth_methods(&self) -> Vec<AuthMethod> {
+        vec![]
+    }
 
     /// Authenticates the agent by one of them, on a process of its own; those that are started later as well.
     fn authenticate(
         &self,
-        launch: &Launch,
-        ground: &Ground,
+        _launch: &Launch,
+        _ground: &Ground,
         method: &str,
-    ) -> impl Future<Output = Result<(), Failure>> + Send;
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
+        let message = format!("there is nothing to authenticate by {method:?}");
+        async { Err(Failure::new("adapter_incompatible", message)) }
+    }
 
     /// Opens a new native session in `cwd`, for `attempt`: its id.
     fn open(
@@ -205,12 +210,12 @@ pub(crate) struct Turn<'a, W> {
 /// What to tell of an agent that is gone.
 pub(crate) fn gone(agent: &impl Agent) -> Failure {
     let failure = Failure::new("transport_interruption", "the agent's process has ended");
-    with_last_words(failure, agent.process())
+    with_last_words(failure, agent.process().log())
 }
 
 /// What went wrong, and the last that the agent wrote to its standard error.
-pub(crate) fn with_last_words(failure: Failure, process: &Process) -> Failure {
-    let written = process.log().text();
+pub(crate) fn with_last_words(failure: Failure, log: &Log) -> Failure {
+    let written = log.text();
     let words = written.trim();
     let from = words.char_indices().rev().nth(LAST_WORDS - 1).map_or(0, |(at, _)| at);
     match &words[from..] {

@@ -409,13 +409,17 @@ fn text_of(content: &Value) -> String {
     }
 }
 
+/// What was used; what it cost is not known where pi does not say. Nothing, where it says nothing.
 fn usage_of(usage: &Value) -> Usage {
+    if usage.is_null() {
+        return Usage::default();
+    }
     let count = |name: &str| usage[name].as_u64().unwrap_or_default();
     Usage {
         input_tokens: count("input"),
         output_tokens: count("output"),
         cache_read_tokens: count("cacheRead"),
         cache_write_tokens: count("cacheWrite"),
-        cost: Cost::from(usage["cost"]["total"].as_f64().unwrap_or_default()),
+        cost: Cost::from(usage["cost"]["total"].as_f64()),
     }
 }

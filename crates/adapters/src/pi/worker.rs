@@ -86,7 +86,7 @@ impl Worker {
                     Ok(_) => ("adapter_incompatible", "it does not say which session it has open".into()),
                 };
                 let failure = Failure::new(code, format!("the agent did not start: {why}"));
-                return Err(with_last_words(failure, &process));
+                return Err(with_last_words(failure, process.log()));
             }
         };
         let (keeps, clock) = (state.session_file.is_some(), ground.clock.clone());
@@ -202,6 +202,11 @@ impl Agent for Worker {
 impl pool::Worker for Worker {
     fn is_alive(&self) -> bool {
         self.process.is_alive() && self.connection.is_open() && !self.spent.load(Ordering::Relaxed)
+    }
+
+    fn holds(&self, _native: &str) -> bool {
+        // It has one at a time, which is where it is at home.
+        false
     }
 
     async fn stop(&self) -> Death {

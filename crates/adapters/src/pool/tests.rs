@@ -14,6 +14,10 @@ impl Worker for Fake {
         self.alive.load(Ordering::Relaxed)
     }
 
+    fn holds(&self, _native: &str) -> bool {
+        false
+    }
+
     async fn stop(&self) -> Death {
         self.kill().await
     }

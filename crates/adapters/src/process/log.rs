@@ -64,6 +64,12 @@ impl Log {
         state.written += bytes.len();
     }
 
+    /// A line that was written elsewhere.
+    pub(crate) fn line(&self, line: &str) {
+        self.push(line.as_bytes());
+        self.push(b"\n");
+    }
+
     /// What was written: all of it, or its beginning and its end.
     pub fn text(&self) -> String {
         let state = self.0.state.lock();

@@ -2,7 +2,8 @@
 
 use mainspring_client::{Client, Delegate as Wanted, Target};
 use mainspring_core::{
-    Cost, Delegation, DelegationMode, DelegationResult, ExternalRef, Mode, RunLimits, RunOptions, SessionId,
+    Cost, Delegation, DelegationMode, DelegationResult, ExternalRef, Mode, RunId, RunLimits, RunOptions,
+    SessionId,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -21,8 +22,8 @@ pub(super) struct Delegate {
     /// call: wait for the result. spawn: go on at once. continue: give an earlier child more to do, and wait.
     #[schema(inline)]
     mode: DelegationMode,
-    /// The run that delegates: the one you work for.
-    parent_run_id: String,
+    /// The run that delegates, which is at work; the one you work for if not given.
+    parent_run_id: Option<String>,
     /// What is to be achieved.
     objective: String,
     /// What the child needs to know for that, at most 4000 characters; it sees nothing else of you.
@@ -67,15 +68,12 @@ impl Reach<'_> {
     pub(super) async fn delegate(&self, input: Value) -> Answer {
         let input: Delegate = read(input)?;
         self.check_owner(input.owner_id.as_deref())?;
-        let parent = self.run(&input.parent_run_id).await?;
-        if self.session.is_some_and(|own| own != parent.session) {
-            return Err(failed("not_found", format!("{} is no run of yours", input.parent_run_id)));
-        }
+        let parent = self.parent(input.parent_run_id.as_deref()).await?;
         let asked = json!({"mode": input.mode, "objective": input.objective, "context": input.context});
         let (mode, wanted) = (input.mode, self.wanted(input)?);
         let made = self.ask(|client| {
             let wanted = &wanted;
-            async move { client.run_delegate(parent.id, wanted).await }
+            async move { client.run_delegate(parent, wanted).await }
         });
         let made = made.await?;
         let (child, delegation) = (made.run.id, made.delegation.id);
@@ -99,6 +97,25 @@ impl Reach<'_> {
             "terminalStatus": ended.then_some(run.state.status()),
             "result": settled.outcome.as_ref().map(result),
         }))
+    }
+
+    /// The run that delegates: one of the session that calls, and nobody else's.
+    async fn parent(&self, named: Option<&str>) -> Result<RunId, (String, String)> {
+        if let Some(named) = named {
+            let run = self.run(named).await?;
+            return match self.session.is_none_or(|own| own == run.session) {
+                true => Ok(run.id),
+                false => Err(failed("not_found", format!("{named} is no run of yours"))),
+            };
+        }
+        let message = "name the run that delegates: parentRunId";
+        let own = self.session.ok_or_else(|| failed("invalid_tool_input", message))?.to_string();
+        let snapshot = self.ask(|client| {
+            let own = &own;
+            async move { client.session_snapshot(own).await }
+        });
+        let active = snapshot.await?.active_run;
+        active.map(|run| run.id).ok_or_else(|| failed("invalid_tool_input", message))
     }
 
     fn wanted(&self, input: Delegate) -> Result<Wanted, (String, String)> {
@@ -149,7 +166,7 @@ impl Reach<'_> {
     }
 
     /// The delegation that made a run, and those that it has made.
-    pub(super) async fn kin(&self, run: mainspring_core::RunId) -> Result<(Value, Value), (String, String)> {
+    pub(super) async fn kin(&self, run: RunId) -> Result<(Value, Value), (String, String)> {
         let kin = self.ask(|client| async move { client.run_delegations(run).await }).await?;
         let form = |delegation: &Delegation| forms::delegation(delegation, json!({}));
         let list = |all: &[Delegation]| all.iter().map(form).collect::<Value>();

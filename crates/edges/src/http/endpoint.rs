@@ -68,13 +68,13 @@ pub(super) fn router(endpoints: Vec<Endpoint>) -> Router<Http> {
 
 /// What is said of every endpoint.
 pub(super) fn told(endpoints: Vec<Endpoint>) -> OpenApi {
-    let (mut paths, mut schemas) = (Paths::new(), Schemas::new());
+    let (mut paths, mut components, mut schemas) = (Paths::new(), Components::new(), Schemas::new());
     for endpoint in endpoints {
         let operation = (endpoint.tell)(&mut schemas);
         paths.add_path_operation(&endpoint.path, endpoint.methods, operation);
+        // At once: each endpoint tells all that it refers to, most of which others have told.
+        components.schemas.extend(schemas.drain(..));
     }
-    let mut components = Components::new();
-    components.schemas.extend(schemas);
     let mut api = OpenApi::default();
     (api.paths, api.components) = (paths, Some(components));
     api

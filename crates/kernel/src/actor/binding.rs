@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::kernel::{Adopted, Shared, instructions_hash};
 use crate::store::{Row, StoreError};
 
-/// How many bindings of a session are looked at: by adapter, the newest generation first.
+/// How many bindings of a session and an adapter are looked at, the newest generation first.
 pub(crate) const BINDINGS: usize = 50;
 
 /// What an attempt of an adapter with bindings finds.
@@ -153,9 +153,14 @@ impl Shared {
 
     /// The native sessions that a session would take up, one of each adapter.
     pub(crate) async fn natives(&self, session: SessionId) -> Result<Vec<Binding>, StoreError> {
-        let mut bindings = self.store.bindings(session, None, None, BINDINGS).await?;
-        bindings.retain(|binding| binding.status == BindingStatus::Active);
-        Ok(bindings)
+        let mut natives = vec![];
+        for (name, adapter) in &self.adapters {
+            if adapter.capabilities().uses_bindings {
+                let latest = self.store.bindings(session, Some(name), None, 1).await?;
+                natives.extend(latest.into_iter().filter(|binding| binding.status == BindingStatus::Active));
+            }
+        }
+        Ok(natives)
     }
 }
 

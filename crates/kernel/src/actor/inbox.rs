@@ -78,8 +78,8 @@ impl Actor {
     async fn inbox_take(&mut self) -> Result<(), Error> {
         for item in self.shared.store.inbox(self.fence.session).await? {
             match serde_json::from_value(item.item.clone()) {
-                Ok(Note::Delegated { delegation }) => self.delegated(item, *delegation).await?,
-                Ok(Note::Settled { delegation }) => self.settled(item, *delegation).await?,
+                Ok(Note::Delegated { delegation }) => Box::pin(self.delegated(item, *delegation)).await?,
+                Ok(Note::Settled { delegation }) => Box::pin(self.settled(item, *delegation)).await?,
                 Ok(Note::Cancel { run }) => {
                     self.stop(run, CancelReason::Parent).await?;
                     self.taken(item).await?;

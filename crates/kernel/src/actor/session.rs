@@ -54,7 +54,7 @@ impl Actor {
         let leaves = |command| matches!(command, &SessionCommand::Archive | &SessionCommand::Delete { .. });
         // Once it is deleted, nobody finds them any more.
         let natives = match commands.iter().any(leaves) {
-            true => self.shared.natives(self.fence.session).await?,
+            true => Box::pin(self.shared.natives(self.fence.session)).await?,
             false => vec![],
         };
         let (mut draft, _) = self.draft(false);

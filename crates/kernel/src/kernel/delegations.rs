@@ -8,8 +8,8 @@ use std::collections::{HashSet, VecDeque};
 
 use mainspring_core::{
     Approval, Block, Body, Cost, Cursor, Delegation, DelegationId, DelegationMode, DelegationResult,
-    DelegationStatus, DoneEffect, Mode, Policy, RequestName, Run, RunId, RunLimits, RunOptions, Session,
-    SessionId, Usage, WaitId,
+    DelegationStatus, DoneEffect, Mode, Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions,
+    RunStatus, Session, SessionId, Usage, WaitId,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -207,11 +207,11 @@ impl Kernel {
         delegate: &Delegate,
     ) -> Result<RunRequest, Error> {
         let status = parent.state.status();
-        if parent.state.holder().is_none() {
-            return Err(match status.is_ended() || parent.merged_into.is_some() {
-                true => parent.not_live().into(),
-                false => Error::Invalid(format!("only a run at work delegates; this one is {status}")),
-            });
+        if status.is_ended() || parent.merged_into.is_some() {
+            return Err(parent.not_live().into());
+        }
+        if parent.state.holder().is_none() || status == RunStatus::Cancelling {
+            return Err(Refusal::WrongState { what: "run that would delegate", status: status.name() }.into());
         }
         let depth = self.shared.depth(parent).await? + 1;
         let most = delegate.max_depth.unwrap_or(DEPTH);

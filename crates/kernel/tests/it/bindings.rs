@@ -1,11 +1,13 @@
 //! Bindings: which native session an attempt takes up, and that no agent answers from a path it is not on.
 
 use mainspring_core::{
-    Binding, BindingStatus, ExternalRef, Failure, Fidelity, MessageId, Place, Role, RunStatus,
+    Binding, BindingStatus, ExternalRef, Failure, Fidelity, MessageId, Place, Role, RunStatus, SessionStatus,
 };
 use mainspring_kernel::adapter::{End, Executed, Record};
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::kernel::{Adopted, ForkRequest, RunRequest, SessionQuery, SessionTarget};
+use mainspring_kernel::kernel::{
+    Adopted, ForkRequest, RunRequest, SessionPatch, SessionQuery, SessionTarget,
+};
 use mainspring_kernel::{Error, Options};
 
 use crate::portable::{export, import};
@@ -406,4 +408,28 @@ async fn a_binding_is_declared_invalid_or_adopted_and_the_session_stays() {
     world.kernel.drain().await;
     let twice = kernel.binding_adopt(me, &by("c"), "puppet", old("old-1")).await.unwrap_err();
     assert_eq!(twice.code(), "invalid_request", "{twice}");
+}
+
+#[tokio::test]
+async fn a_session_that_is_archived_lets_the_native_sessions_of_every_adapter_go() {
+    for disk in every_store() {
+        let name = disk.name;
+        let (first, mut hands) = puppet(&disk.store, binds());
+        let (second, mut others) = puppet(&disk.store, Manners { name: "second", ..binds() });
+        let clock = Clock::manual(NOW);
+        let world = World::boot(disk, Options::default(), vec![first, second], clock, 1).await;
+        // However many there were of the first.
+        for no in 1..=51 {
+            play(&world, &mut hands, pull("a", "go on"), &format!("n{no}")).await;
+            if no < 51 {
+                world.kernel.binding_invalidate(&world.me, &by("a"), "puppet").await.unwrap();
+            }
+        }
+        let request = RunRequest { adapter: Some("second".into()), ..pull("a", "and you?") };
+        play(&world, &mut others, request, "other").await;
+        let archive = SessionPatch { status: Some(SessionStatus::Archived), ..SessionPatch::default() };
+        world.kernel.session_patch(&world.me, &by("a"), archive).await.unwrap();
+        assert_eq!(hands.log().last().map(String::as_str), Some("forget n51"), "{name}");
+        assert_eq!(others.log().last().map(String::as_str), Some("forget other"), "{name}");
+    }
 }

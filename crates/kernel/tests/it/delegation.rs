@@ -250,11 +250,15 @@ async fn what_makes_no_sense_is_refused_and_leaves_nothing() {
     assert_eq!(refused(handle, unknown).await.code(), "adapter_not_registered");
     let delegate = world.kernel.run_delegate(&Caller::new("eve"), run.id, call()).await;
     assert_eq!(delegate.unwrap_err().code(), "not_found");
+    let queued = world.send(pull("parent", "go")).await.unwrap().run;
+    let early = world.kernel.run_delegate(&world.me, queued.id, call()).await;
+    assert_eq!(early.unwrap_err().code(), "wrong_state");
+    soon(world.kernel.run_cancel(&world.me, queued.id)).await.unwrap();
     strings.end(End::succeeded());
     world.ended(run.id).await;
     let late = world.kernel.run_delegate(&world.me, run.id, call()).await;
     assert_eq!(late.unwrap_err().code(), "run_ended");
-    assert_eq!(world.kernel.run_list(&world.me, Default::default()).await.unwrap().len(), 1);
+    assert_eq!(world.kernel.run_list(&world.me, Default::default()).await.unwrap().len(), 2);
 }
 
 #[tokio::test]

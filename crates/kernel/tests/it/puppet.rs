@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, AuthMethod, Failure, Fidelity, Time, WaitRequest};
+use mainspring_core::{AttemptId, Fidelity, Time, WaitRequest};
 use mainspring_kernel::adapter::{
     Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, Executed, RestartBehavior,
 };
@@ -173,14 +173,6 @@ impl Adapter for Puppet {
             Some(death) => death,
             None => std::future::pending().await,
         }
-    }
-
-    fn auth_methods(&self) -> Vec<AuthMethod> {
-        vec![]
-    }
-
-    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
-        Err(Failure::new("adapter_incompatible", format!("there is nothing to authenticate by {method:?}")))
     }
 
     fn forget(&self, native: &str) {

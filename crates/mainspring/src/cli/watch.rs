@@ -112,8 +112,8 @@ struct Screen<'a, 'b> {
     context: &'a Context<'b>,
     session: SessionId,
     run: RunId,
-    /// How many bytes of a message were shown as they came.
-    streamed: HashMap<MessageId, usize>,
+    /// What of a message was shown as it came.
+    streamed: HashMap<MessageId, String>,
     mid_line: bool,
     /// In the midst of a thought, which comes in pieces.
     thinking: bool,
@@ -188,7 +188,7 @@ impl Screen<'_, '_> {
 
     fn live(&mut self, body: &Body) -> Result<(), Fail> {
         if let Body::MessageDelta { message_id, text, .. } = body {
-            *self.streamed.entry(*message_id).or_default() += text.len();
+            self.streamed.entry(*message_id).or_default().push_str(text);
             self.mid_line = !text.ends_with('\n');
             self.context.output.part(text)?;
         }
@@ -230,10 +230,10 @@ impl Screen<'_, '_> {
 
     /// Shows what of a whole message has not been seen streaming. What a failed attempt left is in the log only.
     fn message(&mut self, message: &Message) -> Result<(), Fail> {
-        let seen = self.streamed.get(&message.id).copied().unwrap_or_default();
+        let seen = self.streamed.remove(&message.id).unwrap_or_default();
         if message.role == Role::Assistant && message.status == MessageStatus::Completed {
             let text = message.text();
-            let rest = text.get(seen..).unwrap_or_default();
+            let rest = unseen(&text, &seen);
             self.context.output.part(rest)?;
             self.mid_line = if rest.is_empty() { self.mid_line } else { !rest.ends_with('\n') };
         }
@@ -325,6 +325,12 @@ impl Screen<'_, '_> {
     }
 }
 
+/// What of a whole text comes after what was seen of it, which is not its beginning for who has come in the midst.
+fn unseen<'a>(text: &'a str, seen: &str) -> &'a str {
+    let after = || text.rfind(seen).and_then(|at| text.get(at + seen.len()..));
+    text.strip_prefix(seen).or_else(after).unwrap_or(text)
+}
+
 /// Says what a run waits for, and how it is answered.
 pub(super) fn tell_wait(context: &Context<'_>, run: RunId, wait: &Wait) -> Result<(), Fail> {
     let output = context.output;
@@ -402,5 +408,18 @@ async fn ask(context: &Context<'_>, wait: &Wait) -> Result<Option<Answer>, Fail>
             }
             (WaitRequest::Approval, _) => context.output.note("please answer y or n")?,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_is_not_shown_again() {
+        assert_eq!(unseen("one two", ""), "one two", "nothing was");
+        assert_eq!(unseen("one two", "one "), "two", "it began to");
+        assert_eq!(unseen("one two", "two"), "", "it was come upon in the midst");
+        assert_eq!(unseen("one two", "ne t"), "wo");
     }
 }

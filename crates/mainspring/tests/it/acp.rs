@@ -12,6 +12,7 @@ use crate::kill::example;
 mod client;
 mod faults;
 mod forks;
+mod manners;
 mod mcp;
 mod real;
 mod turns;

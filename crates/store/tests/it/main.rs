@@ -5,6 +5,7 @@
 mod agents;
 mod contract;
 mod data;
+mod delegations;
 mod digests;
 mod fixtures;
 mod grants;

@@ -74,7 +74,7 @@ async fn an_agent_that_crashes_fails_its_attempt_and_the_next_gets_a_fresh_one()
     assert_eq!((run.state.status(), run.attempts), (RunStatus::Failed, 1));
     assert_eq!(failure(&run), "transport_interruption");
     let json = serde_json::to_string(&run).unwrap();
-    assert!(json.contains("its last words: out of memory"), "{json}");
+    assert!(json.contains(r"its last words: acp_agent ready\nout of memory"), "{json}");
     assert!(world.last("a").await.text().starts_with("one\n"));
     assert_eq!(world.say("a", "history").await, "one; tool read; crash\nhistory\n");
     world.close().await;
@@ -274,7 +274,7 @@ async fn what_an_agent_wrote_to_its_standard_error_is_kept_when_its_attempt_fail
     let json = serde_json::to_string(&run).unwrap();
     assert!(json.contains("the key is ${TOKEN}") && !json.contains("hunter2"), "{json}");
     let run = world.play("a", "warn too much; stop max_tokens").await;
-    assert_eq!(logs(&world, run.id).await, ["too much\n"]);
+    assert_eq!(logs(&world, run.id).await, ["acp_agent ready\ntoo much\n"]);
     world.close().await;
     // One that does not start says why.
     let world = world_with("none", |adapter| {
@@ -288,6 +288,6 @@ async fn what_an_agent_wrote_to_its_standard_error_is_kept_when_its_attempt_fail
     world.close().await;
     let world = world_with("none", |adapter| adapter.keep_log = Some(KeepLog::Always)).await;
     let run = world.play("a", "warn all is well; hi").await;
-    assert_eq!(logs(&world, run.id).await, ["all is well\n"]);
+    assert_eq!(logs(&world, run.id).await, ["acp_agent ready\nall is well\n"]);
     world.close().await;
 }

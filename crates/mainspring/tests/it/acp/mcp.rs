@@ -160,7 +160,7 @@ fn our_own_server_acts_for_the_owner_and_the_session_it_was_given_to() {
 
     let mut own = Own::start(&told[0]);
     let tools = own.ask("tools/list", &serde_json::json!({}));
-    assert_eq!(tools["tools"].as_array().unwrap().len(), 5, "{tools}");
+    assert_eq!(tools["tools"].as_array().unwrap().len(), 6, "{tools}");
     assert!(tools["tools"][4]["inputSchema"]["properties"]["prompt"]["type"] == "string", "{tools}");
     let (listed, _) = own.call("list_agent_sessions", &serde_json::json!({}));
     assert_eq!(listed["sessions"].as_array().unwrap().len(), 2, "{listed}");

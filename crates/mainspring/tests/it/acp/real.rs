@@ -1,6 +1,7 @@
 //! Real agents, as their makers publish them.
 
 use mainspring_agent::tool::mcp::McpConfig;
+use mainspring_kernel::kernel::{Adopted, SessionTarget};
 use mainspring_kernel::tasks::Tasks;
 use serde_json::json;
 
@@ -224,5 +225,28 @@ async fn opencode_is_told_its_model_and_mode_is_shown_files_and_is_forked() {
     world.reopen().await;
     let run = serde_json::to_string(&world.play("a", "hi").await).unwrap();
     assert!(run.contains("it has build, plan"), "{run}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opencode_goes_on_in_a_session_that_was_adopted_from_elsewhere() {
+    let tasks = Tasks::default();
+    let mut world = opencode(&tasks).await;
+    world.say("a", "my cat is Tom").await;
+    let native = world.bindings("a").await[0].native.clone().unwrap();
+    // Another state directory, and the same agent: all that is known here is what the agent calls its session.
+    world.config.state_dir = world.folder.path().join("another-state");
+    world.reopen().await;
+    let target = SessionTarget { key: Some("b".into()), ..SessionTarget::default() };
+    let old = Adopted { native: native.clone(), ..Adopted::default() };
+    let adopted = world.node().kernel().session_adopt(&world.me, &target, "agent", old).await.unwrap();
+    assert!(adopted.adopted);
+    let text = world.say("b", "who?").await;
+    assert!(text.contains("my cat is Tom") && !text.contains("<conversation>"), "{text}");
+    let bindings = world.bindings("b").await;
+    assert_eq!(bindings.len(), 1, "{bindings:?}");
+    let binding = &bindings[0];
+    assert_eq!((binding.generation, binding.fidelity), (1, Fidelity::Native), "{binding:?}");
+    assert_eq!((binding.native.as_ref(), binding.reconstructed), (Some(&native), false), "{binding:?}");
     world.close().await;
 }

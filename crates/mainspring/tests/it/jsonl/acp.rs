@@ -197,7 +197,7 @@ fn who_must_authenticate_is_told_how_and_can() {
     assert_eq!(told[0], json!({"type": "auth_required", "methods": [way]}), "{told:?}");
     let end = told.last().unwrap();
     assert_eq!((&end["type"], &end["code"]), (&json!("error"), &json!("authentication")), "{end}");
-    assert!(end["message"].as_str().unwrap().contains("mainspring adapter login ADAPTER token"), "{end}");
+    assert!(end["message"].as_str().unwrap().contains("mainspring adapter login claude token"), "{end}");
     let says = |method: &str| json!({"type": "authenticate", "protocolVersion": 2, "requestId": method, "methodId": method});
     host.say(&says("magic"));
     let refused = host.hear();
@@ -221,7 +221,7 @@ fn who_must_authenticate_at_the_command_line_is_told_how_and_can() {
     let dir = folder_with(LOCKED);
     let locked = run(dir.path(), &["prompt", "hello"]);
     assert_eq!(locked.code, 1, "{}", locked.err);
-    assert!(locked.err.contains("mainspring adapter login ADAPTER token"), "{}", locked.err);
+    assert!(locked.err.contains("mainspring adapter login claude token"), "{}", locked.err);
     assert!(locked.err.contains("(authentication)"), "{}", locked.err);
     let wrong = run(dir.path(), &["adapter", "login", "claude", "magic"]);
     assert_eq!(wrong.code, 4, "{}", wrong.err);

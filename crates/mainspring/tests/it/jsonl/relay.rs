@@ -246,6 +246,10 @@ fn an_agent_delegates_and_learns_what_came_of_it() {
     }
     assert!(result["usage"]["inputTokens"].is_number(), "{result}");
 
+    // Whose run delegates is known by who calls.
+    let input = json!({"mode": "spawn", "objective": "say mine"});
+    assert_eq!(agent.control("delegate_agent", &input)["delegation"]["parentRunId"], mine["runId"]);
+
     // The same again is the same child.
     let again = agent.control("delegate_agent", &delegate(&mine, "call", &more));
     assert_eq!(again["childRun"]["runId"], child["runId"]);
@@ -259,7 +263,7 @@ fn an_agent_delegates_and_learns_what_came_of_it() {
     assert_eq!((&spawned["terminalStatus"], &spawned["result"]), (&Value::Null, &Value::Null), "{spawned}");
 
     let seen = agent.control("get_agent_run", &json!({"runId": mine["runId"], "includeEvents": false}));
-    assert_eq!(seen["childDelegations"].as_array().unwrap().len(), 3, "{seen}");
+    assert_eq!(seen["childDelegations"].as_array().unwrap().len(), 4, "{seen}");
     assert_eq!(seen["parentDelegations"], json!([]));
     let seen = agent.control("get_agent_run", &json!({"runId": child["runId"]}));
     assert_eq!(seen["parentDelegations"][0]["delegationId"], delegation["delegationId"]);

@@ -1,0 +1,78 @@
+//! Delegations: written with the child, read from both sides, gone with the parent's session.
+
+use mainspring_core::*;
+use mainspring_kernel::store::{DelegationsOf, Row};
+
+use crate::fixtures::*;
+
+fn delegation(no: u64) -> Delegation {
+    Delegation {
+        id: delegation_id(no),
+        parent_session: session_id(1),
+        parent_run: run_id(1),
+        child_session: session_id(2),
+        child_run: run_id(no),
+        mode: DelegationMode::Call,
+        status: DelegationStatus::Pending,
+        objective: "look".into(),
+        result: None,
+        created_at: Time(i64::try_from(no).unwrap()),
+        completed_at: None,
+    }
+}
+
+fn row(delegation: &Delegation) -> Row {
+    Row::Delegation(Box::new(delegation.clone()))
+}
+
+#[tokio::test]
+async fn a_delegation_is_read_from_both_sides_until_its_parents_session_is_gone() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let (parent, child) = (session_made(store, 1).await, session_made(store, 2).await);
+        commit(store, parent, vec![row_run(run(1, 1, 1, queued()))], vec![progress(1)]).await.unwrap();
+        let (first, second) = (delegation(2), delegation(3));
+        let of_child = |n: u64, no: u32| row_run(Run { parent: Some(run_id(1)), ..run(n, 2, no, queued()) });
+        let rows = vec![of_child(2, 1), of_child(3, 2), row(&second), row(&first)];
+        commit(store, child, rows, vec![progress(2)]).await.unwrap();
+
+        let read = async |of: DelegationsOf| store.delegations(&of).await.unwrap();
+        assert_eq!(read(DelegationsOf::Id(first.id)).await, [first.clone()], "{name}");
+        assert_eq!(read(DelegationsOf::Child(run_id(3))).await, [second.clone()], "{name}");
+        let made = DelegationsOf::Parent(session_id(1), run_id(1));
+        assert_eq!(read(made).await, [first.clone(), second.clone()], "{name}: the oldest first");
+        assert_eq!(read(DelegationsOf::Parent(session_id(2), run_id(1))).await, [], "{name}");
+
+        // Whoever is loaded knows what is not settled, of either side.
+        let settled =
+            Delegation { status: DelegationStatus::Succeeded, completed_at: Some(NOW), ..second.clone() };
+        commit(store, child, vec![row(&settled)], vec![progress(3)]).await.unwrap();
+        for session in [1, 2] {
+            let loaded = store.session_load(session_id(session)).await.unwrap().unwrap();
+            assert_eq!(loaded.delegations, [first.clone()], "{name}: session {session}");
+        }
+
+        let deleted = Session { status: SessionStatus::Deleted, ..session(1) };
+        commit(store, parent, vec![row_session(deleted)], vec![progress(4)]).await.unwrap();
+        let late = Delegation { status: DelegationStatus::Running, ..first };
+        commit(store, child, vec![row(&late)], vec![progress(5)]).await.unwrap();
+        while store.session_purge(session_id(1)).await.unwrap() {}
+        commit(store, child, vec![row(&late)], vec![progress(6)]).await.unwrap();
+        assert_eq!(read(made).await, [], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_start_looks_at_sessions_that_were_left_something() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let (from, to) = (session_made(store, 1).await, session_made(store, 2).await);
+        assert_eq!(store.unfinished().await.unwrap().live, [], "{name}");
+        let item = mainspring_kernel::store::InboxItem { id: event_id(9), at: NOW, item: "x".into() };
+        commit(store, from, vec![Row::Inbox(session_id(2), item.clone())], vec![progress(1)]).await.unwrap();
+        assert_eq!(store.unfinished().await.unwrap().live, [session_id(2)], "{name}");
+        assert_eq!(store.inbox(session_id(2)).await.unwrap(), [item], "{name}");
+        commit(store, to, vec![Row::InboxTaken(event_id(9))], vec![progress(2)]).await.unwrap();
+        assert_eq!(store.unfinished().await.unwrap().live, [], "{name}");
+    }
+}
