@@ -97,7 +97,10 @@ pub(super) const CODES: &[(&str, &[&str])] = &[
     ),
     ("adapter_unavailable", &["adapter_full", "mcp_unavailable", "model_not_configured", "model_overloaded"]),
     ("stale_owner", &["no_authority", "stale_attempt"]),
-    ("policy_denied", &["forbidden", "forbidden_host", "forbidden_origin", "model_refused", "refusal"]),
+    (
+        "policy_denied",
+        &["denied", "forbidden", "forbidden_host", "forbidden_origin", "model_refused", "refusal"],
+    ),
     (
         "runtime_not_ready",
         &[
