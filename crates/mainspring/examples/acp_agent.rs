@@ -275,7 +275,7 @@ impl Agent {
                 break;
             }
         }
-        if forgets {
+        if forgets && reason == "end_turn" {
             texts.iter().for_each(|text| self.note(session, text));
         }
         reason

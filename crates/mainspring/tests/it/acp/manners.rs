@@ -221,16 +221,11 @@ async fn a_cost_that_nobody_knows_is_not_nothing() {
 async fn one_that_forgets_a_turn_that_was_cut_short_is_told_of_it() {
     let mut world = world("forgets,resume").await;
     world.say("a", "my name is Ada").await;
-    let run = world.prompt("a", "my dog is Rex; hang").await;
-    world.streams("a", "hanging").await;
-    for pid in world.agents() {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    }
-    world.ended(run).await;
+    let run = world.play("a", "my dog is Rex; crash").await;
+    assert_eq!(failure(&run), "transport_interruption");
     world.reopen().await;
     world.say("a", "who?").await;
-    let cut =
-        "<interrupted> | user: my dog is Rex; hang | assistant: my dog is Rex | hanging | </interrupted>";
+    let cut = "<interrupted> | user: my dog is Rex; crash | assistant: my dog is Rex |  | </interrupted>";
     let heard = world.say("a", "history").await;
     assert!(heard.starts_with(&format!("my name is Ada\n{cut}")) && heard.ends_with("\nwho?\n"), "{heard}");
     assert_eq!(world.bindings("a").await.len(), 1, "it is the same session");
