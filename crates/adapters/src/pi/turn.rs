@@ -423,3 +423,17 @@ fn usage_of(usage: &Value) -> Usage {
         cost: Cost::from(usage["cost"]["total"].as_f64()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_cost_that_pi_does_not_tell_is_unknown() {
+        assert_eq!(usage_of(&json!({"input": 3, "cost": {"total": 0.5}})).cost, Cost::from(0.5));
+        assert_eq!(usage_of(&json!({"input": 3})).cost, Cost::UNKNOWN);
+        assert!(usage_of(&Value::Null).is_zero(), "nothing was used");
+    }
+}
