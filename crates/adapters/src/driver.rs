@@ -170,7 +170,7 @@ impl<D: Dialect> Driver<D> {
         let standing = permissions.standing(attempt);
         let granted = standing.iter().cloned().map(|grant| Record::Granted(Box::new(grant)));
         let opened = match &start {
-            Start::Resumed => Record::Resumed,
+            Start::Resumed(_) => Record::Resumed,
             Start::Forked | Start::Opened(_) => Record::Opened {
                 native: Some(native.clone()),
                 fidelity: fidelity(worker.resumes()),
@@ -200,7 +200,8 @@ impl<D: Dialect> Driver<D> {
             opened: matches!(start, Start::Opened(_)),
             preface: match start {
                 Start::Opened(preface) => preface.text,
-                Start::Resumed | Start::Forked => None,
+                Start::Resumed(missed) => missed,
+                Start::Forked => None,
             },
         };
         let turned = self.dialect.play(turn, prompt).await;

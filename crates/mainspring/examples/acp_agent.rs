@@ -3,10 +3,9 @@
 //! `acp_agent FOLDER [FEATURE,…]`, with the features `load`, `resume`, `http` (MCP servers over it), `fork`, `close`,
 //! `image`, `embedded` (resources in prompts), `modes`, `boast` (it says that it can resume, and cannot), `mute` (what
 //! it takes up it says nothing of), `bill` (it says what it has cost when it takes it up), `strict` (what is open is not
-//! opened again), `locks` (nor by another process) `v2` (of the protocol)
-//! and `v2-only` (it says so, and no more). `quits` prints why, and does.
-//! Its native sessions are files in the folder: the prompts they
-//! have heard. A prompt is a list of commands with semicolons between them; everything else it echoes.
+//! opened again), `locks` (nor by another process), `forgets` (a turn that it does not end), `v2` (of the protocol),
+//! `v2-only` (it says so, and no more) and `quits` (it says why, and does). Its native sessions are files in the folder:
+//! the prompts they have heard. A prompt is a list of commands with semicolons between them; everything else it echoes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot go on crashes")]
 #![allow(clippy::zombie_processes, reason = "real agents leave their children, too")]
@@ -264,14 +263,22 @@ impl Agent {
             other => format!("[{other}]"),
         };
         let texts: Vec<String> = blocks.iter().map(text).collect();
-        texts.iter().for_each(|text| self.note(session, text));
+        let forgets = self.has("forgets");
+        if !forgets {
+            texts.iter().for_each(|text| self.note(session, text));
+        }
         let said = texts.iter().rfind(|text| !text.starts_with(['[', '<'])).unwrap();
+        let mut reason = "end_turn";
         for command in said.split(';') {
-            if let Next::Stop(reason) = self.command(session, command.trim()) {
-                return reason;
+            if let Next::Stop(why) = self.command(session, command.trim()) {
+                reason = why;
+                break;
             }
         }
-        "end_turn"
+        if forgets {
+            texts.iter().for_each(|text| self.note(session, text));
+        }
+        reason
     }
 
     fn command(&mut self, session: &str, command: &str) -> Next {

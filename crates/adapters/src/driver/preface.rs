@@ -32,6 +32,29 @@ impl Preface {
     }
 }
 
+/// What a session that is taken up from where its agent keeps it may lack: the last turns, if they were cut short. Most
+/// agents keep what they were asked by then, and not all do.
+pub(super) fn missed(path: &[impl AsRef<Message>]) -> Option<String> {
+    let (_, before) = path.split_last()?;
+    let mut lines: Vec<String> = vec![];
+    for pair in before.rchunks_exact(2) {
+        let (asked, said) = (pair[0].as_ref(), pair[1].as_ref());
+        let roles = (asked.role, said.role);
+        if roles != (Role::User, Role::Assistant) || said.status != MessageStatus::Failed {
+            break;
+        }
+        lines.push(format!("user: {}\nassistant: {}\n", asked.text(), said.text()));
+    }
+    lines.reverse();
+    (!lines.is_empty()).then(|| {
+        format!(
+            "<interrupted>\n{}</interrupted>\nWhat is above was cut short, and may be missing in this session. Go on \
+             from there: what follows is the next message.",
+            lines.concat()
+        )
+    })
+}
+
 /// The text of the messages before the last, which is the prompt. Failed and cancelled ones are not part of it.
 fn transcript(path: &[impl AsRef<Message>]) -> Option<String> {
     let (_, before) = path.split_last()?;
@@ -105,6 +128,29 @@ mod tests {
         let nothing = Preface { text: None, reconstructed: false };
         assert_eq!(Preface::of(None, &path[..1]), nothing);
         assert_eq!(Preface::of(Some(""), &path[..0]), nothing);
+    }
+
+    #[test]
+    fn a_session_that_is_taken_up_is_told_what_was_cut_short() {
+        let mut path = vec![
+            said(Role::User, MessageStatus::Completed, "my name is Ada"),
+            said(Role::Assistant, MessageStatus::Completed, "hello Ada"),
+            said(Role::User, MessageStatus::Completed, "my dog is Rex"),
+            said(Role::Assistant, MessageStatus::Failed, "what a"),
+            said(Role::User, MessageStatus::Completed, "who?"),
+        ];
+        insta::assert_snapshot!(missed(&path).unwrap(), @r"
+        <interrupted>
+        user: my dog is Rex
+        assistant: what a
+        </interrupted>
+        What is above was cut short, and may be missing in this session. Go on from there: what follows is the next message.
+        ");
+        for status in [MessageStatus::Completed, MessageStatus::Cancelled] {
+            path[3] = said(Role::Assistant, status, "what a dog");
+            assert_eq!(missed(&path), None);
+        }
+        assert_eq!(missed(&path[..1]), None);
     }
 
     #[test]

@@ -5,17 +5,20 @@ use std::path::Path;
 use mainspring_core::Binding;
 use mainspring_kernel::adapter::AttemptHandle;
 
-use super::preface::Preface;
+use super::preface::{Preface, missed};
 use super::{Agent, Dialect, Driver, Lost, Stop, gone};
-use crate::pool::Lease;
+use crate::pool::{Lease, Worker as _};
 
 /// How many messages of a path are looked at when a native session is told of it.
 const PATH: usize = 500;
 
+/// How many of them are looked at when it is taken up.
+const RECENT: usize = 11;
+
 /// How a native session came to be what it is.
 pub(super) enum Start {
-    /// It was taken up.
-    Resumed,
+    /// It was taken up, and is told this first if that may be missing.
+    Resumed(Option<String>),
     /// It goes on from where another stood.
     Forked,
     /// It is new, and is told this first.
@@ -35,10 +38,15 @@ impl<D: Dialect> Driver<D> {
         let worker = lease.worker();
         if let Some(native) = bound {
             if lease.home.as_ref().is_some_and(|home| home.native == native) {
-                return Ok((native, Start::Resumed));
+                return Ok((native, Start::Resumed(None)));
             }
+            let held = worker.holds(&native);
             return match self.dialect.resume(&worker, &native, cwd, attempt).await {
-                Ok(()) => Ok((native, Start::Resumed)),
+                // A command of the agent's own stands alone.
+                Ok(()) if held || attempt.assignment().prompt.text().starts_with('/') => {
+                    Ok((native, Start::Resumed(None)))
+                }
+                Ok(()) => Ok((native, Start::Resumed(missed(&attempt.path(RECENT).await?)))),
                 Err(Lost::Gone) => Err(Stop::Failed(gone(&*worker), true)),
                 Err(Lost::Unknown(reason)) => Err(Stop::Stale(reason)),
                 Err(Lost::Refused(failure)) => Err(Stop::Failed(failure, false)),

@@ -76,7 +76,11 @@ async fn an_agent_that_crashes_fails_its_attempt_and_the_next_gets_a_fresh_one()
     let json = serde_json::to_string(&run).unwrap();
     assert!(json.contains(r"its last words: acp_agent ready\nout of memory"), "{json}");
     assert!(world.last("a").await.text().starts_with("one\n"));
-    assert_eq!(world.say("a", "history").await, "one; tool read; crash\nhistory\n");
+    let heard = world.say("a", "history").await;
+    assert!(
+        heard.starts_with("one; tool read; crash\n<interrupted>") && heard.ends_with("\nhistory\n"),
+        "{heard}"
+    );
     world.close().await;
 }
 
@@ -225,7 +229,8 @@ async fn a_killed_daemon_leaves_no_agent_and_the_session_goes_on_after_it() {
     let events = world.events("a").await;
     assert_eq!(events.last().unwrap().body.kind(), "run.orphaned");
     let heard = world.say("a", "history").await;
-    assert_eq!(heard, "my name is Ada; spawn; hang\nhistory\n");
+    let known = "my name is Ada; spawn; hang\n<interrupted>";
+    assert!(heard.starts_with(known) && heard.ends_with("\nhistory\n"), "{heard}");
     world.close().await;
 }
 

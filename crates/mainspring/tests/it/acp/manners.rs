@@ -216,3 +216,27 @@ async fn a_cost_that_nobody_knows_is_not_nothing() {
     assert_eq!(world.play("a", "spend 1").await.usage.cost.usd(), Some(0.75));
     world.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_forgets_a_turn_that_was_cut_short_is_told_of_it() {
+    let mut world = world("forgets,resume").await;
+    world.say("a", "my name is Ada").await;
+    let run = world.prompt("a", "my dog is Rex; hang").await;
+    world.streams("a", "hanging").await;
+    for pid in world.agents() {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    world.ended(run).await;
+    world.reopen().await;
+    world.say("a", "who?").await;
+    let cut =
+        "<interrupted> | user: my dog is Rex; hang | assistant: my dog is Rex | hanging | </interrupted>";
+    let heard = world.say("a", "history").await;
+    assert!(heard.starts_with(&format!("my name is Ada\n{cut}")) && heard.ends_with("\nwho?\n"), "{heard}");
+    assert_eq!(world.bindings("a").await.len(), 1, "it is the same session");
+    // What has ended is not told again.
+    world.reopen().await;
+    world.say("a", "and now?").await;
+    assert_eq!(world.say("a", "history").await.matches("interrupted").count(), 2);
+    world.close().await;
+}
