@@ -234,19 +234,19 @@ impl Actor {
                 self.opened(true);
                 let _ = reply.send(outcome);
             }
-            Command::Cancel(run, reply) => self.cancel(run, reply).await,
+            Command::Cancel(run, reply) => Box::pin(self.cancel(run, reply)).await,
             Command::Retry(run, reply) => {
-                let outcome = self.retry(run).await;
+                let outcome = Box::pin(self.retry(run)).await;
                 self.count();
                 let _ = reply.send(outcome);
             }
             Command::Answer(run, wait, answer, reply) => {
-                let outcome = self.answer(run, wait, answer).await;
+                let outcome = Box::pin(self.answer(run, wait, answer)).await;
                 self.count();
                 let _ = reply.send(outcome);
             }
             Command::Session(commands, version, reply) => {
-                let outcome = self.change_session(commands, version).await;
+                let outcome = Box::pin(self.change_session(commands, version)).await;
                 let _ = reply.send(outcome);
             }
             Command::Binding(change, reply) => {
@@ -267,14 +267,14 @@ impl Actor {
                 let _ = reply.send(outcome);
             }
             Command::Navigate(to, version, reply) => {
-                let outcome = self.navigate(to, version).await;
+                let outcome = Box::pin(self.navigate(to, version)).await;
                 let _ = reply.send(outcome);
             }
             Command::Fork(fork, reply) => {
-                let outcome = self.fork(*fork).await;
+                let outcome = Box::pin(self.fork(*fork)).await;
                 let _ = reply.send(outcome);
             }
-            Command::Data(data) => self.data(*data).await,
+            Command::Data(data) => Box::pin(self.data(*data)).await,
             Command::RecordAtEnd { by, records, reply } => {
                 let _ = reply.send(self.record_at_end(by, records));
             }
@@ -283,7 +283,7 @@ impl Actor {
                 let _ = reply.send(outcome);
             }
             Command::Steer { by, records, reply } => {
-                let outcome = self.steer(by, records).await;
+                let outcome = Box::pin(self.steer(by, records)).await;
                 self.count();
                 let _ = reply.send(outcome);
             }
@@ -291,10 +291,10 @@ impl Actor {
             Command::Head { by, reply } => {
                 let _ = reply.send(self.head(by));
             }
-            Command::Executed(by, executed) => self.executed(by, executed).await,
+            Command::Executed(by, executed) => Box::pin(self.executed(by, executed)).await,
             Command::Dispatched(by, dispatch) => self.dispatched(by, dispatch).await,
-            Command::Killed(by, death) => self.killed(by, death).await,
-            Command::Granted(permit) => self.granted(permit).await,
+            Command::Killed(by, death) => Box::pin(self.killed(by, death)).await,
+            Command::Granted(permit) => Box::pin(self.granted(permit)).await,
             Command::Inbox => Box::pin(self.inbox()).await,
             Command::Settled(delegation, waiter) => self.await_settled(delegation, waiter).await,
             Command::Shutdown(done) => self.shut_down(done).await,

@@ -89,7 +89,7 @@ impl Reach<'_> {
         });
         let ended = run.state.status().is_ended();
         object(json!({
-            "delegation": forms::delegation(&settled.delegation, asked),
+            "delegation": forms::delegation(&settled.delegation, &asked),
             "childSession": forms::session(&session.await?),
             "childRun": self.run_form(&run).await?,
             "childAttempt": self.attempts(child).await?.last(),
@@ -168,7 +168,7 @@ impl Reach<'_> {
     /// The delegation that made a run, and those that it has made.
     pub(super) async fn kin(&self, run: RunId) -> Result<(Value, Value), (String, String)> {
         let kin = self.ask(|client| async move { client.run_delegations(run).await }).await?;
-        let form = |delegation: &Delegation| forms::delegation(delegation, json!({}));
+        let form = |delegation: &Delegation| forms::delegation(delegation, &json!({}));
         let list = |all: &[Delegation]| all.iter().map(form).collect::<Value>();
         Ok((kin.parent.as_slice().iter().map(form).collect(), list(&kin.children)))
     }

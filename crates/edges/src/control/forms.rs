@@ -29,7 +29,7 @@ pub(super) fn session(session: &Session) -> Value {
     })
 }
 
-pub(super) fn delegation(delegation: &Delegation, request: Value) -> Value {
+pub(super) fn delegation(delegation: &Delegation, request: &Value) -> Value {
     json!({
         "delegationId": delegation.id,
         "parentOmiSessionId": delegation.parent_session,
