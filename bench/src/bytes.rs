@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mainspring_kernel::store::SessionRef;
+use mainspring_kernel::store::{SessionRef, Store};
+use mainspring_store::SqliteStore;
 use rusqlite::Connection;
 use tokio::runtime::Runtime;
 
@@ -46,6 +47,8 @@ fn turns(runtime: &Runtime, messages: u32) -> BTreeMap<String, f64> {
     let path = folder.file("ours.sqlite3");
     let store = world::store(&path);
     let session = runtime.block_on(Maker::new().talk(&*store, messages / 2));
+    // What search finds is written later, and by whoever has the time: before, all of it is there, and after.
+    runtime.block_on(indexed(&store));
     // Closing leaves one file without a WAL.
     drop(store);
     let before = sizes(&path);
@@ -60,6 +63,7 @@ fn turns(runtime: &Runtime, messages: u32) -> BTreeMap<String, f64> {
         drop(feed);
         kernel.shutdown().await;
     });
+    runtime.block_on(indexed(&store));
     drop(store);
     let after = sizes(&path);
     let grown = |(name, bytes): (String, f64)| {
@@ -67,6 +71,10 @@ fn turns(runtime: &Runtime, messages: u32) -> BTreeMap<String, f64> {
         (name, (bytes - before) / TURNS as f64)
     };
     after.into_iter().map(grown).collect()
+}
+
+async fn indexed(store: &SqliteStore) {
+    while store.search_index().await.unwrap() {}
 }
 
 /// The bytes of each table and index; with what is free, they are the file.
