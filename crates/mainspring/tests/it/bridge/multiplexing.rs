@@ -133,15 +133,17 @@ async fn a_slow_handle_makes_nobody_wait_and_the_result_is_whole() {
     while slow.active().is_some() {
         tokio::task::yield_now().await;
     }
-    let (mut streamed, mut missed) = (0, 0);
+    let (mut pieces, mut missed) = (vec![], 0);
     while let Some(event) = unread.next().await {
         match event {
-            QueryEvent::TextDelta(text) => streamed += text.len(),
+            QueryEvent::TextDelta(text) => pieces.push(text.len()),
             QueryEvent::Missed { bytes, .. } => missed += bytes,
             other => panic!("{other:?}"),
         }
     }
-    assert!(missed > 0 && streamed <= 1 << 20, "{streamed} streamed, {missed} missed");
+    // A daemon that is behind tells much at once, and the latest is kept however long it is.
+    let streamed: usize = pieces.iter().sum();
+    assert!(streamed <= 1 << 20 || pieces.len() == 1, "{pieces:?}");
     assert_eq!(streamed + missed, 4_000_000);
     assert_eq!(unread.result().await.unwrap().text.len(), 4_000_000);
 }
