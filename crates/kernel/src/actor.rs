@@ -318,18 +318,9 @@ impl Actor {
 
     /// When something is due; far away if nothing is.
     fn deadline(&self) -> Time {
-        let retry = self.queue.front().filter(|_| self.active.is_none()).and_then(|run| match run.state {
-            mainspring_core::RunState::Queued { retry_at } => {
-                retry_at.filter(|at| *at > self.shared.clock.now())
-            }
-            _ => None,
-        });
+        let order = self.next_order().map(|(_, at)| at);
         let kill = self.active.as_ref().and_then(|active| active.kill_at);
-        let stalled = self
-            .stalled
-            .map(|(until, _)| until)
-            .filter(|until| !self.ordered && *until > self.shared.clock.now());
-        [self.unload_at(), retry, kill, stalled, self.expiry(), self.time_is_up()]
+        [self.unload_at(), order, kill, self.expiry(), self.time_is_up()]
             .into_iter()
             .flatten()
             .min()
@@ -342,29 +333,34 @@ impl Actor {
         active.run.state.wait().filter(|wait| wait.answer.is_none())?.expires_at
     }
 
-    /// Orders a permit if there is work that could run.
-    fn pump(&mut self) {
-        if self.ordered || self.over || !self.shared.options.execute || self.shared.tasks.is_stopping() {
-            return;
+    /// The run that needs a permit next, and from when on; none while one is on order.
+    ///
+    /// Time passes between two looks at the clock: what was not due when permits were ordered is due as soon as the
+    /// actor rests, be it past by then.
+    fn next_order(&self) -> Option<(&Run, Time)> {
+        let Shared { options, tasks, .. } = &*self.shared;
+        if self.ordered || self.over || !options.execute || tasks.is_stopping() {
+            return None;
         }
-        let now = self.shared.clock.now();
-        if self.stalled.is_some_and(|(until, _)| until > now) {
-            return;
-        }
-        let next = match (&self.active, self.queue.front()) {
+        let (run, at) = match (&self.active, self.queue.front()) {
             (Some(active), _) => {
                 let answered = active.run.state.wait().is_some_and(|wait| wait.answer.is_some());
-                (answered && active.permit.is_none() && active.killing.is_none()).then_some(&active.run)
+                let needs = answered && active.permit.is_none() && active.killing.is_none();
+                needs.then_some((&active.run, Time(0)))?
             }
             (None, Some(run)) => match run.state {
-                mainspring_core::RunState::Queued { retry_at } if retry_at.is_none_or(|at| at <= now) => {
-                    Some(run)
-                }
-                _ => None,
+                mainspring_core::RunState::Queued { retry_at } => (run, retry_at.unwrap_or(Time(0))),
+                _ => return None,
             },
-            (None, None) => None,
+            (None, None) => return None,
         };
-        let Some(run) = next else { return };
+        Some((run, self.stalled.map_or(at, |(until, _)| at.max(until))))
+    }
+
+    /// Orders a permit if there is work that could run.
+    fn pump(&mut self) {
+        let now = self.shared.clock.now();
+        let Some((run, _)) = self.next_order().filter(|(_, at)| *at <= now) else { return };
         let (adapter, lender) = (run.adapter.clone(), self.lender(run.id));
         self.ordered = true;
         let tx = self.tx.clone();
