@@ -21,6 +21,13 @@ pub struct EventsQuery {
     pub mode: Option<SubscriptionMode>,
 }
 
+impl EventsQuery {
+    /// Selects a page of events after a position.
+    pub fn after(position: Position, limit: Option<usize>) -> Self {
+        Self { after: Some(position.to_string()), limit, mode: None }
+    }
+}
+
 /// Whether a subscription keeps its session in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

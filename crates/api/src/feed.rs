@@ -71,6 +71,9 @@ pub enum LiveChange {
 }
 
 impl LiveChange {
+    /// The names of all types.
+    pub const KINDS: [&str; 5] = ["opened", "status", "title", "closed", "deleted"];
+
     /// Returns the name of the type, as `type` and the server-sent event name it.
     pub const fn kind(&self) -> &'static str {
         match self {

@@ -69,24 +69,17 @@ pub enum PromptContent {
 }
 
 impl PromptContent {
+    /// Wraps blocks; `None` if there are none.
+    pub fn of(blocks: Vec<Block>) -> Option<Self> {
+        (!blocks.is_empty()).then_some(Self::Blocks(blocks))
+    }
+
     /// Converts the content to blocks.
     pub fn into_blocks(self) -> Vec<Block> {
         match self {
             Self::Text(text) => vec![Block::text(text)],
             Self::Blocks(blocks) => blocks,
         }
-    }
-}
-
-impl From<Vec<Block>> for PromptContent {
-    fn from(blocks: Vec<Block>) -> Self {
-        Self::Blocks(blocks)
-    }
-}
-
-impl From<&str> for PromptContent {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
     }
 }
 

@@ -28,7 +28,9 @@ struct Shown {
 
 impl Shown {
     fn from(snapshot: &Snapshot) -> Self {
-        let open = snapshot.partial.iter().map(|open| (open.message, open.blocks.iter().cloned().collect()));
+        let open = snapshot.partial.iter().map(|open| {
+            (open.message_id, open.blocks.iter().map(|open| (open.block, open.text.clone())).collect())
+        });
         Self {
             open: open.collect(),
             messages: snapshot.messages.iter().chain(&snapshot.pending).cloned().collect(),

@@ -44,7 +44,12 @@ async fn a_query_whose_process_died_is_told_what_became_of_it_once() {
         Err(error) => assert_eq!(error.code(), "executor_lost"),
     }
     assert_eq!(
-        client.run_list(Some(&session), None, None).await.unwrap().items.len(),
+        client
+            .run_list(&RunListQuery { session: Some(session.clone()), ..RunListQuery::default() })
+            .await
+            .unwrap()
+            .items
+            .len(),
         2,
         "each query is one run"
     );
