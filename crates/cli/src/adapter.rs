@@ -45,7 +45,7 @@ impl Adapter {
                 let row = |adapter: &Capabilities| {
                     vec![
                         adapter.adapter.clone(),
-                        adapter.resume_fidelity.as_str().to_owned(),
+                        adapter.resume_fidelity.name().to_owned(),
                         yes(adapter.supports_steering),
                         yes(adapter.supports_authentication),
                     ]

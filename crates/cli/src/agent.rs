@@ -106,7 +106,11 @@ impl AgentCommand {
 fn row(agent: &Agent) -> Vec<String> {
     let definition = &agent.definition;
     let model = definition.model.clone().or_else(|| definition.profile.clone()).unwrap_or_default();
-    let whose = if agent.scope == AgentScope::Owner { "yours".to_owned() } else { format!("{DIM}everybody's{DIM:#}") };
+    let whose = if agent.scope == AgentScope::Owner {
+        "yours".to_owned()
+    } else {
+        format!("{DIM}everybody's{DIM:#}")
+    };
     vec![definition.name().to_string(), whose, model, excerpt(&definition.description, 60)]
 }
 

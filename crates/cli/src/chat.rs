@@ -8,8 +8,7 @@ use mainspring_agent::models::{DEFAULT_PROFILE, SCRIPTED};
 use mainspring_agent::{definition, native};
 use mainspring_client::{Events, Prompt, PromptContent, RunListQuery, SessionTarget};
 use mainspring_core::{
-    KeyPresence, MessageId, Mode, ModelList, ModelProfile, Place, Position, Run, RunId, RunOptions,
-    Session,
+    KeyPresence, MessageId, Mode, ModelList, ModelProfile, Place, Position, Run, RunId, RunOptions, Session,
 };
 use mainspring_kernel::clock::Clock;
 use mainspring_system::ids::Ids;

@@ -1,7 +1,7 @@
 //! The tree within a chat: shown with numbers, branched from, gone back in.
 
 use mainspring_client::{MessageListQuery, TreeNode};
-use mainspring_core::{Message, MessageId, Place, Role};
+use mainspring_core::{MessageId, Place, Role};
 
 use super::Talk;
 use super::turn::{is_prompt, last_prompt};
@@ -126,8 +126,7 @@ impl Talk<'_, '_> {
         let mut before = None;
         loop {
             let query = MessageListQuery { limit: Some(50), before };
-            let page =
-                self.home.ask(async |client| client.session_messages(session, &query).await).await?;
+            let page = self.home.ask(async |client| client.session_messages(session, &query).await).await?;
             if let Some(prompt) = last_prompt(&page) {
                 let id = prompt.id;
                 let found = self.home.ask(async |client| client.session_message(session, id).await).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mainspring::core::{Body, Position};
-use mainspring_client::{Client, Item, Prompt};
+use mainspring_client::{Client, EventsQuery, Item, Prompt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;

@@ -90,7 +90,7 @@ async fn text_streamed_before_a_question_survives_a_stop() {
         let (snapshot, _) = world.subscribe("a", None).await;
         assert_eq!(
             snapshot.partial[0].blocks,
-            [OpenBlock { block: 0, text: "before it asked".to_owned() }],
+            [mainspring_api::OpenBlock { block: 0, text: "before it asked".to_owned() }],
             "{}",
             world.disk.name
         );

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use mainspring::core::RunStatus;
+use mainspring_client::RunListQuery;
 use mainspring_client::bridge::{
     BridgeError, Launch, Phase, Query, QueryEvent, Restart, RuntimeProcess, Surface, Warmup, WarmupSession,
 };
