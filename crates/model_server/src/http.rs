@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -218,10 +217,11 @@ impl Sending {
 
     /// Waits as `action` says, or until the server stops.
     async fn wait(&self, action: &Action) {
+        let clock = &self.shared.clock;
         let done = async {
             match action {
                 Action::Hold(gate) => gate.pass().await,
-                Action::Pause(millis) => sleep(*millis).await,
+                Action::Pause(millis) => clock.sleep_until(clock.now().plus(*millis)).await,
                 Action::Hang => std::future::pending().await,
                 _ => {}
             }
@@ -266,9 +266,4 @@ impl Drop for Sending {
             self.shared.counts.send_modify(|counts| counts.aborted += 1);
         }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a script's pause takes real time; no test turns it")]
-async fn sleep(millis: u64) {
-    tokio::time::sleep(Duration::from_millis(millis)).await;
 }

@@ -9,12 +9,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::serve::ListenerExt;
+use mainspring_system::clock::Clock;
+use mainspring_system::tasks::Tasks;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 mod http;
 mod protocol;
@@ -63,6 +64,7 @@ struct Shared {
     memory: Mutex<script::Memory>,
     /// The last number given to a reply or a tool call, so that ids are unique.
     last_no: Mutex<u64>,
+    clock: Clock,
     stop: CancellationToken,
 }
 
@@ -71,7 +73,7 @@ struct Shared {
 pub struct ModelServer {
     address: SocketAddr,
     shared: Arc<Shared>,
-    tasks: TaskTracker,
+    tasks: Tasks,
 }
 
 impl ModelServer {
@@ -97,9 +99,10 @@ impl ModelServer {
             counts: watch::Sender::new(RequestCounts::default()),
             memory: Mutex::default(),
             last_no: Mutex::default(),
+            clock: Clock::system(),
             stop: stop.clone(),
         });
-        let tasks = TaskTracker::new();
+        let tasks = Tasks::default();
         let router = http::router(shared.clone());
         tasks.spawn(async move {
             let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
@@ -150,7 +153,6 @@ impl ModelServer {
     pub async fn serve_until(self, stop: impl Future<Output = ()>) {
         stop.await;
         self.shared.stop.cancel();
-        self.tasks.close();
         self.tasks.wait().await;
     }
 }
