@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_core::{
-    Answer, Attempt, Block, Grant, Mode, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
-    RunStatus, Step, WaitId,
+    Answer, Attempt, Block, Grant, Mode, Place, Policy, Position, RequestName, Run, RunOptions, RunStatus,
+    Step, WaitId,
 };
 use mainspring_kernel::kernel::{Accepted, Caller, CancelOutcome, RunQuery, RunRequest};
 use serde::{Deserialize, Serialize};
