@@ -10,7 +10,7 @@ use mainspring_kernel::kernel;
 
 use crate::access::Known;
 use crate::body::{Input, NamedDelegation, NamedRun, Once, idempotency_key};
-use crate::runs::{HowToAnswer, preferred_wait, settled};
+use crate::runs::{HowToAnswer, preferred_wait};
 use crate::sessions::target_of;
 use crate::{Http, Problem};
 
@@ -58,7 +58,7 @@ pub(super) async fn run_delegate(
     };
     let made = http.kernel.run_delegate(&caller, run, delegate).await?;
     let run = match preferred_wait(&headers) {
-        Some(wait) => settled(&http, &caller, made.run.id, None, wait).await?,
+        Some(timeout) => http.kernel.run_wait(&caller, made.run.id, timeout).await?,
         None => made.run,
     };
     let (delegation, outcome) = http.kernel.delegation_get(&caller, made.delegation.id).await?;
