@@ -23,7 +23,7 @@ use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::Wakes;
 use crate::scheduler::Scheduler;
-use crate::store::{Store, StoreError};
+use crate::store::{Request, Store, StoreError};
 use crate::tasks::Tasks;
 
 mod access;
@@ -258,8 +258,7 @@ impl Kernel {
         for session in unfinished.compacted {
             self.shared.prune(session);
         }
-        let forget = self.shared.clock.now().0 - idempotency::REMEMBERED;
-        self.shared.store.requests_forget(mainspring_core::Time(forget)).await?;
+        self.shared.store.requests_forget(Request::oldest_kept(self.shared.clock.now())).await?;
         let mut loading = vec![];
         for session in unfinished.live {
             let (ready, loaded) = oneshot::channel();

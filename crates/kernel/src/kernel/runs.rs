@@ -15,7 +15,7 @@ use super::sessions::check_target;
 use super::{Accept, Accepted, Caller, CancelOutcome, Kernel, RunQuery, RunRequest, SessionTarget};
 use crate::actor::Command;
 use crate::error::Error;
-use crate::store::{RunPage, SessionRef, StoreError, Unique};
+use crate::store::{Request, RunPage, SessionRef, StoreError, Unique};
 
 impl Kernel {
     /// Accepts a prompt: exactly one run for it, however often it is sent under the same name.
@@ -118,6 +118,7 @@ impl Kernel {
         }
         if let (None, Some(key)) = (&found, idempotency_key)
             && let Some(earlier) = store.request_get(&caller.owner, "run_create", key).await?
+            && earlier.at >= Request::oldest_kept(self.shared.clock.now())
         {
             let (same, name) = (earlier.fingerprint == fingerprint, idempotency::named(key));
             let run = match earlier.answer.parse() {

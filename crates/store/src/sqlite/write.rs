@@ -10,9 +10,6 @@ use rusqlite::{Connection, Result, params};
 use super::columns::{Id, blob, failure, int, json, ms, point};
 use super::state::StateColumns;
 
-/// How long a request is remembered.
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
-
 /// A write that met a rule, or failed.
 pub(super) enum WriteError {
     /// What SQLite said.
@@ -310,7 +307,7 @@ pub(super) fn request_write(connection: &Connection, request: &Request) -> Writt
             request.fingerprint,
             request.answer,
             request.at.0,
-            request.at.0.saturating_sub(DAY_MS),
+            Request::oldest_kept(request.at).0,
         ])?;
     if written == 0 { Err(WriteError::Conflict(Unique::RequestKey)) } else { Ok(()) }
 }
