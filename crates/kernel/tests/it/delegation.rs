@@ -322,9 +322,9 @@ async fn a_run_that_may_not_act_cannot_let_a_child_act() {
 async fn a_child_gets_a_share_of_its_parents_budget_and_returns_the_rest() {
     let (world, mut hands) = world(Disk::sqlite()).await;
     let dollars = |usd: f64| Some(Cost::from(usd));
-    let mut request = pull("parent", "go");
-    request.options.limits = RunLimits { max_cost: dollars(1.0), ..RunLimits::default() };
-    world.send(request).await.unwrap();
+    let mut prompt = pull("parent", "go");
+    prompt.options.limits = RunLimits { max_cost: dollars(1.0), ..RunLimits::default() };
+    world.send(prompt).await.unwrap();
     let strings = hands.next().await;
     let usage = |usd: f64| Usage { cost: Cost::from(usd), ..Usage::default() };
     strings.handle.record(vec![Record::Usage(usage(0.1))]).await.unwrap();
