@@ -504,7 +504,7 @@ impl Reach<'_> {
                     Ok(Some(found.node.message).filter(|one| one.role == role).map(|one| one.text()))
                 }
                 // A prompt that waits its turn has no place in the tree yet.
-                Err(error) if error.code() == "not_found" => Ok(None),
+                Err(error) if error.is_not_found() => Ok(None),
                 Err(error) => Err(told(&error)),
             }
         };

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::{Delegate, Delegated, DelegationView, RunDelegations};
 use mainspring_core::RequestName;
-use mainspring_kernel::kernel;
+use mainspring_kernel::kernel::DelegationRequest;
 
 use crate::access::Known;
 use crate::body::{Input, NamedDelegation, NamedRun, Once, idempotency_key};
@@ -41,7 +41,7 @@ pub(super) async fn run_delegate(
     if work.session.starts() {
         return Err(Problem::invalid("what is delegated does not start a session: leave new and load out"));
     }
-    let delegate = kernel::Delegate {
+    let delegate = DelegationRequest {
         mode: work.mode,
         objective: work.objective,
         context: work.context,

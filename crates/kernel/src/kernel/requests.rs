@@ -2,13 +2,14 @@
 
 pub use mainspring_api::{CancelOutcome, Opening, Scope, Snapshot};
 use mainspring_core::{
-    Block, Delegation, ExternalRef, LegacyAlias, Mode, Place, Policy, Position, RequestName, Run, RunId,
+    Block, ExternalRef, LegacyAlias, Mode, NewDelegation, Place, Policy, Position, RequestName, Run, RunId,
     RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::Caller;
+use super::waits::PendingWait;
 
 /// Which session a prompt is for: the first name given that is found, else a new session with these names.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -141,7 +142,7 @@ pub struct Accepted {
 }
 
 /// What an actor needs of a prompt.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Accept {
     pub(crate) run: RunId,
     pub(crate) caller: Caller,
@@ -154,8 +155,10 @@ pub(crate) struct Accept {
     pub(crate) policy: Policy,
     pub(crate) name: RequestName,
     pub(crate) fingerprint: [u8; 16],
-    /// Whose work it does.
-    pub(crate) delegation: Option<Box<Delegation>>,
+    /// The delegation that the run is the child of.
+    pub(crate) delegation: Option<Box<NewDelegation>>,
+    /// Kept until the delegation is committed, if the parent waits for the run.
+    pub(crate) pending_wait: Option<PendingWait>,
 }
 
 /// What of a session to change. Absent is as it is.

@@ -12,9 +12,6 @@ use mainspring_kernel::store::{
 
 use super::state::State;
 
-/// How long a request is remembered.
-const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-
 impl State {
     /// Applies all of `commit`; on an error this state is worthless.
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
@@ -150,7 +147,7 @@ impl State {
 
     pub(super) fn request_apply(&mut self, request: &Request) -> Result<(), StoreError> {
         let key = (request.owner.clone(), request.operation.clone(), request.key.clone());
-        if self.requests.get(&key).is_some_and(|known| known.at.plus(DAY_MS) >= request.at) {
+        if self.requests.get(&key).is_some_and(|known| known.at >= Request::oldest_kept(request.at)) {
             return Err(StoreError::Conflict(Unique::RequestKey));
         }
         self.requests.insert(key, request.clone());

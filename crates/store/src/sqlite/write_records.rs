@@ -190,7 +190,7 @@ pub(super) fn artifact_write(connection: &Connection, artifact: &Artifact) -> Wr
     Ok(())
 }
 
-/// Nobody reads the delegations of a session that is gone or deleted: what was written of them goes with it.
+/// Writes a delegation, unless the parent's session is gone or deleted.
 pub(super) fn delegation_write(connection: &Connection, delegation: &Delegation) -> Written {
     connection
         .prepare_cached(

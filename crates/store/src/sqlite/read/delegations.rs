@@ -32,7 +32,7 @@ pub(in super::super) fn delegations(
     }
 }
 
-/// Those of these runs that are not settled, be they the parent or the child.
+/// The delegations that are not settled and whose parent or child is one of `runs`.
 pub(super) fn unsettled<T>(
     connection: &Connection,
     runs: &[(Run, T)],
