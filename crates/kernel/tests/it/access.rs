@@ -7,8 +7,8 @@ use mainspring_core::{
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
-    Adopted, AgentQuery, ArtifactQuery, Caller, Delegate, ForkRequest, NewArtifact, NewSession, RunQuery,
-    RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
+    Adopted, AgentQuery, ArtifactQuery, Caller, DelegationRequest, ForkRequest, NewArtifact, NewSession,
+    RunQuery, RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
@@ -65,7 +65,7 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     let (kernel, by) = (&world.kernel, SessionRef::Id(run.session));
     let patch = SessionPatch { title: Some(Some("changed".into())), ..SessionPatch::default() };
     let target = SessionTarget { id: Some(run.session), ..SessionTarget::default() };
-    let delegate = Delegate::new(DelegationMode::Spawn, "say hi");
+    let delegate = DelegationRequest::new(DelegationMode::Spawn, "say hi");
     let prompt = RunRequest { session: target.clone(), ..RunRequest::text("unused", "say more") };
     let message = run.final_message.unwrap();
     let fork = ForkRequest { message, key: None, title: None };

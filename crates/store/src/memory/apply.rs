@@ -12,9 +12,6 @@ use mainspring_kernel::store::{
 
 use super::tables::Tables;
 
-/// The time for which a request is remembered.
-const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-
 impl Tables {
     /// Applies `commit`. After an error the tables are inconsistent and must be discarded.
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
@@ -152,7 +149,7 @@ impl Tables {
 
     pub(super) fn request_apply(&mut self, request: &Request) -> Result<(), StoreError> {
         let key = (request.owner.clone(), request.operation.clone(), request.key.clone());
-        if self.requests.get(&key).is_some_and(|known| known.at.plus(DAY_MS) >= request.at) {
+        if self.requests.get(&key).is_some_and(|known| known.at >= Request::oldest_kept(request.at)) {
             return Err(StoreError::Conflict(Unique::RequestKey));
         }
         self.requests.insert(key, request.clone());

@@ -10,9 +10,6 @@ use rusqlite::{Connection, Result, params};
 use super::columns::{Id, blob, failure, int, json, ms, point};
 use super::state::StateColumns;
 
-/// The time for which a request is remembered.
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
-
 /// A write that failed.
 pub(super) enum WriteError {
     /// An error of SQLite.
@@ -310,12 +307,12 @@ pub(super) fn request_write(connection: &Connection, request: &Request) -> Write
             request.fingerprint,
             request.answer,
             request.at.0,
-            request.at.0.saturating_sub(DAY_MS),
+            Request::oldest_kept(request.at).0,
         ])?;
     if written == 0 { Err(WriteError::Conflict(Unique::RequestKey)) } else { Ok(()) }
 }
 
-/// Adds an item to an inbox. Ignored if the session is deleted or missing.
+/// Writes a note, unless the receiving session is gone or deleted.
 pub(super) fn inbox_write(connection: &Connection, session: SessionId, item: &InboxItem) -> WriteResult {
     connection
         .prepare_cached(
@@ -323,6 +320,6 @@ pub(super) fn inbox_write(connection: &Connection, session: SessionId, item: &In
              SELECT ?1, ?2, ?3, ?4 FROM sessions WHERE session_id = ?1 AND status <> 'deleted'
              ON CONFLICT (session_id, event_id) DO UPDATE SET created_at_ms = ?3, item = ?4",
         )?
-        .execute(params![session.bytes(), item.id.bytes(), item.at.0, json(&item.item)?])?;
+        .execute(params![session.bytes(), item.id.bytes(), item.at.0, json(&item.note)?])?;
     Ok(())
 }

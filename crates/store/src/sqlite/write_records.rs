@@ -190,7 +190,7 @@ pub(super) fn artifact_write(connection: &Connection, artifact: &Artifact) -> Wr
     Ok(())
 }
 
-/// Writes a delegation. Ignored if the parent session is deleted or missing.
+/// Writes a delegation, unless the parent's session is gone or deleted.
 pub(super) fn delegation_write(connection: &Connection, delegation: &Delegation) -> WriteResult {
     connection
         .prepare_cached(

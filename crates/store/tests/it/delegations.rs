@@ -1,9 +1,9 @@
-//! Delegations: written with the child, read from both sides, removed with the parent's session.
+//! Delegations: written by the child's session, read from both sides, removed with the parent's session.
 
 use std::slice::from_ref;
 
 use mainspring_core::*;
-use mainspring_kernel::store::{DelegationsOf, Row};
+use mainspring_kernel::store::{DelegationsOf, InboxItem, Note, Row};
 
 use crate::fixtures::*;
 
@@ -45,7 +45,7 @@ async fn a_delegation_is_read_from_both_sides_until_its_parent_session_is_purged
         assert_eq!(read(made).await, [first.clone(), second.clone()], "{name}: oldest first");
         assert_eq!(read(DelegationsOf::Parent(session_id(2), run_id(1))).await, [], "{name}");
 
-        // A loaded session has its unsettled delegations, of either side.
+        // A loaded session has the delegations that are not settled, as parent and as child.
         let settled =
             Delegation { status: DelegationStatus::Succeeded, completed_at: Some(NOW), ..second.clone() };
         commit(store, child, vec![row(&settled)], vec![progress(3)]).await.unwrap();
@@ -65,12 +65,12 @@ async fn a_delegation_is_read_from_both_sides_until_its_parent_session_is_purged
 }
 
 #[tokio::test]
-async fn a_start_handles_sessions_with_a_non_empty_inbox() {
+async fn a_session_with_a_note_is_unfinished() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let (from, to) = (create_session(store, 1).await, create_session(store, 2).await);
         assert_eq!(store.unfinished().await.unwrap().live, [], "{name}");
-        let item = mainspring_kernel::store::InboxItem { id: event_id(9), at: NOW, item: "x".into() };
+        let item = InboxItem { id: event_id(9), at: NOW, note: Note::Cancel { run: run_id(1) } };
         commit(store, from, vec![Row::Inbox(session_id(2), item.clone())], vec![progress(1)]).await.unwrap();
         assert_eq!(store.unfinished().await.unwrap().live, [session_id(2)], "{name}");
         assert_eq!(store.inbox(session_id(2)).await.unwrap(), [item], "{name}");

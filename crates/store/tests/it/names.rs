@@ -88,7 +88,8 @@ async fn a_request_of_a_client_makes_one_run() {
 
 #[tokio::test]
 async fn a_request_is_remembered_for_a_day() {
-    const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+    const DAY_MS: u64 = Request::RETENTION_MS;
+    assert_eq!(DAY_MS, 86_400_000);
     let request = |answer: &str, at| Request {
         owner: OWNER.into(),
         operation: "session_create".into(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainspring_core::*;
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    ArtifactPage, Chunk, Commit, Effect, Fence, InboxItem, NewEvent, OwnerState, Request, Row, RunPage,
+    ArtifactPage, Chunk, Commit, Effect, Fence, InboxItem, NewEvent, Note, OwnerState, Request, Row, RunPage,
     SessionPage, SessionRef, StateAt, StatePlace, StateRow, Store, Whose,
 };
 use mainspring_store::MemoryStore;
@@ -105,7 +105,8 @@ impl Random {
             13 => Row::Floor(Position { cursor: Cursor(self.roll(300)), pos: self.roll(60) }),
             11 => Row::EffectEnd(run_id(n), format!("t{}", self.roll(3))),
             12 => {
-                let item = InboxItem { id: event_id(self.roll(20)), at: NOW, item: json!({"n": n}) };
+                let item =
+                    InboxItem { id: event_id(self.roll(20)), at: NOW, note: Note::Cancel { run: run_id(n) } };
                 if self.chance(60) {
                     Row::Inbox(session_id(self.roll(SESSIONS)), item)
                 } else {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::*;
-use mainspring_kernel::store::{Chunk, Effect, Fence, InboxItem, NewEvent, Row};
+use mainspring_kernel::store::{Chunk, Effect, Fence, InboxItem, NewEvent, Note, Row};
 use serde_json::json;
 
 use crate::fixtures::*;
@@ -224,8 +224,8 @@ async fn a_tool_call_is_open_until_it_has_an_outcome() {
 }
 
 #[tokio::test]
-async fn inbox_items_are_ordered_unique_and_taken_by_their_receiver() {
-    let item = |n| InboxItem { id: event_id(n), at: NOW, item: json!({"settled": n}) };
+async fn notes_are_kept_in_order_until_the_receiver_removes_them() {
+    let item = |n| InboxItem { id: event_id(n), at: NOW, note: Note::Cancel { run: run_id(n) } };
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let (from, to) = (create_session(store, 1).await, create_session(store, 2).await);
@@ -235,7 +235,7 @@ async fn inbox_items_are_ordered_unique_and_taken_by_their_receiver() {
         let inbox = async || store.session_load(session_id(2)).await.unwrap().unwrap().inbox;
         assert_eq!(inbox().await, [item(3), item(1), item(2)], "{name}: in order, each once");
         commit(store, from, vec![Row::InboxTaken(event_id(1))], vec![]).await.unwrap();
-        assert_eq!(inbox().await.len(), 3, "{name}: only the receiver takes");
+        assert_eq!(inbox().await.len(), 3, "{name}: only the receiver removes notes");
         commit(store, to, vec![Row::InboxTaken(event_id(1))], vec![]).await.unwrap();
         assert_eq!(inbox().await, [item(3), item(2)], "{name}");
         let gone = vec![Row::Inbox(session_id(99), item(4))];

@@ -36,7 +36,7 @@ pub(in super::super) fn delegations(
     }
 }
 
-/// Lists the delegations that are not settled and have one of `runs` as parent or child.
+/// The delegations that are not settled and whose parent or child is one of `runs`.
 pub(super) fn unsettled<T>(
     connection: &Connection,
     runs: &[(Run, T)],

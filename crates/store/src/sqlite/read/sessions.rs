@@ -140,7 +140,7 @@ fn effects(connection: &Connection, id: SessionId) -> Result<Vec<Effect>, StoreE
 pub(in super::super) fn inbox(connection: &Connection, id: SessionId) -> Result<Vec<InboxItem>, StoreError> {
     let sql = "SELECT event_id, created_at_ms, item FROM inbox WHERE session_id = ?1 ORDER BY id";
     query_all(connection, sql, [id.bytes()], |columns| {
-        Ok(InboxItem { id: columns.id()?, at: columns.time()?, item: columns.json()? })
+        Ok(InboxItem { id: columns.id()?, at: columns.time()?, note: columns.json()? })
     })
 }
 
