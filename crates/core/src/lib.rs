@@ -20,6 +20,7 @@ pub mod refusal;
 pub mod run;
 #[cfg(feature = "schema")]
 mod schema;
+pub mod script;
 pub mod session;
 pub mod state;
 pub mod step;
