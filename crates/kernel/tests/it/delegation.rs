@@ -10,8 +10,8 @@ use mainspring_kernel::policy::Permissions;
 use mainspring_kernel::store::Request;
 use mainspring_kernel::{Error, Options};
 
-use crate::puppet::{Hands, Manners, Strings, pull, puppet, question};
-use crate::world::{Disk, World, every_store, settle, soon};
+use crate::puppet::{Execution, PuppetBehavior, PuppetControl, puppet, puppet_request, question};
+use crate::world::{Disk, World, every_store, run_ready_tasks, with_timeout};
 
 mod durability;
 mod waits;
@@ -30,23 +30,23 @@ fn existing(id: SessionId) -> SessionTarget {
     SessionTarget { id: Some(id), ..SessionTarget::default() }
 }
 
-async fn world(disk: Disk) -> (World, Hands) {
-    let (adapter, hands) = puppet(&disk.store, Manners { obeys: true, ..Manners::default() });
-    (World::with(disk, Options::default(), vec![adapter]).await, hands)
+async fn world(disk: Disk) -> (World, PuppetControl) {
+    let (adapter, control) = puppet(&disk.store, PuppetBehavior { obeys: true, ..PuppetBehavior::default() });
+    (World::with(disk, Options::default(), vec![adapter]).await, control)
 }
 
 /// Starts a parent run in the session `parent`.
-async fn parent(world: &World, hands: &mut Hands) -> (Run, Strings) {
-    let run = world.send(pull("parent", "go")).await.unwrap().run;
-    (run, hands.next().await)
+async fn parent(world: &World, control: &mut PuppetControl) -> (Run, Execution) {
+    let run = world.send(puppet_request("parent", "go")).await.unwrap().run;
+    (run, control.next().await)
 }
 
 async fn delegate(handle: &AttemptHandle, delegate: DelegationRequest) -> Delegated {
-    soon(handle.delegate(delegate)).await.unwrap()
+    with_timeout(handle.delegate(delegate)).await.unwrap()
 }
 
 async fn refusal(handle: &AttemptHandle, delegate: DelegationRequest) -> Error {
-    match soon(handle.delegate(delegate)).await {
+    match with_timeout(handle.delegate(delegate)).await {
         Err(HandleError::Kernel(error)) => error,
         other => panic!("{other:?}"),
     }
@@ -68,7 +68,7 @@ async fn delegation_events(world: &World, run: RunId, count: usize) -> Vec<(Stri
         }
     };
     let mut all = vec![];
-    for event in soon(events).await {
+    for event in with_timeout(events).await {
         let (Body::DelegationCreated { delegation_id: id, .. }
         | Body::DelegationCompleted { delegation_id: id, .. }) = event.body
         else {
@@ -80,8 +80,8 @@ async fn delegation_events(world: &World, run: RunId, count: usize) -> Vec<(Stri
     all
 }
 
-async fn write_message(strings: &Strings, text: &str) {
-    strings
+async fn write_message(execution: &Execution, text: &str) {
+    execution
         .handle
         .record(vec![Record::Message { blocks: vec![Block::text(text)], usage: None }])
         .await
@@ -91,16 +91,16 @@ async fn write_message(strings: &Strings, text: &str) {
 #[tokio::test]
 async fn a_parent_calls_a_child_and_gets_its_result() {
     for disk in every_store() {
-        let (world, mut hands) = world(disk).await;
-        let (run, strings) = parent(&world, &mut hands).await;
+        let (world, mut control) = world(disk).await;
+        let (run, execution) = parent(&world, &mut control).await;
         let asked =
             DelegationRequest { context: Some("in /tmp".into()), ..request(DelegationMode::Call, "1") };
-        let child = delegate(&strings.handle, asked).await;
+        let child = delegate(&execution.handle, asked).await;
         assert_eq!(child.run.parent, Some(run.id));
         assert_eq!(child.delegation.child_session, child.session.id);
         assert_eq!((child.session.surface_kind.as_str(), child.run.mode), ("delegated_agent", Mode::Ask));
 
-        let work = hands.next().await;
+        let work = control.next().await;
         let about = work.handle.assignment();
         assert_eq!(about.prompt.text(), "count the files\n\nContext:\nin /tmp");
         let records = vec![
@@ -112,12 +112,12 @@ async fn a_parent_calls_a_child_and_gets_its_result() {
         let usage = Usage { input_tokens: 7, ..Usage::default() };
         work.end(Executed::Ended(End::Succeeded { usage }));
 
-        let (settled, result) = soon(strings.handle.settled(child.delegation.id)).await.unwrap();
+        let (settled, result) = with_timeout(execution.handle.settled(child.delegation.id)).await.unwrap();
         let result = result.unwrap();
         assert_eq!((settled.status, result.status), (DelegationStatus::Succeeded, RunStatus::Succeeded));
         assert_eq!((result.summary.as_str(), result.usage.input_tokens), ("there are 3", 7));
         assert_eq!(result.verified_effects.iter().map(|done| &*done.name).collect::<Vec<_>>(), ["ls"]);
-        strings.end(End::succeeded());
+        execution.end(End::succeeded());
         world.ended(run.id).await;
         let kinds: Vec<_> =
             delegation_events(&world, run.id, 2).await.into_iter().map(|(kind, _)| kind).collect();
@@ -132,74 +132,74 @@ async fn a_parent_calls_a_child_and_gets_its_result() {
 
 #[tokio::test]
 async fn requests_under_the_same_name_give_one_child() {
-    let (world, mut hands) = world(Disk::sqlite()).await;
-    let (_, strings) = parent(&world, &mut hands).await;
-    let first = delegate(&strings.handle, request(DelegationMode::Spawn, "1")).await;
-    hands.next().await.end(End::succeeded());
+    let (world, mut control) = world(Disk::sqlite()).await;
+    let (_, execution) = parent(&world, &mut control).await;
+    let first = delegate(&execution.handle, request(DelegationMode::Spawn, "1")).await;
+    control.next().await.end(End::succeeded());
     world.ended(first.run.id).await;
-    let again = delegate(&strings.handle, request(DelegationMode::Spawn, "1")).await;
+    let again = delegate(&execution.handle, request(DelegationMode::Spawn, "1")).await;
     assert!(again.replayed);
     assert_eq!((again.run.id, again.delegation.id), (first.run.id, first.delegation.id));
-    assert!(hands.is_idle());
+    assert!(control.is_idle());
     let other =
         DelegationRequest { objective: "something else".into(), ..request(DelegationMode::Spawn, "1") };
-    assert_eq!(refusal(&strings.handle, other).await.code(), "request_conflict");
+    assert_eq!(refusal(&execution.handle, other).await.code(), "request_conflict");
     // The name of a prompt cannot be used for a delegation.
     let name = request(DelegationMode::Spawn, "2").name;
-    world.send(RunRequest { name, ..pull("elsewhere", "go") }).await.unwrap();
+    world.send(RunRequest { name, ..puppet_request("elsewhere", "go") }).await.unwrap();
     assert_eq!(
-        refusal(&strings.handle, request(DelegationMode::Spawn, "2")).await.code(),
+        refusal(&execution.handle, request(DelegationMode::Spawn, "2")).await.code(),
         "request_conflict"
     );
 }
 
 #[tokio::test]
 async fn an_idempotency_key_of_a_delegation_is_kept_for_a_day() {
-    let (world, mut hands) = world(Disk::memory()).await;
-    let (_, strings) = parent(&world, &mut hands).await;
+    let (world, mut control) = world(Disk::memory()).await;
+    let (_, execution) = parent(&world, &mut control).await;
     let spawn = || DelegationRequest {
         name: RequestName { idempotency_key: Some("k".into()), ..RequestName::default() },
         ..DelegationRequest::new(DelegationMode::Spawn, "count the files")
     };
-    let first = delegate(&strings.handle, spawn()).await;
+    let first = delegate(&execution.handle, spawn()).await;
     world.clock.advance(Request::RETENTION_MS);
-    let again = delegate(&strings.handle, spawn()).await;
+    let again = delegate(&execution.handle, spawn()).await;
     assert_eq!((again.replayed, again.run.id), (true, first.run.id));
     world.clock.advance(1);
-    let new = delegate(&strings.handle, spawn()).await;
+    let new = delegate(&execution.handle, spawn()).await;
     assert!(!new.replayed && new.run.id != first.run.id);
 }
 
 #[tokio::test]
 async fn a_child_continues_in_its_session() {
-    let (world, mut hands) = world(Disk::memory()).await;
-    let (_, strings) = parent(&world, &mut hands).await;
-    let first = delegate(&strings.handle, request(DelegationMode::Call, "1")).await;
-    hands.next().await.end(End::succeeded());
+    let (world, mut control) = world(Disk::memory()).await;
+    let (_, execution) = parent(&world, &mut control).await;
+    let first = delegate(&execution.handle, request(DelegationMode::Call, "1")).await;
+    control.next().await.end(End::succeeded());
     world.ended(first.run.id).await;
     let more =
         DelegationRequest { session: existing(first.session.id), ..request(DelegationMode::Continue, "2") };
-    let second = delegate(&strings.handle, more).await;
+    let second = delegate(&execution.handle, more).await;
     assert_eq!((second.session.id, second.run.no), (first.session.id, 2));
-    hands.next().await.end(End::succeeded());
-    let (settled, _) = soon(strings.handle.settled(second.delegation.id)).await.unwrap();
+    control.next().await.end(End::succeeded());
+    let (settled, _) = with_timeout(execution.handle.settled(second.delegation.id)).await.unwrap();
     assert_eq!((settled.mode, settled.status), (DelegationMode::Continue, DelegationStatus::Succeeded));
 }
 
 #[tokio::test]
 async fn cancelling_a_run_cancels_its_children() {
     for disk in every_store() {
-        let (world, mut hands) = world(disk).await;
-        let (run, strings) = parent(&world, &mut hands).await;
+        let (world, mut control) = world(disk).await;
+        let (run, execution) = parent(&world, &mut control).await;
         let mut children = vec![];
         for (name, mode) in [("1", DelegationMode::Call), ("2", DelegationMode::Spawn)] {
-            children.push(delegate(&strings.handle, request(mode, name)).await);
+            children.push(delegate(&execution.handle, request(mode, name)).await);
         }
-        let working = [hands.next().await, hands.next().await];
+        let working = [control.next().await, control.next().await];
         // Children of children are cancelled too.
         let deep = delegate(&working[0].handle, request(DelegationMode::Spawn, "3")).await;
-        hands.next().await;
-        soon(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
+        control.next().await;
+        with_timeout(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
         for child in [&children[0], &children[1], &deep] {
             let ended = world.ended(child.run.id).await;
             assert_eq!(
@@ -216,13 +216,13 @@ async fn cancelling_a_run_cancels_its_children() {
 
 #[tokio::test]
 async fn a_run_that_fails_cancels_only_the_children_that_it_waits_for() {
-    let (world, mut hands) = world(Disk::memory()).await;
-    let (run, strings) = parent(&world, &mut hands).await;
-    let called = delegate(&strings.handle, request(DelegationMode::Call, "1")).await;
-    let spawned = delegate(&strings.handle, request(DelegationMode::Spawn, "2")).await;
-    let _first = hands.next().await;
-    let second = hands.next().await;
-    strings.end(End::failed(Failure::new("broken", "it broke"), false));
+    let (world, mut control) = world(Disk::memory()).await;
+    let (run, execution) = parent(&world, &mut control).await;
+    let called = delegate(&execution.handle, request(DelegationMode::Call, "1")).await;
+    let spawned = delegate(&execution.handle, request(DelegationMode::Spawn, "2")).await;
+    let _first = control.next().await;
+    let second = control.next().await;
+    execution.end(End::failed(Failure::new("broken", "it broke"), false));
     assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Failed);
     assert_eq!(world.ended(called.run.id).await.state.status(), RunStatus::Cancelled);
     assert_eq!(world.get(spawned.run.id).await.state.status(), RunStatus::Running);
@@ -238,17 +238,17 @@ async fn a_run_that_fails_cancels_only_the_children_that_it_waits_for() {
 
 #[tokio::test]
 async fn a_settled_delegation_stays_settled_when_its_child_is_retried() {
-    let (world, mut hands) = world(Disk::sqlite()).await;
-    let (run, strings) = parent(&world, &mut hands).await;
-    let child = delegate(&strings.handle, request(DelegationMode::Spawn, "1")).await;
-    hands.next().await.end(End::failed(Failure::new("broken", "it broke"), false));
+    let (world, mut control) = world(Disk::sqlite()).await;
+    let (run, execution) = parent(&world, &mut control).await;
+    let child = delegate(&execution.handle, request(DelegationMode::Spawn, "1")).await;
+    control.next().await.end(End::failed(Failure::new("broken", "it broke"), false));
     world.ended(child.run.id).await;
-    soon(world.kernel.run_retry(&world.me, child.run.id)).await.unwrap();
-    hands.next().await.end(End::succeeded());
-    world.reaches(child.run.id, |run| run.state.status() == RunStatus::Succeeded).await;
-    strings.end(End::succeeded());
+    with_timeout(world.kernel.run_retry(&world.me, child.run.id)).await.unwrap();
+    control.next().await.end(End::succeeded());
+    world.wait_until(child.run.id, |run| run.state.status() == RunStatus::Succeeded).await;
+    execution.end(End::succeeded());
     world.ended(run.id).await;
-    settle().await;
+    run_ready_tasks().await;
     let events = delegation_events(&world, run.id, 2).await;
     assert_eq!(events.len(), 2, "settled once");
     assert_eq!(events[1].1.status, DelegationStatus::Failed);
@@ -256,9 +256,9 @@ async fn a_settled_delegation_stays_settled_when_its_child_is_retried() {
 
 #[tokio::test]
 async fn invalid_delegations_are_refused_and_leave_nothing() {
-    let (world, mut hands) = world(Disk::memory()).await;
-    let (run, strings) = parent(&world, &mut hands).await;
-    let handle = &strings.handle;
+    let (world, mut control) = world(Disk::memory()).await;
+    let (run, execution) = parent(&world, &mut control).await;
+    let handle = &execution.handle;
     let call = || DelegationRequest::new(DelegationMode::Call, "count");
     let own = DelegationRequest {
         session: existing(run.session),
@@ -279,11 +279,11 @@ async fn invalid_delegations_are_refused_and_leave_nothing() {
     assert_eq!(refusal(handle, unknown).await.code(), "adapter_not_registered");
     let delegate = world.kernel.run_delegate(&Caller::new("eve"), run.id, call()).await;
     assert_eq!(delegate.unwrap_err().code(), "not_found");
-    let queued = world.send(pull("parent", "go")).await.unwrap().run;
+    let queued = world.send(puppet_request("parent", "go")).await.unwrap().run;
     let early = world.kernel.run_delegate(&world.me, queued.id, call()).await;
     assert_eq!(early.unwrap_err().code(), "wrong_state");
-    soon(world.kernel.run_cancel(&world.me, queued.id)).await.unwrap();
-    strings.end(End::succeeded());
+    with_timeout(world.kernel.run_cancel(&world.me, queued.id)).await.unwrap();
+    execution.end(End::succeeded());
     world.ended(run.id).await;
     let late = world.kernel.run_delegate(&world.me, run.id, call()).await;
     assert_eq!(late.unwrap_err().code(), "run_ended");
@@ -292,89 +292,89 @@ async fn invalid_delegations_are_refused_and_leave_nothing() {
 
 #[tokio::test]
 async fn delegation_is_at_most_three_deep_unless_the_request_allows_more() {
-    let (world, mut hands) = world(Disk::memory()).await;
-    let (_, mut strings) = parent(&world, &mut hands).await;
+    let (world, mut control) = world(Disk::memory()).await;
+    let (_, mut execution) = parent(&world, &mut control).await;
     let mut kept = vec![];
     for name in ["1", "2", "3"] {
-        delegate(&strings.handle, request(DelegationMode::Spawn, name)).await;
-        kept.push(std::mem::replace(&mut strings, hands.next().await));
+        delegate(&execution.handle, request(DelegationMode::Spawn, name)).await;
+        kept.push(std::mem::replace(&mut execution, control.next().await));
     }
     let deeper = request(DelegationMode::Spawn, "4");
-    assert_eq!(refusal(&strings.handle, deeper.clone()).await, Error::TooDeep { depth: 4, limit: 3 });
-    delegate(&strings.handle, DelegationRequest { max_depth: Some(4), ..deeper }).await;
+    assert_eq!(refusal(&execution.handle, deeper.clone()).await, Error::TooDeep { depth: 4, limit: 3 });
+    delegate(&execution.handle, DelegationRequest { max_depth: Some(4), ..deeper }).await;
 }
 
 #[tokio::test]
 async fn a_run_that_may_not_act_cannot_let_a_child_act() {
-    let (world, mut hands) = world(Disk::memory()).await;
+    let (world, mut control) = world(Disk::memory()).await;
     let act = || DelegationRequest {
         run_mode: Mode::Act,
         ..DelegationRequest::new(DelegationMode::Spawn, "count")
     };
-    world.send(RunRequest { mode: Mode::Ask, ..pull("asks", "go") }).await.unwrap();
-    let strings = hands.next().await;
-    assert_eq!(refusal(&strings.handle, act()).await.code(), "forbidden");
-    let (_, strings) = parent(&world, &mut hands).await;
-    assert_eq!(delegate(&strings.handle, act()).await.run.mode, Mode::Act);
+    world.send(RunRequest { mode: Mode::Ask, ..puppet_request("asks", "go") }).await.unwrap();
+    let execution = control.next().await;
+    assert_eq!(refusal(&execution.handle, act()).await.code(), "forbidden");
+    let (_, execution) = parent(&world, &mut control).await;
+    assert_eq!(delegate(&execution.handle, act()).await.run.mode, Mode::Act);
 }
 
 #[tokio::test]
 async fn a_child_gets_a_share_of_its_parents_budget_and_returns_the_rest() {
-    let (world, mut hands) = world(Disk::sqlite()).await;
+    let (world, mut control) = world(Disk::sqlite()).await;
     let dollars = |usd: f64| Some(Cost::from(usd));
-    let mut prompt = pull("parent", "go");
+    let mut prompt = puppet_request("parent", "go");
     prompt.options.limits = RunLimits { max_cost: dollars(1.0), ..RunLimits::default() };
     world.send(prompt).await.unwrap();
-    let strings = hands.next().await;
+    let execution = control.next().await;
     let usage = |usd: f64| Usage { cost: Cost::from(usd), ..Usage::default() };
-    strings.handle.record(vec![Record::Usage(usage(0.1))]).await.unwrap();
+    execution.handle.record(vec![Record::Usage(usage(0.1))]).await.unwrap();
     let limits = RunLimits { max_cost: dollars(0.5), ..RunLimits::default() };
     let share = |name: &str| DelegationRequest {
         options: RunOptions { limits, ..RunOptions::default() },
         ..request(DelegationMode::Spawn, name)
     };
-    let first = delegate(&strings.handle, share("1")).await;
+    let first = delegate(&execution.handle, share("1")).await;
     assert_eq!(first.run.options.limits.max_cost, dollars(0.5));
-    let second = delegate(&strings.handle, share("2")).await;
+    let second = delegate(&execution.handle, share("2")).await;
     assert_eq!(second.run.options.limits.max_cost, dollars(0.4), "no more than is left");
-    assert_eq!(refusal(&strings.handle, share("3")).await.code(), "invalid_request");
-    assert_eq!(strings.handle.spent_by_children().await.unwrap().cost, Cost::from(0.9));
-    hands.next().await.end(Executed::Ended(End::Succeeded { usage: usage(0.2) }));
+    assert_eq!(refusal(&execution.handle, share("3")).await.code(), "invalid_request");
+    assert_eq!(execution.handle.spent_by_children().await.unwrap().cost, Cost::from(0.9));
+    control.next().await.end(Executed::Ended(End::Succeeded { usage: usage(0.2) }));
     world.ended(first.run.id).await;
-    assert_eq!(strings.handle.spent_by_children().await.unwrap().cost, Cost::from(0.6));
-    let fourth = delegate(&strings.handle, share("4")).await;
+    assert_eq!(execution.handle.spent_by_children().await.unwrap().cost, Cost::from(0.6));
+    let fourth = delegate(&execution.handle, share("4")).await;
     assert_eq!(fourth.run.options.limits.max_cost, dollars(0.3), "the first child returned its rest");
 }
 
 #[tokio::test]
 async fn unanswered_questions_of_a_child_are_part_of_its_result() {
-    let (world, mut hands) = world(Disk::memory()).await;
-    let (_, strings) = parent(&world, &mut hands).await;
-    let child = delegate(&strings.handle, request(DelegationMode::Call, "1")).await;
-    hands.next().await.end(Executed::Waiting(question(WaitRequest::Input, None)));
-    world.asked(child.run.id).await;
-    soon(world.kernel.run_cancel(&world.me, child.run.id)).await.unwrap();
-    let (settled, result) = soon(strings.handle.settled(child.delegation.id)).await.unwrap();
+    let (world, mut control) = world(Disk::memory()).await;
+    let (_, execution) = parent(&world, &mut control).await;
+    let child = delegate(&execution.handle, request(DelegationMode::Call, "1")).await;
+    control.next().await.end(Executed::Waiting(question(WaitRequest::Input, None)));
+    world.wait_for_question(child.run.id).await;
+    with_timeout(world.kernel.run_cancel(&world.me, child.run.id)).await.unwrap();
+    let (settled, result) = with_timeout(execution.handle.settled(child.delegation.id)).await.unwrap();
     assert_eq!(settled.status, DelegationStatus::Cancelled);
     assert_eq!(result.unwrap().open_questions, ["may I?"]);
 }
 
 #[tokio::test]
 async fn a_child_gets_no_more_grants_than_its_parent() {
-    let (world, mut hands) = world(Disk::sqlite()).await;
-    let (_, strings) = parent(&world, &mut hands).await;
+    let (world, mut control) = world(Disk::sqlite()).await;
+    let (_, execution) = parent(&world, &mut control).await;
     let act = |name: &str| DelegationRequest { run_mode: Mode::Act, ..request(DelegationMode::Spawn, name) };
-    delegate(&strings.handle, act("1")).await;
-    let child = hands.next().await;
+    delegate(&execution.handle, act("1")).await;
+    let child = control.next().await;
     assert_eq!(Permissions::Legacy.narrowed(&child.handle).await.unwrap(), Permissions::Ask);
     assert_eq!(Permissions::Deny.narrowed(&child.handle).await.unwrap(), Permissions::Deny);
-    assert_eq!(Permissions::Legacy.narrowed(&strings.handle).await.unwrap(), Permissions::Legacy);
+    assert_eq!(Permissions::Legacy.narrowed(&execution.handle).await.unwrap(), Permissions::Legacy);
 
-    let standing = Permissions::Legacy.standing(&strings.handle).unwrap();
-    strings.handle.record(vec![Record::Granted(Box::new(standing))]).await.unwrap();
+    let standing = Permissions::Legacy.standing(&execution.handle).unwrap();
+    execution.handle.record(vec![Record::Granted(Box::new(standing))]).await.unwrap();
     assert_eq!(Permissions::Legacy.narrowed(&child.handle).await.unwrap(), Permissions::Legacy);
     // A child without a grant of its own passes nothing on.
     delegate(&child.handle, act("2")).await;
-    let deeper = hands.next().await;
+    let deeper = control.next().await;
     assert_eq!(Permissions::Legacy.narrowed(&deeper.handle).await.unwrap(), Permissions::Ask);
 }

@@ -332,7 +332,7 @@ impl<'a> Import<'a> {
         seq: Option<u64>,
     ) -> Result<(), OmiError> {
         let commit = Commit { fence: Fence { session, epoch: 0 }, events, rows };
-        let prepared = Prepared::of(Arc::new(commit))?;
+        let prepared = Prepared::new(Arc::new(commit))?;
         match seq {
             Some(seq) => prepared.write(self.target, &mut seq.saturating_sub(1))?,
             None => prepared.write(self.target, &mut self.seq)?,

@@ -10,16 +10,16 @@ use mainspring_kernel::store::{Commit, InboxItem, Note, Row, SessionRef};
 use mainspring_store::Fault;
 
 use super::{delegate, delegation_events, parent, request, world, write_message};
-use crate::puppet::{Manners, puppet};
-use crate::world::{Disk, NOW, World, by, every_store, live, soon};
+use crate::puppet::{PuppetBehavior, puppet};
+use crate::world::{Disk, NOW, World, by_key, every_store, run_process, with_timeout};
 
 #[tokio::test]
 async fn a_compacted_child_still_has_its_result() {
     for disk in every_store() {
-        let (world, mut hands) = world(disk).await;
-        let (_, strings) = parent(&world, &mut hands).await;
-        let child = delegate(&strings.handle, request(DelegationMode::Call, "1")).await;
-        let work = hands.next().await;
+        let (world, mut control) = world(disk).await;
+        let (_, execution) = parent(&world, &mut control).await;
+        let child = delegate(&execution.handle, request(DelegationMode::Call, "1")).await;
+        let work = control.next().await;
         for id in ["t1", "t2"] {
             let started =
                 Record::ToolStarted { tool_use_id: id.into(), name: format!("tool {id}"), input: None };
@@ -29,21 +29,24 @@ async fn a_compacted_child_still_has_its_result() {
         write_message(&work, "there are 3").await;
         let usage = Usage { input_tokens: 7, ..Usage::default() };
         work.end(Executed::Ended(End::Succeeded { usage }));
-        soon(strings.handle.settled(child.delegation.id)).await.unwrap();
+        with_timeout(execution.handle.settled(child.delegation.id)).await.unwrap();
 
         let session = SessionRef::Id(child.session.id);
         let events =
             world.kernel.session_events(&world.me, &session, Cursor::START, Some(500)).await.unwrap();
         let second = events.iter().rfind(|event| matches!(event.body, Body::ToolCompleted { .. })).unwrap();
         for (before, effects) in [(second.cursor, 1), (events.last().unwrap().cursor, 0)] {
-            soon(world.kernel.session_compact(&world.me, &session, before)).await.unwrap();
+            with_timeout(world.kernel.session_compact(&world.me, &session, before)).await.unwrap();
             let (settled, result) =
                 world.kernel.delegation_get(&world.me, child.delegation.id).await.unwrap();
             let result = result.unwrap();
             assert_eq!((settled.status, result.status), (DelegationStatus::Succeeded, RunStatus::Succeeded));
             assert_eq!((result.summary.as_str(), result.usage.input_tokens), ("there are 3", 7));
             assert_eq!(result.verified_effects.len(), effects, "{}", world.disk.name);
-            assert_eq!(soon(strings.handle.settled(child.delegation.id)).await.unwrap().1, Some(result));
+            assert_eq!(
+                with_timeout(execution.handle.settled(child.delegation.id)).await.unwrap().1,
+                Some(result)
+            );
         }
     }
 }
@@ -52,14 +55,15 @@ async fn a_compacted_child_still_has_its_result() {
 #[test]
 fn a_crash_loses_no_delegation() {
     for disk in every_store() {
-        let (run, child) = live(async {
-            let (world, mut hands) = world(disk.clone()).await;
-            let (run, strings) = parent(&world, &mut hands).await;
-            let child = soon(strings.handle.delegate(request(DelegationMode::Spawn, "1"))).await.unwrap();
+        let (run, child) = run_process(async {
+            let (world, mut control) = world(disk.clone()).await;
+            let (run, execution) = parent(&world, &mut control).await;
+            let child =
+                with_timeout(execution.handle.delegate(request(DelegationMode::Spawn, "1"))).await.unwrap();
             (run.id, child)
         });
-        live(async {
-            let (adapter, _hands) = puppet(&disk.store, Manners::default());
+        run_process(async {
+            let (adapter, _control) = puppet(&disk.store, PuppetBehavior::default());
             let clock = Clock::manual(NOW.plus(1_000));
             let world = World::boot(disk.clone(), Options::default(), vec![adapter], clock, 2).await;
             let events = delegation_events(&world, run, 2).await;
@@ -73,41 +77,41 @@ fn a_crash_loses_no_delegation() {
 
 #[tokio::test]
 async fn a_note_that_could_not_be_processed_is_processed_later() {
-    let (world, mut hands) = world(Disk::memory()).await;
-    let (run, strings) = parent(&world, &mut hands).await;
-    let child = delegate(&strings.handle, request(DelegationMode::Spawn, "1")).await;
-    strings.end(End::succeeded());
+    let (world, mut control) = world(Disk::memory()).await;
+    let (run, execution) = parent(&world, &mut control).await;
+    let child = delegate(&execution.handle, request(DelegationMode::Spawn, "1")).await;
+    execution.end(End::succeeded());
     world.ended(run.id).await;
     delegation_events(&world, run.id, 1).await;
     // The note that the child's session leaves, written by another process.
     let store = &world.disk.store;
     let somewhere = world.play("elsewhere", "say hi").await.session;
-    soon(world.kernel.session_close(&world.me, &by("elsewhere"))).await.unwrap();
+    with_timeout(world.kernel.session_close(&world.me, &by_key("elsewhere"))).await.unwrap();
     let fence = store.lease_take(somewhere, NodeId::from_random([9; 16])).await.unwrap();
     let settled = Delegation { status: DelegationStatus::Succeeded, ..child.delegation };
     let note = Note::Settled { delegation: Box::new(settled) };
     let item = InboxItem { id: EventId::from_random([7; 16]), at: NOW, note };
     let rows = vec![Row::Inbox(run.session, item)];
     store.commit(Commit { fence, events: vec![], rows }.into()).await.unwrap();
-    soon(world.kernel.session_close(&world.me, &by("parent"))).await.unwrap();
+    with_timeout(world.kernel.session_close(&world.me, &by_key("parent"))).await.unwrap();
 
-    world.disk.fault(Fault::CommitFails);
+    world.disk.inject_fault(Fault::CommitFails);
     world.subscribe("parent", None).await;
-    world.turning(100, delegation_events(&world, run.id, 2)).await;
+    world.advance_until(100, delegation_events(&world, run.id, 2)).await;
     assert!(store.inbox(run.session).await.unwrap().is_empty());
 }
 
 #[tokio::test]
 async fn a_child_outlives_its_parents_session() {
     for disk in every_store() {
-        let (world, mut hands) = world(disk).await;
-        let (run, strings) = parent(&world, &mut hands).await;
-        let child = delegate(&strings.handle, request(DelegationMode::Spawn, "1")).await;
-        strings.end(End::succeeded());
+        let (world, mut control) = world(disk).await;
+        let (run, execution) = parent(&world, &mut control).await;
+        let child = delegate(&execution.handle, request(DelegationMode::Spawn, "1")).await;
+        execution.end(End::succeeded());
         world.ended(run.id).await;
         let session = SessionRef::Id(run.session);
-        soon(world.kernel.session_delete(&world.me, &session)).await.unwrap();
-        hands.next().await.end(End::succeeded());
+        with_timeout(world.kernel.session_delete(&world.me, &session)).await.unwrap();
+        control.next().await.end(End::succeeded());
         assert_eq!(
             world.ended(child.run.id).await.state.status(),
             RunStatus::Succeeded,

@@ -9,8 +9,8 @@ use mainspring_kernel::{Error, Options};
 use mainspring_store::Fault;
 
 use super::{delegate, existing, parent, refusal, request, world};
-use crate::puppet::{Manners, pull, puppet};
-use crate::world::{Disk, World, every_store, settle, soon};
+use crate::puppet::{PuppetBehavior, puppet, puppet_request};
+use crate::world::{Disk, World, every_store, run_ready_tasks, with_timeout};
 
 /// A request to wait for a new run of an existing session.
 fn wait_for(session: SessionId) -> DelegationRequest {
@@ -22,12 +22,12 @@ fn wait_for(session: SessionId) -> DelegationRequest {
 
 #[tokio::test]
 async fn a_wait_that_would_close_a_cycle_is_refused() {
-    let (world, mut hands) = world(Disk::sqlite()).await;
-    let (run, strings) = parent(&world, &mut hands).await;
-    let child = delegate(&strings.handle, request(DelegationMode::Call, "1")).await;
-    let middle = hands.next().await;
+    let (world, mut control) = world(Disk::sqlite()).await;
+    let (run, execution) = parent(&world, &mut control).await;
+    let child = delegate(&execution.handle, request(DelegationMode::Call, "1")).await;
+    let middle = control.next().await;
     delegate(&middle.handle, request(DelegationMode::Call, "2")).await;
-    let last = hands.next().await;
+    let last = control.next().await;
     for session in [run.session, child.session.id] {
         let error = refusal(&last.handle, wait_for(session)).await;
         assert_eq!(error, Error::WouldDeadlock(session));
@@ -40,14 +40,14 @@ async fn a_wait_that_would_close_a_cycle_is_refused() {
 #[tokio::test]
 async fn of_two_concurrent_waits_for_each_other_one_is_refused() {
     for disk in every_store() {
-        let (world, mut hands) = world(disk).await;
+        let (world, mut control) = world(disk).await;
         let mut parents = vec![];
         for key in ["a", "b"] {
-            let session = world.send(pull(key, "go")).await.unwrap().session.id;
-            parents.push((session, hands.next().await));
+            let session = world.send(puppet_request(key, "go")).await.unwrap().session.id;
+            parents.push((session, control.next().await));
         }
         let [(a, first), (b, second)] = &parents[..] else { unreachable!("there are two") };
-        let (first, second) = soon(async {
+        let (first, second) = with_timeout(async {
             tokio::join!(first.handle.delegate(wait_for(*b)), second.handle.delegate(wait_for(*a)))
         })
         .await;
@@ -62,12 +62,12 @@ async fn of_two_concurrent_waits_for_each_other_one_is_refused() {
 #[tokio::test]
 async fn a_wait_whose_commit_failed_blocks_no_other() {
     for disk in every_store() {
-        let (world, mut hands) = world(disk).await;
-        let a = world.send(pull("a", "go")).await.unwrap().session.id;
-        let first = hands.next().await;
-        let b = world.send(pull("b", "go")).await.unwrap().session.id;
-        let second = hands.next().await;
-        world.disk.fault(Fault::CommitFails);
+        let (world, mut control) = world(disk).await;
+        let a = world.send(puppet_request("a", "go")).await.unwrap().session.id;
+        let first = control.next().await;
+        let b = world.send(puppet_request("b", "go")).await.unwrap().session.id;
+        let second = control.next().await;
+        world.disk.inject_fault(Fault::CommitFails);
         assert_eq!(refusal(&first.handle, wait_for(b)).await.code(), "unavailable", "{}", world.disk.name);
         delegate(&second.handle, wait_for(a)).await;
         assert_eq!(refusal(&first.handle, wait_for(b)).await, Error::WouldDeadlock(b), "{}", world.disk.name);
@@ -77,41 +77,42 @@ async fn a_wait_whose_commit_failed_blocks_no_other() {
 #[tokio::test]
 async fn an_awaited_child_runs_on_its_parents_permit() {
     let disk = Disk::memory();
-    let (adapter, mut hands) = puppet(&disk.store, Manners { obeys: true, ..Manners::default() });
+    let (adapter, mut control) =
+        puppet(&disk.store, PuppetBehavior { obeys: true, ..PuppetBehavior::default() });
     let options = Options { max_workers: 1, ..Options::default() };
     let world = World::with(disk, options, vec![adapter]).await;
-    let (run, strings) = parent(&world, &mut hands).await;
-    let spawned = delegate(&strings.handle, request(DelegationMode::Spawn, "1")).await;
-    settle().await;
-    assert!(hands.is_idle(), "a spawned child queues for a permit");
-    let called = delegate(&strings.handle, request(DelegationMode::Call, "2")).await;
-    let second = delegate(&strings.handle, request(DelegationMode::Call, "3")).await;
-    let child = hands.next().await;
+    let (run, execution) = parent(&world, &mut control).await;
+    let spawned = delegate(&execution.handle, request(DelegationMode::Spawn, "1")).await;
+    run_ready_tasks().await;
+    assert!(control.is_idle(), "a spawned child queues for a permit");
+    let called = delegate(&execution.handle, request(DelegationMode::Call, "2")).await;
+    let second = delegate(&execution.handle, request(DelegationMode::Call, "3")).await;
+    let child = control.next().await;
     assert_eq!(child.handle.assignment().run.id, called.run.id);
-    settle().await;
-    assert!(hands.is_idle(), "a permit is lent to one child at a time");
+    run_ready_tasks().await;
+    assert!(control.is_idle(), "a permit is lent to one child at a time");
     child.end(End::succeeded());
-    let child = hands.next().await;
+    let child = control.next().await;
     assert_eq!(child.handle.assignment().run.id, second.run.id);
     child.end(End::succeeded());
-    soon(strings.handle.settled(second.delegation.id)).await.unwrap();
-    settle().await;
-    assert!(hands.is_idle(), "the parent has its permit back");
-    strings.end(End::succeeded());
+    with_timeout(execution.handle.settled(second.delegation.id)).await.unwrap();
+    run_ready_tasks().await;
+    assert!(control.is_idle(), "the parent has its permit back");
+    execution.end(End::succeeded());
     world.ended(run.id).await;
-    hands.next().await.end(End::succeeded());
+    control.next().await.end(End::succeeded());
     assert_eq!(world.ended(spawned.run.id).await.state.status(), RunStatus::Succeeded);
 }
 
 #[tokio::test]
 async fn a_call_to_a_full_adapter_is_refused_instead_of_queued() {
     let disk = Disk::memory();
-    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let options =
         Options { adapter_workers: HashMap::from([("puppet".to_owned(), 1)]), ..Options::default() };
     let world = World::with(disk, options, vec![adapter]).await;
-    let (_, strings) = parent(&world, &mut hands).await;
-    let error = refusal(&strings.handle, request(DelegationMode::Call, "1")).await;
+    let (_, execution) = parent(&world, &mut control).await;
+    let error = refusal(&execution.handle, request(DelegationMode::Call, "1")).await;
     assert_eq!(error, Error::AdapterFull { adapter: "puppet".into(), limit: 1 });
-    delegate(&strings.handle, request(DelegationMode::Spawn, "2")).await;
+    delegate(&execution.handle, request(DelegationMode::Spawn, "2")).await;
 }
