@@ -6,76 +6,76 @@ use serde_json::Value;
 /// One command of a script.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// `say TEXT`: streams TEXT word by word. A line that is no command is said back.
+    /// `say TEXT`: streams TEXT word by word. A line that is not a command is echoed.
     Say(String),
-    /// `vary TEXT | TEXT …`: says one of these, and another one as another answer.
+    /// `vary TEXT | TEXT …`: streams the first TEXT, or another one when an answer is regenerated.
     Vary(Vec<String>),
     /// `stream N [every D] [TEXT]`: streams TEXT (or the number) N times, one every D.
     Stream {
-        /// How often.
+        /// Number of repetitions.
         count: u64,
-        /// How far apart, in milliseconds.
-        every: u64,
-        /// What; the number if empty.
+        /// Pause after each repetition, in milliseconds.
+        interval_ms: u64,
+        /// The text to repeat; if empty, the number of the repetition is streamed.
         text: String,
     },
-    /// `think TEXT`: shows a thought.
+    /// `think TEXT`: streams a thought.
     Think(String),
     /// `progress TEXT`: reports progress.
     Progress(String),
     /// `usage IN OUT [USD]`: reports tokens and cost.
     Usage(Usage),
-    /// `sleep D`: waits.
+    /// `sleep D`: waits; the duration is in milliseconds.
     Sleep(u64),
     /// `tool NAME [JSON] [| NAME [JSON]] …`: calls tools, all at once.
-    Tools(Vec<Call>),
+    Tools(Vec<ToolCall>),
     /// `ask QUESTION`: waits for an input.
     Ask(String),
     /// `approve QUESTION`: waits for an approval.
     Approve(String),
     /// `fail [once|retry] [MESSAGE]`: fails; `once` only in the first attempt, `retry` in every one.
     Fail {
-        /// Only the first attempt.
+        /// Only the first attempt fails, and the failure is retryable.
         once: bool,
-        /// It may be tried again.
+        /// The failure is retryable.
         retry: bool,
-        /// Why.
+        /// The failure's message.
         message: String,
     },
     /// `crash [once]`: panics.
     Crash {
-        /// Only the first attempt.
+        /// Only the first attempt panics.
         once: bool,
     },
-    /// `hang`: does nothing until it is cancelled.
+    /// `hang`: waits until the attempt is cancelled.
     Hang,
-    /// `ignore-cancel`: from here on does not listen to cancellations.
+    /// `ignore-cancel`: ignores cancellation from here on.
     IgnoreCancel,
 }
 
-/// A call of a tool.
+/// One call in a `tool` command.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Call {
-    /// Which.
+pub struct ToolCall {
+    /// The tool's name.
     pub name: String,
-    /// Its arguments.
+    /// The tool's arguments.
     pub input: Value,
 }
 
-/// Why a script cannot be followed.
+/// A command that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line:?}: {reason}")]
-pub struct BadScript {
+pub struct ScriptError {
     line: String,
     reason: &'static str,
 }
 
-/// Reads a script.
-pub fn parse(text: &str) -> Result<Vec<Command>, BadScript> {
-    split(text).iter().map(|line| line.trim()).filter(|line| !line.is_empty()).map(command).collect()
+/// Parses a script.
+pub fn parse(text: &str) -> Result<Vec<Command>, ScriptError> {
+    split(text).iter().map(|line| line.trim()).filter(|line| !line.is_empty()).map(parse_command).collect()
 }
 
-/// Splits at line ends and at `;`, which `\;` stands for literally.
+/// Splits at line ends and at `;`. `\;` is a literal semicolon.
 fn split(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut chars = text.chars().peekable();
@@ -89,35 +89,36 @@ fn split(text: &str) -> Vec<String> {
     lines
 }
 
-fn command(line: &str) -> Result<Command, BadScript> {
-    let bad = |reason| Err(BadScript { line: line.chars().take(80).collect(), reason });
+fn parse_command(line: &str) -> Result<Command, ScriptError> {
+    let bad = |reason| Err(ScriptError { line: line.chars().take(80).collect(), reason });
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let rest = rest.trim();
-    let needs = |make: fn(String) -> Command| match rest {
-        "" => bad("needs a text"),
+    let with_text = |make: fn(String) -> Command| match rest {
+        "" => bad("needs text"),
         text => Ok(make(text.to_owned())),
     };
     match word {
-        "say" => needs(Command::Say),
+        "say" => with_text(Command::Say),
         "vary" => match rest.split('|').map(|text| text.trim().to_owned()).collect::<Vec<_>>() {
             texts if texts.len() < 2 || texts.contains(&String::new()) => bad("expected: vary TEXT | TEXT"),
             texts => Ok(Command::Vary(texts)),
         },
-        "think" => needs(Command::Think),
-        "progress" => needs(Command::Progress),
-        "ask" => needs(Command::Ask),
-        "approve" => needs(Command::Approve),
-        "stream" => stream(rest)
+        "think" => with_text(Command::Think),
+        "progress" => with_text(Command::Progress),
+        "ask" => with_text(Command::Ask),
+        "approve" => with_text(Command::Approve),
+        "stream" => parse_stream(rest)
             .ok_or(())
             .or_else(|()| bad("expected: stream N [every D] [TEXT], for example: stream 10 every 50ms")),
-        "sleep" => duration(rest)
+        "sleep" => parse_duration_ms(rest)
             .map(Command::Sleep)
             .ok_or(())
             .or_else(|()| bad("expected a duration such as 50ms, 2s or 1m")),
-        "usage" => {
-            usage(rest).map(Command::Usage).ok_or(()).or_else(|()| bad("expected: usage INPUT OUTPUT [USD]"))
-        }
-        "tool" => match rest.split(" | ").map(|call| tool(call.trim())).collect() {
+        "usage" => parse_usage(rest)
+            .map(Command::Usage)
+            .ok_or(())
+            .or_else(|()| bad("expected: usage INPUT OUTPUT [USD]")),
+        "tool" => match rest.split(" | ").map(|call| parse_tool_call(call.trim())).collect() {
             Ok(calls) => Ok(Command::Tools(calls)),
             Err(reason) => bad(reason),
         },
@@ -135,31 +136,31 @@ fn command(line: &str) -> Result<Command, BadScript> {
     }
 }
 
-fn tool(text: &str) -> Result<Call, &'static str> {
+fn parse_tool_call(text: &str) -> Result<ToolCall, &'static str> {
     let (name, input) = text.split_once(char::is_whitespace).unwrap_or((text, "{}"));
     match (name, serde_json::from_str(input)) {
         ("", _) => Err("expected: tool NAME [JSON]"),
-        (name, Ok(input)) => Ok(Call { name: name.to_owned(), input }),
+        (name, Ok(input)) => Ok(ToolCall { name: name.to_owned(), input }),
         (_, Err(_)) => Err("the tool's arguments are not valid JSON"),
     }
 }
 
-fn stream(rest: &str) -> Option<Command> {
+fn parse_stream(rest: &str) -> Option<Command> {
     let mut words = rest.splitn(2, char::is_whitespace);
     let count = words.next()?.parse().ok()?;
     let rest = words.next().unwrap_or("").trim_start();
-    let (every, text) = match rest.strip_prefix("every ") {
+    let (interval_ms, text) = match rest.strip_prefix("every ") {
         Some(rest) => {
-            let (every, text) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
-            (duration(every)?, text)
+            let (interval, text) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+            (parse_duration_ms(interval)?, text)
         }
         None => (0, rest),
     };
-    Some(Command::Stream { count, every, text: text.to_owned() })
+    Some(Command::Stream { count, interval_ms, text: text.to_owned() })
 }
 
-/// A duration in milliseconds: `50ms`, `2s`, `1m`.
-fn duration(text: &str) -> Option<u64> {
+/// Parses a duration such as `50ms`, `2s` or `1m`.
+fn parse_duration_ms(text: &str) -> Option<u64> {
     let unit = text.find(|char: char| !char.is_ascii_digit())?;
     let (number, unit) = text.split_at(unit);
     let factor = match unit {
@@ -171,7 +172,7 @@ fn duration(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-fn usage(rest: &str) -> Option<Usage> {
+fn parse_usage(rest: &str) -> Option<Usage> {
     let mut words = rest.split_whitespace();
     let (input_tokens, output_tokens) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let cost = words.next().map_or(Some(0.0), |usd| usd.parse::<f64>().ok())?;
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_is_read() {
+    fn parses_every_command() {
         let script = parse(
             "say hello there; think hm\nstream 3 every 50ms tick; stream 2; sleep 2s; tool add {\"a\":1,\"b\":2} | rain; tool echo\n\
              ask How old?; approve Delete it?; fail once no luck; fail; crash once; hang; ignore-cancel; usage 3 4 0.5; progress half; vary one | two",
@@ -192,11 +193,11 @@ mod tests {
         insta::assert_snapshot!(script.iter().map(|command| format!("{command:?}\n")).collect::<String>(), @r#"
         Say("hello there")
         Think("hm")
-        Stream { count: 3, every: 50, text: "tick" }
-        Stream { count: 2, every: 0, text: "" }
+        Stream { count: 3, interval_ms: 50, text: "tick" }
+        Stream { count: 2, interval_ms: 0, text: "" }
         Sleep(2000)
-        Tools([Call { name: "add", input: Object {"a": Number(1), "b": Number(2)} }, Call { name: "rain", input: Object {} }])
-        Tools([Call { name: "echo", input: Object {} }])
+        Tools([ToolCall { name: "add", input: Object {"a": Number(1), "b": Number(2)} }, ToolCall { name: "rain", input: Object {} }])
+        Tools([ToolCall { name: "echo", input: Object {} }])
         Ask("How old?")
         Approve("Delete it?")
         Fail { once: true, retry: false, message: "no luck" }
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_said_back() {
+    fn echoes_a_line_that_is_not_a_command() {
         assert_eq!(parse("What is 2+2?").unwrap(), [Command::Say("You said: What is 2+2?".into())]);
         assert_eq!(parse("hang on a moment").unwrap(), [Command::Say("You said: hang on a moment".into())]);
         assert_eq!(parse(r"say a\; b").unwrap(), [Command::Say("a; b".into())]);
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_command_is_named() {
+    fn an_error_quotes_the_bad_command() {
         let errors: String = [
             "say",
             "vary one",
@@ -234,7 +235,7 @@ mod tests {
         .map(|line| format!("{}\n", parse(line).unwrap_err()))
         .concat();
         insta::assert_snapshot!(errors, @r#"
-        "say": needs a text
+        "say": needs text
         "vary one": expected: vary TEXT | TEXT
         "stream x": expected: stream N [every D] [TEXT], for example: stream 10 every 50ms
         "sleep 5": expected a duration such as 50ms, 2s or 1m

@@ -131,10 +131,10 @@ pub(super) fn answer(asked: &Asked, memory: &mut Memory) -> Reply {
 fn act(reply: Reply, command: &Command) -> Reply {
     match command {
         Command::Say(text) => reply.and_say(text).and_say("\n"),
-        Command::Stream { count, every, text } => (1..=*count).fold(reply, |reply, no| {
+        Command::Stream { count, interval_ms, text } => (1..=*count).fold(reply, |reply, no| {
             let said = if text.is_empty() { format!("{no} ") } else { format!("{text} ") };
             let reply = reply.and(Act::Text(said));
-            if *every > 0 { reply.and(Act::Rest(*every)) } else { reply }
+            if *interval_ms > 0 { reply.and(Act::Rest(*interval_ms)) } else { reply }
         }),
         Command::Think(text) => {
             reply.and(Act::Think { text: text.clone(), signature: "c2NyaXB0ZWQ=".into() })
