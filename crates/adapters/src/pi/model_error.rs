@@ -1,12 +1,12 @@
-//! Faults: what pi says when a model does not answer, by kind.
+//! Errors of model providers, as pi reports them.
 //!
-//! Pi passes on what the provider said, as text: a status in front of it where there was one. What it could try again it
-//! has tried again by then.
+//! Pi passes on the provider's error as text, prefixed with the HTTP status if there was one. It has already retried
+//! what it can retry.
 
 use mainspring_core::Failure;
 
-/// What to tell of a turn that ended with an error.
-pub(super) fn failure(message: &str) -> Failure {
+/// Classifies a provider's error message.
+pub(super) fn to_failure(message: &str) -> Failure {
     let text = message.to_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     let code = match status(message) {
@@ -41,11 +41,11 @@ pub(super) fn failure(message: &str) -> Failure {
     Failure::new(code, message)
 }
 
-/// The HTTP status that a message begins with.
+/// The HTTP status at the beginning of a message.
 fn status(message: &str) -> Option<u16> {
     let digits = message.get(..3).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
-    let alone = !message[3..].starts_with(|next: char| next.is_alphanumeric());
-    digits.parse().ok().filter(|status| alone && (400..600).contains(status))
+    let is_whole_word = !message[3..].starts_with(|next: char| next.is_alphanumeric());
+    digits.parse().ok().filter(|status| is_whole_word && (400..600).contains(status))
 }
 
 #[cfg(test)]
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_have_kinds() {
+    fn errors_are_classified_by_status_and_words() {
         for (message, code) in [
             ("401: {\"message\":\"bad key\"}", "authentication"),
             ("No API key found for anthropic.", "authentication"),
@@ -72,7 +72,7 @@ mod tests {
             ("", "adapter_execution_failed"),
             ("ünbekannt", "adapter_execution_failed"),
         ] {
-            assert_eq!(failure(message).code, code, "{message}");
+            assert_eq!(to_failure(message).code, code, "{message}");
         }
     }
 }
