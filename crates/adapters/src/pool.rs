@@ -279,7 +279,8 @@ impl<W: PooledWorker> Pool<W> {
         (state.count, state.idle.len())
     }
 
-    /// Stops every idle worker and refuses to start others. Returns once every worker has ended.
+    /// Stops every idle worker and refuses to start others. Returns once they have ended; a leased worker is stopped when
+    /// its lease ends.
     pub(crate) async fn close(&self) {
         let idle = {
             let mut state = self.0.state.lock();

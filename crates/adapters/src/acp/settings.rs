@@ -144,10 +144,10 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    /// The request, current value and possible values, as text.
-    fn offer(info: &SessionInfo, setting: Setting) -> Option<String> {
-        let SettingOffer { request, current, values } = info.offer(setting, "s", "x")?;
-        Some(format!("{} {} {current} {}", request.0, request.1, values.join(",")))
+    /// The method, parameters, current value and possible values.
+    fn offer(info: &SessionInfo, setting: Setting) -> Option<(&'static str, Value, String, String)> {
+        let SettingOffer { request: (method, params), current, values } = info.offer(setting, "s", "x")?;
+        Some((method, params, current, values.join(",")))
     }
 
     #[test]
@@ -160,22 +160,26 @@ mod tests {
         let models = json!({"currentModelId": "c", "availableModels": [{"modelId": "c"}, {"modelId": "d"}]});
         let modes = json!({"currentModeId": "code", "availableModes": [{"id": "code"}, {"id": "plan"}, {}]});
         let new = info(json!({"configOptions": options, "models": models, "modes": modes}));
-        let by_option = r#"session/set_config_option {"configId":"m","sessionId":"s","value":"x"} a a,b"#;
-        assert_eq!(offer(&new, Setting::Model).as_deref(), Some(by_option));
-        let by_mode = r#"session/set_mode {"modeId":"x","sessionId":"s"} code code,plan"#;
-        assert_eq!(offer(&new, Setting::Mode).as_deref(), Some(by_mode));
+        let params = json!({"configId": "m", "sessionId": "s", "value": "x"});
+        let by_option = ("session/set_config_option", params, "a".into(), "a,b".into());
+        assert_eq!(offer(&new, Setting::Model), Some(by_option));
+        let params = json!({"modeId": "x", "sessionId": "s"});
+        let by_mode = ("session/set_mode", params, "code".into(), "code,plan".into());
+        assert_eq!(offer(&new, Setting::Mode), Some(by_mode));
         let old = info(json!({"models": models}));
-        let by_model = r#"session/set_model {"modelId":"x","sessionId":"s"} c c,d"#;
-        assert_eq!(offer(&old, Setting::Model).as_deref(), Some(by_model));
+        let params = json!({"modelId": "x", "sessionId": "s"});
+        let by_model = ("session/set_model", params, "c".into(), "c,d".into());
+        assert_eq!(offer(&old, Setting::Model), Some(by_model));
         assert_eq!(offer(&old, Setting::Mode), None);
     }
 
     #[test]
-    fn a_resumed_session_without_a_report_is_given_the_benefit_of_the_doubt() {
+    fn a_resumed_session_without_a_report_may_have_any_value() {
         assert_eq!(offer(&info(json!({})), Setting::Mode), None);
         let resumed = info(json!({})).resumed();
-        let guess = r#"session/set_mode {"modeId":"x","sessionId":"s"}  x"#;
-        assert_eq!(offer(&resumed, Setting::Mode).as_deref(), Some(guess));
+        let params = json!({"modeId": "x", "sessionId": "s"});
+        let guess = ("session/set_mode", params, String::new(), "x".into());
+        assert_eq!(offer(&resumed, Setting::Mode), Some(guess));
         assert_eq!(offer(&info(json!({"configOptions": []})).resumed(), Setting::Mode), None);
     }
 

@@ -254,22 +254,18 @@ async fn a_dropped_start_frees_its_slot_and_a_successful_one_resets_the_pause() 
 async fn a_closed_pool_stops_its_workers_and_starts_no_other() {
     let fixture = Fixture::new(2);
     let (busy, idle) = (fixture.lease("/", None).await, fixture.lease("/", None).await);
-    idle.release(None);
     let key = WorkerKey { cwd: "/other".into(), arguments: &["--more"] };
-    let full = fixture.lease("/", None).await;
     let mut waits = Box::pin(fixture.pool.acquire(&key, None, async || Ok::<_, ()>(fixture.start())));
     assert!(poll!(&mut waits).is_pending());
-    full.release(None);
-    let mut close = Box::pin(fixture.pool.close());
-    assert!(poll!(&mut close).is_pending());
+    idle.release(session("n1", false));
+    fixture.pool.close().await;
+    assert_eq!(fixture.ended(), ["stopped 2"], "idle workers end first");
     assert!(matches!(waits.await, Ok(None)), "a waiting attempt learns that the pool is closed");
-    assert!(fixture.pool.take_idle("n1").is_none());
-    fixture.settle().await;
-    assert_eq!(fixture.ended(), ["stopped 2"]);
-    busy.release(None);
-    close.await;
-    assert_eq!(fixture.ended(), ["stopped 2", "stopped 1"]);
     assert!(matches!(fixture.pool.acquire(&key, None, async || Err(())).await, Ok(None)));
+    assert!(fixture.pool.take_idle("n1").is_none());
+    busy.release(None);
+    fixture.settle().await;
+    assert_eq!(fixture.ended(), ["stopped 2", "stopped 1"], "a leased worker ends with its lease");
 }
 
 #[tokio::test]

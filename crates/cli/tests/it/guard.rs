@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use mainspring_adapters::process::{Launch, Log, MARK_VARIABLE, Pipes, Process, processes_with_variable, sweep};
+use mainspring_adapters::process::{
+    Launch, Log, MARK_VARIABLE, Pipes, Process, processes_with_variable, sweep,
+};
 use mainspring_kernel::adapter::Death;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;

@@ -215,7 +215,10 @@ async fn a_terminal_is_killed_released_and_ends_with_the_turn_however_that_ends(
     let ours = || {
         let scope = world.config.state_dir.to_string_lossy().into_owned();
         // Guards and agents aside: what carries the name of an attempt and a number.
-        processes_with_variable(MARK_VARIABLE, |mark| mark.strip_prefix(&scope).is_some_and(|rest| rest.contains('.'))).len()
+        processes_with_variable(MARK_VARIABLE, |mark| {
+            mark.strip_prefix(&scope).is_some_and(|rest| rest.contains('.'))
+        })
+        .len()
     };
     let start = "call terminal/create {\"command\": \"setsid sleep 1000 & sleep 1000\"}";
     let said = world
