@@ -14,7 +14,7 @@ use mainspring_kernel::policy::{Permissions, Rule};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::driver::{Dialect, ProcessContext, ResumeError, TurnContext, TurnOutcome};
+use crate::driver::{Dialect, ProcessContext, ResumeError, SetupError, TurnContext, TurnOutcome};
 use crate::process::Launch;
 
 mod client;
@@ -91,7 +91,7 @@ impl Dialect for Acp {
         prompt::read_parts(attempt, &attempt.assignment().prompt).await
     }
 
-    async fn start(&self, launch: &Launch, context: &ProcessContext) -> Result<AcpWorker, Failure> {
+    async fn start(&self, launch: &Launch, context: &ProcessContext) -> Result<AcpWorker, SetupError> {
         let worker = AcpWorker::start(launch, self.features, &self.registry, context).await?;
         self.login.authenticate_started(&worker).await?;
         Ok(worker)
@@ -107,11 +107,16 @@ impl Dialect for Acp {
         context: &ProcessContext,
         method: &str,
     ) -> Result<(), Failure> {
-        let worker = AcpWorker::start(launch, self.features, &self.registry, context).await?;
-        self.login.try_method(worker, method).await
+        let started = AcpWorker::start(launch, self.features, &self.registry, context).await;
+        self.login.try_method(started.map_err(|error| error.failure)?, method).await
     }
 
-    async fn open(&self, worker: &AcpWorker, cwd: &Path, attempt: &AttemptHandle) -> Result<String, Failure> {
+    async fn open(
+        &self,
+        worker: &AcpWorker,
+        cwd: &Path,
+        attempt: &AttemptHandle,
+    ) -> Result<String, SetupError> {
         let servers = self.servers(worker, attempt)?;
         worker.open(cwd, &servers).await
     }

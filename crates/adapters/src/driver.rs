@@ -37,7 +37,8 @@ mod turn;
 pub(crate) use attachment::read_attachment;
 pub use dialect::{AgentOptions, KeepLog};
 pub(crate) use dialect::{
-    AgentWorker, Dialect, ProcessContext, ResumeError, TurnContext, process_ended, with_last_output,
+    AgentWorker, Dialect, ProcessContext, ResumeError, SetupError, TurnContext, process_ended,
+    with_last_output,
 };
 use session::SessionStart;
 use session_locks::SessionLocks;
@@ -82,6 +83,12 @@ enum AttemptError {
 impl From<HandleError> for AttemptError {
     fn from(error: HandleError) -> Self {
         Self::Handle(error)
+    }
+}
+
+impl From<SetupError> for AttemptError {
+    fn from(error: SetupError) -> Self {
+        Self::Failed(error.failure, error.retryable)
     }
 }
 
@@ -255,7 +262,8 @@ impl<D: Dialect> Driver<D> {
             tokio::select! {
                 started = self.dialect.start(&launch, &self.context) => started,
                 () = self.context.clock.sleep_until(until) => {
-                    Err(with_last_output(self.timeout_failure("start"), &launch.log))
+                    let failure = with_last_output(self.timeout_failure("start"), &launch.log);
+                    Err(SetupError::retryable(failure))
                 }
             }
         };
@@ -268,12 +276,8 @@ impl<D: Dialect> Driver<D> {
                 return Err(AttemptError::Cancelled);
             }
         };
-        let lease = lease.map_err(|failure| {
-            let retryable = failure.code == "adapter_unavailable" || failure.code == "timeout";
-            AttemptError::Failed(failure, retryable)
-        })?;
         let lease =
-            lease.ok_or_else(|| permanent("adapter_unavailable", "mainspring is shutting down".into()))?;
+            lease?.ok_or_else(|| permanent("adapter_unavailable", "mainspring is shutting down".into()))?;
         let worker = lease.worker();
         *self.can_resume.lock() = Some(worker.can_resume());
         // The log of a reused worker still holds the output of earlier attempts.

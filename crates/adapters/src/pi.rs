@@ -14,7 +14,9 @@ use mainspring_kernel::adapter::AttemptHandle;
 use mainspring_kernel::policy::Permissions;
 use serde_json::{Value, json};
 
-use crate::driver::{Dialect, ProcessContext, ResumeError, TurnContext, TurnOutcome, read_attachment};
+use crate::driver::{
+    Dialect, ProcessContext, ResumeError, SetupError, TurnContext, TurnOutcome, read_attachment,
+};
 use crate::process::Launch;
 
 mod dialog;
@@ -80,7 +82,7 @@ impl Dialect for Pi {
         PiPrompt::read(attempt, &attempt.assignment().prompt).await
     }
 
-    async fn start(&self, launch: &Launch, context: &ProcessContext) -> Result<PiWorker, Failure> {
+    async fn start(&self, launch: &Launch, context: &ProcessContext) -> Result<PiWorker, SetupError> {
         PiWorker::start(launch, context).await
     }
 
@@ -89,7 +91,7 @@ impl Dialect for Pi {
         worker: &PiWorker,
         _cwd: &Path,
         _attempt: &AttemptHandle,
-    ) -> Result<String, Failure> {
+    ) -> Result<String, SetupError> {
         worker.open().await
     }
 

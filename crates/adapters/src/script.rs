@@ -4,6 +4,7 @@
 //! hangs, ignored cancellations. docs/script.md describes the language.
 
 use async_trait::async_trait;
+use mainspring_core::script::{Call, Command, parse};
 use mainspring_core::{
     Answer, Approval, AttemptId, Block, ClientCall, ClientResult, Failure, Fidelity, Place, ToolOutcome,
     WaitRequest,
@@ -14,9 +15,7 @@ use mainspring_kernel::adapter::{
 };
 use serde_json::{Value, json};
 
-mod parse;
 mod tools;
-pub use parse::{Command, ScriptError, ToolCall, parse};
 
 /// Executes each prompt as a script.
 #[derive(Debug, Clone, Copy, Default)]
@@ -114,9 +113,7 @@ impl Interpreter {
             match command {
                 Command::Say(text) => self.stream_words(text)?,
                 Command::Vary(texts) => self.stream_words(self.pick_variant(texts))?,
-                Command::Stream { count, interval_ms, text } => {
-                    self.stream(*count, *interval_ms, text).await?;
-                }
+                Command::Stream { count, every, text } => self.stream(*count, *every, text).await?,
                 Command::Think(text) => self.attempt.thought(text)?,
                 Command::Progress(text) => {
                     self.attempt.record(vec![Record::Progress { text: text.clone() }]).await?;
@@ -204,9 +201,9 @@ impl Interpreter {
 
     /// Runs one round of tool calls. The calls are durable before the tools run, the outcomes before the script
     /// continues. If some of the tools are the caller's, the attempt waits for them, holding the other results.
-    async fn run_tools(&self, index: usize, calls: &[ToolCall]) -> Result<Option<Executed>, Interrupted> {
+    async fn run_tools(&self, index: usize, calls: &[Call]) -> Result<Option<Executed>, Interrupted> {
         let declared = &self.attempt.assignment().run.options.tools;
-        let is_client = |call: &ToolCall| declared.iter().any(|tool| tool.name == call.name);
+        let is_client = |call: &Call| declared.iter().any(|tool| tool.name == call.name);
         if let Some(taken) = calls.iter().find(|call| is_client(call) && tools::is_builtin(&call.name)) {
             let message = format!("the script has a tool of its own called {:?}", taken.name);
             return Ok(Some(End::failed(Failure::new("tool_name_taken", message), false)));
@@ -264,8 +261,8 @@ impl Interpreter {
     fn with_ids<'a>(
         &self,
         index: usize,
-        calls: &'a [ToolCall],
-    ) -> impl Iterator<Item = (String, &'a ToolCall)> + use<'a> {
+        calls: &'a [Call],
+    ) -> impl Iterator<Item = (String, &'a Call)> + use<'a> {
         let attempt = self.attempt.id();
         let only = calls.len() == 1;
         calls.iter().enumerate().map(move |(no, call)| match only {
@@ -275,8 +272,8 @@ impl Interpreter {
     }
 
     /// Builds the result blocks in the order of the calls.
-    fn result_blocks(&self, index: usize, calls: &[ToolCall], results: &[ClientResult]) -> Vec<Block> {
-        let block = |(id, call): (String, &ToolCall)| {
+    fn result_blocks(&self, index: usize, calls: &[Call], results: &[ClientResult]) -> Vec<Block> {
+        let block = |(id, call): (String, &Call)| {
             let result = results.iter().find(|result| result.tool_use_id == id)?;
             Some(Block::ToolResult {
                 tool_use_id: id,

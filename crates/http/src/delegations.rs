@@ -5,13 +5,13 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use mainspring_core::{Delegation, DelegationMode, DelegationResult, Mode, RequestName, Run, RunOptions};
-use mainspring_kernel::kernel::Delegate;
+use mainspring_kernel::kernel::DelegationRequest;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::access::Known;
 use crate::body::{Input, NamedDelegation, NamedRun, Once, idempotency_key};
-use crate::runs::{HowToAnswer, preferred_wait, settled};
+use crate::runs::{HowToAnswer, preferred_wait};
 use crate::sessions::Target;
 use crate::{Http, Problem};
 
@@ -101,7 +101,7 @@ pub(super) async fn run_delegate(
     if work.session.starts() {
         return Err(Problem::invalid("what is delegated does not start a session: leave new and load out"));
     }
-    let delegate = Delegate {
+    let delegate = DelegationRequest {
         mode: work.mode,
         objective: work.objective,
         context: work.context,
@@ -118,7 +118,7 @@ pub(super) async fn run_delegate(
     };
     let made = http.kernel.run_delegate(&caller, run, delegate).await?;
     let run = match preferred_wait(&headers) {
-        Some(wait) => settled(&http, &caller, made.run.id, None, wait).await?,
+        Some(timeout) => http.kernel.run_wait(&caller, made.run.id, timeout).await?,
         None => made.run,
     };
     let (delegation, outcome) = http.kernel.delegation_get(&caller, made.delegation.id).await?;

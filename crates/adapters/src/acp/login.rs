@@ -11,6 +11,9 @@ use serde_json::Value;
 use super::worker::AcpWorker;
 use crate::driver::AgentWorker as _;
 
+/// The protocol's type of a login that a person does in a terminal.
+const TERMINAL: &str = "terminal";
+
 /// The authentication methods of one agent, and the chosen one.
 pub(super) struct Login {
     methods: Mutex<Vec<AuthMethod>>,
@@ -41,7 +44,7 @@ impl Login {
     pub(super) async fn try_method(&self, worker: AcpWorker, method: &str) -> Result<(), Failure> {
         *self.methods.lock() = worker.auth_methods.iter().map(to_auth_method).collect();
         let result = match self.methods().into_iter().find(|known| known.id == method) {
-            Some(AuthMethod { kind, args, .. }) if kind == "terminal" => Err(Failure::new(
+            Some(AuthMethod { kind, args, .. }) if kind == TERMINAL => Err(Failure::new(
                 "adapter_incompatible",
                 format!(
                     "{method:?} is done in a terminal: run the agent's command there with {}",

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::client::ClientFeatures;
 use super::settings::{SessionInfo, Setting};
 use super::wire::{CallError, Connection};
-use crate::driver::{AgentWorker, ProcessContext, process_ended, with_last_output};
+use crate::driver::{AgentWorker, ProcessContext, SetupError, process_ended, with_last_output};
 use crate::pool::PooledWorker;
 use crate::process::{Launch, Process};
 
@@ -92,9 +92,9 @@ impl AcpWorker {
         features: ClientFeatures,
         registry: &Arc<AgentRegistry>,
         context: &ProcessContext,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, SetupError> {
         let (process, pipes) = Process::start(launch, &context.tasks, &context.clock)
-            .map_err(|error| Failure::new("adapter_unavailable", error.to_string()))?;
+            .map_err(|error| SetupError::retryable(Failure::new("adapter_unavailable", error.to_string())))?;
         let connect = async {
             let (pipes, log) = ((pipes.stdin, pipes.stdout), launch.log.clone());
             let connection =
@@ -111,7 +111,7 @@ impl AcpWorker {
             Err(error) => {
                 // After the kill, the log holds everything the agent wrote.
                 process.kill().await;
-                return Err(start_failure(error, &process));
+                return Err(start_error(error, &process));
             }
         };
         let can = &response.agent_capabilities;
@@ -144,11 +144,14 @@ impl AcpWorker {
     }
 
     /// Opens a new native session in `cwd`, with MCP servers.
-    pub(super) async fn open(&self, cwd: &Path, servers: &[Value]) -> Result<String, Failure> {
+    pub(super) async fn open(&self, cwd: &Path, servers: &[Value]) -> Result<String, SetupError> {
         let params = json!({"cwd": cwd, "mcpServers": servers});
-        let info = self.connection.call("session/new", params).await.map_err(|error| self.failure(&error))?;
+        let info = self.connection.call("session/new", params).await.map_err(|error| SetupError {
+            failure: self.failure(&error),
+            retryable: matches!(error, CallError::Disconnected),
+        })?;
         self.keep_new_session(info)
-            .ok_or_else(|| Failure::new("binding_failed", "the agent opened a session without an id"))
+            .ok_or_else(|| Failure::new("binding_failed", "the agent opened a session without an id").into())
     }
 
     /// Forks a native session, with MCP servers.
@@ -306,25 +309,25 @@ async fn initialize(
     Ok((response, can_fork))
 }
 
-/// The failure of a start whose process has ended.
-fn start_failure(error: InitializeError, process: &Process) -> Failure {
+/// The error of a start whose process has ended.
+fn start_error(error: InitializeError, process: &Process) -> SetupError {
     match error {
-        InitializeError::OtherVersion(version) => Failure::new(
-            "adapter_incompatible",
-            format!(
+        InitializeError::OtherVersion(version) => {
+            let message = format!(
                 "the agent speaks version {version} of the Agent Client Protocol, and mainspring version 1: \
                  use a release of the agent that speaks that"
-            ),
-        ),
+            );
+            Failure::new("adapter_incompatible", message).into()
+        }
         InitializeError::Call(CallError::Refused { code, message }) if INCOMPATIBLE.contains(&code) => {
             let message = format!(
                 "the agent does not speak version 1 of the Agent Client Protocol, which mainspring does: {message}"
             );
-            Failure::new("adapter_incompatible", message)
+            Failure::new("adapter_incompatible", message).into()
         }
         InitializeError::Call(error) => {
             let failure = Failure::new("adapter_unavailable", format!("the agent did not start: {error}"));
-            with_last_output(failure, process.log())
+            SetupError::retryable(with_last_output(failure, process.log()))
         }
     }
 }

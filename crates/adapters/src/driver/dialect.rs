@@ -90,7 +90,7 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         &self,
         launch: &Launch,
         context: &ProcessContext,
-    ) -> impl Future<Output = Result<Self::Worker, Failure>> + Send;
+    ) -> impl Future<Output = Result<Self::Worker, SetupError>> + Send;
 
     /// The authentication methods the agent offers; empty before its first process.
     fn auth_methods(&self) -> Vec<AuthMethod> {
@@ -114,7 +114,7 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         worker: &Self::Worker,
         cwd: &Path,
         attempt: &AttemptHandle,
-    ) -> impl Future<Output = Result<String, Failure>> + Send;
+    ) -> impl Future<Output = Result<String, SetupError>> + Send;
 
     /// Resumes a native session that the process did not serve last.
     fn resume(
@@ -207,6 +207,27 @@ pub(crate) struct TurnContext<'a, W> {
     pub(crate) is_new_session: bool,
     /// Text to send before the prompt.
     pub(crate) preface: Option<String>,
+}
+
+/// Why an agent could not be started, or its native session not opened.
+#[derive(Debug)]
+pub(crate) struct SetupError {
+    pub(crate) failure: Failure,
+    /// Whether another attempt may succeed.
+    pub(crate) retryable: bool,
+}
+
+impl SetupError {
+    pub(crate) fn retryable(failure: Failure) -> Self {
+        Self { failure, retryable: true }
+    }
+}
+
+/// Makes an error that is not retryable.
+impl From<Failure> for SetupError {
+    fn from(failure: Failure) -> Self {
+        Self { failure, retryable: false }
+    }
 }
 
 /// The failure of an attempt whose agent process has ended.

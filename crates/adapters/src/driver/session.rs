@@ -60,10 +60,7 @@ impl<D: Dialect> Driver<D> {
         }
         let path = attempt.path(TRANSCRIPT_MESSAGES).await?;
         let preface = Preface::of(attempt.assignment().run.options.system_prompt.as_deref(), &path);
-        let native = self.dialect.open(&worker, cwd, attempt).await.map_err(|failure| {
-            let retryable = failure.code == "transport_interruption";
-            AttemptError::Failed(failure, retryable)
-        })?;
+        let native = self.dialect.open(&worker, cwd, attempt).await?;
         Ok((native, SessionStart::Opened(preface)))
     }
 

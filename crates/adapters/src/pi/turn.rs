@@ -18,10 +18,11 @@ use mainspring_kernel::adapter::{End, HandleError, Record};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::PiPrompt;
 use super::dialog::{Dialog, UiRequest};
-use super::wire::{CommandId, command, response_id, response_result};
+use super::model_error::ModelError;
+use super::wire::{CallError, CommandId, command, response_id, response_result};
 use super::worker::{PiWorker, parse_state};
-use super::{PiPrompt, model_error};
 use crate::driver::{
     AgentWorker, QuestionQueue, TextBlocks, TurnContext, TurnOutcome, excerpt, process_ended,
 };
@@ -225,7 +226,7 @@ impl<'a> PiTurn<'a> {
                     self.query_state();
                     NextStep::Continue
                 }
-                Err(error) => NextStep::End(self.refused(self.turn.worker.failure(&error))),
+                Err(error) => NextStep::End(self.refused(&error)),
             };
         }
         // Only the last query counts: at an earlier one, the agent may not have started yet.
@@ -266,19 +267,22 @@ impl<'a> PiTurn<'a> {
     }
 
     /// The outcome after pi has refused a prompt.
-    fn refused(&self, error: Failure) -> TurnOutcome {
+    fn refused(&self, error: &CallError) -> TurnOutcome {
+        let failure = self.turn.worker.failure(error);
         if self.accepted {
             // The prompt has joined the run, but the agent does not know it.
-            return TurnOutcome::Broken(self.failed(error, false));
+            return TurnOutcome::Broken(self.failed(failure, false));
         }
         // Nothing was done.
         if self.turn.attempt.is_cancelled() {
             return TurnOutcome::Ended(End::Stopped { usage: self.usage });
         }
-        match error.code.as_str() {
+        match error {
             // Pi is busy with something that no attempt asked for. Another process is not.
-            "adapter_execution_failed" => TurnOutcome::Broken(self.failed(error, true)),
-            _ => TurnOutcome::Ended(self.failed(error, false)),
+            CallError::Refused(message) if ModelError::of(message) == ModelError::Other => {
+                TurnOutcome::Broken(self.failed(failure, true))
+            }
+            _ => TurnOutcome::Ended(self.failed(failure, false)),
         }
     }
 
@@ -302,7 +306,7 @@ impl<'a> PiTurn<'a> {
             "aborted" => End::Stopped { usage },
             // An abort between two tokens may be reported as an error of the model.
             "error" if self.turn.attempt.is_cancelled() => End::Stopped { usage },
-            "error" => self.failed(model_error::to_failure(message), false),
+            "error" => self.failed(ModelError::of(message).failure(message), false),
             "length" => failed("max_tokens", "the agent reached the most tokens it may write"),
             other => failed(
                 "unknown_stop_reason",

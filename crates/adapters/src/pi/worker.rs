@@ -12,8 +12,9 @@ use mainspring_kernel::clock::Clock;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::model_error::ModelError;
 use super::wire::{CallError, Connection, command};
-use crate::driver::{AgentWorker, ProcessContext, ResumeError, process_ended, with_last_output};
+use crate::driver::{AgentWorker, ProcessContext, ResumeError, SetupError, process_ended, with_last_output};
 use crate::pool::PooledWorker;
 use crate::process::{Launch, Process};
 
@@ -67,9 +68,9 @@ impl PiState {
 
 impl PiWorker {
     /// Starts a pi process and asks for its state.
-    pub(super) async fn start(launch: &Launch, context: &ProcessContext) -> Result<Self, Failure> {
+    pub(super) async fn start(launch: &Launch, context: &ProcessContext) -> Result<Self, SetupError> {
         let (process, pipes) = Process::start(launch, &context.tasks, &context.clock)
-            .map_err(|error| Failure::new("adapter_unavailable", error.to_string()))?;
+            .map_err(|error| SetupError::retryable(Failure::new("adapter_unavailable", error.to_string())))?;
         let pipes = (pipes.stdin, pipes.stdout);
         let connection = Connection::open(pipes, context.ignored.clone(), &context.tasks);
         let state = tokio::select! {
@@ -81,13 +82,15 @@ impl PiWorker {
             invalid => {
                 // After the kill, the log holds everything pi wrote.
                 process.kill().await;
-                let (code, reason) = match invalid {
-                    Err(error @ CallError::Disconnected) => ("adapter_unavailable", error.to_string()),
-                    Err(error) => ("adapter_incompatible", error.to_string()),
-                    Ok(_) => ("adapter_incompatible", "it does not say which session it has open".into()),
+                let (code, retryable, reason) = match invalid {
+                    Err(error @ CallError::Disconnected) => ("adapter_unavailable", true, error.to_string()),
+                    Err(error) => ("adapter_incompatible", false, error.to_string()),
+                    Ok(_) => {
+                        ("adapter_incompatible", false, "it does not say which session it has open".into())
+                    }
                 };
                 let failure = Failure::new(code, format!("the agent did not start: {reason}"));
-                return Err(with_last_output(failure, process.log()));
+                return Err(SetupError { failure: with_last_output(failure, process.log()), retryable });
             }
         };
         let (stores_sessions, clock) = (state.session_file.is_some(), context.clock.clone());
@@ -95,22 +98,20 @@ impl PiWorker {
     }
 
     /// Opens a new session.
-    pub(super) async fn open(&self) -> Result<String, Failure> {
+    pub(super) async fn open(&self) -> Result<String, SetupError> {
         let open = async {
             let before = get_state(&self.connection).await?;
             let opened = self.connection.call(command("new_session")).await?;
             Ok((before, opened, get_state(&self.connection).await?))
         };
-        let (before, opened, state) = open.await.map_err(|error| self.failure(&error))?;
+        let (before, opened, state) = open.await.map_err(|error| self.open_error(&error))?;
         if opened["cancelled"] == true {
             let message = "an extension of the agent did not let it open a new session";
-            return Err(Failure::new("binding_failed", message));
+            return Err(Failure::new("binding_failed", message).into());
         }
         if state.native() == before.native() {
-            return Err(Failure::new(
-                "binding_failed",
-                "the agent opened no new session but kept the old one",
-            ));
+            let message = "the agent opened no new session but kept the old one";
+            return Err(Failure::new("binding_failed", message).into());
         }
         Ok(state.native().to_owned())
     }
@@ -163,8 +164,16 @@ impl PiWorker {
     pub(super) fn failure(&self, error: &CallError) -> Failure {
         match error {
             CallError::Disconnected => process_ended(self),
-            CallError::Refused(message) => super::model_error::to_failure(message),
+            CallError::Refused(message) => ModelError::of(message).failure(message),
         }
+    }
+
+    fn open_error(&self, error: &CallError) -> SetupError {
+        let retryable = match error {
+            CallError::Disconnected => true,
+            CallError::Refused(message) => ModelError::of(message) == ModelError::Interrupted,
+        };
+        SetupError { failure: self.failure(error), retryable }
     }
 }
 

@@ -1,78 +1,81 @@
-//! The script language: one command per line, or several on one line with `;` between them.
+//! The script language: one command per line, or several on one line separated by `;`.
+//!
+//! The built-in script agent and the scripted model server follow scripts. docs/script.md describes the language.
 
-use mainspring_core::{Cost, Usage};
 use serde_json::Value;
+
+use crate::usage::{Cost, Usage};
 
 /// One command of a script.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// `say TEXT`: streams TEXT word by word. A line that is not a command is echoed.
     Say(String),
-    /// `vary TEXT | TEXT …`: streams the first TEXT, or another one when an answer is regenerated.
+    /// `vary TEXT | TEXT …`: streams one of the texts; another one when the answer is regenerated.
     Vary(Vec<String>),
-    /// `stream N [every D] [TEXT]`: streams TEXT (or the number) N times, one every D.
+    /// `stream N [every D] [TEXT]`: streams TEXT (or a running number) N times, at intervals of D.
     Stream {
-        /// Number of repetitions.
+        /// How many times.
         count: u64,
-        /// Pause after each repetition, in milliseconds.
-        interval_ms: u64,
-        /// The text to repeat; if empty, the number of the repetition is streamed.
+        /// The interval, in milliseconds.
+        every: u64,
+        /// The text; if empty, the running number is streamed.
         text: String,
     },
-    /// `think TEXT`: streams a thought.
+    /// `think TEXT`: streams thinking.
     Think(String),
     /// `progress TEXT`: reports progress.
     Progress(String),
     /// `usage IN OUT [USD]`: reports tokens and cost.
     Usage(Usage),
-    /// `sleep D`: waits; the duration is in milliseconds.
+    /// `sleep D`: waits for this many milliseconds.
     Sleep(u64),
-    /// `tool NAME [JSON] [| NAME [JSON]] …`: calls tools, all at once.
-    Tools(Vec<ToolCall>),
-    /// `ask QUESTION`: waits for an input.
+    /// `tool NAME [JSON] [| NAME [JSON]] …`: calls tools, all in one round.
+    Tools(Vec<Call>),
+    /// `ask QUESTION`: asks a person for an input.
     Ask(String),
-    /// `approve QUESTION`: waits for an approval.
+    /// `approve QUESTION`: asks a person for an approval.
     Approve(String),
-    /// `fail [once|retry] [MESSAGE]`: fails; `once` only in the first attempt, `retry` in every one.
+    /// `fail [once|retry] [MESSAGE]`: fails. `once` fails only the first attempt; with `retry` the failure is retryable.
     Fail {
-        /// Only the first attempt fails, and the failure is retryable.
+        /// Only the first attempt fails.
         once: bool,
         /// The failure is retryable.
         retry: bool,
-        /// The failure's message.
+        /// The error message.
         message: String,
     },
     /// `crash [once]`: panics.
     Crash {
-        /// Only the first attempt panics.
+        /// Only the first attempt fails.
         once: bool,
     },
-    /// `hang`: waits until the attempt is cancelled.
+    /// `hang`: does nothing until the run is cancelled.
     Hang,
-    /// `ignore-cancel`: ignores cancellation from here on.
+    /// `ignore-cancel`: ignores cancellations from here on.
     IgnoreCancel,
 }
 
-/// One call in a `tool` command.
+/// A tool call.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ToolCall {
-    /// The tool's name.
+pub struct Call {
+    /// The name of the tool.
     pub name: String,
-    /// The tool's arguments.
+    /// The arguments.
     pub input: Value,
 }
 
-/// A command that cannot be parsed.
+/// Why a script cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line:?}: {reason}")]
-pub struct ScriptError {
+pub struct BadScript {
     line: String,
     reason: &'static str,
 }
 
 /// Parses a script.
-pub fn parse(text: &str) -> Result<Vec<Command>, ScriptError> {
-    split(text).iter().map(|line| line.trim()).filter(|line| !line.is_empty()).map(parse_command).collect()
+pub fn parse(text: &str) -> Result<Vec<Command>, BadScript> {
+    split(text).iter().map(|line| line.trim()).filter(|line| !line.is_empty()).map(command).collect()
 }
 
 /// Splits at line ends and at `;`. `\;` is a literal semicolon.
@@ -89,12 +92,12 @@ fn split(text: &str) -> Vec<String> {
     lines
 }
 
-fn parse_command(line: &str) -> Result<Command, ScriptError> {
-    let bad = |reason| Err(ScriptError { line: line.chars().take(80).collect(), reason });
+fn command(line: &str) -> Result<Command, BadScript> {
+    let bad = |reason| Err(BadScript { line: line.chars().take(80).collect(), reason });
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let rest = rest.trim();
     let with_text = |make: fn(String) -> Command| match rest {
-        "" => bad("needs text"),
+        "" => bad("needs a text"),
         text => Ok(make(text.to_owned())),
     };
     match word {
@@ -107,18 +110,17 @@ fn parse_command(line: &str) -> Result<Command, ScriptError> {
         "progress" => with_text(Command::Progress),
         "ask" => with_text(Command::Ask),
         "approve" => with_text(Command::Approve),
-        "stream" => parse_stream(rest)
+        "stream" => stream(rest)
             .ok_or(())
             .or_else(|()| bad("expected: stream N [every D] [TEXT], for example: stream 10 every 50ms")),
-        "sleep" => parse_duration_ms(rest)
+        "sleep" => duration(rest)
             .map(Command::Sleep)
             .ok_or(())
             .or_else(|()| bad("expected a duration such as 50ms, 2s or 1m")),
-        "usage" => parse_usage(rest)
-            .map(Command::Usage)
-            .ok_or(())
-            .or_else(|()| bad("expected: usage INPUT OUTPUT [USD]")),
-        "tool" => match rest.split(" | ").map(|call| parse_tool_call(call.trim())).collect() {
+        "usage" => {
+            usage(rest).map(Command::Usage).ok_or(()).or_else(|()| bad("expected: usage INPUT OUTPUT [USD]"))
+        }
+        "tool" => match rest.split(" | ").map(|call| tool(call.trim())).collect() {
             Ok(calls) => Ok(Command::Tools(calls)),
             Err(reason) => bad(reason),
         },
@@ -136,31 +138,31 @@ fn parse_command(line: &str) -> Result<Command, ScriptError> {
     }
 }
 
-fn parse_tool_call(text: &str) -> Result<ToolCall, &'static str> {
+fn tool(text: &str) -> Result<Call, &'static str> {
     let (name, input) = text.split_once(char::is_whitespace).unwrap_or((text, "{}"));
     match (name, serde_json::from_str(input)) {
         ("", _) => Err("expected: tool NAME [JSON]"),
-        (name, Ok(input)) => Ok(ToolCall { name: name.to_owned(), input }),
+        (name, Ok(input)) => Ok(Call { name: name.to_owned(), input }),
         (_, Err(_)) => Err("the tool's arguments are not valid JSON"),
     }
 }
 
-fn parse_stream(rest: &str) -> Option<Command> {
+fn stream(rest: &str) -> Option<Command> {
     let mut words = rest.splitn(2, char::is_whitespace);
     let count = words.next()?.parse().ok()?;
     let rest = words.next().unwrap_or("").trim_start();
-    let (interval_ms, text) = match rest.strip_prefix("every ") {
+    let (every, text) = match rest.strip_prefix("every ") {
         Some(rest) => {
-            let (interval, text) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
-            (parse_duration_ms(interval)?, text)
+            let (every, text) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+            (duration(every)?, text)
         }
         None => (0, rest),
     };
-    Some(Command::Stream { count, interval_ms, text: text.to_owned() })
+    Some(Command::Stream { count, every, text: text.to_owned() })
 }
 
-/// Parses a duration such as `50ms`, `2s` or `1m`.
-fn parse_duration_ms(text: &str) -> Option<u64> {
+/// Parses a duration such as `50ms`, `2s` or `1m` into milliseconds.
+fn duration(text: &str) -> Option<u64> {
     let unit = text.find(|char: char| !char.is_ascii_digit())?;
     let (number, unit) = text.split_at(unit);
     let factor = match unit {
@@ -172,7 +174,7 @@ fn parse_duration_ms(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-fn parse_usage(rest: &str) -> Option<Usage> {
+fn usage(rest: &str) -> Option<Usage> {
     let mut words = rest.split_whitespace();
     let (input_tokens, output_tokens) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let cost = words.next().map_or(Some(0.0), |usd| usd.parse::<f64>().ok())?;
@@ -184,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_every_command() {
+    fn every_command_is_parsed() {
         let script = parse(
             "say hello there; think hm\nstream 3 every 50ms tick; stream 2; sleep 2s; tool add {\"a\":1,\"b\":2} | rain; tool echo\n\
              ask How old?; approve Delete it?; fail once no luck; fail; crash once; hang; ignore-cancel; usage 3 4 0.5; progress half; vary one | two",
@@ -193,11 +195,11 @@ mod tests {
         insta::assert_snapshot!(script.iter().map(|command| format!("{command:?}\n")).collect::<String>(), @r#"
         Say("hello there")
         Think("hm")
-        Stream { count: 3, interval_ms: 50, text: "tick" }
-        Stream { count: 2, interval_ms: 0, text: "" }
+        Stream { count: 3, every: 50, text: "tick" }
+        Stream { count: 2, every: 0, text: "" }
         Sleep(2000)
-        Tools([ToolCall { name: "add", input: Object {"a": Number(1), "b": Number(2)} }, ToolCall { name: "rain", input: Object {} }])
-        Tools([ToolCall { name: "echo", input: Object {} }])
+        Tools([Call { name: "add", input: Object {"a": Number(1), "b": Number(2)} }, Call { name: "rain", input: Object {} }])
+        Tools([Call { name: "echo", input: Object {} }])
         Ask("How old?")
         Approve("Delete it?")
         Fail { once: true, retry: false, message: "no luck" }
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn echoes_a_line_that_is_not_a_command() {
+    fn a_line_that_is_not_a_command_is_echoed() {
         assert_eq!(parse("What is 2+2?").unwrap(), [Command::Say("You said: What is 2+2?".into())]);
         assert_eq!(parse("hang on a moment").unwrap(), [Command::Say("You said: hang on a moment".into())]);
         assert_eq!(parse(r"say a\; b").unwrap(), [Command::Say("a; b".into())]);
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_quotes_the_bad_command() {
+    fn an_invalid_command_is_explained() {
         let errors: String = [
             "say",
             "vary one",
@@ -235,7 +237,7 @@ mod tests {
         .map(|line| format!("{}\n", parse(line).unwrap_err()))
         .concat();
         insta::assert_snapshot!(errors, @r#"
-        "say": needs text
+        "say": needs a text
         "vary one": expected: vary TEXT | TEXT
         "stream x": expected: stream N [every D] [TEXT], for example: stream 10 every 50ms
         "sleep 5": expected a duration such as 50ms, 2s or 1m
