@@ -34,7 +34,9 @@ pub use access::{AccessRole, ApiKey, Visibility};
 pub use agent::{AgentDefinition, AgentName};
 pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};
-pub use delegation::{Delegation, DelegationMode, DelegationResult, DelegationStatus, DoneEffect};
+pub use delegation::{
+    Delegation, DelegationMode, DelegationResult, DelegationStatus, DoneEffect, NewDelegation,
+};
 pub use digest::{Digest, DigestBy};
 pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, Live, PROTOCOL_VERSION, Position, Proof,

@@ -7,7 +7,7 @@ use mainspring_core::{
     StateScope,
 };
 use mainspring_kernel::adapter::{AttemptHandle, HandleError, NewArtifact};
-use mainspring_kernel::kernel::{Delegate, Delegated};
+use mainspring_kernel::kernel::{Delegated, DelegationRequest};
 use serde_json::Value;
 
 use super::ToolError;
@@ -57,7 +57,7 @@ impl ToolContext {
     }
 
     /// Delegates work of the run. Repeating it under the same request name creates no second child.
-    pub async fn delegate(&self, delegate: Delegate) -> Result<Delegated, ToolError> {
+    pub async fn delegate(&self, delegate: DelegationRequest) -> Result<Delegated, ToolError> {
         self.attempt.delegate(delegate).await.map_err(|error| tool_error(&error))
     }
 
