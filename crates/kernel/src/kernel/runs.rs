@@ -63,7 +63,8 @@ impl Kernel {
                 None => self.session_for(caller, request).await?,
             };
             let pending_wait = match delegation {
-                Some(delegation) => self.shared.wait_register(delegation, id).await?,
+                // Boxed to keep the futures of plain prompts small.
+                Some(delegation) => Box::pin(self.shared.wait_register(delegation, id)).await?,
                 None => None,
             };
             let accept = Accept {
