@@ -1,4 +1,4 @@
-//! Pi beneath a real node: turns, dialogs, cancellation, death, and nothing left behind.
+//! The published pi under a real node. The adapter's own suite is in `crates/adapters/tests`.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,7 @@ use serde_json::json;
 use crate::agents::{PICTURE, World, failure, folder_of, installed, kinds, model, node, request, soon};
 use crate::kill::example;
 
-mod dialogs;
-mod faults;
 mod real;
-mod turns;
 
 async fn world(manner: &str) -> World {
     world_with(manner, |_| {}).await
