@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use mainspring::config::{AdapterConfig, AdapterKind, Permissions};
-use mainspring::core::{Approval, Body, Fidelity, Mode, RunId, RunStatus};
-use mainspring::{Caller, RunRequest, session_ref};
+use mainspring::config::{AdapterConfig, AdapterKind};
+use mainspring::core::{Approval, Fidelity, Mode, RunStatus};
+use mainspring::{RunRequest, session_ref};
 
 use crate::agents::{
     FOLDER, PICTURE, World, everything_server, failure, folder_of, installed, kinds, model, node, request,

@@ -1,11 +1,11 @@
-//! What becomes of agents when the program that started them is killed.
+//! Agents of a program that was killed.
 
 use std::process::{Command, Stdio};
 
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_daemon_leaves_no_agent_and_the_session_goes_on_after_it() {
+async fn a_killed_daemon_leaves_no_agent_and_its_session_continues() {
     let mut world = world("load").await;
     world.node.take().unwrap().close().await;
     let file = world.folder.path().join("mainspring.toml");
@@ -39,7 +39,7 @@ async fn a_killed_daemon_leaves_no_agent_and_the_session_goes_on_after_it() {
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     world.reopen().await;
-    assert_eq!(world.processes(), 0, "nothing is said to be orphaned while it still acts");
+    assert_eq!(world.processes(), 0, "no run is orphaned while its agent still acts");
     let events = world.events("a").await;
     assert_eq!(events.last().unwrap().body.kind(), "run.orphaned");
     let heard = world.say("a", "history").await;
@@ -49,7 +49,7 @@ async fn a_killed_daemon_leaves_no_agent_and_the_session_goes_on_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_opens_once_nothing_acts_that_an_earlier_one_had_started() {
+async fn a_node_waits_for_leftover_processes_before_it_opens() {
     let mut world = world("none").await;
     world.node.take().unwrap().close().await;
     let mark = format!("{}#of-an-earlier-one", world.config.state_dir.display());
