@@ -3,7 +3,7 @@
 //! A stream remembers the position of what it has given last. When the connection breaks, it comes back with that
 //! position, so the caller gets each event and each streamed byte once, however often that happens.
 
-use mainspring_core::{AttemptId, Body, Event, Live, Position, RunId};
+use mainspring_core::{AttemptId, Body, Event, LiveEvent, Position, RunId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sse_stream::Sse;
@@ -25,7 +25,7 @@ pub enum Item {
     /// A durable event.
     Event(Box<Event>),
     /// Streamed text, or that a crash lost some that had been shown.
-    Live(Live),
+    Live(LiveEvent),
     /// A thought: shown live, never again.
     Thought(Thought),
     /// What lay between is not kept any more: the session as it is now, from which the stream goes on.
@@ -53,7 +53,7 @@ impl Item {
     /// The streamed text, if it is some.
     pub fn text(&self) -> &str {
         match self {
-            Self::Live(Live { body: Body::MessageDelta { text, .. }, .. }) => text,
+            Self::Live(LiveEvent { body: Body::MessageDelta { text, .. }, .. }) => text,
             _ => "",
         }
     }

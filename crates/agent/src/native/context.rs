@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Digest, DigestBy, Message, MessageStatus, Point, PromptRef, Role};
+use mainspring_core::{Digest, DigestAuthor, Message, MessageStatus, Point, PromptRef, Role};
 use mainspring_kernel::adapter::{Compacted, Context, End, Record};
 
 use super::aside::Aside;
@@ -101,7 +101,7 @@ impl Looper<'_> {
         let earlier = context.digest.as_ref();
         let new = u32::try_from(old.len()).unwrap_or(u32::MAX);
         let covered = old.iter().map(|(_, message)| scale.of(estimate::of(message))).sum::<u64>();
-        let covered = covered.saturating_add(earlier.map_or(0, |earlier| earlier.below / 2));
+        let covered = covered.saturating_add(earlier.map_or(0, |earlier| earlier.below_tokens / 2));
         let below = match cause {
             Cause::Estimate => covered.saturating_mul(2).max(room.saturating_add(1)),
             // How much the model takes is not known after all.
@@ -115,11 +115,11 @@ impl Looper<'_> {
             message: last.id,
             prompt: prompts.next_back().or(earlier.and_then(|earlier| earlier.prompt)),
             summary: match by {
-                DigestBy::Summarizer => summary,
-                DigestBy::Fallback => earlier.and_then(|earlier| earlier.summary.clone()),
+                DigestAuthor::Summarizer => summary,
+                DigestAuthor::Fallback => earlier.and_then(|earlier| earlier.summary.clone()),
             },
-            left_out: left_out + if by == DigestBy::Fallback { new } else { 0 },
-            below,
+            left_out: left_out + if by == DigestAuthor::Fallback { new } else { 0 },
+            below_tokens: below,
             made_at: self.attempt.now(),
         };
         let smaller = Context { digest: Some(digest.clone()), prompt: None, messages: kept.to_vec() };
@@ -171,12 +171,12 @@ impl Looper<'_> {
         &mut self,
         context: &Context,
         old: &[(Point, Arc<Message>)],
-    ) -> Result<(Option<String>, DigestBy, Vec<Record>), Stop> {
+    ) -> Result<(Option<String>, DigestAuthor, Vec<Record>), Stop> {
         let mut records = vec![];
         // What costs nobody knows how much cannot be kept within a limit of cost.
         let affordable = |model: &Chosen| self.plan.limits.max_cost.is_none() || model.price.is_some();
         let Some(model) = self.adapter.models.purpose(SUMMARIZER).filter(affordable) else {
-            return Ok((None, DigestBy::Fallback, records));
+            return Ok((None, DigestAuthor::Fallback, records));
         };
         let mut summary = context.digest.as_ref().and_then(|digest| digest.summary.clone());
         let prompt = PromptRef {
@@ -187,10 +187,10 @@ impl Looper<'_> {
         for part in summary::parts(messages, model.room().unwrap_or(summary::ROOM)) {
             match self.summarise(&model, prompt, summary.as_deref(), &part, &mut records).await? {
                 Some(text) => summary = Some(text),
-                None => return Ok((None, DigestBy::Fallback, records)),
+                None => return Ok((None, DigestAuthor::Fallback, records)),
             }
         }
-        Ok((summary, DigestBy::Summarizer, records))
+        Ok((summary, DigestAuthor::Summarizer, records))
     }
 
     /// One part of it, asked for again if that may help; what was asked goes to `records`.
@@ -268,7 +268,7 @@ fn cut(messages: &[(Point, Arc<Message>)], tokens: impl Fn(&Message) -> u64, kee
         }
         fits = at;
     }
-    let parts = |at: &usize| !messages[at - 1].1.unanswered().is_empty();
+    let parts = |at: &usize| !messages[at - 1].1.tool_calls().is_empty();
     let allowed = || (1..messages.len()).filter(|at| !parts(at));
     let begins = |at: &usize| messages[*at].1.is_prompt();
     let from = |at: &usize| *at >= fits;
@@ -335,7 +335,7 @@ mod tests {
             let path = path(&turns);
             if let Some(at) = cut(&path, |_| 1, keep) {
                 prop_assert!(at >= 1 && at < path.len(), "{turns} {at}");
-                prop_assert!(path[at - 1].1.unanswered().is_empty(), "{turns} {at}");
+                prop_assert!(path[at - 1].1.tool_calls().is_empty(), "{turns} {at}");
             }
         }
     }

@@ -219,7 +219,7 @@ impl<'a> Looper<'a> {
         let since = assignment.run.started_at.unwrap_or(assignment.run.created_at);
         let millis = self.attempt.now().since(since);
         let used = self.usage + self.spent;
-        let Some(limit) = limits.used_up(self.resume.granted + 1, self.steps, &used, millis) else {
+        let Some(limit) = limits.limit_reached(self.resume.granted + 1, self.steps, &used, millis) else {
             return Ok(());
         };
         if limits.ask != Some(true) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, DigestBy, Message, MessageId, Place, Policy, Run, RunOptions, RunStatus, StopReason,
+    Body, DigestAuthor, Message, MessageId, Place, Policy, Run, RunOptions, RunStatus, StopReason,
 };
 use mainspring_kernel::kernel::{ForkRequest, RunRequest};
 use mainspring_kernel::store::SessionRef;
@@ -85,7 +85,7 @@ async fn what_does_not_fit_is_summarised_and_the_tree_keeps_it() {
             panic!("{wire:?}: {events:?}")
         };
         assert_eq!((*from_message_id, *to_message_id), (path[0].id, path[3].id), "{wire:?}");
-        assert_eq!((*messages, *total, *by), (4, 4, DigestBy::Summarizer), "{wire:?}");
+        assert_eq!((*messages, *total, *by), (4, 4, DigestAuthor::Summarizer), "{wire:?}");
         assert_eq!(summary.as_deref(), Some("Ada likes engines."), "{wire:?}");
         let Body::ContextCompacted { tokens_before, tokens_after, .. } = &events[0] else { unreachable!() };
         assert!(*tokens_before > 750 && *tokens_after < 375, "{wire:?}: {tokens_before} {tokens_after}");
@@ -256,7 +256,7 @@ async fn without_a_summary_the_oldest_turns_are_left_out_and_counted() {
         assert!(!shown.contains("my name is Ada") && shown.contains("third"), "{wire:?}: {shown}");
         let events = world.compacted(&third).await;
         let [Body::ContextCompacted { by, summary, total, .. }] = &events[..] else { panic!("{events:?}") };
-        assert_eq!((*by, summary, *total), (DigestBy::Fallback, &None, 4), "{wire:?}");
+        assert_eq!((*by, summary, *total), (DigestAuthor::Fallback, &None, 4), "{wire:?}");
         world.turn("fourth", "4", 745).await;
         world.turn("fifth", "5", 200).await;
         let shown = world.last().to_string();
@@ -272,7 +272,7 @@ async fn a_summarizer_that_fails_costs_the_oldest_turns_and_not_the_run() {
     let third = world.turn("third", "3", 300).await;
     let events = world.compacted(&third).await;
     let [Body::ContextCompacted { by, .. }] = &events[..] else { panic!("{events:?}") };
-    assert_eq!(*by, DigestBy::Fallback);
+    assert_eq!(*by, DigestAuthor::Fallback);
     assert!(world.last().to_string().contains("[4 earlier messages"));
     let steps = world.steps(third.id).await;
     assert_eq!(steps[0].error.as_ref().unwrap().code, "model_invalid_request");

@@ -71,7 +71,7 @@ async fn a_session_goes_on_in_the_native_session_it_has() {
         let all = bindings(&world, "a").await;
         assert_eq!(all.len(), 1, "{name}");
         assert_eq!((all[0].generation, all[0].status), (1, BindingStatus::Active), "{name}");
-        assert_eq!(all[0].stands_at, Some(tip(&world, "a").await), "{name}");
+        assert_eq!(all[0].last_message, Some(tip(&world, "a").await), "{name}");
         let run = world.prompt("b", "say hi").await;
         world.ended(run.id).await;
         assert_eq!(bindings(&world, "b").await, [], "{name}: the script agent has none");
@@ -280,7 +280,7 @@ async fn a_failed_or_cancelled_turn_stays_on_the_path_and_so_does_its_agent() {
         strings.handle.delta(0, "half").unwrap();
         strings.end(end);
         world.ended(run.id).await;
-        assert_eq!(bindings(&world, "a").await[0].stands_at, Some(tip(&world, "a").await));
+        assert_eq!(bindings(&world, "a").await[0].last_message, Some(tip(&world, "a").await));
     }
     assert_eq!(play(&world, &mut hands, pull("a", "go on"), "n2").await.as_deref(), Some("n1"));
     // A branch that failed was rolled back; its agent stands where nobody goes on.

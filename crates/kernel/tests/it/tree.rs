@@ -330,7 +330,7 @@ async fn tool_calls_that_nobody_answered_are_answered_before_the_next_prompt() {
         world.ended(run.id).await;
         // A turn that stopped at a tool call was closed by its results; a fork may stand before them.
         let asked = world.path("a").await[1].clone();
-        assert_eq!(asked.unanswered().len(), 1);
+        assert_eq!(asked.tool_calls().len(), 1);
         fork(&world, "a", asked.id, "f").await.unwrap();
         let script = |key, place| RunRequest { adapter: Some("script".into()), ..at(key, place, "say on") };
         let forked = world.send(script("f", Place::Tip)).await.unwrap().run;
@@ -444,7 +444,7 @@ fn killed_with(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(String
             // It opens, and goes on.
             assert_eq!(world.play("a", "say on").await.state.status(), RunStatus::Succeeded);
             let path = world.path("a").await;
-            let owed = path.windows(2).filter(|pair| !pair[0].unanswered().is_empty());
+            let owed = path.windows(2).filter(|pair| !pair[0].tool_calls().is_empty());
             assert!(owed.clone().all(|pair| pair[1].role == Role::User), "every call has a result: {path:?}");
         });
     }

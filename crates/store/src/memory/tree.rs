@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use mainspring_core::tree::{Inherited, View, leaf, ranges};
+use mainspring_core::tree::{Inherited, TreeView, leaf, ranges};
 use mainspring_core::{Digest, Line, LineId, MessageId, Point, Range, SessionId};
 use mainspring_kernel::store::{PlacedMessage, StoreError, Strand, TreeRow};
 
@@ -15,7 +15,7 @@ struct Seen<'a> {
     inherited: Inherited,
 }
 
-impl View for Seen<'_> {
+impl TreeView for Seen<'_> {
     type Error = Infallible;
 
     fn ahead(&mut self, at: Point) -> Result<Vec<Range>, Infallible> {

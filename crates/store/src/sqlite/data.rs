@@ -1,7 +1,7 @@
 //! State, and hashes that artifacts no longer name, written.
 
 use mainspring_core::state::decide;
-use mainspring_core::{Point, SessionId, StateOutcome, StateSlot, Unexpected};
+use mainspring_core::{Point, SessionId, StateOutcome, StateSlot, VersionMismatch};
 use mainspring_kernel::store::{OwnerState, StatePlace, StateRow, StoreError};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -59,7 +59,7 @@ pub(super) fn state_back(connection: &Connection, from: Point, key: &str) -> Wri
 pub(super) fn state_put(
     connection: &Connection,
     put: &OwnerState,
-) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
+) -> Result<Result<StateOutcome, VersionMismatch>, StoreError> {
     let counted = || {
         connection
             .prepare_cached("SELECT value FROM meta WHERE name = 'owner_state'")?

@@ -15,7 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time, Unexpected};
+use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time, VersionMismatch};
 use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError};
 use parking_lot::Mutex;
 use rusqlite::{Connection, params};
@@ -61,7 +61,7 @@ pub(super) enum Job {
 }
 
 /// What came of a change of an owner's state.
-pub(super) type Put = Result<StateOutcome, Unexpected>;
+pub(super) type Put = Result<StateOutcome, VersionMismatch>;
 
 /// Streamed text.
 #[derive(Debug)]

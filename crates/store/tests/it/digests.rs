@@ -27,7 +27,7 @@ async fn the_nearest_on_the_path_counts_and_only_there() {
         assert_eq!(seen(2, 4).await, Some(digest(2, 3)), "{name}");
         assert_eq!(seen(3, 6).await, Some(digest(1, 4)), "{name}: a branch from after");
         // At the same point the newer one takes the older one's place.
-        let newer = Digest { summary: None, left_out: 9, below: u64::MAX, ..digest(1, 4) };
+        let newer = Digest { summary: None, left_out: 9, below_tokens: u64::MAX, ..digest(1, 4) };
         commit(store, fence, vec![row(newer.clone())], vec![]).await.unwrap();
         assert_eq!(seen(1, 5).await, Some(newer), "{name}");
         let lost = commit(store, fence, vec![row(digest(77, 1))], vec![]).await;
@@ -69,7 +69,7 @@ pub(crate) fn digest(line: i64, pos: u32) -> Digest {
         prompt: pos.is_multiple_of(2).then(|| message_id(9)),
         summary: (!pos.is_multiple_of(3)).then(|| format!("what {line}.{pos} was about")),
         left_out: pos,
-        below: 1000,
+        below_tokens: 1000,
         made_at: NOW,
     }
 }

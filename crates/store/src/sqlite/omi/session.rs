@@ -10,9 +10,9 @@ use mainspring_core::attempt::Cancellation;
 use mainspring_core::limits::{check_media_type, check_text};
 use mainspring_core::{
     Artifact, ArtifactRole, Attempt, AttemptId, Binding, BindingId, BindingStatus, Block, CancelReason, Cost,
-    Effect, ExternalRef, Failure, Grant, GrantSource, LegacyAlias, Line, Message, MessageId, MessageStatus,
-    Mode, Place, Point, RequestName, Role, Run, RunId, RunOptions, RunState, RunStatus, Session, SessionId,
-    SessionStatus, TitleSource, Usage, Visibility,
+    ExternalRef, Failure, Grant, GrantEffect, GrantSource, LegacyAlias, Line, Message, MessageId,
+    MessageStatus, Mode, Place, Point, RequestName, Role, Run, RunId, RunOptions, RunState, RunStatus,
+    Session, SessionId, SessionStatus, TitleSource, Usage, Visibility,
 };
 use mainspring_kernel::store::{Fresh, Row};
 use serde_json::{Value, json};
@@ -257,7 +257,7 @@ impl Import<'_> {
             no: u32::try_from(draft.runs.len() + 1).unwrap_or(u32::MAX),
             parent: row.text("parent_run_id").and_then(id),
             request: RequestName { client_id, request_id, idempotency_key: name("idempotency_key") },
-            fingerprint: Run::ASKED_UNKNOWN,
+            fingerprint: Run::UNKNOWN_FINGERPRINT,
             adapter,
             mode: row.text("mode").and_then(Mode::from_name).unwrap_or_default(),
             prompt: Some(prompt.id),
@@ -436,7 +436,7 @@ impl Import<'_> {
         let mut taken = vec![];
         for row in rows {
             let named = row.owned("grant_id");
-            let effect = row.text("effect").and_then(Effect::from_name);
+            let effect = row.text("effect").and_then(GrantEffect::from_name);
             let source = row.text("source").and_then(GrantSource::from_name);
             let (Some(grant), Some(effect), Some(source)) = (id(&named), effect, source) else {
                 self.report.left("grants", "its id, its effect or its source are not ours", &named);

@@ -1,6 +1,6 @@
 //! Reads of the tree: paths by range, strands, leaves, children, pages.
 
-use mainspring_core::tree::{Inherited, View, leaf as leaf_of, ranges};
+use mainspring_core::tree::{Inherited, TreeView, leaf as leaf_of, ranges};
 use mainspring_core::{Line, LineId, MessageId, Point, Range, SessionId};
 use mainspring_kernel::store::{PlacedMessage, StoreError, Strand, TreeRow};
 use rusqlite::{Connection, params};
@@ -192,7 +192,7 @@ struct Seen<'a> {
     inherited: Option<Inherited>,
 }
 
-impl View for Seen<'_> {
+impl TreeView for Seen<'_> {
     type Error = StoreError;
 
     fn ahead(&mut self, at: Point) -> Result<Vec<Range>, StoreError> {
