@@ -135,6 +135,9 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The code of a failure that requires a login.
+    pub const AUTHENTICATION: &str = "authentication";
+
     /// Creates a failure from its code and message.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into() }
