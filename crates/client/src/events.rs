@@ -3,13 +3,13 @@
 //! A stream remembers the position of what it has given last. When the connection breaks, it comes back with that
 //! position, so the caller gets each event and each streamed byte once, however often that happens.
 
-use mainspring_core::{AttemptId, Body, Event, LiveEvent, Position, RunId};
-use serde::{Deserialize, Serialize};
+use mainspring_api::{Snapshot, Thought};
+use mainspring_core::{Body, Event, Live, Position, RunId};
 use serde_json::Value;
 use sse_stream::Sse;
 
 use crate::stream::Frames;
-use crate::{Client, Error, Snapshot};
+use crate::{Client, Error};
 
 /// What happens in a session or a run, in order.
 pub struct Events {
@@ -25,7 +25,7 @@ pub enum Item {
     /// A durable event.
     Event(Box<Event>),
     /// Streamed text, or that a crash lost some that had been shown.
-    Live(LiveEvent),
+    Live(Live),
     /// A thought: shown live, never again.
     Thought(Thought),
     /// What lay between is not kept any more: the session as it is now, from which the stream goes on.
@@ -39,21 +39,11 @@ pub enum Item {
     },
 }
 
-/// Something the agent thought.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Thought {
-    /// Who thought it.
-    pub attempt_id: AttemptId,
-    /// The text.
-    pub text: String,
-}
-
 impl Item {
     /// The streamed text, if it is some.
     pub fn text(&self) -> &str {
         match self {
-            Self::Live(LiveEvent { body: Body::MessageDelta { text, .. }, .. }) => text,
+            Self::Live(Live { body: Body::MessageDelta { text, .. }, .. }) => text,
             _ => "",
         }
     }

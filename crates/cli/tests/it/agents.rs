@@ -152,7 +152,7 @@ impl World {
             let mut events =
                 kernel.session_subscribe(&self.me, &session, Some(snapshot.position)).await.unwrap();
             let partial =
-                snapshot.partial.iter().flat_map(|open| &open.blocks).map(|(_, text)| text.as_str());
+                snapshot.partial.iter().flat_map(|open| &open.blocks).map(|open| open.text.as_str());
             let mut so_far: String = partial.collect();
             while !so_far.contains(text) {
                 if let mainspring::Item::Delta(delta) = events.next().await.unwrap().unwrap() {
