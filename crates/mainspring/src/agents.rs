@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mainspring_adapters::process;
 use mainspring_adapters::{AcpOptions, AgentOptions, McpServer, ProcessAdapter, ScriptAdapter};
-use mainspring_agent::models::{BadModels, SCRIPTED};
+use mainspring_agent::models::{ModelsConfigError, SCRIPTED};
 use mainspring_agent::tool::fits;
 use mainspring_agent::tool::mcp::{McpConfig, McpServers};
 use mainspring_agent::{Definitions, Models, NativeAdapter, NativeCatalog, NativeOptions, Toolbox};
@@ -39,7 +39,7 @@ impl Agents {
         tools: Toolbox,
         definitions: Arc<Definitions>,
         clock: &Clock,
-    ) -> Result<Self, BadModels> {
+    ) -> Result<Self, ModelsConfigError> {
         let processes: Vec<Arc<ProcessAdapter>> = config
             .adapters
             .iter()
