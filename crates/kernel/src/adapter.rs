@@ -10,8 +10,8 @@ use async_trait::async_trait;
 pub use mainspring_api::{Capabilities, RestartBehavior};
 use mainspring_core::{
     Answer, Approval, Attempt, AttemptId, AuthMethod, Binding, Block, Budget, ClientCall, ClientResult,
-    Digest, DigestBy, Failure, Fidelity, Grant, GrantId, Message, MessageId, Point, PromptRef, Run, Session,
-    StopReason, Time, ToolOutcome, Usage, WaitId, WaitRequest,
+    Digest, DigestAuthor, Failure, Fidelity, Grant, GrantId, Message, MessageId, Point, PromptRef, Run,
+    Session, StopReason, Time, ToolOutcome, Usage, WaitId, WaitRequest,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -329,7 +329,7 @@ pub struct Compacted {
     /// How many of them there are.
     pub messages: u32,
     /// Who decided what the digest says.
-    pub by: DigestBy,
+    pub by: DigestAuthor,
     /// Tokens that the path came to before, by estimate.
     pub tokens_before: u64,
     /// Tokens that it comes to now, by estimate.
