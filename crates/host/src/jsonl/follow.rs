@@ -10,7 +10,9 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use mainspring_api::jsonl::Reply;
 use mainspring_client::{AcceptedRun, Client, Error, Events, EventsQuery, Item, Snapshot, Thought};
-use mainspring_core::{BindingId, Body, Event, EventId, Live, MessageId, Position, Run, RunId, SessionId};
+use mainspring_core::{
+    BindingId, Body, Event, EventId, LiveEvent, MessageId, Position, Run, RunId, SessionId,
+};
 use parking_lot::Mutex;
 
 use super::live::Query;
@@ -226,8 +228,10 @@ impl Reader {
 
     async fn item(&mut self, item: Item) {
         match item {
-            Item::Live(Live {
-                run: Some(run), body: Body::MessageDelta { message_id, text, .. }, ..
+            Item::Live(LiveEvent {
+                run: Some(run),
+                body: Body::MessageDelta { message_id, text, .. },
+                ..
             }) => {
                 self.delta(run, message_id, text).await;
             }
