@@ -45,7 +45,7 @@ mod snapshot;
 mod steer;
 mod tree;
 pub(crate) use binding::{BINDINGS, BindingChange};
-pub(crate) use command::{AcceptOutcome, Command, Reply};
+pub(crate) use command::{Command, Reply};
 pub(crate) use data::{Data, StateWrite};
 use draft::Draft;
 pub(crate) use draft::{Hot, before};

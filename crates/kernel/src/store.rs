@@ -233,8 +233,10 @@ pub trait Store: Send + Sync + 'static {
     /// How many keys of state hold something.
     async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError>;
 
-    /// Changes state of an owner if what is expected is there; by [`mainspring_core::state::decide`], in one step.
-    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError>;
+    /// Sets or removes a key of an owner's state, atomically, by [`mainspring_core::state::decide`].
+    ///
+    /// Fails with [`StoreError::Unexpected`] if the key's version is not the expected one.
+    async fn state_put(&self, put: OwnerState) -> Result<StateOutcome, StoreError>;
 
     /// One artifact. Those of deleted sessions are not found.
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError>;
@@ -301,6 +303,9 @@ pub enum StoreError {
     /// Somebody else has taken the right to write this session. Nothing changed.
     #[error("another writer has taken over this session")]
     Fenced,
+    /// The stored version is not the expected one. Nothing changed.
+    #[error(transparent)]
+    Unexpected(#[from] Unexpected),
     /// The session's events up to here are gone. Nothing changed.
     #[error("the events up to {0} are gone")]
     Pruned(Position),

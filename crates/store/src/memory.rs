@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, LineId,
     MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry,
-    StateOutcome, StateSlot, Step, Time, Unexpected,
+    StateOutcome, StateSlot, Step, Time,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -387,8 +387,8 @@ impl Store for MemoryStore {
         Ok(self.read(|state| state.state_all(at))??.len())
     }
 
-    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
-        Ok(self.inner.lock().state.state_put(put))
+    async fn state_put(&self, put: OwnerState) -> Result<StateOutcome, StoreError> {
+        Ok(self.inner.lock().state.state_put(put)?)
     }
 
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {

@@ -12,20 +12,20 @@ use tokio::task::JoinError;
 
 use super::{Begins, BindingChange, Data, Instant};
 use crate::adapter::{Ask, Death, Dispatch, Executed, Holder, Record, Recording};
-use crate::error::Error;
+use crate::error::{CreateError, Error};
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
 use crate::scheduler::Permit;
-use crate::store::{Request, StoreError};
+use crate::store::Request;
 
 /// The answer to a command.
-pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
+pub(crate) type Reply<T, E = Error> = oneshot::Sender<Result<T, E>>;
 
 /// What an actor is told.
 pub(crate) enum Command {
     /// Accept a prompt.
-    Accept(Box<Accept>, Reply<AcceptOutcome>),
+    Accept(Box<Accept>, Reply<Accepted, CreateError>),
     /// Create the session, if it is new, and remember the request that asked for it.
-    Create(Option<Box<Request>>, Begins, Reply<Result<Session, StoreError>>),
+    Create(Option<Box<Request>>, Begins, Reply<Session, CreateError>),
     /// Stop a run.
     Cancel(RunId, Reply<CancelOutcome>),
     /// Try an ended run again.
@@ -51,7 +51,7 @@ pub(crate) enum Command {
     /// Move the active path.
     Navigate(Option<MessageId>, Option<u64>, Reply<Session>),
     /// Make a session that goes on from a message of this one.
-    Fork(Box<Forking>, Reply<Result<Session, StoreError>>),
+    Fork(Box<Forking>, Reply<Session, CreateError>),
     /// An adapter records.
     Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
     /// An adapter leaves what is recorded when its execution ends.
@@ -106,8 +106,8 @@ impl Command {
     pub(crate) fn refuse(self, error: &Error) {
         let error = error.clone();
         match self {
-            Self::Accept(_, reply) => drop(reply.send(Err(error))),
-            Self::Create(_, _, reply) => drop(reply.send(Err(error))),
+            Self::Accept(_, reply) => drop(reply.send(Err(error.into()))),
+            Self::Create(_, _, reply) => drop(reply.send(Err(error.into()))),
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
             Self::Retry(_, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
@@ -119,7 +119,7 @@ impl Command {
             Self::Compact(_, reply) => drop(reply.send(Err(error))),
             Self::Data(data) => data.refuse(error),
             Self::Navigate(_, _, reply) => drop(reply.send(Err(error))),
-            Self::Fork(_, reply) => drop(reply.send(Err(error))),
+            Self::Fork(_, reply) => drop(reply.send(Err(error.into()))),
             // Whoever executes has lost its authority and learns it by the closed channel.
             Self::Release
             | Self::Record { .. }
@@ -135,6 +135,3 @@ impl Command {
         }
     }
 }
-
-/// What came of an acceptance: accepted, or the name is taken and the caller looks who has it.
-pub(crate) type AcceptOutcome = Result<Accepted, StoreError>;

@@ -11,7 +11,7 @@ use mainspring_core::{Session, SessionId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Opening, Shared};
-use crate::actor::{Actor, Command};
+use crate::actor::{Actor, Command, Reply};
 use crate::error::Error;
 use crate::feed::{Feed, Held, Subscription, SubscriptionMode};
 
@@ -80,15 +80,15 @@ impl Shared {
     }
 
     /// Calls the session's actor and waits for its answer.
-    pub(crate) async fn call<T>(
+    pub(crate) async fn call<T, E: From<Error>>(
         &self,
         session: SessionId,
-        command: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Command,
-    ) -> Result<T, Error> {
+        command: impl FnOnce(Reply<T, E>) -> Command,
+    ) -> Result<T, E> {
         let (reply, answer) = oneshot::channel();
         self.dispatch(session, command(reply));
         // Whoever drops a command unanswered is a session that is gone.
-        answer.await.unwrap_or_else(|_| Err(Error::not_found("session", session)))
+        answer.await.unwrap_or_else(|_| Err(Error::not_found("session", session).into()))
     }
 
     /// An actor for a new session, which its first commit creates.

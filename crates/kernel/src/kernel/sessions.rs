@@ -15,8 +15,8 @@ use super::{
     Adopted, Caller, Deleted, Kernel, NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget,
 };
 use crate::actor::{Begins, Command};
-use crate::error::Error;
-use crate::store::{Request, SessionPage, SessionRef, StoreError, Unique, Whose};
+use crate::error::{CreateError, Error};
+use crate::store::{Request, SessionPage, SessionRef, Unique, Whose};
 
 /// What becomes of a request for a new session whose name is taken.
 #[derive(Clone, Copy)]
@@ -77,14 +77,14 @@ impl Kernel {
             let adopts =
                 |(adapter, adopted): (&str, &Adopted)| Box::new((adapter.to_owned(), adopted.clone()));
             let begins = Begins { state: vec![], adopted: adopted.map(adopts) };
-            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), begins, reply)).await? {
+            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), begins, reply)).await {
                 Ok(session) => {
                     self.shared.note_opened(id);
                     return Ok((session, Opening::Created));
                 }
-                // Somebody was faster: theirs is found now.
-                Err(StoreError::Conflict(Unique::SessionName | Unique::RequestKey)) => {}
-                Err(StoreError::Conflict(_)) if adopted.is_some() => return Err(Error::native_taken()),
+                // Another request has created the session since: the next lookup finds it.
+                Err(CreateError::Taken(Unique::SessionName | Unique::RequestKey)) => {}
+                Err(CreateError::Taken(_)) if adopted.is_some() => return Err(Error::native_taken()),
                 Err(error) => return Err(error.into()),
             }
         }

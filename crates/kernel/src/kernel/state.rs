@@ -138,7 +138,7 @@ impl Shared {
                     false => Err(Error::Unavailable(why)),
                 }
             }
-            outcome => Ok(outcome??),
+            outcome => Ok(outcome?),
         }
     }
 }

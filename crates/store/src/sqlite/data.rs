@@ -1,7 +1,7 @@
 //! State, and hashes that artifacts no longer name, written.
 
 use mainspring_core::state::decide;
-use mainspring_core::{Point, SessionId, StateOutcome, StateSlot, Unexpected};
+use mainspring_core::{Point, SessionId, StateOutcome, StateSlot};
 use mainspring_kernel::store::{OwnerState, StatePlace, StateRow, StoreError};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -56,10 +56,7 @@ pub(super) fn state_back(connection: &Connection, from: Point, key: &str) -> Wri
     Ok(())
 }
 
-pub(super) fn state_put(
-    connection: &Connection,
-    put: &OwnerState,
-) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
+pub(super) fn state_put(connection: &Connection, put: &OwnerState) -> Result<StateOutcome, StoreError> {
     let counted = || {
         connection
             .prepare_cached("SELECT value FROM meta WHERE name = 'owner_state'")?
@@ -69,14 +66,11 @@ pub(super) fn state_put(
     let entry = owner_entry(connection, &put.owner, &put.key)?;
     let counter = counted().map_err(|error| of_write(&error))?.unwrap_or(0);
     let slot = StateSlot { entry, version: counter.cast_unsigned() };
-    let version = match decide(&slot, put.value.as_ref(), put.expect) {
-        Ok(version) => version,
-        Err(unexpected) => return Ok(Err(unexpected)),
-    };
+    let version = decide(&slot, put.value.as_ref(), put.expect)?;
     if let Some(version) = version {
         owner_write(connection, put, version).map_err(|error| of_write(&error))?;
     }
-    Ok(Ok(StateOutcome::of(slot, &put.key, put.value.clone(), version, put.at)))
+    Ok(StateOutcome::of(slot, &put.key, put.value.clone(), version, put.at))
 }
 
 fn owner_write(connection: &Connection, put: &OwnerState, version: u64) -> rusqlite::Result<()> {

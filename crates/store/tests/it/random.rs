@@ -469,11 +469,12 @@ fn is_placed(row: &Row) -> bool {
 
 /// What a caller would do next.
 fn kind(answer: &Result<Vec<Cursor>, mainspring_kernel::store::StoreError>) -> &'static str {
-    use mainspring_kernel::store::StoreError::{Conflict, Corrupt, Fenced, Pruned, Unavailable};
+    use mainspring_kernel::store::StoreError::{Conflict, Corrupt, Fenced, Pruned, Unavailable, Unexpected};
     match answer {
         Ok(_) => "ok",
         Err(Conflict(_)) => "conflict",
         Err(Fenced) => "fenced",
+        Err(Unexpected(_)) => "unexpected",
         Err(Pruned(_)) => "pruned",
         Err(Corrupt(_)) => "corrupt",
         Err(Unavailable(_)) => "unavailable",
