@@ -207,7 +207,7 @@ pub(super) async fn settled(
     };
     tokio::select! {
         run = settles => run,
-        () = http.kernel.pause(wait) => Ok(http.kernel.run_get(caller, run).await?),
+        () = http.kernel.sleep(wait) => Ok(http.kernel.run_get(caller, run).await?),
     }
 }
 

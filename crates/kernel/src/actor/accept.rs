@@ -19,7 +19,7 @@ impl Actor {
         accept.caller.check_changes(&self.hot.session)?;
         let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
         self.shared.check_adapter(&adapter)?;
-        if !accept.options.tools.is_empty() && !self.shared.calls_back(&adapter) {
+        if !accept.options.tools.is_empty() && !self.shared.supports_client_tools(&adapter) {
             return Err(Error::Unsupported { adapter, what: "call tools that you execute" }.into());
         }
         let base = self.base(accept.place).await?;
@@ -48,7 +48,7 @@ impl Actor {
             None => None,
         };
 
-        let (position, _) = self.feed.now();
+        let (position, _) = self.feed.snapshot();
         let (mut draft, _) = self.draft(false);
         if !self.stored {
             draft.emit(created(&self.hot.session));

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
 use super::{Begins, BindingChange, Data, Instant};
-use crate::adapter::{Ask, Death, Dispatch, Executed, Holder, Record, Recording};
+use crate::adapter::{Ask, AskReply, Death, Dispatch, Executed, HandleReply, Record};
 use crate::error::{CreateError, Error};
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
 use crate::scheduler::Permit;
@@ -53,15 +53,15 @@ pub(crate) enum Command {
     /// Make a session that goes on from a message of this one.
     Fork(Box<Forking>, Reply<Session, CreateError>),
     /// An adapter records.
-    Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
+    Record { by: AttemptId, records: Vec<Record>, reply: HandleReply<()> },
     /// An adapter leaves what is recorded when its execution ends.
-    RecordAtEnd { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
+    RecordAtEnd { by: AttemptId, records: Vec<Record>, reply: HandleReply<()> },
     /// An adapter records, and takes the prompts that wait to join its run.
-    Steer { by: AttemptId, records: Vec<Record>, reply: Recording<Vec<Arc<Message>>> },
+    Steer { by: AttemptId, records: Vec<Record>, reply: HandleReply<Vec<Arc<Message>>> },
     /// An adapter asks a person and waits.
-    Ask { by: AttemptId, ask: Ask, holder: Holder },
+    Ask { by: AttemptId, ask: Ask, holder: AskReply },
     /// An adapter reads where its path ends.
-    Head { by: AttemptId, reply: Recording<Option<Point>> },
+    Head { by: AttemptId, reply: HandleReply<Option<Point>> },
     /// An execution has returned, panicked or been aborted.
     Executed(AttemptId, Result<Executed, JoinError>),
     /// An adapter was told to stop.
@@ -73,7 +73,7 @@ pub(crate) enum Command {
     /// Other sessions have left something.
     Inbox,
     /// An adapter wants to know when delegated work has ended.
-    Settled(DelegationId, Recording<Delegation>),
+    Settled(DelegationId, HandleReply<Delegation>),
     /// Stop what runs, because the process stops.
     Shutdown(oneshot::Sender<()>),
 }

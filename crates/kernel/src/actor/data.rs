@@ -8,7 +8,7 @@ use mainspring_core::{
 use serde_json::Value;
 
 use super::{Actor, Draft, Reply};
-use crate::adapter::{HandleError, Recording};
+use crate::adapter::{HandleError, HandleReply};
 use crate::error::{CreateError, Error};
 use crate::store::{Request, Row, StateAt, StatePlace, StateRow};
 
@@ -28,11 +28,11 @@ pub(crate) enum Data {
     /// A caller changes state.
     State(StateWrite, Reply<StateOutcome>),
     /// An adapter changes state.
-    StateBy(AttemptId, StateWrite, Recording<StateOutcome>),
+    StateBy(AttemptId, StateWrite, HandleReply<StateOutcome>),
     /// A caller has put bytes there; a name that is taken is looked up by the caller.
     Artifact(Artifact, Option<Request>, Reply<(), CreateError>),
     /// An adapter has put bytes there.
-    ArtifactBy(AttemptId, Artifact, Recording<()>),
+    ArtifactBy(AttemptId, Artifact, HandleReply<()>),
     /// Delete an artifact.
     ArtifactDelete(ArtifactId, Reply<()>),
     /// A model has a title for the session, or has none; and what it used.
@@ -162,7 +162,7 @@ impl Actor {
         let slot: StateSlot = self.shared.store.state_get(&at, &key).await?;
         let version = decide(&slot, value.as_ref(), expect)?;
         if slot.entry.is_none() && value.is_some() {
-            self.shared.state_room(&at).await?;
+            self.shared.check_state_room(&at).await?;
         }
         let now = self.shared.clock.now();
         let row = version.map(|version| StateRow {

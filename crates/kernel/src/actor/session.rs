@@ -112,7 +112,7 @@ pub(crate) fn unborn(session: Session) -> Loaded {
         latest: None,
         lines: vec![],
         chunks: vec![],
-        effects: vec![],
+        open_tool_calls: vec![],
         inbox: vec![],
         delegations: vec![],
         cursor: Cursor::START,

@@ -97,7 +97,7 @@ impl Actor {
             };
             // Twice as many each time: a long way up is a few questions.
             many *= 2;
-            self.known.learn(self.shared.store.strands(self.fence.session, line, many).await?);
+            self.known.learn(self.shared.store.lines_to_root(self.fence.session, line, many).await?);
         }
     }
 
@@ -172,7 +172,7 @@ impl Actor {
             Some(_) => self.seen_by_fork(&session, point).await?,
             None => vec![],
         };
-        self.shared.birth(session).await?;
+        self.shared.start_new_actor(session).await?;
         let begins = Begins { state, adopted: None };
         self.shared.call(fork.id, |reply| Command::Create(fork.request, begins, reply)).await
     }

@@ -293,9 +293,9 @@ impl Shared {
     async fn blob_settle(&self, hash: &str) -> Result<(), Error> {
         let blobs = self.blobs()?;
         let _alone = blobs.alone().await;
-        if !self.store.blob_claimed(hash).await? {
+        if !self.store.blob_is_used(hash).await? {
             blobs.remove(hash).await?;
-            self.store.blob_settled(hash).await?;
+            self.store.blob_forget(hash).await?;
         }
         Ok(())
     }

@@ -98,7 +98,7 @@ impl Kernel {
             session.adapter.clone_from(adapter);
         }
         let id = session.id;
-        self.shared.birth(session).await?;
+        self.shared.start_new_actor(session).await?;
         Ok(id)
     }
 

@@ -190,7 +190,7 @@ impl Kernel {
     /// The stretches of the active path.
     async fn active_path(&self, session: &Session) -> Result<Vec<Range>, Error> {
         let Some(tip) = session.tip else { return Ok(vec![]) };
-        let strands = self.shared.store.strands(session.id, tip.line, usize::MAX).await?;
+        let strands = self.shared.store.lines_to_root(session.id, tip.line, usize::MAX).await?;
         // Each hangs beneath the next.
         let mut strands = strands.iter();
         let lost = || Error::Corrupt(format!("the path of {} has a gap", session.id));

@@ -94,16 +94,16 @@ fn owner_write(connection: &Connection, put: &OwnerState, version: u64) -> rusql
 }
 
 /// True if an artifact names `hash`, which then is loose no more.
-pub(super) fn blob_claimed(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
+pub(super) fn blob_is_used(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
     let named = "SELECT 1 FROM artifacts WHERE content_hash = ?1 LIMIT 1";
     let claimed = connection.prepare_cached(named)?.exists([hash])?;
     if claimed {
-        blob_settled(connection, hash)?;
+        blob_forget(connection, hash)?;
     }
     Ok(claimed)
 }
 
 /// The hash is loose no more.
-pub(super) fn blob_settled(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
+pub(super) fn blob_forget(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
     Ok(connection.prepare_cached("DELETE FROM blobs_loose WHERE content_hash = ?1")?.execute([hash])? > 0)
 }

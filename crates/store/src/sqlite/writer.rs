@@ -251,13 +251,13 @@ impl Writer {
             }
             Job::Claimed(hash, answer) => {
                 let result = self.undoable(alone, |connection| {
-                    data::blob_claimed(connection, &hash).map_err(|error| of_write(&error))
+                    data::blob_is_used(connection, &hash).map_err(|error| of_write(&error))
                 });
                 Done::More(answer, result)
             }
             Job::Settled(hash, answer) => {
                 let result = self.undoable(alone, |connection| {
-                    data::blob_settled(connection, &hash).map_err(|error| of_write(&error))
+                    data::blob_forget(connection, &hash).map_err(|error| of_write(&error))
                 });
                 Done::More(answer, result)
             }

@@ -246,17 +246,17 @@ async fn artifacts_are_listed_and_their_hashes_become_loose() {
         assert_eq!(store.artifact_get(made[1].id).await.unwrap(), None, "{name}");
         assert!(store.artifact_get(other.id).await.unwrap().is_some(), "{name}");
         assert_eq!(store.blob_loose(9).await.unwrap(), ["same"], "{name}");
-        assert!(store.blob_claimed("same").await.unwrap(), "{name}: others have it still");
+        assert!(store.blob_is_used("same").await.unwrap(), "{name}: others have it still");
         assert_eq!(store.blob_loose(9).await.unwrap(), Vec::<String>::new(), "{name}");
         session_deleted(store, two).await;
         assert_eq!(store.artifact_get(other.id).await.unwrap(), None, "{name}: gone at once");
-        assert!(store.blob_claimed("other").await.unwrap(), "{name}: but its bytes are not loose yet");
+        assert!(store.blob_is_used("other").await.unwrap(), "{name}: but its bytes are not loose yet");
         while store.session_purge(session_id(2)).await.unwrap() {}
         assert_eq!(store.blob_loose(9).await.unwrap(), ["other", "same"], "{name}");
-        assert!(!store.blob_claimed("other").await.unwrap(), "{name}");
-        assert!(store.blob_claimed("same").await.unwrap(), "{name}");
+        assert!(!store.blob_is_used("other").await.unwrap(), "{name}");
+        assert!(store.blob_is_used("same").await.unwrap(), "{name}");
         assert_eq!(store.blob_loose(9).await.unwrap(), ["other"], "{name}: until it is settled");
-        store.blob_settled("other").await.unwrap();
+        store.blob_forget("other").await.unwrap();
         assert_eq!(store.blob_loose(9).await.unwrap(), Vec::<String>::new(), "{name}");
     }
 }
