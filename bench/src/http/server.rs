@@ -12,7 +12,7 @@ use axum::routing::{get, post};
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use futures_util::stream;
-use mainspring_edges::http::{Access, Http, HttpLimits};
+use mainspring_http::{Access, Http, HttpLimits};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Kernel, Options};

@@ -11,7 +11,6 @@ use mainspring_agent::models::{BadModels, SCRIPTED};
 use mainspring_agent::tool::fits;
 use mainspring_agent::tool::mcp::{McpConfig, McpServers};
 use mainspring_agent::{Definitions, Models, NativeAdapter, NativeCatalog, NativeOptions, Toolbox};
-use mainspring_client::fits_socket;
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::Permissions;
@@ -23,8 +22,6 @@ use crate::scripted::Scripted;
 const BRIDGE: &str = "OMI_BRIDGE_PIPE";
 /// The name of our own MCP server.
 pub(crate) const OWN: &str = "mainspring";
-/// The relay's socket within the state directory.
-const RELAY: &str = "relay.sock";
 
 /// The adapters of one node, and what of them must be closed.
 pub(crate) struct Agents {
@@ -168,14 +165,9 @@ fn program(command: &str, adapter: &AdapterConfig) -> Result<PathBuf, String> {
 
 /// What an agent finds in its environment besides what every agent does.
 fn env(adapter: &AdapterConfig, config: &Config) -> Vec<(String, String)> {
-    let relay = relay(config).map(|path| (BRIDGE.to_owned(), path.to_string_lossy().into_owned()));
+    let relay = config.relay().map(|path| (BRIDGE.to_owned(), path.to_string_lossy().into_owned()));
     // What is set for the adapter comes last, and wins.
     relay.into_iter().chain(adapter.env.clone().unwrap_or_default()).collect()
-}
-
-/// Where agents reach the tools of a host, whether one listens there or not; nowhere if the path is too long.
-pub(crate) fn relay(config: &Config) -> Option<PathBuf> {
-    Some(config.state_dir.join(RELAY)).filter(|path| fits_socket(path))
 }
 
 /// What marks the processes of this node: its state directory, which one process owns at a time.

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use mainspring_agent::ModelsConfig;
+use mainspring_client::fits_socket;
 use serde::Serialize;
 
 pub(crate) use adapters::PROCESSES;
@@ -64,6 +65,21 @@ impl Config {
     pub fn with_state_dir(state_dir: impl Into<PathBuf>) -> Self {
         let state_dir = state_dir.into();
         Self { agents_dir: state_dir.join("agents"), state_dir, ..Self::defaults() }
+    }
+
+    /// The database file within the state directory.
+    pub fn database(&self) -> PathBuf {
+        self.state_dir.join("mainspring.sqlite3")
+    }
+
+    /// The folder of the artifacts' bytes within the state directory.
+    pub fn artifacts_dir(&self) -> PathBuf {
+        self.state_dir.join("artifacts")
+    }
+
+    /// The socket on which agents reach the tools of a host. `None` if the path is too long for a socket.
+    pub fn relay(&self) -> Option<PathBuf> {
+        Some(self.state_dir.join("relay.sock")).filter(|path| fits_socket(path))
     }
 
     /// Reads every layer of `sources`, or says everything that is wrong with them.

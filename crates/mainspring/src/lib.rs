@@ -1,4 +1,4 @@
-//! mainspring: durable sessions for AI agents, as one binary and one library.
+//! mainspring as a library: durable sessions for AI agents.
 //!
 //! This crate is where concrete parts meet: it alone reads the configuration and names a store and adapters.
 //!
@@ -21,13 +21,11 @@
 //! ```
 
 mod agents;
-pub mod cli;
 pub mod config;
 mod node;
-pub mod picture;
 mod scripted;
 mod server;
-mod token;
+pub mod token;
 
 pub use config::Config;
 pub use mainspring_agent::provider::install_tls;
@@ -37,3 +35,4 @@ pub use mainspring_kernel::feed::{Item, Subscription};
 pub use mainspring_kernel::kernel::{Caller, RunRequest, SessionTarget, session_ref};
 pub use mainspring_kernel::{Error, Kernel};
 pub use node::{Node, NodeError};
+pub use server::{ServeError, Server};

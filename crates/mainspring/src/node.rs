@@ -1,6 +1,6 @@
 //! The node: one running mainspring. Store, adapters and kernel meet here and nowhere else.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainspring_agent::models::BadModels;
@@ -9,13 +9,13 @@ use mainspring_kernel::agents::NoCatalog;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Kernel, OnOrphan, Options, Retry};
-use mainspring_store::{Durability, OpenError, SqliteOptions, SqliteStore, StateDir, StateDirError};
+use mainspring_kernel::store::StoreError;
+use mainspring_store::{
+    Durability, OpenError, SqliteCheck, SqliteOptions, SqliteStore, StateDir, StateDirError,
+};
 
 use crate::agents::Agents;
 use crate::config::{self, Config};
-
-/// The database within the state directory.
-pub(crate) const DATABASE: &str = "mainspring.sqlite3";
 
 /// One running mainspring: it owns its state directory until it is closed.
 pub struct Node {
@@ -70,14 +70,14 @@ impl Node {
         let agents = Agents::new(config, tools, definitions, &clock)?;
         let node = ids.node();
         let dir = StateDir::open(&config.state_dir, clock.now(), node)?;
-        let path = database(&config.state_dir);
+        let path = config.database();
         let durability = match config.durability {
             config::Durability::Full => Durability::Full,
             config::Durability::Normal => Durability::Normal,
         };
         let options = SqliteOptions { durability, readers: config.readers };
         let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
-        let artifacts = Some(artifacts(&config.state_dir));
+        let artifacts = Some(config.artifacts_dir());
         let options = Options {
             node: Some(node),
             artifacts,
@@ -96,8 +96,9 @@ impl Node {
         &self.kernel
     }
 
-    pub(crate) fn store(&self) -> &SqliteStore {
-        &self.store
+    /// Checks the database; a thorough check reads all of it.
+    pub async fn check(&self, thorough: bool) -> Result<SqliteCheck, StoreError> {
+        self.store.check(thorough).await
     }
 
     /// Stops what executes, records it, and gives the state directory back.
@@ -110,16 +111,6 @@ impl Node {
         drop(store);
         drop(dir);
     }
-}
-
-/// Where the database of a state directory is.
-pub(crate) fn database(state_dir: &Path) -> PathBuf {
-    state_dir.join(DATABASE)
-}
-
-/// Where the bytes of a state directory's artifacts are.
-pub(crate) fn artifacts(state_dir: &Path) -> PathBuf {
-    state_dir.join("artifacts")
 }
 
 fn options_of(config: &Config) -> Options {

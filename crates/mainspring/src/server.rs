@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use mainspring_client::Socket;
-use mainspring_edges::http::{self, Access, Http, HttpLimits};
+use mainspring_http::{Access, Http, HttpLimits};
 use mainspring_kernel::Kernel;
 use mainspring_kernel::tasks::Tasks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -24,7 +24,7 @@ use crate::token;
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// A running server.
-pub(crate) struct Server {
+pub struct Server {
     kernel: Kernel,
     socket: Socket,
     address: Option<SocketAddr>,
@@ -35,23 +35,26 @@ pub(crate) struct Server {
 
 /// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ServeError {
+pub enum ServeError {
     /// The token cannot be read or made.
     #[error("the token of the state directory cannot be used: {0}")]
     Token(io::Error),
     /// The address cannot be had.
     #[error("cannot listen on {at}: {source}; {remedy}")]
-    Listen { at: String, source: io::Error, remedy: &'static str },
+    Listen {
+        /// The address.
+        at: String,
+        /// Why.
+        source: io::Error,
+        /// What to do about it.
+        remedy: &'static str,
+    },
 }
 
 impl Server {
     /// Serves `node` on its socket, and on `listen`.
-    pub(crate) async fn start(
-        node: &Node,
-        config: &Config,
-        listen: Option<SocketAddr>,
-    ) -> Result<Self, ServeError> {
-        let token = token::token(&config.state_dir).map_err(ServeError::Token)?;
+    pub async fn start(node: &Node, config: &Config, listen: Option<SocketAddr>) -> Result<Self, ServeError> {
+        let token = token::read_or_create(&config.state_dir).map_err(ServeError::Token)?;
         allow_open_files(config.http);
         let kernel = node.kernel().clone();
         let tcp = match listen {
@@ -68,31 +71,31 @@ impl Server {
         if let Some(tcp) = tcp {
             // What is streamed goes out at once. A connection that refuses this is slower, and works.
             let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
-            tasks.spawn(http::serve(tcp, router.clone(), config.http, closing.clone()));
+            tasks.spawn(mainspring_http::serve(tcp, router.clone(), config.http, closing.clone()));
         }
-        tasks.spawn(http::serve(unix, router, config.http, closing.clone()));
+        tasks.spawn(mainspring_http::serve(unix, router, config.http, closing.clone()));
         Ok(Self { kernel, socket, address, closing, stop, tasks })
     }
 
     /// Where it listens beside the socket.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
+    pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
     /// Where its socket is.
-    pub(crate) fn socket(&self) -> &Socket {
+    pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
     /// Lets nobody in any more. Who comes now finds nobody and waits for the state directory.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         // The lock tells who may serve; the socket of a server that is leaving would only mislead.
         let _ = std::fs::remove_file(self.socket.path());
         self.closing.cancel();
     }
 
     /// Stops: the kernel first, so that streams tell how everything ended, then the streams.
-    pub(crate) async fn stop(self) {
+    pub async fn stop(self) {
         self.close();
         self.kernel.shutdown().await;
         self.stop.cancel();

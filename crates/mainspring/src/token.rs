@@ -1,4 +1,4 @@
-//! The token of a state directory: who can read it may act for its owner.
+//! The token of a state directory: a process that can read it may act for the owner.
 
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -7,8 +7,8 @@ use std::path::Path;
 use mainspring_client::TOKEN;
 use mainspring_kernel::ids::Ids;
 
-/// The token, made if there is none yet. The folder must be ours.
-pub(crate) fn token(state_dir: &Path) -> io::Result<String> {
+/// Reads the token, and creates it first if there is none. The caller must own the state directory.
+pub fn read_or_create(state_dir: &Path) -> io::Result<String> {
     match read(state_dir)? {
         Some(token) => Ok(token),
         None => {
@@ -29,8 +29,8 @@ pub(crate) fn token(state_dir: &Path) -> io::Result<String> {
     }
 }
 
-/// The token, if there is one.
-pub(crate) fn read(state_dir: &Path) -> io::Result<Option<String>> {
+/// Reads the token, if there is one.
+pub fn read(state_dir: &Path) -> io::Result<Option<String>> {
     match std::fs::read_to_string(state_dir.join(TOKEN)) {
         Ok(text) => Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

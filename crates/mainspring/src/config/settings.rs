@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use mainspring_agent::ModelsConfig;
 use mainspring_core::Limits;
-use mainspring_edges::http::HttpLimits;
+use mainspring_http::HttpLimits;
 
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKERS};
 use super::rule::{

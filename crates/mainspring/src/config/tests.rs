@@ -90,7 +90,7 @@ fn the_defaults() {
             log: "warn".into(),
             guard: vec![],
             limits: Limits::default(),
-            http: mainspring_edges::http::HttpLimits::default(),
+            http: mainspring_http::HttpLimits::default(),
             stdio: Stdio { tool_timeout_ms: 120_000, line_bytes: 32 << 20 },
             retry: Retry { base_ms: 500, max_ms: 30_000 },
             adapters: BTreeMap::new(),

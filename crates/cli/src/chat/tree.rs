@@ -1,0 +1,156 @@
+//! The tree within a chat: shown with numbers, branched from, gone back in.
+
+use mainspring_client::TreeNode;
+use mainspring_core::{Message, MessageId, Place, Role};
+
+use super::Talk;
+use super::turn::{is_prompt, last_prompt};
+use super::wrap::one_line;
+use crate::fail::Fail;
+use crate::output::{DIM, PLAIN};
+use crate::picture;
+use crate::tree::whole;
+
+impl Talk<'_, '_> {
+    /// Shows the tree, and remembers which number stands for which message.
+    pub(super) async fn tree(&mut self) -> Result<(), Fail> {
+        let Some(session) = self.session.clone() else {
+            return Ok(self.screen.note("nothing has been said yet")?);
+        };
+        let nodes = whole(self.home, &session).await?;
+        if self.context.output.json {
+            return Ok(nodes.iter().try_for_each(|node| self.context.output.object(node))?);
+        }
+        let width = self.screen.width();
+        let lines = picture::lines(&nodes, width);
+        self.numbers = lines.iter().map(|line| line.message).collect();
+        let active: Vec<bool> = lines
+            .iter()
+            .map(|line| nodes.iter().any(|node| node.message.id == line.message && node.active))
+            .collect();
+        let digits = lines.len().to_string().len();
+        for (no, (line, active)) in lines.iter().zip(active).enumerate() {
+            if line.apart {
+                self.screen.plain("", PLAIN)?;
+            }
+            let cut = cut(&line.text, width.saturating_sub(digits + 2));
+            let text = format!("{:>digits$}  {cut}", no + 1);
+            self.screen.plain(&text, if active { PLAIN } else { DIM })?;
+        }
+        Ok(())
+    }
+
+    /// Moves the active path to message `no` of the tree that was shown.
+    pub(super) async fn go(&mut self, no: usize) -> Result<(), Fail> {
+        let (message, session) = (self.numbered(no)?, self.session.clone().unwrap_or_default());
+        self.home.ask(async |client| client.session_navigate(&session, Some(message)).await).await?;
+        self.next = None;
+        let path =
+            self.home.ask(async |client| client.session_messages(&session, None, Some(1)).await).await?;
+        let said = path.last().map(|message| one_line(&message.text(), 60)).unwrap_or_default();
+        Ok(self.screen.note(&format!("the conversation goes on after: {said}"))?)
+    }
+
+    /// Goes back to before the last prompt: what is said next stands beside it.
+    pub(super) async fn undo(&mut self) -> Result<(), Fail> {
+        let from = match self.next {
+            None => self.prompt_above(None).await?,
+            Some(Place::Edit { message_id }) => self.prompt_above(Some(message_id)).await?,
+            Some(_) => None,
+        };
+        let Some(prompt) = from else {
+            return Ok(self.screen.note("there is nothing to undo")?);
+        };
+        self.next = Some(self.before(&prompt));
+        let undone = one_line(&prompt.message.text(), 60);
+        let goes_on = match prompt.parent_id {
+            Some(_) => "what you say next goes on before it; /tree shows all",
+            None => "what you say next begins anew; /tree shows all",
+        };
+        self.screen.note(&format!("undone: {undone}"))?;
+        Ok(self.screen.note(goes_on)?)
+    }
+
+    /// Where a branch goes: at message `at` of the tree that was shown, or at the last prompt.
+    pub(super) async fn branch(&mut self, at: Option<usize>, text: bool) -> Result<Place, Fail> {
+        let node = match at {
+            Some(no) => {
+                let (message, session) = (self.numbered(no)?, self.session.clone().unwrap_or_default());
+                Some(self.home.ask(async |client| client.session_message(&session, message).await).await?)
+            }
+            None => self.prompt_above(None).await?,
+        };
+        let node =
+            node.ok_or_else(|| Fail::bad_request("nothing has been said yet that could be branched"))?;
+        let message_id = node.message.id;
+        match (node.message.role, text) {
+            (Role::Assistant, true) => Ok(Place::Edit { message_id }),
+            _ if is_prompt(&node.message) && text => Ok(self.before(&node)),
+            _ if is_prompt(&node.message) => Ok(Place::Regenerate { message_id }),
+            (Role::User, true) => {
+                Err(Fail::bad_request("that is a tool's answer: choose what was said or asked"))
+            }
+            _ => {
+                let prompt = self.prompt_above(Some(message_id)).await?;
+                let prompt = prompt.ok_or_else(|| Fail::bad_request("that message answers no prompt"))?;
+                Ok(Place::Regenerate { message_id: prompt.message.id })
+            }
+        }
+    }
+
+    /// Beside `prompt`, at the same place.
+    fn before(&self, prompt: &TreeNode) -> Place {
+        prompt.parent_id.map_or(Place::Root, |message_id| Place::Edit { message_id })
+    }
+
+    /// The nearest prompt at or above `message`, or above the end of the path.
+    async fn prompt_above(&mut self, message: Option<MessageId>) -> Result<Option<TreeNode>, Fail> {
+        let Some(session) = self.session.clone() else { return Ok(None) };
+        let Some(mut at) = message else {
+            return self.last_prompt(&session).await;
+        };
+        loop {
+            let node = self.home.ask(async |client| client.session_message(&session, at).await).await?;
+            match node.parent_id {
+                _ if is_prompt(&node.message) => return Ok(Some(node)),
+                Some(parent) => at = parent,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The last prompt of the active path.
+    async fn last_prompt(&mut self, session: &str) -> Result<Option<TreeNode>, Fail> {
+        let mut before = None;
+        loop {
+            let page: Vec<Message> = self
+                .home
+                .ask(async |client| client.session_messages(session, before, Some(50)).await)
+                .await?;
+            if let Some(prompt) = last_prompt(&page) {
+                let id = prompt.id;
+                let node = self.home.ask(async |client| client.session_message(session, id).await).await?;
+                return Ok(Some(node));
+            }
+            let Some(first) = page.first().map(|message| message.id) else { return Ok(None) };
+            let first = self.home.ask(async |client| client.session_message(session, first).await).await?;
+            before = Some(first.depth);
+        }
+    }
+
+    fn numbered(&self, no: usize) -> Result<MessageId, Fail> {
+        let found = no.checked_sub(1).and_then(|at| self.numbers.get(at)).copied();
+        found.ok_or_else(|| match self.numbers.len() {
+            0 => Fail::bad_request("the numbers are those of /tree: show it first"),
+            count => Fail::bad_request(format!("the tree that was shown has the messages 1 to {count}")),
+        })
+    }
+}
+
+/// At most `most` columns of a line: the drawing and who speaks stay as they are.
+fn cut(line: &str, most: usize) -> String {
+    let drawing = line.chars().take_while(|char| !char.is_alphanumeric()).count() + "agent  ".len();
+    let head: String = line.chars().take(drawing).collect();
+    let said: String = line.chars().skip(drawing).collect();
+    format!("{head}{}", one_line(&said, most.saturating_sub(drawing).max(8)))
+}

@@ -1,0 +1,151 @@
+//! Exit codes, and what goes before them.
+
+use std::borrow::Cow;
+
+use mainspring_kernel::Error;
+use serde_json::{Value, json};
+
+use mainspring::NodeError;
+use mainspring::ServeError;
+use mainspring::config::ConfigError;
+
+/// How the process ends. The numbers are documented and stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Exit {
+    Done = 0,
+    RunFailed = 1,
+    BadRequest = 2,
+    NotFound = 3,
+    Refused = 4,
+    NotNow = 5,
+    Owned = 6,
+    Waiting = 7,
+    Cancelled = 130,
+}
+
+/// A command that could not be carried out: a stable code, and a sentence that names the thing and the remedy.
+#[derive(Debug)]
+pub(super) struct Fail {
+    pub(super) exit: Exit,
+    pub(super) code: Cow<'static, str>,
+    pub(super) message: String,
+    pub(super) retryable: bool,
+}
+
+impl Fail {
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self {
+            exit: Exit::BadRequest,
+            code: "invalid_request".into(),
+            message: message.into(),
+            retryable: false,
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({"error": {"code": self.code, "message": self.message, "retryable": self.retryable}})
+    }
+}
+
+impl From<Error> for Fail {
+    fn from(error: Error) -> Self {
+        let exit = match &error {
+            Error::NotFound { .. } => Exit::NotFound,
+            Error::Invalid(_)
+            | Error::TooLarge { .. }
+            | Error::UnknownAdapter { .. }
+            | Error::Unsupported { .. } => Exit::BadRequest,
+            Error::BadImport { .. }
+            | Error::AmbiguousMode
+            | Error::NoModel
+            | Error::InitialMessages
+            | Error::NotUserMessage(_)
+            | Error::NotAssistantMessage(_)
+            | Error::Abandoned(_) => Exit::BadRequest,
+            Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => Exit::Refused,
+            Error::TooMany { .. } | Error::AgentTaken { .. } => Exit::Refused,
+            Error::NotLatest(_) | Error::Expired { .. } | Error::Refused(_) => Exit::Refused,
+            Error::Forbidden(_) | Error::Changed { .. } => Exit::Refused,
+            Error::LoginFailed { .. } | Error::TooDeep { .. } | Error::WouldDeadlock(_) => Exit::Refused,
+            Error::Overloaded { .. } | Error::AdapterFull { .. } | Error::ShuttingDown => Exit::NotNow,
+            Error::Unavailable(_) | Error::Corrupt(_) => Exit::NotNow,
+        };
+        Self { exit, code: error.code().into(), message: error.to_string(), retryable: error.is_retryable() }
+    }
+}
+
+impl From<mainspring_client::Error> for Fail {
+    fn from(error: mainspring_client::Error) -> Self {
+        use mainspring_client::Error as E;
+        let exit = match &error {
+            E::Refused(problem) => match problem.status {
+                404 => Exit::NotFound,
+                401 | 403 | 409 | 410 | 412 => Exit::Refused,
+                429 | 500.. => Exit::NotNow,
+                _ => Exit::BadRequest,
+            },
+            E::Unreachable { .. } | E::Broken { .. } | E::Protocol { .. } => Exit::NotNow,
+            E::Invalid(_) => Exit::BadRequest,
+        };
+        let code = error.code().to_owned().into();
+        Self { exit, code, message: chain(&error), retryable: error.is_retryable() }
+    }
+}
+
+impl From<ServeError> for Fail {
+    fn from(error: ServeError) -> Self {
+        let code = match &error {
+            ServeError::Token(_) => "state_dir_unusable",
+            ServeError::Listen { .. } => "cannot_listen",
+        };
+        Self { exit: Exit::NotNow, code: code.into(), message: error.to_string(), retryable: true }
+    }
+}
+
+impl From<NodeError> for Fail {
+    fn from(error: NodeError) -> Self {
+        let (exit, code) = match &error {
+            NodeError::StateDir(mainspring_store::StateDirError::Busy { .. }) => {
+                (Exit::Owned, "state_dir_owned")
+            }
+            NodeError::StateDir(_) => (Exit::NotNow, "state_dir_unusable"),
+            NodeError::Models(_) => (Exit::BadRequest, "invalid_config"),
+            NodeError::Store(_) => (Exit::NotNow, "store_unusable"),
+            NodeError::Kernel { source, .. } => (Exit::NotNow, source.code()),
+        };
+        let message = chain(&error);
+        Self { exit, code: code.into(), message, retryable: exit == Exit::Owned }
+    }
+}
+
+impl From<ConfigError> for Fail {
+    fn from(error: ConfigError) -> Self {
+        Self {
+            exit: Exit::BadRequest,
+            code: "invalid_config".into(),
+            message: error.to_string(),
+            retryable: false,
+        }
+    }
+}
+
+impl From<std::io::Error> for Fail {
+    fn from(error: std::io::Error) -> Self {
+        Self { exit: Exit::NotNow, code: "io".into(), message: error.to_string(), retryable: false }
+    }
+}
+
+/// An error and its sources, each once.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,342 @@
+//! What the specification of the control plane asks for, line by line: docs/acceptance.md names the test of each. Here are
+//! those that have no other home, through the binary: a host over standard input and output, and the command line.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::cli::{json_lines, run};
+use crate::docs::document;
+use crate::jsonl::Host;
+use crate::kill::example;
+
+/// A folder with an ACP agent and a pi set up in it, as a desktop host would.
+fn desk() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = |name: &str| {
+        let folder = dir.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        folder
+    };
+    let acp = json!([example("acp_agent"), agent("acp"), "resume"]);
+    let pi = json!([example("pi_agent"), agent("pi"), "keep"]);
+    let of = |name: &str, kind: &str, command: &Value| {
+        format!("[adapters.{name}]\nkind = \"{kind}\"\ncommand = {command}\npermissions = \"legacy\"\n")
+    };
+    let file = of("claude", "acp", &acp) + &of("coder", "pi", &pi);
+    std::fs::write(dir.path().join("mainspring.toml"), file).unwrap();
+    dir
+}
+
+/// The three surfaces of a desktop: their kind, what they stand for, and the agent behind each.
+const SURFACES: [(&str, &str, &str, &str); 3] = [
+    ("main_chat", "chat", "default", "acp"),
+    ("task_chat", "task", "task-7", "acp-claude"),
+    ("floating_pill", "pill", "0d1c", "pi-mono"),
+];
+
+/// A query of a surface.
+fn surface(request: &str, (kind, of, id, adapter): (&str, &str, &str, &str), prompt: &str) -> Value {
+    json!({
+        "type": "query", "protocolVersion": 2, "requestId": request, "clientId": "desk", "surfaceKind": kind,
+        "externalRefKind": of, "externalRefId": id, "adapterId": adapter, "prompt": prompt, "systemPrompt": "",
+    })
+}
+
+/// Everything that is said of a query.
+fn told(host: &mut Host, line: &Value) -> Vec<Value> {
+    host.say(line);
+    host.ended(line["requestId"].as_str().unwrap())
+}
+
+fn end(host: &mut Host, line: &Value) -> Value {
+    told(host, line).pop().unwrap()
+}
+
+/// What the command line says of the host's sessions.
+fn shown(dir: &Path, words: &[&str]) -> Vec<Value> {
+    let said = run(dir, &[words, &["--owner", "desktop-local-user", "--json"]].concat());
+    assert_eq!(said.code, 0, "{words:?}: {}", said.err);
+    json_lines(&said)
+}
+
+fn text<'a>(line: &'a Value, field: &str) -> &'a str {
+    line[field].as_str().unwrap_or_else(|| panic!("{field} is missing: {line}"))
+}
+
+#[test]
+fn criterion_1_every_surface_gets_durable_session_run_and_attempt_ids() {
+    let dir = desk();
+    let mut host = Host::start(dir.path());
+    let ends: Vec<Value> = SURFACES.map(|of| end(&mut host, &surface(of.0, of, "hello"))).into();
+    host.close();
+    for (of, end) in SURFACES.iter().zip(&ends) {
+        let run = &shown(dir.path(), &["run", "show", text(end, "runId")])[0];
+        assert_eq!(run["sessionId"], end["sessionId"], "{}", of.0);
+        assert_eq!(run["attemptList"][0]["attemptId"], end["attemptId"], "{}", of.0);
+        let session = &shown(dir.path(), &["session", "show", text(end, "sessionId")])[0]["session"];
+        assert_eq!(session["surfaceKind"], of.0, "{session}");
+    }
+}
+
+#[test]
+fn criterion_2_a_restart_preserves_sessions_runs_bindings_events_and_statuses() {
+    let dir = desk();
+    let mut host = Host::start(dir.path());
+    let [ok, failed] = [("ok", "hello"), ("failed", "crash")].map(|(request, prompt)| {
+        let of = (request, "task", request, "acp");
+        end(&mut host, &surface(request, of, prompt))
+    });
+    let runs = [text(&ok, "runId"), text(&failed, "runId")];
+    let everything = || {
+        let of_run = runs.map(|run| {
+            [shown(dir.path(), &["run", "show", run]), shown(dir.path(), &["run", "events", run])]
+        });
+        (of_run, shown(dir.path(), &["session", "show", text(&ok, "sessionId")]))
+    };
+    let before = everything();
+    assert_eq!(
+        (&before.0[0][0][0]["status"], &before.0[1][0][0]["status"]),
+        (&json!("succeeded"), &json!("failed"))
+    );
+    host.kill();
+    assert_eq!(everything(), before);
+    let mut host = Host::start(dir.path());
+    let next = end(&mut host, &surface("next", ("ok", "task", "ok", "acp"), "history"));
+    assert_eq!(next["adapterSessionId"], ok["adapterSessionId"], "the binding holds");
+    assert!(text(&next, "text").contains("hello"), "{next}");
+}
+
+#[test]
+fn criterion_3_acp_and_pi_both_execute_beneath_the_kernel() {
+    let dir = desk();
+    let mut host = Host::start(dir.path());
+    let mut adapters = BTreeSet::new();
+    for of in SURFACES {
+        let end = end(&mut host, &surface(of.0, of, "hello"));
+        let run = &shown(dir.path(), &["run", "show", text(&end, "runId")])[0];
+        assert_eq!((&run["status"], &run["attempts"]), (&json!("succeeded"), &json!(1)));
+        assert!(run["attemptList"][0]["bindingId"].is_string(), "{run}");
+        adapters.insert(text(run, "adapter").to_owned());
+    }
+    assert_eq!(adapters.into_iter().collect::<Vec<_>>(), ["claude", "coder"]);
+}
+
+#[test]
+fn criterion_4_native_ids_appear_only_as_what_they_are() {
+    let dir = desk();
+    let mut host = Host::start(dir.path());
+    for of in SURFACES {
+        let lines = told(&mut host, &surface(of.0, of, "hello"));
+        let native = text(lines.last().unwrap(), "adapterSessionId").to_owned();
+        for line in &lines {
+            assert!(text(line, "sessionId").starts_with("ses_"), "{line}");
+            for (field, value) in line.as_object().unwrap() {
+                assert!(field == "adapterSessionId" || *value != json!(native), "{field} of {line}");
+            }
+        }
+        let session = &shown(dir.path(), &["session", "show", text(&lines[0], "sessionId")])[0];
+        assert!(!session.to_string().contains(&native), "{session}");
+    }
+}
+
+#[test]
+fn criterion_6_retries_are_visible_attempts() {
+    let dir = desk();
+    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_RETRY_BASE_MS", "1")]);
+    let of = ("main_chat", "chat", "default", "script");
+    let end = end(&mut host, &surface("r", of, "fail once no luck; say done"));
+    assert_eq!(end["text"], "done\n");
+    let run = &shown(dir.path(), &["run", "show", text(&end, "runId")])[0];
+    let attempts = run["attemptList"].as_array().unwrap();
+    let seen: Vec<_> = attempts.iter().map(|attempt| (&attempt["attemptNo"], &attempt["status"])).collect();
+    assert_eq!(seen, [(&json!(1), &json!("failed")), (&json!(2), &json!("succeeded"))]);
+    assert_eq!(attempts[1]["resumeFromAttemptId"], attempts[0]["attemptId"]);
+    assert_eq!(attempts[1]["attemptId"], end["attemptId"]);
+}
+
+#[test]
+fn criterion_7_every_line_of_a_query_is_correlated() {
+    let dir = desk();
+    let mut host = Host::start(dir.path());
+    for of in SURFACES {
+        for (request, prompt) in [("ok", "hello; tool edit"), ("dies", "crash")] {
+            let request = format!("{request} {}", of.0);
+            let lines = told(&mut host, &surface(&request, of, prompt));
+            let end = lines.last().unwrap();
+            for line in &lines {
+                assert_eq!(
+                    (&line["requestId"], &line["clientId"]),
+                    (&json!(request), &json!("desk")),
+                    "{line}"
+                );
+                for field in ["sessionId", "runId"] {
+                    assert_eq!(line[field], end[field], "{line}");
+                }
+                assert!(text(line, "attemptId").starts_with("att_"), "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn criterion_8_a_cancellation_is_acknowledged_once_and_ends_truthfully() {
+    let dir = desk();
+    let mut host = Host::start(dir.path());
+    for of in SURFACES {
+        host.say(&surface(of.0, of, "hang"));
+        host.until(|line| line["text"].as_str().is_some_and(|text| text.contains("hanging")));
+        host.say(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": of.0, "clientId": "desk"}));
+        let lines = host.ended(of.0);
+        let acks: Vec<&Value> = lines.iter().filter(|line| line["type"] == "cancel_ack").collect();
+        assert_eq!(acks.len(), 1, "{lines:?}");
+        assert_eq!((&acks[0]["accepted"], &acks[0]["dispatchAttempted"]), (&json!(true), &json!(true)));
+        assert_eq!(acks[0]["adapterAcknowledged"], false, "the agent has only been told");
+        let end = lines.last().unwrap();
+        assert_eq!(
+            (&end["terminalStatus"], end["text"].as_str().map(|text| text.contains("hanging"))),
+            (&json!("cancelled"), Some(true))
+        );
+        let run = &shown(dir.path(), &["run", "show", text(end, "runId")])[0];
+        assert_eq!(run["status"], "cancelled");
+        assert!(run["attemptList"][0]["cancellationDispatchedAtMs"].is_i64(), "{run}");
+    }
+}
+
+#[test]
+fn criterion_10_status_is_the_kernels_and_a_host_that_dies_decides_nothing() {
+    let dir = desk();
+    let mut host = Host::start(dir.path());
+    host.say(&surface("r", SURFACES[0], "hang"));
+    let line =
+        host.until(|line| line["text"].as_str().is_some_and(|text| text.contains("hanging"))).pop().unwrap();
+    let run_id = text(&line, "runId").to_owned();
+    let status = || text(&shown(dir.path(), &["run", "show", &run_id])[0], "status").to_owned();
+    assert_eq!(status(), "running", "whoever asks sees the same");
+    host.kill();
+    assert_eq!(status(), "orphaned", "silence is no success");
+    let mut host = Host::start(dir.path());
+    assert_eq!(end(&mut host, &surface("r", SURFACES[0], "hang"))["reason"], "executor_lost");
+}
+
+#[test]
+fn criterion_12_an_edge_has_no_runtime_of_its_own() {
+    let runtimes = ["mainspring-adapters", "mainspring-agent", "mainspring-store"];
+    for (edge, beneath) in
+        [("http", &runtimes[..]), ("host", &[&runtimes[..], &["mainspring-kernel"]].concat())]
+    {
+        let manifest = document(&format!("crates/{edge}/Cargo.toml"));
+        let product = manifest.split("[dev-dependencies]").next().unwrap();
+        for lower in beneath {
+            assert!(!product.contains(lower), "{edge} depends on {lower}");
+        }
+    }
+}
+
+#[test]
+fn task_main_and_pill_references_resolve_stably() {
+    let dir = desk();
+    let mut host = Host::start(dir.path());
+    let ask = |host: &mut Host, no: &str| {
+        SURFACES.map(|of| {
+            text(&end(host, &surface(&format!("{no} {}", of.0), of, "hello")), "sessionId").to_owned()
+        })
+    };
+    let first = ask(&mut host, "1");
+    assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 3);
+    assert_eq!(ask(&mut host, "2"), first);
+    host.kill();
+    assert_eq!(ask(&mut Host::start(dir.path()), "3"), first);
+}
+
+#[test]
+fn a_follow_up_creates_a_new_run_in_the_same_session() {
+    let dir = desk();
+    let mut host = Host::start(dir.path());
+    let [first, next] = ["1", "2"].map(|no| end(&mut host, &surface(no, SURFACES[0], "hello")));
+    assert_eq!(first["sessionId"], next["sessionId"]);
+    assert_ne!(first["runId"], next["runId"]);
+    let runs = shown(dir.path(), &["run", "list", "--session", text(&first, "sessionId")]);
+    let numbers: Vec<_> = runs.iter().map(|run| (&run["runNo"], &run["attempts"])).collect();
+    assert_eq!(numbers, [(&json!(2), &json!(1)), (&json!(1), &json!(1))]);
+}
+
+#[test]
+fn a_query_of_version_1_is_a_session_a_run_and_an_attempt() {
+    let dir = desk();
+    let mut host = Host::start_with(dir.path(), &["--adapter", "claude"], &[]);
+    host.say(
+        &json!({"type": "query", "id": "1", "prompt": "hello", "systemPrompt": "", "sessionKey": "main"}),
+    );
+    let end = host.until(|line| line["type"] == "result").pop().unwrap();
+    assert!(text(&end, "sessionId").starts_with("native-"), "version 1 knows the agent's own: {end}");
+    let runs = shown(dir.path(), &["run", "list"]);
+    assert_eq!((runs.len(), &runs[0]["status"], &runs[0]["attempts"]), (1, &json!("succeeded"), &json!(1)));
+    let session = &shown(dir.path(), &["session", "show", text(&runs[0], "sessionId")])[0]["session"];
+    assert_eq!(session["legacyAlias"], json!({"scope": "default", "key": "main"}));
+}
+
+/// Every source file beneath `folder`.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = vec![];
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(sources(&path)),
+            false if path.extension().is_some_and(|kind| kind == "rs") => found.push(path),
+            false => {}
+        }
+    }
+    found
+}
+
+/// The tests of the sources, by `crate::module::name`, the module being the file's.
+fn tests() -> BTreeMap<String, PathBuf> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut found = BTreeMap::new();
+    for path in sources(&crates) {
+        let inside = path.strip_prefix(&crates).unwrap().with_extension("");
+        let words: Vec<&str> = inside.iter().map(|word| word.to_str().unwrap()).collect();
+        let (file, folders) = words.split_last().unwrap();
+        let folders = folders.iter().filter(|word| !["src", "tests", "it"].contains(*word));
+        let module = folders.chain([file]).copied().collect::<Vec<_>>().join("::");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let marked = ["#[test]", "#[tokio::test"].into_iter().flat_map(|mark| text.split(mark).skip(1));
+        for after in marked {
+            let name = after.split("fn ").nth(1).and_then(|rest| rest.split('(').next());
+            found.extend(name.map(|name| (format!("{module}::{name}"), path.clone())));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_line_of_the_specification_has_its_test() {
+    let (page, tests) = (document("docs/acceptance.md"), tests());
+    let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut section = "";
+    for line in page.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            section = heading;
+        }
+        let Some(row) = line.strip_prefix("| ").filter(|row| row.contains('`')) else { continue };
+        let named: Vec<&str> = row.rsplit('|').nth(1).unwrap().split('`').skip(1).step_by(2).collect();
+        assert!(!named.is_empty(), "{line}");
+        for name in named {
+            assert!(tests.contains_key(name), "{name} is no test: {line}");
+        }
+        *rows.entry(section).or_default() += 1;
+    }
+    let counts: Vec<_> = rows.into_iter().collect();
+    assert_eq!(
+        counts,
+        [
+            ("Criteria of acceptance", 12),
+            ("Faults of the original", 15),
+            ("First tests", 36),
+            ("First tests of a host", 13)
+        ],
+        "a line of the specification is missing, or one too many"
+    );
+}

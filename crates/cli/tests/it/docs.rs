@@ -1,0 +1,172 @@
+//! The documents say what the code does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use mainspring::Config;
+use mainspring::config::{ADAPTER_SETTINGS, SETTINGS, Sources, VARIABLES};
+use mainspring::core::{Body, Limits};
+
+pub(crate) fn document(name: &str) -> String {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn every_event_type_is_documented_and_none_that_does_not_exist() {
+    let text = document("docs/events.md");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    assert_eq!(rows.collect::<Vec<_>>(), Body::TYPES);
+}
+
+#[test]
+fn every_setting_is_documented_as_it_is() {
+    let mut table = String::new();
+    for setting in SETTINGS {
+        let alias = setting.alias().map(|alias| format!(", `{alias}`")).unwrap_or_default();
+        let default = match setting.default().to_string() {
+            empty if empty.is_empty() => "none".to_owned(),
+            default => format!("`{default}`"),
+        };
+        writeln!(
+            table,
+            "| `{}` | {} | {} | `{}`{alias} | {} |",
+            setting.key,
+            default,
+            setting.allowed(),
+            setting.variable(),
+            setting.description().trim(),
+        )
+        .unwrap();
+    }
+    let text = document("docs/configuration.md");
+    assert!(text.contains(&table), "docs/configuration.md should hold:\n{table}");
+    for variable in VARIABLES {
+        assert!(text.contains(&format!("`{}`", variable.name)), "{} is not documented", variable.name);
+    }
+}
+
+#[test]
+fn every_setting_of_an_adapter_is_documented_as_it_is() {
+    let mut table = String::new();
+    for setting in ADAPTER_SETTINGS {
+        writeln!(
+            table,
+            "| `{}` | {} | {} | {} |",
+            setting.key,
+            setting.default,
+            setting.allowed(),
+            setting.description
+        )
+        .unwrap();
+    }
+    let text = document("docs/adapters.md");
+    assert!(text.contains(&table), "docs/adapters.md should hold:\n{table}");
+}
+
+#[test]
+fn the_examples_of_adapters_are_configurations() {
+    let text = document("docs/adapters.md");
+    let examples: Vec<&str> =
+        text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(!examples.is_empty());
+    for example in examples {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mainspring.toml");
+        std::fs::write(&file, example).unwrap();
+        let (cwd, home) = (folder.path().to_owned(), Some(folder.path().to_owned()));
+        let sources = Sources { file: Some(file), cwd, home, ..Sources::default() };
+        let config = Config::load(&sources).unwrap_or_else(|error| panic!("{error}:\n{example}")).config;
+        assert!(config.adapters.values().all(|adapter| adapter.kind.is_some()), "{example}");
+    }
+}
+
+#[test]
+fn the_examples_of_the_script_language_are_scripts() {
+    let text = document("docs/script.md");
+    let examples: Vec<&str> =
+        text.split("```script\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(examples.len() > 3);
+    for example in examples {
+        let commands = mainspring_adapters::script::parse(example).unwrap();
+        let said_back = |command: &mainspring_adapters::script::Command| matches!(command, mainspring_adapters::script::Command::Say(text) if text.starts_with("You said:"));
+        assert!(!commands.is_empty() && !commands.iter().any(said_back), "{example}: {commands:?}");
+    }
+}
+
+#[test]
+fn the_documents_link_to_what_exists() {
+    for name in [
+        "README.md",
+        "ARCHITECTURE.md",
+        "docs/adapters.md",
+        "docs/bridge.md",
+        "docs/decisions/0009-a-lost-query-is-asked-again.md",
+        "docs/events.md",
+        "docs/script.md",
+        "docs/configuration.md",
+        "docs/http.md",
+        "docs/jsonl.md",
+        "docs/metrics.md",
+        "docs/models.md",
+    ] {
+        let text = document(name);
+        let folder = std::path::Path::new(name).parent().unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("http") || link.starts_with('#') {
+                continue;
+            }
+            let link = link.split('#').next().unwrap_or_default();
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder).join(link);
+            assert!(path.exists(), "{name} links to {link}, which does not exist");
+        }
+    }
+}
+
+#[test]
+fn every_endpoint_is_documented_and_none_that_does_not_exist() {
+    let openapi = mainspring_http::document(&Limits::default());
+    let mut endpoints = vec![];
+    for (path, methods) in openapi["paths"].as_object().unwrap() {
+        endpoints.extend(
+            methods.as_object().unwrap().keys().map(|method| format!("{} {path}", method.to_uppercase())),
+        );
+    }
+    let text = document("docs/http.md");
+    let mut rows: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    rows.retain(|row| row.contains(" /"));
+    rows.sort_unstable();
+    endpoints.sort();
+    assert_eq!(rows, endpoints, "docs/http.md against the OpenAPI document");
+}
+
+#[test]
+fn every_problem_is_documented_and_none_that_does_not_exist() {
+    let openapi = mainspring_http::document(&Limits::default());
+    let mut told = BTreeMap::<String, BTreeSet<String>>::new();
+    for operation in openapi["paths"]
+        .as_object()
+        .unwrap()
+        .values()
+        .flat_map(|methods| methods.as_object().unwrap().values())
+    {
+        for (status, response) in operation["responses"].as_object().unwrap() {
+            let code =
+                &response["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]["code"];
+            let codes =
+                code["enum"].as_array().into_iter().flatten().map(|code| code.as_str().unwrap().to_owned());
+            told.entry(status.clone()).or_default().extend(codes);
+        }
+    }
+    told.retain(|_, codes| !codes.is_empty());
+    let text = document("docs/http.md");
+    let mut rows = BTreeMap::new();
+    for (status, codes) in text.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | ")) {
+        if status.parse::<u16>().is_ok() {
+            let codes = codes.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+            rows.insert(status.to_owned(), codes);
+        }
+    }
+    assert_eq!(rows, told, "docs/http.md against the OpenAPI document");
+}

@@ -1,0 +1,78 @@
+//! Every code that mainspring can give is told in the protocol's words.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use mainspring_host::jsonl::{is_mapped, told_code};
+
+use crate::docs::document;
+
+/// What stands before a code in the sources: a failure of a run, the end of an attempt, a command that fails.
+const BEFORE: [&str; 6] =
+    ["Failure::new(", "Stop::failed(", "failed(", "code: ", "const fn code(", "Self::error("];
+
+/// The codes that the sources in `folder` give: the text after what stands before one.
+fn codes(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            codes(&path, found);
+        } else if path.extension().is_some_and(|kind| kind == "rs") && !path.ends_with("tests.rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            let text = text.split("#[cfg(test)]").next().unwrap();
+            for before in BEFORE {
+                for after in text.split(before).skip(1) {
+                    let literal =
+                        after.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
+                    found.extend(literal.filter(|text| is_code(text)).map(str::to_owned));
+                }
+            }
+            // Tables: what kind of error it is, and its code.
+            if path.ends_with("provider/error.rs") || path.ends_with("pi/fault.rs") {
+                let arms = text
+                    .split("=> ")
+                    .skip(1)
+                    .map(str::trim_start)
+                    .map(|arm| arm.trim_start_matches(['{', '\n', ' ']));
+                let literals = arms.filter_map(|arm| arm.strip_prefix('"')?.split('"').next());
+                found.extend(literals.filter(|text| is_code(text)).map(str::to_owned));
+            }
+        }
+    }
+}
+
+fn is_code(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+}
+
+#[test]
+fn every_code_that_mainspring_can_give_has_its_line_in_the_table() {
+    let mut found = BTreeSet::new();
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for name in ["adapters", "agent", "client", "core", "edges", "kernel", "mainspring", "store"] {
+        codes(&crates.join(name).join("src"), &mut found);
+    }
+    for known in ["executor_lost", "model_rate_limited", "quota_exceeded", "script_failed", "limit_reached"] {
+        assert!(found.contains(known), "{known} was not found: the test does not see what it should");
+    }
+    let unmapped: Vec<_> = found.iter().filter(|code| !is_mapped(code)).collect();
+    assert!(unmapped.is_empty(), "give these a line in crates/host/src/jsonl/code.rs: {unmapped:?}");
+    let text = document("docs/jsonl.md");
+    let untold: Vec<_> = found.iter().filter(|code| !text.contains(&format!("`{code}`"))).collect();
+    assert!(untold.is_empty(), "docs/jsonl.md does not say what a host is told of {untold:?}");
+}
+
+#[test]
+fn the_table_of_the_document_is_the_one_that_counts() {
+    let text = document("docs/jsonl.md");
+    let section = text.split("## Codes\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows: Vec<_> = section.lines().filter(|line| line.starts_with("| `")).skip(1).collect();
+    assert!(rows.len() > 5);
+    for row in rows {
+        let codes: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        for code in &codes[1..] {
+            assert_eq!(told_code(code), (codes[0], Some(*code)));
+        }
+    }
+}

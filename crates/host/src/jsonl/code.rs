@@ -1,0 +1,177 @@
+//! Codes: what a host is told of an error, in the words of the protocol.
+//!
+//! The protocol's codes are a closed list, and hosts decide by them. Ours say more and grow: each has its line in the
+//! one table here, and goes out beside the protocol's as `reason` where the two differ.
+
+/// The codes of the protocol.
+pub(super) const PROTOCOL: [&str; 21] = [
+    "authentication",
+    "quota_exceeded",
+    "invalid_request",
+    "timeout",
+    "transport_interruption",
+    "adapter_unavailable",
+    "adapter_incompatible",
+    "malformed_or_oversized_tool_result",
+    "cancelled",
+    "stale_owner",
+    "policy_denied",
+    "unknown",
+    "invalid_tool_input",
+    "control_tool_failed",
+    "unknown_control_tool",
+    "runtime_not_ready",
+    "adapter_not_registered",
+    "binding_failed",
+    "stale_binding",
+    "adapter_execution_failed",
+    "not_found",
+];
+
+/// Our codes by those of the protocol that a host is told. What is in both lists is told as it is.
+pub(super) const CODES: &[(&str, &[&str])] = &[
+    ("authentication", &["login_failed", "model_key_missing", "model_unauthorized"]),
+    (
+        "quota_exceeded",
+        &["limit_reached", "max_tokens", "max_turn_requests", "model_quota_exhausted", "model_rate_limited"],
+    ),
+    (
+        "invalid_request",
+        &[
+            "abandoned_message",
+            "agent_not_found",
+            "agent_taken",
+            "agent_template_failed",
+            "already_answered",
+            "already_exists",
+            "ambiguous_mode",
+            "cursor_expired",
+            "delegation_too_deep",
+            "file_unusable",
+            "initial_messages_not_supported",
+            "invalid_config",
+            "invalid_import",
+            "invalid_json",
+            "invalid_model_options",
+            "invalid_output_schema",
+            "invalid_tool",
+            "method_not_allowed",
+            "model_context_too_long",
+            "model_invalid_request",
+            "model_price_unknown",
+            "no_model",
+            "no_org",
+            "not_assistant_message",
+            "not_latest_run",
+            "not_user_message",
+            "not_waiting",
+            "range_not_satisfiable",
+            "request_conflict",
+            "run_ended",
+            "run_merged",
+            "script_error",
+            "session_busy",
+            "too_large",
+            "too_many",
+            "tool_name_taken",
+            "tool_result_conflict",
+            "unknown_tool_use",
+            "unsupported_media_type",
+            "version_conflict",
+            "would_deadlock",
+            "wrong_answer",
+            "wrong_state",
+        ],
+    ),
+    ("timeout", &["request_timeout", "wait_expired"]),
+    (
+        "transport_interruption",
+        &[
+            "cancel_unproven",
+            "connection_broken",
+            "executor_lost",
+            "model_connection_broken",
+            "protocol",
+            "unreachable",
+        ],
+    ),
+    ("adapter_unavailable", &["adapter_full", "mcp_unavailable", "model_not_configured", "model_overloaded"]),
+    ("stale_owner", &["no_authority", "stale_attempt"]),
+    (
+        "policy_denied",
+        &["denied", "forbidden", "forbidden_host", "forbidden_origin", "model_refused", "refusal"],
+    ),
+    (
+        "runtime_not_ready",
+        &[
+            "cannot_listen",
+            "io",
+            "overloaded",
+            "shutting_down",
+            "state_dir_owned",
+            "state_dir_unusable",
+            "store_unusable",
+            "too_many_streams",
+            "unavailable",
+        ],
+    ),
+    (
+        "adapter_execution_failed",
+        &[
+            "adapter_crashed",
+            "output_invalid",
+            "script_failed",
+            "tool_failed",
+            "unknown_stop_reason",
+            "wait_abandoned",
+        ],
+    ),
+    ("unknown", &["corrupt", "outcome_unknown"]),
+];
+
+/// What a host is told of `code`: the protocol's code, and ours where that is another. What an agent's own runtime
+/// calls an error, and nobody else knows, is `unknown` to a host.
+pub fn told(code: &str) -> (&'static str, Option<&str>) {
+    if let Some(same) = PROTOCOL.iter().find(|known| **known == code) {
+        return (same, None);
+    }
+    let known = CODES.iter().find(|(_, ours)| ours.contains(&code));
+    (known.map_or("unknown", |(theirs, _)| theirs), Some(code))
+}
+
+/// True for a code that has its line here.
+pub fn is_mapped(code: &str) -> bool {
+    PROTOCOL.contains(&code) || CODES.iter().any(|(_, ours)| ours.contains(&code))
+}
+
+#[cfg(test)]
+mod tests {
+    use mainspring_core::Refusal;
+    use mainspring_kernel::Error;
+
+    use super::*;
+    use mainspring_http::PROBLEMS;
+
+    #[test]
+    fn every_code_of_the_kernel_and_of_http_is_told_in_the_protocols_words() {
+        for code in Error::CODES.iter().chain(Refusal::CODES).chain(PROBLEMS.iter().map(|(_, code)| code)) {
+            assert!(is_mapped(code), "{code} has no line in CODES: what is a host to be told?");
+        }
+    }
+
+    #[test]
+    fn the_table_is_a_function_into_the_protocols_codes() {
+        let mut seen = std::collections::HashSet::new();
+        for (theirs, ours) in CODES {
+            assert!(PROTOCOL.contains(theirs), "{theirs} is no code of the protocol");
+            assert!(ours.is_sorted(), "{theirs}");
+            for code in *ours {
+                assert!(seen.insert(code), "{code} is there twice");
+                assert!(!PROTOCOL.contains(code), "{code} is told as it is");
+                assert_eq!(told(code), (*theirs, Some(*code)));
+            }
+        }
+        assert_eq!(told("not_found"), ("not_found", None));
+        assert_eq!(told("E_AGENTS_OWN"), ("unknown", Some("E_AGENTS_OWN")));
+    }
+}

@@ -1,0 +1,10 @@
+//! Inbound protocols over standard input and output: JSON lines for a host, the control tools over MCP.
+//!
+//! Both are clients of the HTTP API of the process that owns the sessions. They translate and decide nothing.
+
+mod control;
+pub mod jsonl;
+mod link;
+pub mod mcp;
+
+pub use link::{Keeper, Link};

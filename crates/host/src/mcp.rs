@@ -1,0 +1,94 @@
+//! MCP over standard input and output: the control tools, for an agent or for any other client of the protocol.
+//!
+//! It translates and decides nothing: it is a client of whoever owns the sessions, for one owner.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mainspring_core::SessionId;
+use mainspring_system::ids::Ids;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, ListToolsResult,
+    PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::control::{self, Reach};
+use crate::link::Link;
+
+/// For whom the tools act.
+pub struct Options {
+    /// Whose sessions.
+    pub owner: String,
+    /// The session whose agent calls them; none for a client that is no agent's.
+    pub session: Option<SessionId>,
+}
+
+/// Serves the tools to the one client at the other end, until it leaves.
+pub async fn serve(
+    link: Link,
+    options: Options,
+    ids: Ids,
+    from: impl AsyncRead + Send + Unpin + 'static,
+    to: impl AsyncWrite + Send + Unpin + 'static,
+) -> Result<(), String> {
+    let tools = Tools { link, options, ids };
+    let served = tools.serve((from, to)).await.map_err(|error| error.to_string())?;
+    served.waiting().await.map(drop).map_err(|error| error.to_string())
+}
+
+struct Tools {
+    link: Link,
+    options: Options,
+    ids: Ids,
+}
+
+impl ServerHandler for Tools {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")))
+            .with_instructions(
+                "Durable agent sessions: list them, read their runs, send them messages, delegate work, cancel.",
+            )
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let tool = |told: control::Told| {
+            let schema = match told.schema {
+                Value::Object(schema) => schema,
+                _ => serde_json::Map::new(),
+            };
+            Tool::new(told.name, told.description, Arc::new(schema))
+        };
+        Ok(ListToolsResult::with_all_items(control::tools().into_iter().map(tool).collect()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        if !control::tools().iter().any(|told| told.name == request.name) {
+            return Err(ErrorData::invalid_params(format!("there is no tool {:?}", request.name), None));
+        }
+        let tools = Reach {
+            link: &self.link,
+            owner: &self.options.owner,
+            session: self.options.session,
+            aliases: &HashMap::new(),
+            ids: &self.ids,
+            run_of: &|_| None,
+        };
+        let input = request.arguments.map_or(Value::Null, Value::Object);
+        let (answer, ok) = control::call(&tools, &request.name, input).await;
+        let content = vec![ContentBlock::text(answer)];
+        Ok(if ok { CallToolResult::success(content) } else { CallToolResult::error(content) }.into())
+    }
+}

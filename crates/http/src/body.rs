@@ -1,0 +1,214 @@
+//! What comes in: bodies and queries whose mistakes become problems, never plain text.
+
+use std::time::Duration;
+
+use axum::RequestPartsExt;
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use futures_util::StreamExt;
+use mainspring_core::{BadId, DelegationId, KeyId, MessageId, RunId};
+use mainspring_kernel::kernel::session_ref;
+use mainspring_kernel::store::SessionRef;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use utoipa::IntoParams;
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::Type;
+use utoipa::openapi::{ObjectBuilder, Required};
+
+use crate::{Http, Problem};
+
+/// How much of a body that is too large is still read, in multiples of what is allowed: whoever sends it then learns
+/// why it was refused, instead of a connection that breaks.
+pub(super) const PATIENCE: usize = 8;
+
+/// A body of any JSON.
+pub(super) struct Json<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Http> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, http: &Http) -> Result<Self, Problem> {
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let is_json = kind
+            .is_some_and(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == "application/json"));
+        let bytes = read(http, request.into_body()).await?;
+        if !is_json {
+            let detail = "send the body as application/json";
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
+        }
+        serde_json::from_slice(&bytes)
+            .map(Self)
+            .map_err(|error| Problem::invalid(format!("the body: {error}")))
+    }
+}
+
+/// A JSON body that is an object: serde alone would also read an array, field by field.
+pub(super) struct Input<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Http> for Input<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, http: &Http) -> Result<Self, Problem> {
+        let Json(text) = Json::<Box<RawValue>>::from_request(request, http).await?;
+        if !text.get().starts_with('{') {
+            return Err(Problem::invalid("the body: expected an object"));
+        }
+        serde_json::from_str(text.get())
+            .map(Self)
+            .map_err(|error| Problem::invalid(format!("the body: {error}")))
+    }
+}
+
+/// The whole body, if it comes in time.
+async fn read(http: &Http, body: Body) -> Result<Vec<u8>, Problem> {
+    let most = http.limits.body_ms;
+    tokio::select! {
+        bytes = collect(body, http.body_bytes) => bytes,
+        () = http.kernel.sleep(Duration::from_millis(most)) => {
+            let detail = format!("the body did not come within {most} ms; send it faster");
+            Err(Problem::passing(StatusCode::REQUEST_TIMEOUT, "request_timeout", detail))
+        }
+    }
+}
+
+async fn collect(body: Body, limit: usize) -> Result<Vec<u8>, Problem> {
+    let mut chunks = body.into_data_stream();
+    let (mut bytes, mut size) = (vec![], 0);
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| Problem::invalid(format!("the body broke off: {error}")))?;
+        size += chunk.len();
+        match size {
+            _ if size <= limit => bytes.extend_from_slice(&chunk),
+            _ if size > limit.saturating_mul(PATIENCE) => break,
+            _ => bytes.clear(),
+        }
+    }
+    match size > limit {
+        true => Err(mainspring_kernel::Error::TooLarge { what: "the body", size, limit }.into()),
+        false => Ok(bytes),
+    }
+}
+
+/// The query of the address.
+pub(super) struct Asked<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        let query: Result<Query<T>, QueryRejection> = parts.extract().await;
+        query.map(|Query(query)| Self(query)).map_err(|rejection| Problem::invalid(rejection.body_text()))
+    }
+}
+
+/// The session that the path names, by id or key.
+pub(super) struct Named(pub(super) SessionRef);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        let name = path(parts).await?;
+        Ok(Self(session_ref(&name)?))
+    }
+}
+
+/// The session and the message of it that the path names.
+pub(super) struct NamedMessage(pub(super) SessionRef, pub(super) MessageId);
+
+impl<S: Send + Sync> FromRequestParts<S> for NamedMessage {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        let path: Result<Path<(String, String)>, PathRejection> = parts.extract().await;
+        let Path((session, message)) = path.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+        let message = message.parse().map_err(|bad: BadId| Problem::invalid(bad.to_string()))?;
+        Ok(Self(session_ref(&session)?, message))
+    }
+}
+
+impl IntoParams for Named {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let key = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$";
+        vec![in_path("session", "The session: its id (`ses_…`) or the caller's own key.", key)]
+    }
+}
+
+impl IntoParams for NamedMessage {
+    fn into_params(within: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let mut params = Named::into_params(within);
+        params.push(in_path("message", "The message.", "^msg_[0-9a-f]{32}$"));
+        params
+    }
+}
+
+/// What the path names by its id alone.
+macro_rules! named {
+    ($($(#[$doc:meta])* $name:ident($id:ident): $part:literal, $told:literal, $prefix:literal;)*) => {
+        $(
+            $(#[$doc])*
+            pub(super) struct $name(pub(super) $id);
+
+            impl<S: Send + Sync> FromRequestParts<S> for $name {
+                type Rejection = Problem;
+
+                async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+                    let name = path(parts).await?;
+                    name.parse().map(Self).map_err(|bad: BadId| Problem::invalid(bad.to_string()))
+                }
+            }
+
+            impl IntoParams for $name {
+                fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+                    vec![in_path($part, $told, concat!("^", $prefix, "_[0-9a-f]{32}$"))]
+                }
+            }
+        )*
+    };
+}
+
+named! {
+    /// The run that the path names.
+    NamedRun(RunId): "run", "The run.", "run";
+    /// The API key that the path names.
+    NamedKey(KeyId): "key", "The API key.", "key";
+    /// The delegation that the path names.
+    NamedDelegation(DelegationId): "delegation", "The delegation.", "del";
+}
+
+/// A part of the path that matches `pattern`.
+pub(super) fn in_path(name: &str, description: &str, pattern: &str) -> Parameter {
+    let text = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern));
+    ParameterBuilder::new()
+        .name(name)
+        .parameter_in(ParameterIn::Path)
+        .required(Required::True)
+        .description(Some(description))
+        .schema(Some(text))
+        .build()
+}
+
+/// How a request that creates is named.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "it documents a header; `idempotency_key` reads it")]
+pub(super) struct Once {
+    /// The same request again under this key gets the same answer, for 24 hours.
+    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 512)]
+    idempotency_key: Option<String>,
+}
+
+/// The key under which the same request gets the same answer.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let key = headers.get("idempotency-key").map(HeaderValue::to_str).transpose();
+    key.map_err(|_| Problem::invalid("the Idempotency-Key must be plain text"))
+}
+
+pub(super) async fn path(parts: &mut Parts) -> Result<String, Problem> {
+    let path: Result<Path<String>, PathRejection> = parts.extract().await;
+    path.map(|Path(name)| name).map_err(|rejection| Problem::invalid(rejection.body_text()))
+}

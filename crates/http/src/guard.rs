@@ -1,0 +1,110 @@
+//! Against rebinding: a page of somebody else's must not reach a server on this machine.
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::{Http, Problem};
+
+/// Refuses requests that a browser sends for another site: a `Host` that is no name of this server, or an `Origin`
+/// that is neither the host itself nor one of the names that others know this server by.
+pub(super) async fn check_origin(State(http): State<Http>, request: Request, next: Next) -> Response {
+    match foreign(request.headers(), &http.hosts) {
+        Some(problem) => problem.into_response(),
+        None => next.run(request).await,
+    }
+}
+
+fn foreign(headers: &HeaderMap, hosts: &[String]) -> Option<Problem> {
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let host = text(header::HOST);
+    let is_known = |host: &str| hosts.iter().any(|known| known.eq_ignore_ascii_case(name_of(host)));
+    if let Some(name) = host.filter(|host| !is_local(host) && !is_known(host)) {
+        let detail = format!(
+            "the host {name:?} is not this machine: use localhost or a loopback address, or name it in allowed_hosts"
+        );
+        return Some(Problem::new(StatusCode::FORBIDDEN, "forbidden_host", detail));
+    }
+    // A proxy may pass on another host than the one it is known by.
+    let same = |origin: &&str| {
+        origin.split_once("://").is_some_and(|(_, rest)| Some(rest) == host || is_known(rest))
+    };
+    let origin = text(header::ORIGIN).filter(|origin| !same(origin))?;
+    let detail = format!("the origin {origin:?} is another site");
+    Some(Problem::new(StatusCode::FORBIDDEN, "forbidden_origin", detail))
+}
+
+/// The name in `NAME:PORT`.
+fn name_of(host: &str) -> &str {
+    let name = match host.rsplit_once(':') {
+        // A bare IPv6 address has colons of its own and no port.
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') => name,
+        _ => host,
+    };
+    name.trim_start_matches('[').trim_end_matches(']')
+}
+
+fn is_local(host: &str) -> bool {
+    let name = name_of(host);
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_were_allowed_are_known_as_hosts_and_as_origins() {
+        let hosts = ["agents.example.com".to_owned(), "10.0.0.7".to_owned()];
+        let refused = |host: &str, origin: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, host.parse().unwrap());
+            origin.map(|origin| headers.insert(header::ORIGIN, origin.parse().unwrap()));
+            foreign(&headers, &hosts).map(|problem| problem.code)
+        };
+        for (host, origin, code) in [
+            ("agents.example.com", None, None),
+            ("Agents.Example.com:8443", None, None),
+            ("10.0.0.7:7433", None, None),
+            ("example.com", None, Some("forbidden_host")),
+            ("evil.agents.example.com", None, Some("forbidden_host")),
+            ("10.0.0.8", None, Some("forbidden_host")),
+            ("agents.example.com", Some("https://agents.example.com"), None),
+            ("127.0.0.1:7433", Some("https://agents.example.com"), None),
+            ("agents.example.com", Some("https://evil.example"), Some("forbidden_origin")),
+            ("agents.example.com", Some("http://localhost:3000"), Some("forbidden_origin")),
+            ("localhost:7433", Some("null"), Some("forbidden_origin")),
+        ] {
+            assert_eq!(refused(host, origin), code, "{host} {origin:?}");
+        }
+    }
+
+    #[test]
+    fn only_names_of_this_machine_are_local() {
+        for host in [
+            "localhost",
+            "localhost:7070",
+            "LOCALHOST:1",
+            "127.0.0.1",
+            "127.0.0.1:80",
+            "127.9.9.9",
+            "[::1]:80",
+            "::1",
+        ] {
+            assert!(is_local(host), "{host}");
+        }
+        for host in [
+            "example.com",
+            "localhost.example.com",
+            "127.0.0.1.example.com",
+            "10.0.0.1",
+            "0.0.0.0",
+            "",
+            "[::2]:80",
+        ] {
+            assert!(!is_local(host), "{host}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The HTTP edge: resources under `/v1`, events as JSON pages or server-sent events.
+//!
+//! Handlers translate: a request into a kernel verb, its answer into JSON, its error into a problem (RFC 9457). A
+//! connection that ends cancels nothing. Streams end when the server stops.
+
+#![expect(unused_qualifications, reason = "utoipa's attributes write them")]
+
+use std::sync::{Arc, OnceLock};
+
+use axum::{Router, middleware};
+use mainspring_kernel::Kernel;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+mod access;
+mod agents;
+mod artifacts;
+mod bindings;
+mod body;
+mod delegations;
+mod document;
+mod endpoint;
+mod events;
+mod feed;
+mod guard;
+mod health;
+mod keys;
+mod limits;
+mod listen;
+mod logins;
+mod metrics;
+mod owner_events;
+mod portable;
+mod problem;
+mod runs;
+mod search;
+mod sessions;
+mod state;
+mod streams;
+mod tree;
+mod watch;
+
+pub use access::Access;
+pub use document::document;
+pub use limits::HttpLimits;
+pub use listen::serve;
+pub use problem::{PROBLEMS, Problem};
+
+use endpoint::{Endpoint, Operations, endpoints};
+
+/// What every handler reaches.
+#[derive(Clone)]
+pub struct Http {
+    kernel: Kernel,
+    access: Arc<Access>,
+    /// Host names besides those of this machine.
+    hosts: Arc<[String]>,
+    stop: CancellationToken,
+    limits: HttpLimits,
+    body_bytes: usize,
+    /// One for each request that may be worked on at once.
+    requests: Arc<Semaphore>,
+    streams: Arc<streams::Streams>,
+    operations: Arc<Operations>,
+    /// Made when it is first asked for.
+    document: Arc<OnceLock<document::Document>>,
+    metrics: Arc<metrics::Metrics>,
+}
+
+/// Every endpoint, by what a request passes on its way there, and the problems it may meet on it.
+fn endpoints() -> [(Vec<Endpoint>, &'static [document::Row]); 2] {
+    // Those that tell how the server is, which they also do while it is overloaded.
+    let open = endpoints![health::health, health::ready, document::openapi, metrics::metrics,];
+    let resources = endpoints![
+        health::adapter_list,
+        logins::login_list,
+        logins::login_create,
+        health::model_list,
+        feed::feed,
+        owner_events::owner_events,
+        sessions::session_list,
+        sessions::session_resolve,
+        sessions::session_get,
+        sessions::session_patch,
+        sessions::session_delete,
+        sessions::session_messages,
+        tree::session_message,
+        tree::session_tree,
+        tree::session_navigate,
+        tree::session_fork,
+        portable::session_export,
+        sessions::session_snapshot,
+        sessions::session_close,
+        sessions::session_compact,
+        events::session_events,
+        runs::run_create_in,
+        runs::run_list,
+        runs::run_create,
+        runs::run_get,
+        runs::run_attempts,
+        runs::run_grants,
+        runs::run_steps,
+        delegations::run_delegate,
+        delegations::run_delegations,
+        delegations::delegation_get,
+        events::run_events,
+        runs::run_cancel,
+        runs::run_retry,
+        runs::run_answer,
+        state::session_state_list,
+        state::session_state_get,
+        state::session_state_set,
+        state::session_state_delete,
+        state::run_state_list,
+        state::run_state_get,
+        state::run_state_set,
+        state::run_state_delete,
+        state::owner_state_list,
+        state::owner_state_get,
+        state::owner_state_set,
+        state::owner_state_delete,
+        artifacts::session_artifacts,
+        artifacts::artifact_put,
+        artifacts::run_artifacts,
+        artifacts::artifact_get,
+        artifacts::artifact_delete,
+        artifacts::artifact_content,
+        bindings::binding_list,
+        bindings::binding_adopt,
+        bindings::binding_invalidate,
+        bindings::session_adopt,
+        search::session_search,
+        portable::session_import,
+        agents::agent_list,
+        agents::agent_create,
+        agents::agent_get,
+        agents::agent_delete,
+        keys::key_list,
+        keys::key_create,
+        keys::key_revoke,
+    ];
+    [(open, document::OPEN), (resources, document::RESOURCE)]
+}
+
+impl Http {
+    /// An edge on `kernel` for those whom `access` lets in, until `stop`.
+    pub fn new(kernel: Kernel, access: Access, limits: HttpLimits, stop: CancellationToken) -> Self {
+        // A body holds a prompt and a system prompt, metadata and model options, each escaped at worst sixfold.
+        let texts = kernel.limits().prompt_bytes.saturating_add(kernel.limits().metadata_bytes);
+        let body_bytes = texts.saturating_mul(12).saturating_add(64 << 10);
+        let streams = Arc::<streams::Streams>::default();
+        Self {
+            operations: Arc::default(),
+            document: Arc::default(),
+            metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone())),
+            kernel,
+            access: Arc::new(access),
+            hosts: Arc::default(),
+            stop,
+            limits,
+            body_bytes,
+            requests: Arc::new(Semaphore::new(limits.requests)),
+            streams,
+        }
+    }
+
+    /// The same edge, which others may reach by these host names.
+    pub fn known_as(self, hosts: &[String]) -> Self {
+        Self { hosts: hosts.into(), ..self }
+    }
+
+    /// Every endpoint.
+    pub fn router(mut self) -> Router {
+        let mut operations = Operations::default();
+        let [open, resources] = endpoints().map(|(endpoints, _)| {
+            operations.extend(&endpoints);
+            endpoint::router(endpoints)
+        });
+        self.operations = Arc::new(operations);
+        let bounded = resources.layer(middleware::from_fn_with_state(self.clone(), watch::bound));
+        open.merge(bounded)
+            .fallback(problem::no_such_endpoint)
+            .method_not_allowed_fallback(problem::no_such_method)
+            .layer(middleware::from_fn_with_state(self.clone(), guard::check_origin))
+            .layer(middleware::from_fn_with_state(self.clone(), watch::observe))
+            .with_state(self)
+    }
+
+    fn document(&self) -> &document::Document {
+        self.document.get_or_init(|| document::Document::new(self.kernel.limits()))
+    }
+}

@@ -1,0 +1,182 @@
+//! Problems: every error of this edge, as `application/problem+json` (RFC 9457) with a stable code.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use mainspring_kernel::Error;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// Every problem of this edge: its status and its code. What is answered and what the document says both come from
+/// here. What the kernel says has the status of its code's first line.
+pub const PROBLEMS: &[(StatusCode, &str)] = &[
+    (StatusCode::BAD_REQUEST, "invalid_request"),
+    (StatusCode::BAD_REQUEST, "adapter_not_registered"),
+    (StatusCode::BAD_REQUEST, "adapter_incompatible"),
+    (StatusCode::BAD_REQUEST, "not_user_message"),
+    (StatusCode::BAD_REQUEST, "not_assistant_message"),
+    (StatusCode::BAD_REQUEST, "abandoned_message"),
+    (StatusCode::BAD_REQUEST, "ambiguous_mode"),
+    (StatusCode::BAD_REQUEST, "no_model"),
+    (StatusCode::BAD_REQUEST, "initial_messages_not_supported"),
+    (StatusCode::BAD_REQUEST, "invalid_import"),
+    (StatusCode::BAD_REQUEST, "unknown_tool_use"),
+    (StatusCode::UNAUTHORIZED, "authentication"),
+    (StatusCode::FORBIDDEN, "forbidden"),
+    (StatusCode::FORBIDDEN, "forbidden_host"),
+    (StatusCode::FORBIDDEN, "forbidden_origin"),
+    (StatusCode::NOT_FOUND, "not_found"),
+    (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
+    (StatusCode::REQUEST_TIMEOUT, "request_timeout"),
+    (StatusCode::CONFLICT, "request_conflict"),
+    (StatusCode::CONFLICT, "already_exists"),
+    (StatusCode::CONFLICT, "agent_taken"),
+    (StatusCode::CONFLICT, "session_busy"),
+    (StatusCode::CONFLICT, "not_latest_run"),
+    (StatusCode::CONFLICT, "stale_attempt"),
+    (StatusCode::CONFLICT, "no_authority"),
+    (StatusCode::CONFLICT, "run_ended"),
+    (StatusCode::CONFLICT, "run_merged"),
+    (StatusCode::CONFLICT, "not_waiting"),
+    (StatusCode::CONFLICT, "already_answered"),
+    (StatusCode::CONFLICT, "wrong_answer"),
+    (StatusCode::CONFLICT, "tool_result_conflict"),
+    (StatusCode::CONFLICT, "no_org"),
+    (StatusCode::CONFLICT, "wrong_state"),
+    (StatusCode::CONFLICT, "too_many"),
+    (StatusCode::CONFLICT, "login_failed"),
+    (StatusCode::CONFLICT, "delegation_too_deep"),
+    (StatusCode::CONFLICT, "would_deadlock"),
+    (StatusCode::GONE, "cursor_expired"),
+    (StatusCode::PRECONDITION_FAILED, "version_conflict"),
+    (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+    (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
+    (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
+    (StatusCode::TOO_MANY_REQUESTS, "overloaded"),
+    (StatusCode::TOO_MANY_REQUESTS, "adapter_full"),
+    (StatusCode::TOO_MANY_REQUESTS, "too_many_streams"),
+    (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
+    (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
+    (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+    (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
+];
+
+/// The status of what the kernel says. That every code has one is tested.
+pub(super) fn status_of(code: &str) -> StatusCode {
+    let row = PROBLEMS.iter().find(|(_, known)| *known == code);
+    row.map_or(StatusCode::INTERNAL_SERVER_ERROR, |(status, _)| *status)
+}
+
+/// Why a request was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// Stable, snake_case.
+    pub code: &'static str,
+    /// For people: names the thing and the remedy.
+    pub detail: String,
+    /// True when the same request may succeed later.
+    pub retryable: bool,
+}
+
+impl Problem {
+    /// A problem that the same request would meet again. Its status and code stand in [`PROBLEMS`].
+    pub(super) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        Self { status, code, detail: detail.into(), retryable: false }
+    }
+
+    /// A problem that may be gone in a second.
+    pub(super) fn passing(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        Self { retryable: true, ..Self::new(status, code, detail) }
+    }
+
+    pub(super) fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request", detail)
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let status = status_of(error.code());
+        if status.is_server_error() {
+            tracing::warn!(%error, "a request could not be carried out");
+        }
+        Self { status, code: error.code(), detail: error.to_string(), retryable: error.is_retryable() }
+    }
+}
+
+/// The body of every error (RFC 9457).
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub(super) struct Told<'a> {
+    /// `about:blank`: the code says it.
+    #[serde(rename = "type")]
+    kind: &'a str,
+    /// The status in words.
+    title: &'a str,
+    /// The HTTP status.
+    status: u16,
+    /// Stable, snake_case: what programs decide by.
+    code: &'a str,
+    /// For people: names the thing and the remedy.
+    detail: &'a str,
+    /// True when the same request may succeed later.
+    retryable: bool,
+}
+
+/// Left with the response for whoever passes it on: which problem it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answered(pub(super) &'static str);
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let told = Told {
+            kind: "about:blank",
+            title: self.status.canonical_reason().unwrap_or("Error"),
+            status: self.status.as_u16(),
+            code: self.code,
+            detail: &self.detail,
+            retryable: self.retryable,
+        };
+        let mut response = (self.status, serde_json::to_string(&told).unwrap_or_default()).into_response();
+        response.extensions_mut().insert(Answered(self.code));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.retryable {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+pub(super) async fn no_such_endpoint() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "not_found", "there is no such endpoint; resources are under /v1")
+}
+
+pub(super) async fn no_such_method() -> Problem {
+    Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        "this endpoint does not take this method",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use mainspring_core::Refusal;
+
+    use super::*;
+
+    #[test]
+    fn every_code_of_the_kernel_has_a_status() {
+        for code in Error::CODES.iter().chain(Refusal::CODES) {
+            assert!(
+                PROBLEMS.iter().any(|(_, known)| known == code),
+                "{code} has no line in PROBLEMS: give it the status it is answered with"
+            );
+        }
+    }
+}

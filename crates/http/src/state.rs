@@ -1,0 +1,287 @@
+//! State of sessions, runs and owners: the same four verbs for all of them.
+
+use std::collections::HashMap;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, RequestPartsExt};
+use mainspring_core::{BadId, Expect, MessageId, StateEntry};
+use mainspring_kernel::kernel::{StateOf, session_ref};
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa::IntoParams;
+use utoipa::openapi::path::{Parameter, ParameterIn};
+
+use crate::access::Known;
+use crate::body::{self, Asked, Named, NamedRun, in_path};
+use crate::sessions::{Page, tag, tagged};
+use crate::{Http, Problem};
+
+/// Whose state the path names, and which key of it.
+pub(super) struct Place {
+    of: StateOf,
+    key: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Place {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        let path: Result<Path<HashMap<String, String>>, PathRejection> = parts.extract().await;
+        let Path(mut path) = path.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+        let of = match (path.get("session"), path.get("run")) {
+            (Some(session), _) => StateOf::Session(session_ref(session)?, None),
+            (None, Some(run)) => {
+                StateOf::Run(run.parse().map_err(|bad: BadId| Problem::invalid(bad.to_string()))?)
+            }
+            (None, None) => StateOf::Owner,
+        };
+        Ok(Self { of, key: path.remove("key").unwrap_or_default() })
+    }
+}
+
+/// The key that the path names.
+struct Key;
+
+impl IntoParams for Key {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![in_path("key", "The key.", "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$")]
+    }
+}
+
+/// The owner needs no name: it is the caller's.
+struct Own;
+
+impl IntoParams for Own {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![]
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListQuery {
+    /// As of this message, for the state of a session; where the path ends if not given.
+    at: Option<MessageId>,
+    /// Only keys after this one.
+    after: Option<String>,
+    /// How many; 50 if not given.
+    limit: Option<usize>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct GetQuery {
+    /// As of this message, for the state of a session; where the path ends if not given.
+    at: Option<MessageId>,
+}
+
+/// Preconditions of a change.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "it documents headers; `expect` reads them")]
+struct Condition {
+    /// The ETag that the entry must still have, or `*`: there must be one.
+    #[param(rename = "If-Match")]
+    if_match: Option<String>,
+    /// `*`: there must be none.
+    #[param(rename = "If-None-Match")]
+    if_none_match: Option<String>,
+}
+
+/// The four verbs on the state of one kind of thing.
+macro_rules! verbs {
+    ($of:ident, $all:literal, $one:literal, $list:ident, $get:ident, $set:ident, $delete:ident) => {
+        /// State, in the order of its keys
+        #[utoipa::path(
+            get, path = $all, params($of, ListQuery),
+            responses((status = 200, description = "A page", body = Page<StateEntry>)),
+        )]
+        pub(super) async fn $list(
+            http: State<Http>,
+            caller: Known,
+            place: Place,
+            query: Asked<ListQuery>,
+        ) -> Result<Json<Page<StateEntry>>, Problem> {
+            state_list(http, caller, place, query).await
+        }
+
+        /// One entry of state; with `If-None-Match`, 304 while it is as it was
+        #[utoipa::path(
+            get, path = $one, params($of, Key, GetQuery),
+            responses(
+                (status = 200, description = "The entry", body = StateEntry, headers(("ETag" = String))),
+                (status = 304, description = "It is as it was"),
+            ),
+        )]
+        pub(super) async fn $get(
+            http: State<Http>,
+            caller: Known,
+            place: Place,
+            headers: HeaderMap,
+            query: Asked<GetQuery>,
+        ) -> Result<Response, Problem> {
+            state_get(http, caller, place, headers, query).await
+        }
+
+        /// Sets an entry of state: the body is the value
+        #[utoipa::path(
+            put, path = $one, params($of, Key, Condition), request_body = Value,
+            responses(
+                (status = 200, description = "It was changed", body = StateEntry, headers(("ETag" = String))),
+                (status = 201, description = "There was none", body = StateEntry, headers(("ETag" = String))),
+            ),
+            extensions(("x-problems" = json!([
+                "forbidden", "version_conflict", "too_many", "session_busy", "run_ended", "run_merged", "wrong_state"
+            ]))),
+        )]
+        pub(super) async fn $set(
+            http: State<Http>,
+            caller: Known,
+            place: Place,
+            headers: HeaderMap,
+            value: body::Json<Value>,
+        ) -> Result<Response, Problem> {
+            state_set(http, caller, place, headers, value).await
+        }
+
+        /// Removes an entry of state: gone afterwards, whether it was there or not
+        #[utoipa::path(
+            delete, path = $one, params($of, Key, Condition),
+            responses((status = 204, description = "It is gone")),
+            extensions(("x-problems" = json!([
+                "forbidden", "version_conflict", "session_busy", "run_ended", "run_merged", "wrong_state"
+            ]))),
+        )]
+        pub(super) async fn $delete(
+            http: State<Http>,
+            caller: Known,
+            place: Place,
+            headers: HeaderMap,
+        ) -> Result<StatusCode, Problem> {
+            state_delete(http, caller, place, headers).await
+        }
+    };
+}
+
+verbs!(
+    Named,
+    "/v1/sessions/{session}/state",
+    "/v1/sessions/{session}/state/{key}",
+    session_state_list,
+    session_state_get,
+    session_state_set,
+    session_state_delete
+);
+verbs!(
+    NamedRun,
+    "/v1/runs/{run}/state",
+    "/v1/runs/{run}/state/{key}",
+    run_state_list,
+    run_state_get,
+    run_state_set,
+    run_state_delete
+);
+verbs!(
+    Own,
+    "/v1/state",
+    "/v1/state/{key}",
+    owner_state_list,
+    owner_state_get,
+    owner_state_set,
+    owner_state_delete
+);
+
+fn as_of(of: StateOf, at: Option<MessageId>) -> Result<StateOf, Problem> {
+    match (of, at) {
+        (StateOf::Session(by, _), at) => Ok(StateOf::Session(by, at)),
+        (_, Some(_)) => Err(Problem::invalid("only the state of a session is kept as of each message")),
+        (of, None) => Ok(of),
+    }
+}
+
+async fn state_list(
+    State(http): State<Http>,
+    Known(caller): Known,
+    place: Place,
+    Asked(query): Asked<ListQuery>,
+) -> Result<Json<Page<StateEntry>>, Problem> {
+    let of = as_of(place.of, query.at)?;
+    let items = http.kernel.state_list(&caller, &of, query.after.as_deref(), query.limit).await?;
+    Ok(Json(Page::of(&http, items, query.limit, |entry| entry.key.clone())))
+}
+
+async fn state_get(
+    State(http): State<Http>,
+    Known(caller): Known,
+    place: Place,
+    headers: HeaderMap,
+    Asked(query): Asked<GetQuery>,
+) -> Result<Response, Problem> {
+    let of = as_of(place.of, query.at)?;
+    let entry = http.kernel.state_get(&caller, &of, &place.key).await?;
+    let tag = tag(entry.version);
+    Ok(match is_known(&headers, &tag) {
+        true => (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response(),
+        false => tagged(entry.version, &entry),
+    })
+}
+
+/// True when `If-None-Match` names `tag`.
+pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    let values = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let mut tags = values.flat_map(|value| value.split(',')).map(str::trim);
+    tags.any(|known| known == "*" || known.trim_start_matches("W/") == tag)
+}
+
+async fn state_set(
+    State(http): State<Http>,
+    Known(caller): Known,
+    place: Place,
+    headers: HeaderMap,
+    body::Json(value): body::Json<Value>,
+) -> Result<Response, Problem> {
+    let expect = expect(&headers)?;
+    let outcome = http.kernel.state_set(&caller, &place.of, &place.key, Some(value), expect).await?;
+    let status = if outcome.created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(match outcome.entry {
+        Some(entry) => (status, tagged(entry.version, &entry)).into_response(),
+        None => StatusCode::NO_CONTENT.into_response(),
+    })
+}
+
+async fn state_delete(
+    State(http): State<Http>,
+    Known(caller): Known,
+    place: Place,
+    headers: HeaderMap,
+) -> Result<StatusCode, Problem> {
+    let expect = expect(&headers)?;
+    http.kernel.state_set(&caller, &place.of, &place.key, None, expect).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn expect(headers: &HeaderMap) -> Result<Expect, Problem> {
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?").trim());
+    match (text(header::IF_MATCH), text(header::IF_NONE_MATCH)) {
+        (None, None) => Ok(Expect::Any),
+        (Some("*"), None) => Ok(Expect::Present),
+        (None, Some("*")) => Ok(Expect::Absent),
+        (Some(tag), None) => {
+            let version = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+            let version = version.unwrap_or(tag).parse().ok();
+            version
+                .map(Expect::Version)
+                .ok_or_else(|| Problem::invalid("If-Match takes the ETag of the entry, or *"))
+        }
+        (None, Some(_)) => {
+            Err(Problem::invalid("to change state, If-None-Match takes * only: there must be none"))
+        }
+        (Some(_), Some(_)) => Err(Problem::invalid("send If-Match or If-None-Match, not both")),
+    }
+}

@@ -1,5 +1,0 @@
-//! The `mainspring` binary: everything is in the library.
-
-fn main() -> std::process::ExitCode {
-    mainspring::cli::main()
-}
