@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::{Holder, Record};
+use crate::adapter::{AskReply, Record};
 use crate::board::LiveStatus;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -45,7 +45,7 @@ mod snapshot;
 mod steer;
 mod tree;
 pub(crate) use binding::{BINDINGS, BindingChange};
-pub(crate) use command::{AcceptOutcome, Command, Reply};
+pub(crate) use command::{Command, Reply};
 pub(crate) use data::{Data, StateWrite};
 use draft::Draft;
 pub(crate) use draft::{Hot, before};
@@ -94,7 +94,7 @@ struct Active {
     cancel: CancellationToken,
     prompt: Arc<Message>,
     /// Adapters that wait for an answer while they hold their execution.
-    held: Option<Holder>,
+    held: Option<AskReply>,
     /// Who wants to know how the cancellation was dispatched.
     cancelling: Vec<Reply<CancelOutcome>>,
     /// True while it is told to stop and what came of that is not recorded.
@@ -120,7 +120,7 @@ impl Actor {
         channel: (mpsc::UnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
     ) -> Self {
         let open = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());
-        feed.take_up(fence, &loaded, open.map(|run| run.id));
+        feed.attach_actor(fence, &loaded, open.map(|run| run.id));
         if !loaded.inbox.is_empty() {
             // The other end is in this very actor.
             let _ = channel.0.send(Command::Inbox);
@@ -129,7 +129,7 @@ impl Actor {
             loaded.delegations.into_iter().partition(|delegation| delegation.child_session == fence.session);
         let hot = Hot {
             lines: loaded.lines.iter().map(|line| (line.id, *line)).collect(),
-            effects: loaded.effects,
+            effects: loaded.open_tool_calls,
             unanswered: vec![],
             last_role: None,
             binding: None,
@@ -187,7 +187,7 @@ impl Actor {
             let command = tokio::select! {
                 biased;
                 command = self.rx.recv() => command,
-                () = feed.left() => Some(Command::Release),
+                () = feed.last_controller_left() => Some(Command::Release),
                 () = clock.sleep_until(deadline) => None,
             };
             match command {
@@ -401,7 +401,7 @@ impl Actor {
 
     /// Ends before it has begun: whoever called is told why.
     pub(crate) async fn abandon(mut self, error: &Error) {
-        self.shared.forget(self.fence.session, &self.tx);
+        self.shared.remove_actor(self.fence.session, &self.tx);
         self.feed.fail(error);
         self.rx.close();
         while let Some(command) = self.rx.recv().await {
@@ -418,7 +418,7 @@ impl Actor {
         self.rx.close();
         self.shared.work_changed(self.counted, Work::default());
         if self.over {
-            self.shared.forget(self.fence.session, &self.tx);
+            self.shared.remove_actor(self.fence.session, &self.tx);
             self.feed.authorize(None);
             self.feed.close();
             if let Some(active) = self.active.as_ref().filter(|active| active.task.is_some()) {

@@ -6,21 +6,21 @@ use mainspring_core::{
     Body, Delegation, Message, MessageStatus, Policy, Role, Run, RunState, SessionStatus, Usage, session,
 };
 
-use super::{AcceptOutcome, Actor, created};
-use crate::error::Error;
+use super::{Actor, created};
+use crate::error::{CreateError, Error};
 use crate::kernel::{Accept, Accepted};
-use crate::store::{Request, Row, StoreError};
+use crate::store::{Request, Row};
 
 impl Actor {
-    pub(super) async fn accept(&mut self, accept: Accept) -> Result<AcceptOutcome, Error> {
+    pub(super) async fn accept(&mut self, accept: Accept) -> Result<Accepted, CreateError> {
         if self.shared.tasks.is_stopping() || self.shutdown.is_some() {
-            return Err(Error::ShuttingDown);
+            return Err(Error::ShuttingDown.into());
         }
         accept.caller.check_changes(&self.hot.session)?;
         let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
         self.shared.check_adapter(&adapter)?;
-        if !accept.options.tools.is_empty() && !self.shared.calls_back(&adapter) {
-            return Err(Error::Unsupported { adapter, what: "call tools that you execute" });
+        if !accept.options.tools.is_empty() && !self.shared.supports_client_tools(&adapter) {
+            return Err(Error::Unsupported { adapter, what: "call tools that you execute" }.into());
         }
         let base = self.base(accept.place).await?;
         let policy = self.stage(&accept, &adapter)?;
@@ -48,7 +48,7 @@ impl Actor {
             None => None,
         };
 
-        let (position, _) = self.feed.now();
+        let (position, _) = self.feed.snapshot();
         let (mut draft, _) = self.draft(false);
         if !self.stored {
             draft.emit(created(&self.hot.session));
@@ -91,13 +91,9 @@ impl Actor {
         } else if run_prompts(&accept, &prompt) {
             draft.row(Row::Message(prompt.clone(), None));
         }
-        let (run, attempt) = match self.commit(draft).await {
-            Ok(committed) => committed,
-            Err(conflict @ StoreError::Conflict(_)) => return Ok(Err(conflict)),
-            Err(error) => return Err(error.into()),
-        };
+        let (run, attempt) = self.commit(draft).await?;
         let Some(run) = run else {
-            return Err(Error::Invalid("the run was lost".into()));
+            return Err(Error::Invalid("the run was lost".into()).into());
         };
         self.next_no = run.no + 1;
         let accepted = Accepted {
@@ -117,7 +113,7 @@ impl Actor {
                 self.supersede(&superseded, policy == Policy::Interrupt).await;
             }
         }
-        Ok(Ok(accepted))
+        Ok(accepted)
     }
 
     /// What the policy makes of a busy session: the policy that takes effect, or a refusal.

@@ -4,13 +4,13 @@ use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{Answer, AttemptId, Failure, Refusal, Run, RunId, RunStatus, Usage, Wait, WaitId};
 
 use super::{Actor, Draft};
-use crate::adapter::{Answered, Ask, HandleError, Holder};
+use crate::adapter::{Answered, Ask, AskReply, HandleError};
 use crate::error::Error;
 use crate::scheduler::Permit;
 
 impl Actor {
     /// An adapter asks and holds its execution.
-    pub(super) async fn ask(&mut self, by: AttemptId, ask: Ask, holder: Holder) {
+    pub(super) async fn ask(&mut self, by: AttemptId, ask: Ask, holder: AskReply) {
         match self.authority(by) {
             Some(active) if active.run.state.status() == RunStatus::Running => {
                 Box::pin(self.wait(by, ask, Some(holder))).await;
@@ -22,8 +22,8 @@ impl Actor {
     }
 
     /// The active run waits: `held` by its execution, or by the store alone.
-    pub(super) async fn wait(&mut self, by: AttemptId, ask: Ask, held: Option<Holder>) {
-        let expiry = self.shared.clock.now().plus(self.shared.options.wait_expiry);
+    pub(super) async fn wait(&mut self, by: AttemptId, ask: Ask, held: Option<AskReply>) {
+        let expiry = self.shared.clock.now().plus(self.shared.options.wait_expiry_ms);
         let wait = Wait {
             id: self.shared.ids.wait(),
             request: ask.request,

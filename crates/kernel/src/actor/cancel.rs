@@ -97,7 +97,7 @@ impl Actor {
         if let Some(held) = active.held.take() {
             let _ = held.reply.send(Err(HandleError::Revoked));
         }
-        let kill_at = self.shared.clock.now().plus(self.shared.options.cancel_grace);
+        let kill_at = self.shared.clock.now().plus(self.shared.options.cancel_grace_ms);
         active.kill_at = Some(kill_at);
         let (tx, clock) = (self.tx.clone(), self.shared.clock.clone());
         let adapter = self.shared.adapters.get(&adapter).cloned();
@@ -162,7 +162,7 @@ impl Actor {
     /// time that it has, or fails at it, has proven nothing.
     pub(super) fn bury(&self, adapter: &str, by: AttemptId) {
         let (tx, clock) = (self.tx.clone(), self.shared.clock.clone());
-        let until = clock.now().plus(self.shared.options.cancel_grace);
+        let until = clock.now().plus(self.shared.options.cancel_grace_ms);
         let killing = self.shared.adapters.get(adapter).cloned().map(|adapter| {
             let kill = async move { adapter.kill(by).await };
             self.shared.tasks.spawn(kill)

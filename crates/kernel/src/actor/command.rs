@@ -11,21 +11,21 @@ use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
 use super::{Begins, BindingChange, Data, Instant};
-use crate::adapter::{Ask, Death, Dispatch, Executed, Holder, Record, Recording};
-use crate::error::Error;
+use crate::adapter::{Ask, AskReply, Death, Dispatch, Executed, HandleReply, Record};
+use crate::error::{CreateError, Error};
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
 use crate::scheduler::Permit;
-use crate::store::{Request, StoreError};
+use crate::store::Request;
 
 /// The answer to a command.
-pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
+pub(crate) type Reply<T, E = Error> = oneshot::Sender<Result<T, E>>;
 
 /// What an actor is told.
 pub(crate) enum Command {
     /// Accept a prompt.
-    Accept(Box<Accept>, Reply<AcceptOutcome>),
+    Accept(Box<Accept>, Reply<Accepted, CreateError>),
     /// Create the session, if it is new, and remember the request that asked for it.
-    Create(Option<Box<Request>>, Begins, Reply<Result<Session, StoreError>>),
+    Create(Option<Box<Request>>, Begins, Reply<Session, CreateError>),
     /// Stop a run.
     Cancel(RunId, Reply<CancelOutcome>),
     /// Try an ended run again.
@@ -51,17 +51,17 @@ pub(crate) enum Command {
     /// Move the active path.
     Navigate(Option<MessageId>, Option<u64>, Reply<Session>),
     /// Make a session that goes on from a message of this one.
-    Fork(Box<Forking>, Reply<Result<Session, StoreError>>),
+    Fork(Box<Forking>, Reply<Session, CreateError>),
     /// An adapter records.
-    Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
+    Record { by: AttemptId, records: Vec<Record>, reply: HandleReply<()> },
     /// An adapter leaves what is recorded when its execution ends.
-    RecordAtEnd { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
+    RecordAtEnd { by: AttemptId, records: Vec<Record>, reply: HandleReply<()> },
     /// An adapter records, and takes the prompts that wait to join its run.
-    Steer { by: AttemptId, records: Vec<Record>, reply: Recording<Vec<Arc<Message>>> },
+    Steer { by: AttemptId, records: Vec<Record>, reply: HandleReply<Vec<Arc<Message>>> },
     /// An adapter asks a person and waits.
-    Ask { by: AttemptId, ask: Ask, holder: Holder },
+    Ask { by: AttemptId, ask: Ask, holder: AskReply },
     /// An adapter reads where its path ends.
-    Head { by: AttemptId, reply: Recording<Option<Point>> },
+    Head { by: AttemptId, reply: HandleReply<Option<Point>> },
     /// An execution has returned, panicked or been aborted.
     Executed(AttemptId, Result<Executed, JoinError>),
     /// An adapter was told to stop.
@@ -73,7 +73,7 @@ pub(crate) enum Command {
     /// Other sessions have left something.
     Inbox,
     /// An adapter wants to know when delegated work has ended.
-    Settled(DelegationId, Recording<Delegation>),
+    Settled(DelegationId, HandleReply<Delegation>),
     /// Stop what runs, because the process stops.
     Shutdown(oneshot::Sender<()>),
 }
@@ -106,8 +106,8 @@ impl Command {
     pub(crate) fn refuse(self, error: &Error) {
         let error = error.clone();
         match self {
-            Self::Accept(_, reply) => drop(reply.send(Err(error))),
-            Self::Create(_, _, reply) => drop(reply.send(Err(error))),
+            Self::Accept(_, reply) => drop(reply.send(Err(error.into()))),
+            Self::Create(_, _, reply) => drop(reply.send(Err(error.into()))),
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
             Self::Retry(_, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
@@ -119,7 +119,7 @@ impl Command {
             Self::Compact(_, reply) => drop(reply.send(Err(error))),
             Self::Data(data) => data.refuse(error),
             Self::Navigate(_, _, reply) => drop(reply.send(Err(error))),
-            Self::Fork(_, reply) => drop(reply.send(Err(error))),
+            Self::Fork(_, reply) => drop(reply.send(Err(error.into()))),
             // Whoever executes has lost its authority and learns it by the closed channel.
             Self::Release
             | Self::Record { .. }
@@ -135,6 +135,3 @@ impl Command {
         }
     }
 }
-
-/// What came of an acceptance: accepted, or the name is taken and the caller looks who has it.
-pub(crate) type AcceptOutcome = Result<Accepted, StoreError>;

@@ -11,14 +11,14 @@ use crate::store::{Commit, Row, StoreError};
 impl Actor {
     /// A draft on the state as it is; `seal` when it completes what is being streamed.
     pub(super) fn draft(&self, seal: bool) -> (Draft, Vec<OpenText>) {
-        let (pos, text) = self.feed.hold(seal);
+        let (pos, text) = self.feed.begin_commit(seal);
         (Draft::new(self.shared.ids.clone(), self.shared.clock.now(), pos, self.hot.clone()), text)
     }
 
     /// Gives a draft up: what was held back flows again.
     pub(super) fn give_up(&self) {
         self.feed.publish(vec![], None);
-        self.feed.unseal();
+        self.feed.reopen();
     }
 
     /// Makes `draft` durable, takes its state over and publishes its events. On an error nothing has changed.
@@ -68,12 +68,12 @@ impl Actor {
                     matches!(binding.status, BindingStatus::Closed | BindingStatus::Invalid)
                 };
                 self.shared.natives_forget(bindings.filter(over));
-                self.feed.show_guests(draft.hot.session.visibility);
+                self.feed.set_visibility(draft.hot.session.visibility);
                 let events: Vec<_> = events.collect();
-                self.shared.wakes.happened(&draft.hot.session.owner, &events);
+                self.shared.owner_wakers.notify(&draft.hot.session.owner, &events);
                 self.feed.publish(events, completed);
                 if draft.is_searched() {
-                    self.shared.written.notify_one();
+                    self.shared.search_stale.notify_one();
                 }
                 for row in &commit.rows {
                     if let Row::Inbox(to, _) = row {
@@ -99,7 +99,7 @@ impl Actor {
 
     /// Finds out what became of a commit whose outcome is not known, before anybody is told anything.
     pub(super) async fn look_up(&self, commit: &Commit, why: String) -> Result<Vec<Cursor>, StoreError> {
-        let (at, _) = self.feed.now();
+        let (at, _) = self.feed.snapshot();
         let first = commit.events.first().map(|event| event.id);
         let mut pause = 50;
         loop {

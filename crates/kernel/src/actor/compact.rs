@@ -9,7 +9,7 @@ use crate::store::Row;
 impl Actor {
     /// Prunes the events before `before`, but none of a run that has not ended. Says up to where events are gone.
     pub(super) async fn compact(&mut self, before: Cursor) -> Result<Position, Error> {
-        let now = self.feed.at();
+        let now = self.feed.position();
         if before > now.cursor {
             return Err(Error::Invalid(format!(
                 "the cursor {} lies ahead of the session, which stands at {now}",

@@ -8,9 +8,9 @@ use mainspring_core::{
 use serde_json::Value;
 
 use super::{Actor, Draft, Reply};
-use crate::adapter::{HandleError, Recording};
-use crate::error::Error;
-use crate::store::{Request, Row, StateAt, StatePlace, StateRow, StoreError};
+use crate::adapter::{HandleError, HandleReply};
+use crate::error::{CreateError, Error};
+use crate::store::{Request, Row, StateAt, StatePlace, StateRow};
 
 /// A change of state of the session, or of one of its runs.
 #[derive(Debug)]
@@ -28,11 +28,11 @@ pub(crate) enum Data {
     /// A caller changes state.
     State(StateWrite, Reply<StateOutcome>),
     /// An adapter changes state.
-    StateBy(AttemptId, StateWrite, Recording<StateOutcome>),
+    StateBy(AttemptId, StateWrite, HandleReply<StateOutcome>),
     /// A caller has put bytes there; a name that is taken is looked up by the caller.
-    Artifact(Artifact, Option<Request>, Reply<Result<(), StoreError>>),
+    Artifact(Artifact, Option<Request>, Reply<(), CreateError>),
     /// An adapter has put bytes there.
-    ArtifactBy(AttemptId, Artifact, Recording<()>),
+    ArtifactBy(AttemptId, Artifact, HandleReply<()>),
     /// Delete an artifact.
     ArtifactDelete(ArtifactId, Reply<()>),
     /// A model has a title for the session, or has none; and what it used.
@@ -49,7 +49,7 @@ impl Data {
     pub(super) fn refuse(self, error: Error) {
         match self {
             Self::State(_, reply) => drop(reply.send(Err(error))),
-            Self::Artifact(_, _, reply) => drop(reply.send(Err(error))),
+            Self::Artifact(_, _, reply) => drop(reply.send(Err(error.into()))),
             Self::ArtifactDelete(_, reply) => drop(reply.send(Err(error))),
             Self::Title(_, _, reply) => drop(reply.send(Err(error))),
             // Whoever executes has lost its authority and learns it by the closed channel.
@@ -162,7 +162,7 @@ impl Actor {
         let slot: StateSlot = self.shared.store.state_get(&at, &key).await?;
         let version = decide(&slot, value.as_ref(), expect)?;
         if slot.entry.is_none() && value.is_some() {
-            self.shared.state_room(&at).await?;
+            self.shared.check_state_room(&at).await?;
         }
         let now = self.shared.clock.now();
         let row = version.map(|version| StateRow {
@@ -188,17 +188,14 @@ impl Actor {
         &mut self,
         artifact: Artifact,
         request: Option<Request>,
-    ) -> Result<Result<(), StoreError>, Error> {
+    ) -> Result<(), CreateError> {
         let (mut draft, _) = self.draft(false);
         if let Some(request) = request {
             draft.row(Row::Request(Box::new(request)));
         }
         add(&mut draft, artifact);
-        match self.commit(draft).await {
-            Ok(_) => Ok(Ok(())),
-            Err(conflict @ StoreError::Conflict(_)) => Ok(Err(conflict)),
-            Err(error) => Err(error.into()),
-        }
+        self.commit(draft).await?;
+        Ok(())
     }
 
     async fn artifact_add_by(&mut self, by: AttemptId, artifact: Artifact) -> Result<(), HandleError> {

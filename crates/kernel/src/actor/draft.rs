@@ -23,7 +23,7 @@ use crate::adapter::{Compacted, StepTaken};
 use crate::error::Error;
 use crate::feed::OpenText;
 use crate::ids::Ids;
-use crate::store::{Commit, Effect, Fence, NewEvent, Row, StatePlace, StateRow};
+use crate::store::{Commit, Fence, NewEvent, OpenToolCall, Row, StatePlace, StateRow};
 
 /// The part of a session's state that drafts work on copies of.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub(crate) struct Hot {
     /// The lines of the tip and of the pen of the run that writes.
     pub(crate) lines: HashMap<LineId, Line>,
     /// Tool calls without an outcome.
-    pub(crate) effects: Vec<Effect>,
+    pub(crate) effects: Vec<OpenToolCall>,
     /// Tool calls of the last message that have no result: id and name.
     pub(crate) unanswered: Vec<(String, String)>,
     /// Who spoke last in the active run.
@@ -399,16 +399,16 @@ impl Draft {
 
     pub(crate) fn effect_start(&mut self, tool_use_id: String, name: String) {
         let Some(run) = &self.run else { return };
-        let effect = Effect { run: run.id, tool_use_id, name };
+        let effect = OpenToolCall { run: run.id, tool_use_id, name };
         self.hot.effects.push(effect.clone());
-        self.rows.push(Row::Effect(effect));
+        self.rows.push(Row::ToolCallStarted(effect));
     }
 
     /// Ends a tool call; gives its name, none if it had not begun.
     pub(crate) fn effect_end(&mut self, tool_use_id: &str) -> Option<String> {
         let at = self.hot.effects.iter().position(|effect| effect.tool_use_id == tool_use_id)?;
         let effect = self.hot.effects.remove(at);
-        self.rows.push(Row::EffectEnd(effect.run, effect.tool_use_id));
+        self.rows.push(Row::ToolCallEnded(effect.run, effect.tool_use_id));
         Some(effect.name)
     }
 
@@ -519,7 +519,7 @@ impl Draft {
     /// Gives every open tool call an outcome, and every tool call of the agent's last message a result.
     fn settle_tools(&mut self) {
         for effect in std::mem::take(&mut self.hot.effects) {
-            self.rows.push(Row::EffectEnd(effect.run, effect.tool_use_id.clone()));
+            self.rows.push(Row::ToolCallEnded(effect.run, effect.tool_use_id.clone()));
             self.emit(Body::ToolFailed {
                 tool_use_id: effect.tool_use_id,
                 name: effect.name,

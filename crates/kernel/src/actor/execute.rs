@@ -124,7 +124,7 @@ impl Actor {
                 .filter(|binding| binding.status == BindingStatus::Active)
                 .cloned(),
             answer,
-            open_effects: self.hot.effects.clone(),
+            open_tool_calls: self.hot.effects.clone(),
             cancel: cancel.clone(),
         };
         let (steering, steered) = tokio::sync::watch::channel(self.is_steered());

@@ -14,7 +14,7 @@ use mainspring_core::{Body, CancelReason, Delegation, DelegationId, RunId, RunSt
 use serde::{Deserialize, Serialize};
 
 use super::{Actor, Draft};
-use crate::adapter::Recording;
+use crate::adapter::HandleReply;
 use crate::error::Error;
 use crate::store::{Commit, DelegationsOf, InboxItem, Row, StoreError};
 
@@ -54,7 +54,7 @@ impl From<Delegation> for Child {
 }
 
 /// Who waits for delegated work to end.
-pub(crate) type Waiter = (DelegationId, Recording<Delegation>);
+pub(crate) type Waiter = (DelegationId, HandleReply<Delegation>);
 
 impl Actor {
     /// Takes what other sessions have left, in order. Nobody asks again, so this does not give up.
@@ -129,7 +129,7 @@ impl Actor {
     }
 
     /// Answers `waiter` once the work that a run of this session delegated has ended.
-    pub(super) async fn await_settled(&mut self, delegation: DelegationId, waiter: Recording<Delegation>) {
+    pub(super) async fn await_settled(&mut self, delegation: DelegationId, waiter: HandleReply<Delegation>) {
         match self.shared.store.delegations(&DelegationsOf::Id(delegation)).await {
             Ok(found) => match found.into_iter().next() {
                 Some(settled) if settled.status.is_settled() => drop(waiter.send(Ok(settled))),

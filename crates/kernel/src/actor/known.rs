@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use mainspring_core::tree::parting;
 use mainspring_core::{Line, LineId, Point, Range};
 
-use crate::store::{Row, Strand};
+use crate::store::{Row, SessionLine};
 
 /// More lines than this are not kept from one walk to the next.
 const KEPT: usize = 8_192;
@@ -29,7 +29,7 @@ pub(super) struct Turn {
 pub(super) struct Unknown(pub(super) LineId);
 
 #[derive(Debug, Default)]
-pub(super) struct Known(HashMap<LineId, Strand>);
+pub(super) struct Known(HashMap<LineId, SessionLine>);
 
 impl Known {
     /// Forgets everything if that is much. Never in the midst of a walk, which would begin again and again.
@@ -39,7 +39,7 @@ impl Known {
         }
     }
 
-    pub(super) fn learn(&mut self, strands: Vec<Strand>) {
+    pub(super) fn learn(&mut self, strands: Vec<SessionLine>) {
         self.0.extend(strands.into_iter().map(|strand| (strand.line.id, strand)));
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            a change, a turn's end, the last controller gone
-//! unarmed ────────────────────────────────────────────────────▶ armed ──idle_unload──▶ away
+//! unarmed ────────────────────────────────────────────────────▶ armed ──idle_unload_ms──▶ away
 //!    ▲                                                            │
 //!    └──────────── a controller joins, a turn begins ─────────────┘
 //! ```
@@ -31,8 +31,10 @@ impl Actor {
     /// Something happened: from now on the session may leave after a while.
     pub(crate) fn arm(&mut self) {
         self.stay.opened = false;
-        self.stay.until =
-            Some((self.shared.clock.now().plus(self.shared.options.idle_unload), self.feed.joins()));
+        self.stay.until = Some((
+            self.shared.clock.now().plus(self.shared.options.idle_unload_ms),
+            self.feed.controller_joins(),
+        ));
     }
 
     /// Somebody looked. A session that came into memory for that alone leaves again.
@@ -71,7 +73,7 @@ impl Actor {
             return self.leave_if(|_| true);
         }
         let Some((_, joins)) = self.stay.until.filter(|_| self.is_due()) else { return false };
-        if self.feed.joins() != joins {
+        if self.feed.controller_joins() != joins {
             // A controller has come since, and perhaps gone: then the time begins anew.
             self.stay.until = None;
             if self.feed.controllers() == 0 {
@@ -79,7 +81,7 @@ impl Actor {
             }
             return false;
         }
-        self.leave_if(|actor| actor.feed.controllers() == 0 && actor.feed.joins() == joins)
+        self.leave_if(|actor| actor.feed.controllers() == 0 && actor.feed.controller_joins() == joins)
     }
 
     fn is_due(&self) -> bool {
@@ -88,7 +90,7 @@ impl Actor {
 
     fn leave_if(&self, may: impl FnOnce(&Self) -> bool) -> bool {
         let may = || self.rx.is_empty() && may(self);
-        self.shared.leave(&self.feed, &self.tx, may, || self.unshow())
+        self.shared.unload(&self.feed, &self.tx, may, || self.unshow())
     }
 
     /// Tells the board what the session is doing.

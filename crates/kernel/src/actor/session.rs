@@ -4,9 +4,9 @@ use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{Body, Cursor, Refusal, RunStatus, Session, SessionStatus};
 
 use super::Actor;
-use crate::error::Error;
+use crate::error::{CreateError, Error};
 use crate::kernel::Adopted;
-use crate::store::{Loaded, Request, Row, StateRow, StoreError};
+use crate::store::{Loaded, Request, Row, StateRow};
 
 /// What a session has from its beginning.
 #[derive(Default)]
@@ -22,9 +22,9 @@ impl Actor {
         &mut self,
         request: Option<Box<Request>>,
         begins: Begins,
-    ) -> Result<Result<Session, StoreError>, Error> {
+    ) -> Result<Session, CreateError> {
         if self.stored {
-            return Ok(Ok(self.hot.session.clone()));
+            return Ok(self.hot.session.clone());
         }
         let (mut draft, _) = self.draft(false);
         draft.emit(created(&self.hot.session));
@@ -34,14 +34,11 @@ impl Actor {
             let (adapter, adopted) = *adopted;
             if let Err(error) = draft.binding_adopt(adapter, adopted, self.shared.node) {
                 self.give_up();
-                return Err(error);
+                return Err(error.into());
             }
         }
-        match self.commit(draft).await {
-            Ok(_) => Ok(Ok(self.hot.session.clone())),
-            Err(conflict @ StoreError::Conflict(_)) => Ok(Err(conflict)),
-            Err(error) => Err(error.into()),
-        }
+        self.commit(draft).await?;
+        Ok(self.hot.session.clone())
     }
 
     /// Changes the session, if it still stands at `version` where one is given.
@@ -115,7 +112,7 @@ pub(crate) fn unborn(session: Session) -> Loaded {
         latest: None,
         lines: vec![],
         chunks: vec![],
-        effects: vec![],
+        open_tool_calls: vec![],
         inbox: vec![],
         delegations: vec![],
         cursor: Cursor::START,

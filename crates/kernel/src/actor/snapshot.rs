@@ -25,7 +25,7 @@ pub(crate) struct Instant {
 
 impl Actor {
     pub(super) fn instant(&self) -> Instant {
-        let (position, partial) = self.feed.now();
+        let (position, partial) = self.feed.snapshot();
         Instant {
             session: self.hot.session.clone(),
             active: self.active.as_ref().map(|active| active.run.clone()),

@@ -10,7 +10,7 @@ use mainspring_core::{
 
 use super::known::{Turn, Unknown};
 use super::{Actor, Begins, Command};
-use crate::error::Error;
+use crate::error::{CreateError, Error};
 use crate::kernel::Forking;
 use crate::store::{PlacedMessage, StateAt, StatePlace, StateRow, StoreError};
 
@@ -97,7 +97,7 @@ impl Actor {
             };
             // Twice as many each time: a long way up is a few questions.
             many *= 2;
-            self.known.learn(self.shared.store.strands(self.fence.session, line, many).await?);
+            self.known.learn(self.shared.store.lines_to_root(self.fence.session, line, many).await?);
         }
     }
 
@@ -137,12 +137,12 @@ impl Actor {
     /// Makes a session that goes on from a message of this one: it sees the path to it, and nothing that comes later.
     ///
     /// While this waits for the fork to be stored, this session is not deleted under it.
-    pub(super) async fn fork(&mut self, fork: Forking) -> Result<Result<Session, StoreError>, Error> {
+    pub(super) async fn fork(&mut self, fork: Forking) -> Result<Session, CreateError> {
         let (point, placed, _) = self.message_at(fork.message).await?;
         // What a run is writing, or will go on writing, may yet be rolled back.
         let live = self.active.iter().map(|active| &active.run).chain(&self.queue).chain(&self.hot.merged);
         if let Some(run) = { live }.find(|run| placed.message.run == Some(run.id)) {
-            return Err(Error::Busy { status: run.state.status() });
+            return Err(Error::Busy { status: run.state.status() }.into());
         }
         let now = self.shared.clock.now();
         let source = &self.hot.session;
@@ -172,7 +172,7 @@ impl Actor {
             Some(_) => self.seen_by_fork(&session, point).await?,
             None => vec![],
         };
-        self.shared.birth(session).await?;
+        self.shared.start_new_actor(session).await?;
         let begins = Begins { state, adopted: None };
         self.shared.call(fork.id, |reply| Command::Create(fork.request, begins, reply)).await
     }

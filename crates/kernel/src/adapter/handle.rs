@@ -42,11 +42,11 @@ pub(crate) struct HandleParts {
 }
 
 /// What comes back from a recording.
-pub(crate) type Recording<T> = oneshot::Sender<Result<T, HandleError>>;
+pub(crate) type HandleReply<T> = oneshot::Sender<Result<T, HandleError>>;
 
 /// An execution that waits for an answer.
-pub(crate) struct Holder {
-    pub(crate) reply: Recording<Answer>,
+pub(crate) struct AskReply {
+    pub(crate) reply: HandleReply<Answer>,
     /// It goes on when the time is up, with or without an answer.
     pub(crate) lapses: bool,
 }
@@ -129,7 +129,7 @@ impl AttemptHandle {
     /// be stored returns [`super::Executed::Waiting`] instead.
     pub async fn ask(&self, ask: Ask) -> Result<Answer, HandleError> {
         let by = self.id();
-        self.call(|reply| Command::Ask { by, ask, holder: Holder { reply, lapses: false } }).await
+        self.call(|reply| Command::Ask { by, ask, holder: AskReply { reply, lapses: false } }).await
     }
 
     /// Asks a person and waits like [`AttemptHandle::ask`], but no longer than until the question expires: then it is
@@ -137,7 +137,7 @@ impl AttemptHandle {
     pub async fn ask_until(&self, ask: Ask) -> Result<Option<Answer>, HandleError> {
         let by = self.id();
         let answer =
-            self.call(|reply| Command::Ask { by, ask, holder: Holder { reply, lapses: true } }).await?;
+            self.call(|reply| Command::Ask { by, ask, holder: AskReply { reply, lapses: true } }).await?;
         Ok(match answer {
             Answer::Approval { decision: Approval::Expired } | Answer::Input { input: Value::Null } => None,
             answer => Some(answer),
@@ -250,7 +250,7 @@ impl AttemptHandle {
         value: Option<Value>,
         expect: Expect,
     ) -> Result<StateOutcome, HandleError> {
-        self.parts.shared.state_check(key, value.as_ref())?;
+        self.parts.shared.check_state_entry(key, value.as_ref())?;
         let run = match scope {
             StateScope::Owner => {
                 // Nothing else would see that the attempt is over.
@@ -433,7 +433,7 @@ impl AttemptHandle {
         self.parts.clock.sleep_until(time).await;
     }
 
-    async fn call<T>(&self, command: impl FnOnce(Recording<T>) -> Command) -> Result<T, HandleError> {
+    async fn call<T>(&self, command: impl FnOnce(HandleReply<T>) -> Command) -> Result<T, HandleError> {
         let (reply, answer) = oneshot::channel();
         // An actor that is gone has no live attempt: whoever still calls has lost its authority.
         self.parts.actor.send(command(reply)).map_err(|_| HandleError::Revoked)?;
