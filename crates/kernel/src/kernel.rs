@@ -11,7 +11,7 @@ use mainspring_core::{Limits, ModelList, NodeId, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::actor::Command;
+use crate::actor::Signal;
 use crate::adapter::{Adapter, Capabilities};
 use crate::agents::{Catalog, NoCatalog};
 use crate::blobs::Blobs;
@@ -344,7 +344,7 @@ impl Kernel {
         let mut stopping = vec![];
         for actor in self.shared.actors() {
             let (done, stopped) = oneshot::channel();
-            if actor.send(Command::Shutdown(done)).is_ok() {
+            if actor.send(Signal::Shutdown(done).into()).is_ok() {
                 stopping.push(stopped);
             }
         }

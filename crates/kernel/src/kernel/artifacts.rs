@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::io::AsyncRead;
 
 use super::{Caller, Kernel, Shared};
-use crate::actor::{Command, Data};
+use crate::actor::Command;
 use crate::blobs::{BlobReader, Blobs, Staged};
 use crate::error::{CreateError, Error};
 use crate::store::{ArtifactPage, Request, SessionRef, Unique};
@@ -80,7 +80,9 @@ impl Kernel {
         }
         let (shared, made, asked) = (self.shared.clone(), artifact.clone(), request.clone());
         let commit = async move {
-            shared.call(session, |reply| Command::Data(Box::new(Data::Artifact(made, asked, reply)))).await
+            shared
+                .call(session, |reply| Command::ArtifactAdd(Box::new(made), asked.map(Box::new), reply))
+                .await
         };
         match (self.shared.artifact_keep(staged, commit).await, request) {
             (Ok(()), _) => Ok((artifact, true)),
@@ -148,9 +150,7 @@ impl Kernel {
     pub async fn artifact_delete(&self, caller: &Caller, id: ArtifactId) -> Result<(), Error> {
         let (_, session) = self.artifact_known(caller, id).await?;
         caller.check_changes(&session)?;
-        self.shared
-            .call(session.id, |reply| Command::Data(Box::new(Data::ArtifactDelete(id, reply))))
-            .await?;
+        self.shared.call(session.id, |reply| Command::ArtifactDelete(id, reply)).await?;
         self.shared.blobs_settle().await;
         Ok(())
     }

@@ -11,14 +11,13 @@ use mainspring_core::{Session, SessionId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Opening, Shared};
-use crate::actor::{Actor, Command, Reply};
+use crate::actor::{Actor, Command, Receiver, Reply, Sender, Signal};
 use crate::error::Error;
 use crate::feed::{Feed, FeedMemory, Subscription, SubscriptionMode};
 
 /// How many sessions stay in memory for no other reason than that somebody opened them; beyond, the first one goes.
 const OPENED: usize = 1_000;
 
-type Sender = mpsc::UnboundedSender<Command>;
 type Ready = oneshot::Sender<Result<(), Error>>;
 
 /// A session that is in memory, or that somebody reads.
@@ -68,12 +67,13 @@ impl Shared {
                 command.refuse(&Error::ShuttingDown);
                 return;
             };
-            match actor.send(command) {
+            match actor.send(command.into()) {
                 Ok(()) => return,
                 Err(refused) => {
-                    // It was about to leave; it hands on what it had, and a new one takes its place.
-                    command = refused.0;
+                    // The actor is stopping: retry on its successor.
                     self.remove_actor(session, &actor);
+                    let Some(refused) = refused.0.into_command() else { return };
+                    command = refused;
                 }
             }
         }
@@ -156,12 +156,7 @@ impl Shared {
         tx
     }
 
-    async fn wake(
-        self: Arc<Self>,
-        feed: Arc<Feed>,
-        mut channel: (Sender, mpsc::UnboundedReceiver<Command>),
-        ready: Option<Ready>,
-    ) {
+    async fn wake(self: Arc<Self>, feed: Arc<Feed>, mut channel: (Sender, Receiver), ready: Option<Ready>) {
         let session = feed.session();
         let woken = async {
             let fence = self.store.lease_take(session, self.node).await?;
@@ -174,8 +169,8 @@ impl Shared {
                 self.remove_actor(session, &channel.0);
                 feed.fail(&error);
                 channel.1.close();
-                while let Some(command) = channel.1.recv().await {
-                    command.refuse(&error);
+                while let Some(input) = channel.1.recv().await {
+                    input.refuse(&error);
                 }
                 ready.map(|ready| ready.send(Err(error)));
                 return;
@@ -190,7 +185,7 @@ impl Shared {
         match recovered {
             Ok(()) => {
                 // Counted before anybody is told that the kernel has started.
-                actor.count();
+                actor.report_status();
                 ready.map(|ready| ready.send(Ok(())));
                 actor.serve().await;
             }
@@ -328,7 +323,7 @@ impl Shared {
         drop(opened);
         if let Some(actor) = first.and_then(|first| self.actor(first)) {
             // One that is gone needs no release.
-            let _ = actor.send(Command::Release);
+            let _ = actor.send(Signal::Release.into());
         }
     }
 }

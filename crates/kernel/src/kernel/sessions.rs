@@ -15,7 +15,7 @@ use super::{
     Adopted, Caller, Deleted, Kernel, NewSession, Opening, SessionPatch, SessionQuery, SessionScope,
     SessionTarget,
 };
-use crate::actor::{Begins, Command};
+use crate::actor::{Command, SessionSeed};
 use crate::error::{CreateError, Error};
 use crate::store::{Request, SessionPage, SessionRef, SessionsOf, Unique};
 
@@ -77,8 +77,8 @@ impl Kernel {
             self.shared.start_new_actor(session).await?;
             let adopts =
                 |(adapter, adopted): (&str, &Adopted)| Box::new((adapter.to_owned(), adopted.clone()));
-            let begins = Begins { state: vec![], adopted: adopted.map(adopts) };
-            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), begins, reply)).await {
+            let seed = SessionSeed { state: vec![], adopted: adopted.map(adopts) };
+            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), seed, reply)).await {
                 Ok(session) => {
                     self.shared.note_opened(id);
                     return Ok((session, Opening::Created));
@@ -98,7 +98,7 @@ impl Kernel {
         readable.ok_or_else(|| Error::not_found("session", shown(by)))
     }
 
-    /// One session that `caller` may change. Every verb that changes a session begins here.
+    /// One session that `caller` may change. Every verb that changes a session seed here.
     pub(super) async fn session_changed(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
         let session = self.session_get(caller, by).await?;
         caller.check_changes(&session)?;
@@ -205,7 +205,7 @@ impl Kernel {
         let session = self.session_changed(caller, by).await?;
         let (reply, closed) = oneshot::channel();
         let Some(actor) = self.shared.actor(session.id) else { return Ok(false) };
-        if actor.send(Command::Close(reply)).is_err() {
+        if actor.send(Command::Close(reply).into()).is_err() {
             return Ok(false);
         }
         match closed.await {

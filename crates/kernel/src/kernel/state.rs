@@ -5,7 +5,7 @@ use mainspring_core::{Expect, MessageId, Point, RunId, Session, StateEntry, Stat
 use serde_json::Value;
 
 use super::{Caller, Kernel, Shared};
-use crate::actor::{Command, Data, StateWrite};
+use crate::actor::{Command, StateWrite};
 use crate::error::Error;
 use crate::store::{OwnerState, SessionRef, StateAt, StoreError};
 
@@ -65,7 +65,7 @@ impl Kernel {
             StateOf::Run(run) => (self.run_changed(caller, *run).await?, Some(*run)),
         };
         let write = StateWrite { run, key: key.to_owned(), value, expect };
-        self.shared.call(session, |reply| Command::Data(Box::new(Data::State(write, reply)))).await
+        self.shared.call(session, |reply| Command::StateWrite(Box::new(write), reply)).await
     }
 
     /// Where the state is that `of` names, if the caller may see it.
