@@ -118,7 +118,8 @@ impl<D: Dialect> Driver<D> {
             None => attempt.origin().await?,
         };
 
-        let permissions = self.options.permissions.of_mode(about.run.mode).narrowed(attempt).await?;
+        let permissions =
+            self.options.permissions.for_mode(about.run.mode).limited_by_parent(attempt).await?;
         let spot = Spot { cwd: cwd.clone(), arguments: self.dialect.arguments(permissions) };
         let near = bound.as_deref().or_else(|| origin.as_ref()?.native.as_deref());
         let lease = self.lease(attempt, &spot, near, log).await?;
@@ -167,7 +168,7 @@ impl<D: Dialect> Driver<D> {
         };
         self.in_time(attempt, &*worker, choices).await?;
 
-        let standing = permissions.standing(attempt);
+        let standing = permissions.standing_grant(attempt);
         let granted = standing.iter().cloned().map(|grant| Record::Granted(Box::new(grant)));
         let opened = match &start {
             Start::Resumed(_) => Record::Resumed,
@@ -190,7 +191,7 @@ impl<D: Dialect> Driver<D> {
             worker,
             native: &native,
             standing,
-            rules: Arc::new(Rules::of_mode(&self.options.rules, run.mode)),
+            rules: Arc::new(Rules::for_mode(&self.options.rules, run.mode)),
             launch: Launch {
                 env: vec![],
                 pass_env: vec![],

@@ -20,7 +20,7 @@ mod function;
 pub mod mcp;
 pub use desk::Desk;
 pub use function::{FunctionTool, function};
-pub use mainspring_kernel::policy::fits;
+pub use mainspring_kernel::policy::matches_pattern;
 
 /// What a model may call.
 #[async_trait]
@@ -260,7 +260,7 @@ impl Toolbox {
     /// The tools whose names one of `patterns` fits.
     #[must_use]
     pub fn only(&self, patterns: &[String]) -> Self {
-        let wanted = |name: &String| patterns.iter().any(|pattern| fits(pattern, name));
+        let wanted = |name: &String| patterns.iter().any(|pattern| matches_pattern(pattern, name));
         let entries = self.entries.iter().filter(|(name, _)| wanted(name));
         Self { entries: entries.map(|(name, entry)| (name.clone(), entry.clone())).collect() }
     }
@@ -345,7 +345,7 @@ mod tests {
             ("a*c*", "abcd", true),
             ("add", "adder", false),
         ] {
-            assert_eq!(fits(pattern, name), wanted, "{pattern} {name}");
+            assert_eq!(matches_pattern(pattern, name), wanted, "{pattern} {name}");
         }
         assert_eq!(toolbox().only(&["a*".into()]).iter().count(), 2);
         assert_eq!(toolbox().only(&["add".into()]).iter().count(), 1);

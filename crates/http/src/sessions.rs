@@ -10,8 +10,8 @@ use mainspring_core::{
 };
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{
-    Caller, NewSession, Opening, RunQuery, Scope, SessionPatch, SessionQuery, SessionStart, SessionTarget,
-    Snapshot, Started, session_ref,
+    Caller, NewSession, Opening, RunQuery, SessionPatch, SessionQuery, SessionScope, SessionStart,
+    SessionTarget, Snapshot, Started, session_ref,
 };
 use mainspring_kernel::store::SessionRef;
 use serde::{Deserialize, Serialize};
@@ -221,7 +221,7 @@ pub(super) struct ListQuery {
     /// Whose.
     #[serde(default)]
     #[param(inline)]
-    scope: Scope,
+    scope: SessionScope,
     /// Only those that are pinned, or only those that are not.
     pinned: Option<bool>,
     /// Only these.

@@ -18,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::feed::DeltaError;
-use crate::store::Effect;
+use crate::store::OpenToolCall;
 
 mod handle;
 pub use crate::kernel::NewArtifact;
 pub use handle::AttemptHandle;
-pub(crate) use handle::{HandleParts, Holder, Recording};
+pub(crate) use handle::{AskReply, HandleParts, HandleReply};
 
 /// Drives one kind of agent runtime.
 #[async_trait]
@@ -106,7 +106,7 @@ pub enum RestartBehavior {
     /// It has none; what was executing is orphaned.
     AttemptsOrphaned,
     /// It has none and goes on from the last message: tool calls that an attempt left open are the next one's to
-    /// settle (see [`Assignment::open_effects`]).
+    /// settle (see [`Assignment::open_tool_calls`]).
     ResumesFromMessages,
 }
 
@@ -432,7 +432,7 @@ pub struct Assignment {
     /// The answer it waited for.
     pub answer: Option<Answered>,
     /// Tool calls that an earlier attempt began and that have no outcome.
-    pub open_effects: Vec<Effect>,
+    pub open_tool_calls: Vec<OpenToolCall>,
     /// Resolves when the attempt shall stop.
     pub cancel: CancellationToken,
 }

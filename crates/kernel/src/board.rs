@@ -234,7 +234,7 @@ impl LiveFeed {
     }
 
     /// How many things the reader holds: it grows with the sessions, not with what happens in them.
-    pub fn held(&self) -> usize {
+    pub fn buffered(&self) -> usize {
         self.told.len() + self.pending.len()
     }
 

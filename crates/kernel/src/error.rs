@@ -2,7 +2,7 @@
 
 use mainspring_core::{BadName, MessageId, Position, Refusal, RunId, RunStatus, SessionId, Unexpected};
 
-use crate::store::StoreError;
+use crate::store::{StoreError, Unique};
 
 /// Why the kernel did not do as asked. Nothing changed, unless the variant says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -247,10 +247,50 @@ impl From<Unexpected> for Error {
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
+            StoreError::Unexpected(unexpected) => unexpected.into(),
             StoreError::Pruned(floor) => Self::Expired { floor },
             StoreError::Corrupt(what) => Self::Corrupt(what),
             StoreError::Unavailable(what) => Self::Unavailable(what),
             StoreError::Fenced | StoreError::Conflict(_) => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+/// Why a session actor did not create a session, a run or an artifact. Nothing was created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum CreateError {
+    /// A unique name is taken. Look up its holder, then answer with that, retry or refuse.
+    Taken(Unique),
+    /// The request failed. Report the error to the caller.
+    Failed(Error),
+}
+
+impl From<Error> for CreateError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Refusal> for CreateError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Failed(refusal.into())
+    }
+}
+
+impl From<StoreError> for CreateError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Conflict(unique) => Self::Taken(unique),
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl From<CreateError> for Error {
+    fn from(error: CreateError) -> Self {
+        match error {
+            CreateError::Taken(unique) => StoreError::Conflict(unique).into(),
+            CreateError::Failed(error) => error,
         }
     }
 }

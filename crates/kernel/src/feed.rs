@@ -151,7 +151,7 @@ struct OpenBlock<'a> {
 
 /// How much a feed holds in memory. It does not grow with its readers, nor with how slow they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Held {
+pub struct FeedMemory {
     /// Events.
     pub events: usize,
     /// Bytes of text that is not in a message yet.
@@ -302,7 +302,7 @@ impl Feed {
     ///
     /// With `seal` the commit completes what is being streamed: the text so far is returned, stays readable until
     /// [`Feed::publish`] drops it, and the next delta opens a new message.
-    pub(crate) fn hold(&self, seal: bool) -> (u64, Vec<OpenText>) {
+    pub(crate) fn begin_commit(&self, seal: bool) -> (u64, Vec<OpenText>) {
         let mut state = self.state.lock();
         state.barrier = Some(state.pos);
         if !seal {
@@ -316,7 +316,7 @@ impl Feed {
     }
 
     /// Begins again after a commit that failed: the sealed message is open again.
-    pub(crate) fn unseal(&self) {
+    pub(crate) fn reopen(&self) {
         let mut state = self.state.lock();
         let last = state.text.back().map(|segment| segment.message);
         let bytes =
@@ -389,26 +389,26 @@ impl Feed {
     }
 
     /// Where the stream stands and the text that is being streamed, at one instant.
-    pub(crate) fn now(&self) -> (Position, Vec<OpenText>) {
+    pub(crate) fn snapshot(&self) -> (Position, Vec<OpenText>) {
         let state = self.state.lock();
         let at = state.at();
         (at, state.open_texts(at.pos))
     }
 
     /// Lets others than the owner read, or no more: they get nothing of what is published from now on.
-    pub(crate) fn show_guests(&self, visibility: Visibility) {
+    pub(crate) fn set_visibility(&self, visibility: Visibility) {
         self.shown.store(visibility == Visibility::Org, Ordering::Release);
     }
 
     /// Where the stream stands.
-    pub(crate) fn at(&self) -> Position {
+    pub(crate) fn position(&self) -> Position {
         self.state.lock().at()
     }
 
     /// How much it holds.
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn memory_use(&self) -> FeedMemory {
         let state = self.state.lock();
-        Held {
+        FeedMemory {
             events: state.recent.len(),
             bytes: state.text.iter().map(|segment| segment.text.len()).sum(),
             thoughts: state.thoughts.len(),

@@ -11,17 +11,17 @@ use mainspring_core::{Limits, ModelList, NodeId, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::actor::Command;
+use crate::actor::Signal;
 use crate::adapter::{Adapter, Capabilities};
 use crate::agents::{Catalog, NoCatalog};
 use crate::blobs::Blobs;
 use crate::board::Board;
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::feed::{Feed, Held};
+use crate::feed::{Feed, FeedMemory};
 use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
-use crate::owner_events::Wakes;
+use crate::owner_events::OwnerWakers;
 use crate::scheduler::Scheduler;
 use crate::store::{Store, StoreError};
 use crate::tasks::Tasks;
@@ -55,8 +55,8 @@ pub use keys::{KeyQuery, NewKey, Secret};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
 pub use requests::{
-    Accepted, CancelOutcome, Deleted, NewSession, Opening, RunQuery, RunRequest, Scope, SessionPatch,
-    SessionQuery, SessionTarget, Snapshot,
+    Accepted, CancelOutcome, Deleted, NewSession, Opening, RunQuery, RunRequest, SessionPatch, SessionQuery,
+    SessionScope, SessionTarget, Snapshot,
 };
 pub use search::{MessageHit, SearchHit, SearchQuery, SearchResult};
 pub use sessions::session_ref;
@@ -79,11 +79,11 @@ pub struct Options {
     /// How many of them an adapter may have.
     pub adapter_workers: HashMap<String, usize>,
     /// How long an attempt that was told to stop may take, in milliseconds.
-    pub cancel_grace: u64,
+    pub cancel_grace_ms: u64,
     /// How long a run waits for an answer, in milliseconds.
-    pub wait_expiry: u64,
+    pub wait_expiry_ms: u64,
     /// How long an idle session stays in memory, in milliseconds.
-    pub idle_unload: u64,
+    pub idle_unload_ms: u64,
     /// When a failed attempt is tried again.
     pub retry: Retry,
     /// What becomes of a run whose process ended.
@@ -108,10 +108,10 @@ impl Default for Options {
             adapter: "script".into(),
             max_workers: 8,
             adapter_workers: HashMap::new(),
-            cancel_grace: 5_000,
-            wait_expiry: 24 * 60 * 60 * 1_000,
-            idle_unload: 30_000,
-            retry: Retry { base: 500, max: 30_000 },
+            cancel_grace_ms: 5_000,
+            wait_expiry_ms: 24 * 60 * 60 * 1_000,
+            idle_unload_ms: 30_000,
+            retry: Retry { base_ms: 500, max_ms: 30_000 },
             on_orphan: OnOrphan::Leave,
             node: None,
             artifacts: None,
@@ -126,16 +126,16 @@ impl Default for Options {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
     /// The first pause.
-    pub base: u64,
+    pub base_ms: u64,
     /// The longest pause.
-    pub max: u64,
+    pub max_ms: u64,
 }
 
 impl Retry {
     /// The pause after the `attempts`-th attempt failed.
     pub fn delay(&self, attempts: u32) -> u64 {
-        let doubled = self.base.saturating_mul(1 << attempts.saturating_sub(1).min(32));
-        doubled.min(self.max)
+        let doubled = self.base_ms.saturating_mul(1 << attempts.saturating_sub(1).min(32));
+        doubled.min(self.max_ms)
     }
 }
 
@@ -178,13 +178,13 @@ pub(crate) struct Shared {
     pub(crate) dirty: mpsc::UnboundedSender<Arc<Feed>>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) board: Board,
-    pub(crate) wakes: Wakes,
+    pub(crate) owner_wakers: OwnerWakers,
     seats: Mutex<HashMap<SessionId, seats::Seat>>,
     /// Sessions that are in memory because somebody opened them, the oldest first.
     opened: Mutex<VecDeque<SessionId>>,
     blobs: Option<Blobs>,
     /// Told whenever something was written that search shall find.
-    pub(crate) written: Arc<Notify>,
+    pub(crate) search_stale: Arc<Notify>,
     /// Sessions that are being imported.
     importing: Mutex<HashSet<SessionId>>,
     /// Held while somebody who would wait looks whether anybody waits for them.
@@ -227,11 +227,11 @@ impl Kernel {
             dirty,
             meters,
             board: Board::default(),
-            wakes: Wakes::default(),
+            owner_wakers: OwnerWakers::default(),
             seats: Mutex::new(HashMap::new()),
             opened: Mutex::new(VecDeque::new()),
             blobs,
-            written: written.clone(),
+            search_stale: written.clone(),
             importing: Mutex::default(),
             delegating: tokio::sync::Mutex::default(),
             work: watch::Sender::new(Work::default()),
@@ -283,14 +283,14 @@ impl Kernel {
     }
 
     /// Fails if the store does not answer.
-    pub async fn check(&self) -> Result<(), Error> {
+    pub async fn check_store(&self) -> Result<(), Error> {
         let nobody = crate::store::SessionRef::Key(String::new());
         self.shared.store.session_find("", &nobody).await?;
         Ok(())
     }
 
     /// Returns after `time`, by the kernel's clock.
-    pub async fn pause(&self, time: std::time::Duration) {
+    pub async fn sleep(&self, time: std::time::Duration) {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let clock = &self.shared.clock;
         clock.sleep_until(clock.now().plus(millis)).await;
@@ -327,8 +327,8 @@ impl Kernel {
     }
 
     /// How much the feeds of all sessions hold in memory.
-    pub fn held(&self) -> Held {
-        self.shared.held()
+    pub fn feed_memory(&self) -> FeedMemory {
+        self.shared.feed_memory()
     }
 
     /// Returns once nothing executes or could; what waits for a person, or behind that, keeps waiting.
@@ -344,7 +344,7 @@ impl Kernel {
         let mut stopping = vec![];
         for actor in self.shared.actors() {
             let (done, stopped) = oneshot::channel();
-            if actor.send(Command::Shutdown(done)).is_ok() {
+            if actor.send(Signal::Shutdown(done).into()).is_ok() {
                 stopping.push(stopped);
             }
         }
@@ -378,7 +378,7 @@ impl Shared {
     }
 
     /// True when an adapter calls tools that the caller executes.
-    pub(crate) fn calls_back(&self, adapter: &str) -> bool {
+    pub(crate) fn supports_client_tools(&self, adapter: &str) -> bool {
         self.adapters.get(adapter).is_some_and(|adapter| adapter.capabilities().supports_client_tools)
     }
 

@@ -24,7 +24,7 @@ const DELETED: usize = 1_024;
 
 /// Wakes the readers of owners.
 #[derive(Debug, Default)]
-pub(crate) struct Wakes {
+pub(crate) struct OwnerWakers {
     readers: AtomicUsize,
     owners: Mutex<HashMap<String, Owner>>,
 }
@@ -36,9 +36,9 @@ struct Owner {
     deleted: VecDeque<Arc<Event>>,
 }
 
-impl Wakes {
+impl OwnerWakers {
     /// Something of the owner's has happened, and can be read.
-    pub(crate) fn happened(&self, owner: &str, events: &[Arc<Event>]) {
+    pub(crate) fn notify(&self, owner: &str, events: &[Arc<Event>]) {
         // Most of the time nobody reads, and nothing is to be done.
         if self.readers.load(Ordering::Acquire) == 0 {
             return;
@@ -107,7 +107,7 @@ impl OwnerEvents {
         types: Option<Vec<&'static str>>,
         after: Cursor,
     ) -> Self {
-        let wake = shared.wakes.join(owner);
+        let wake = shared.owner_wakers.join(owner);
         Self { shared, owner: owner.to_owned(), types, wake, at: after, page: VecDeque::new(), told: None }
     }
 
@@ -145,7 +145,7 @@ impl OwnerEvents {
         }
         let mut events = VecDeque::from(events);
         let wants = self.types.as_ref().is_none_or(|types| types.contains(&"session.deleted"));
-        for gone in self.shared.wakes.deleted(&self.owner, self.at, looked).iter().filter(|_| wants) {
+        for gone in self.shared.owner_wakers.deleted(&self.owner, self.at, looked).iter().filter(|_| wants) {
             let place = events.partition_point(|event| event.cursor < gone.cursor);
             if events.get(place).is_none_or(|event| event.cursor != gone.cursor) {
                 events.insert(place, Event::clone(gone));
@@ -159,6 +159,6 @@ impl OwnerEvents {
 
 impl Drop for OwnerEvents {
     fn drop(&mut self) {
-        self.shared.wakes.leave(&self.owner);
+        self.shared.owner_wakers.leave(&self.owner);
     }
 }

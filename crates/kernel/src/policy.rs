@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::adapter::{Ask, AttemptHandle, HandleError, Record};
 
 mod rules;
-pub use rules::{Act, BadRule, Rule, Rules, Verdict, fits, offers};
+pub use rules::{Action, BadRule, Rule, Rules, Verdict, matches_pattern, may_allow};
 
 /// Who decides what an agent may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,7 +28,7 @@ pub enum Permissions {
 
 impl Permissions {
     /// What holds for a run of this mode: one that may only answer is allowed nothing.
-    pub fn of_mode(self, mode: Mode) -> Self {
+    pub fn for_mode(self, mode: Mode) -> Self {
         match mode {
             Mode::Act => self,
             Mode::Ask => Self::Deny,
@@ -37,7 +37,7 @@ impl Permissions {
 
     /// What holds for what was delegated: at most what its parent was granted. Where that was not everything, a person
     /// decides.
-    pub async fn narrowed(self, attempt: &AttemptHandle) -> Result<Self, HandleError> {
+    pub async fn limited_by_parent(self, attempt: &AttemptHandle) -> Result<Self, HandleError> {
         let everything = |grant: &Grant| {
             grant.effect == Effect::Allow
                 && [&grant.capability, &grant.operation, &grant.resource_pattern]
@@ -54,7 +54,7 @@ impl Permissions {
 
     /// The grant that a run under this policy has from its start; none where a person decides. It is the run's, whichever
     /// attempt of it asks.
-    pub fn standing(self, attempt: &AttemptHandle) -> Option<Grant> {
+    pub fn standing_grant(self, attempt: &AttemptHandle) -> Option<Grant> {
         let (effect, source) = match self {
             Self::Ask => return None,
             Self::Legacy => (Effect::Allow, GrantSource::LegacyDefault),
@@ -90,18 +90,18 @@ pub struct Question {
     /// For people.
     pub text: String,
     /// When the agent goes on without an answer; it waits until the question expires if it does not.
-    pub lapses_at: Option<Time>,
+    pub answer_by: Option<Time>,
 }
 
 impl From<String> for Question {
     fn from(text: String) -> Self {
-        Self { text, lapses_at: None }
+        Self { text, answer_by: None }
     }
 }
 
 /// Decides what the agent asks to be allowed: by the standing grant, or by asking a person and waiting. Recorded before
 /// it returns.
-pub async fn permit(
+pub async fn request_permission(
     attempt: &AttemptHandle,
     standing: Option<&Grant>,
     question: Question,
@@ -123,7 +123,7 @@ async fn ask_approval(attempt: &AttemptHandle, question: Question) -> Result<App
 
 /// Asks for what only a person knows: their input, or none if there is none in time. No grant can give it, but one that
 /// allows nothing refuses to ask. Recorded before it returns.
-pub async fn inquire(
+pub async fn request_input(
     attempt: &AttemptHandle,
     standing: Option<&Grant>,
     question: Question,
@@ -154,9 +154,9 @@ async fn ask(
     request: WaitRequest,
     question: Question,
 ) -> Result<Option<Answer>, HandleError> {
-    let Question { text, lapses_at } = question;
-    let ask = Ask { expires_at: lapses_at, ..Ask::new(request, text) };
-    match lapses_at {
+    let Question { text, answer_by } = question;
+    let ask = Ask { expires_at: answer_by, ..Ask::new(request, text) };
+    match answer_by {
         Some(_) => attempt.ask_until(ask).await,
         None => attempt.ask(ask).await.map(Some),
     }

@@ -152,12 +152,12 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
 
     /// `line` and the lines that it hangs beneath, towards the root, at most `limit`, with `session`'s cursors on them.
-    async fn strands(
+    async fn lines_to_root(
         &self,
         session: SessionId,
         line: LineId,
         limit: usize,
-    ) -> Result<Vec<Strand>, StoreError>;
+    ) -> Result<Vec<SessionLine>, StoreError>;
 
     /// The leaf that `session`'s cursors lead to from `at`, and its line if that is the session's own.
     async fn leaf(
@@ -205,7 +205,7 @@ pub trait Store: Send + Sync + 'static {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<Found>, StoreError>;
+    ) -> Result<Vec<FoundMessage>, StoreError>;
 
     /// What other sessions left for this one, in order.
     async fn inbox(&self, session: SessionId) -> Result<Vec<InboxItem>, StoreError>;
@@ -214,7 +214,7 @@ pub trait Store: Send + Sync + 'static {
     async fn delegations(&self, of: &DelegationsOf) -> Result<Vec<Delegation>, StoreError>;
 
     /// True when there is a session of this id, also a deleted one of which something is left.
-    async fn session_known(&self, session: SessionId) -> Result<bool, StoreError>;
+    async fn session_exists(&self, session: SessionId) -> Result<bool, StoreError>;
 
     /// The sessions of the same owner that were forked from this one.
     async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError>;
@@ -233,8 +233,10 @@ pub trait Store: Send + Sync + 'static {
     /// How many keys of state hold something.
     async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError>;
 
-    /// Changes state of an owner if what is expected is there; by [`mainspring_core::state::decide`], in one step.
-    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError>;
+    /// Sets or removes a key of an owner's state, atomically, by [`mainspring_core::state::decide`].
+    ///
+    /// Fails with [`StoreError::Unexpected`] if the key's version is not the expected one.
+    async fn state_put(&self, put: OwnerState) -> Result<StateOutcome, StoreError>;
 
     /// One artifact. Those of deleted sessions are not found.
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError>;
@@ -246,13 +248,13 @@ pub trait Store: Send + Sync + 'static {
     async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError>;
 
     /// True if an artifact names this hash, which then is not loose any more; in one step.
-    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError>;
+    async fn blob_is_used(&self, hash: &str) -> Result<bool, StoreError>;
 
     /// Some of the hashes that an artifact named which is gone. Others may name them still.
     async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError>;
 
     /// The bytes of a hash that nothing names are gone: it is not loose any more.
-    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError>;
+    async fn blob_forget(&self, hash: &str) -> Result<(), StoreError>;
     /// Makes an API key durable, inserted or replaced where it exists, together with the request that asked for it.
     async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError>;
 
@@ -289,7 +291,7 @@ pub trait Store: Send + Sync + 'static {
     async fn agent_count(&self, owner: &str) -> Result<usize, StoreError>;
 
     /// True when `owner` has a session or a key that is not of `org`.
-    async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError>;
+    async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError>;
 }
 
 /// Why the store did not do as told.
@@ -301,6 +303,9 @@ pub enum StoreError {
     /// Somebody else has taken the right to write this session. Nothing changed.
     #[error("another writer has taken over this session")]
     Fenced,
+    /// The stored version is not the expected one. Nothing changed.
+    #[error(transparent)]
+    Unexpected(#[from] Unexpected),
     /// The session's events up to here are gone. Nothing changed.
     #[error("the events up to {0} are gone")]
     Pruned(Position),
@@ -370,7 +375,7 @@ pub struct NewEvent {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Row {
     /// Nothing has this id yet: if something has, the commit is a conflict.
-    Fresh(Fresh),
+    NewId(NewId),
     /// A session.
     Session(Box<Session>),
     /// A run. Its owner, names, fingerprint and place never change.
@@ -396,9 +401,9 @@ pub enum Row {
     /// The session's events up to here are gone for every reader from now on. It only ever rises.
     Floor(Position),
     /// A tool call that has begun.
-    Effect(Effect),
+    ToolCallStarted(OpenToolCall),
     /// The tool call of this id has an outcome.
-    EffectEnd(RunId, String),
+    ToolCallEnded(RunId, String),
     /// A request that was answered.
     Request(Box<Request>),
     /// An item for another session's inbox.
@@ -424,7 +429,7 @@ pub enum Row {
 /// An id that is said to be new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum Fresh {
+pub enum NewId {
     Session(SessionId),
     Run(RunId),
     Message(MessageId),
@@ -433,7 +438,7 @@ pub enum Fresh {
 
 /// A tool call that has begun and has no outcome yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Effect {
+pub struct OpenToolCall {
     /// The run.
     pub run: RunId,
     /// The call's id, which is the tool's idempotency key.
@@ -510,7 +515,7 @@ pub struct Loaded {
     /// Streamed text that is not in a message, in order.
     pub chunks: Vec<Chunk>,
     /// Tool calls without an outcome.
-    pub effects: Vec<Effect>,
+    pub open_tool_calls: Vec<OpenToolCall>,
     /// What other sessions left, in order.
     pub inbox: Vec<InboxItem>,
     /// Delegations that are not settled, of which a run of it that has not ended is the parent or the child.
@@ -551,7 +556,7 @@ pub enum SessionRef {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionPage {
     /// Whose.
-    pub whose: Whose,
+    pub of: SessionsOf,
     /// Only those that are kept at hand, or only the others.
     pub pinned: Option<bool>,
     /// Only these.
@@ -566,7 +571,7 @@ pub struct SessionPage {
 
 /// Whose sessions to list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Whose {
+pub enum SessionsOf {
     /// All of this owner's.
     Owner(String),
     /// What everybody of this org may read.
@@ -632,7 +637,7 @@ pub struct PlacedMessage {
 
 /// A message that was found.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct FoundMessage {
     /// Its place in the order of arrival.
     pub place: u64,
     /// The session whose tree it stands in.
@@ -645,7 +650,7 @@ pub struct Found {
 
 /// A line as one session walks it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Strand {
+pub struct SessionLine {
     /// The line.
     pub line: Line,
     /// True when the session has opened it.

@@ -127,7 +127,7 @@ fn acp(adapter: &AdapterConfig, config: &Config) -> AcpOptions {
 fn mcp(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<McpServer, String>)> {
     let wanted = adapter.mcp.as_deref().unwrap_or_default();
     let servers = config.models.mcp.iter();
-    let given = servers.filter(|(name, _)| wanted.iter().any(|pattern| fits(pattern, name)));
+    let given = servers.filter(|(name, _)| wanted.iter().any(|pattern| matches_pattern(pattern, name)));
     let server = |server: &McpConfig| match (&server.command, &server.url) {
         (Some(command), _) => Ok(McpServer::Stdio {
             command: program(command, adapter)?,

@@ -10,13 +10,13 @@ use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, LineId,
     MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry,
-    StateOutcome, StateSlot, Step, Time, Unexpected,
+    StateOutcome, StateSlot, Step, Time,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, Found, InboxItem, KeyPage, KeyRef, Loaded,
-    OwnerState, PlacedMessage, Request, Row, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError,
-    Strand, TreeRow, Unfinished,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, InboxItem, KeyPage, KeyRef,
+    Loaded, OwnerState, PlacedMessage, Request, Row, RunPage, SessionLine, SessionPage, SessionRef, StateAt,
+    Store, StoreError, TreeRow, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -291,13 +291,13 @@ impl Store for MemoryStore {
         self.read(|state| state.message_get(session, message))?
     }
 
-    async fn strands(
+    async fn lines_to_root(
         &self,
         session: SessionId,
         line: LineId,
         limit: usize,
-    ) -> Result<Vec<Strand>, StoreError> {
-        self.read(|state| state.strands(session, line, limit))?
+    ) -> Result<Vec<SessionLine>, StoreError> {
+        self.read(|state| state.lines_to_root(session, line, limit))?
     }
 
     async fn leaf(
@@ -336,11 +336,11 @@ impl Store for MemoryStore {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<Found>, StoreError> {
+    ) -> Result<Vec<FoundMessage>, StoreError> {
         self.read(|state| state.search_messages(owner, query, before, limit))
     }
 
-    async fn session_known(&self, session: SessionId) -> Result<bool, StoreError> {
+    async fn session_exists(&self, session: SessionId) -> Result<bool, StoreError> {
         self.read(|state| state.sessions.contains_key(&session))
     }
 
@@ -387,8 +387,8 @@ impl Store for MemoryStore {
         Ok(self.read(|state| state.state_all(at))??.len())
     }
 
-    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
-        Ok(self.inner.lock().state.state_put(put))
+    async fn state_put(&self, put: OwnerState) -> Result<StateOutcome, StoreError> {
+        Ok(self.inner.lock().state.state_put(put)?)
     }
 
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
@@ -403,7 +403,7 @@ impl Store for MemoryStore {
         self.read(|state| state.blob_page(after, limit))
     }
 
-    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError> {
+    async fn blob_is_used(&self, hash: &str) -> Result<bool, StoreError> {
         let mut inner = self.inner.lock();
         let claimed = inner.state.blob_used(hash);
         if claimed {
@@ -416,7 +416,7 @@ impl Store for MemoryStore {
         self.read(|state| state.loose.iter().take(limit).cloned().collect())
     }
 
-    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
+    async fn blob_forget(&self, hash: &str) -> Result<(), StoreError> {
         self.inner.lock().state.loose.remove(hash);
         Ok(())
     }
@@ -470,7 +470,7 @@ impl Store for MemoryStore {
         self.read(|state| state.agents.keys().filter(|(known, ..)| known == owner).count())
     }
 
-    async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
-        self.read(|state| state.owner_elsewhere(owner, org))
+    async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
+        self.read(|state| state.owner_outside_org(owner, org))
     }
 }

@@ -310,7 +310,7 @@ impl<'a> Play<'a> {
         let (rules, not_allowed) = (self.turn.rules.clone(), self.denied.clone());
         async move {
             let (act, question) = (act(&request), question(&request).into());
-            let decided = rules.permit(&attempt, standing.as_ref(), &act, question).await;
+            let decided = rules.request_permission(&attempt, standing.as_ref(), &act, question).await;
             if matches!(decided, Ok(Approval::Denied | Approval::Expired)) {
                 not_allowed.lock().insert(request.tool_call.tool_call_id.to_string());
             }
@@ -405,11 +405,11 @@ fn plan_text(plan: &Plan) -> String {
 }
 
 /// What the agent wants to do, as rules name it: `tool KIND TITLE`.
-fn act(request: &RequestPermissionRequest) -> Act {
+fn act(request: &RequestPermissionRequest) -> Action {
     let fields = &request.tool_call.fields;
     let kind = fields.kind.and_then(kind_name).unwrap_or("other");
     let title = fields.title.as_deref().or(fields.name.as_deref()).unwrap_or_default();
-    Act { capability: "tool", operation: kind.to_owned(), resource: title.to_owned() }
+    Action { capability: "tool", operation: kind.to_owned(), resource: title.to_owned() }
 }
 
 /// What a kind of tool is called, if it is one at all.

@@ -89,8 +89,8 @@ impl Dialog {
         standing: Option<&Grant>,
         asked_at: Time,
     ) -> (Value, Result<(), HandleError>) {
-        let lapses_at = self.timeout.map(|timeout| asked_at.plus(timeout));
-        let answer = Asking { attempt, standing, lapses_at }.answer(&self.kind, &self.question).await;
+        let answer_by = self.timeout.map(|timeout| asked_at.plus(timeout));
+        let answer = Asking { attempt, standing, answer_by }.answer(&self.kind, &self.question).await;
         match answer {
             Ok(Some(answer)) => (response(&self.id, answer), Ok(())),
             Ok(None) => (dismissal(&self.id), Ok(())),
@@ -103,7 +103,7 @@ impl Dialog {
 struct Asking<'a> {
     attempt: &'a AttemptHandle,
     standing: Option<&'a Grant>,
-    lapses_at: Option<Time>,
+    answer_by: Option<Time>,
 }
 
 impl Asking<'_> {
@@ -121,12 +121,13 @@ impl Asking<'_> {
     }
 
     async fn permit(&self, question: &str) -> Result<bool, HandleError> {
-        let decision = policy::permit(self.attempt, self.standing, self.question(question)).await?;
+        let decision =
+            policy::request_permission(self.attempt, self.standing, self.question(question)).await?;
         Ok(decision == Approval::Allowed)
     }
 
     async fn inquire(&self, question: &str) -> Result<Option<String>, HandleError> {
-        let given = policy::inquire(self.attempt, self.standing, self.question(question)).await?;
+        let given = policy::request_input(self.attempt, self.standing, self.question(question)).await?;
         Ok(given.map(|given| given.as_str().map_or_else(|| given.to_string(), str::to_owned)))
     }
 
@@ -147,7 +148,7 @@ impl Asking<'_> {
     }
 
     fn question(&self, text: &str) -> Question {
-        Question { text: text.to_owned(), lapses_at: self.lapses_at }
+        Question { text: text.to_owned(), answer_by: self.answer_by }
     }
 }
 

@@ -19,7 +19,7 @@ use super::summary::ends;
 use super::turn::{Calls, Looper};
 use crate::hooks::{Decision, ToolResult};
 use crate::provider::Call;
-use crate::tool::{Desk, Entry, ToolCall, fits};
+use crate::tool::{Desk, Entry, ToolCall, matches_pattern};
 
 /// How a call that ran ended.
 struct Ran {
@@ -123,7 +123,7 @@ impl Looper<'_> {
         if let Err(error) = entry.check(&call.input) {
             return wrong(error.to_string());
         }
-        let named = |patterns: &[String]| patterns.iter().any(|pattern| fits(pattern, &call.name));
+        let named = |patterns: &[String]| patterns.iter().any(|pattern| matches_pattern(pattern, &call.name));
         if named(&self.plan.agent.deny) {
             return Decision::Reject { reason: format!("you may not call {}", call.name) };
         }
@@ -151,7 +151,8 @@ impl Looper<'_> {
             return Err(ToolResult { text: "yes".into(), is_error: false });
         }
         let tool_use_id = call.id.clone();
-        let begun = self.attempt.assignment().open_effects.iter().any(|effect| effect.tool_use_id == call.id);
+        let begun =
+            self.attempt.assignment().open_tool_calls.iter().any(|effect| effect.tool_use_id == call.id);
         if begun && !entry.traits.idempotent {
             let text = "outcome unknown: it was interrupted, and may or may not have had its effect";
             let error = Failure::new("outcome_unknown", text);

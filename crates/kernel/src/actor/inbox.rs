@@ -13,8 +13,9 @@
 use mainspring_core::{Body, CancelReason, Delegation, DelegationId, RunId, RunStatus, SessionId};
 use serde::{Deserialize, Serialize};
 
-use super::{Actor, Draft};
-use crate::adapter::Recording;
+use super::commit::FIRST_PAUSE_MS;
+use super::{Actor, Draft, Subject};
+use crate::adapter::HandleReply;
 use crate::error::Error;
 use crate::store::{Commit, DelegationsOf, InboxItem, Row, StoreError};
 
@@ -54,16 +55,16 @@ impl From<Delegation> for Child {
 }
 
 /// Who waits for delegated work to end.
-pub(crate) type Waiter = (DelegationId, Recording<Delegation>);
+pub(crate) type Waiter = (DelegationId, HandleReply<Delegation>);
 
 impl Actor {
     /// Takes what other sessions have left, in order. Nobody asks again, so this does not give up.
     pub(crate) async fn inbox(&mut self) {
-        let mut pause = 50;
+        let mut pause = FIRST_PAUSE_MS;
         loop {
             match Box::pin(self.inbox_take()).await {
                 Ok(()) => return,
-                Err(error) if self.over || self.shared.tasks.is_stopping() => {
+                Err(error) if self.lifetime.is_over() || self.shared.tasks.is_stopping() => {
                     tracing::warn!(%error, session = %self.fence.session, "an inbox waits for the next start");
                     return;
                 }
@@ -96,7 +97,7 @@ impl Actor {
     /// A run of this session has delegated work. If it has ended meanwhile, so does what nobody waits for any more.
     async fn delegated(&mut self, item: InboxItem, delegation: Delegation) -> Result<(), Error> {
         let parent = self.status_of(delegation.parent_run).await?;
-        let mut draft = self.draft_about(delegation.parent_run);
+        let mut draft = self.draft();
         draft.about(
             delegation.parent_run,
             Body::DelegationCreated {
@@ -111,17 +112,17 @@ impl Actor {
         let run = delegation.parent_run;
         draft.hot.children.push(delegation.into());
         draft.children_stop(run, parent);
-        self.commit_about(draft).await?;
+        self.commit(draft).await?;
         Ok(())
     }
 
     async fn settled(&mut self, item: InboxItem, delegation: Delegation) -> Result<(), Error> {
-        let mut draft = self.draft_about(delegation.parent_run);
+        let mut draft = self.draft();
         let (delegation_id, status) = (delegation.id, delegation.status);
         draft.about(delegation.parent_run, Body::DelegationCompleted { delegation_id, status });
         draft.row(Row::InboxTaken(item.id));
         draft.hot.children.retain(|child| child.delegation.id != delegation.id);
-        self.commit_about(draft).await?;
+        self.commit(draft).await?;
         for (_, waiter) in self.waiters.extract_if(.., |(id, _)| *id == delegation.id) {
             let _ = waiter.send(Ok(delegation.clone()));
         }
@@ -129,7 +130,7 @@ impl Actor {
     }
 
     /// Answers `waiter` once the work that a run of this session delegated has ended.
-    pub(super) async fn await_settled(&mut self, delegation: DelegationId, waiter: Recording<Delegation>) {
+    pub(super) async fn await_settled(&mut self, delegation: DelegationId, waiter: HandleReply<Delegation>) {
         match self.shared.store.delegations(&DelegationsOf::Id(delegation)).await {
             Ok(found) => match found.into_iter().next() {
                 Some(settled) if settled.status.is_settled() => drop(waiter.send(Ok(settled))),
@@ -148,23 +149,6 @@ impl Actor {
         }
     }
 
-    /// A draft that says something of a run which it does not change.
-    fn draft_about(&self, run: RunId) -> Draft {
-        let (draft, _) = self.draft(false);
-        match self.active.as_ref().filter(|active| active.run.id == run) {
-            Some(active) => draft.with_run(active.run.clone(), Some(active.attempt.clone())),
-            None => draft,
-        }
-    }
-
-    async fn commit_about(&mut self, draft: Draft) -> Result<(), StoreError> {
-        let of_active = draft.run.is_some();
-        match of_active {
-            true => self.take_over(draft).await,
-            false => self.commit(draft).await.map(drop),
-        }
-    }
-
     /// A note was acted upon. Taking it twice is taking it once, so its outcome need not be known.
     async fn taken(&mut self, item: InboxItem) -> Result<(), StoreError> {
         let rows = vec![Row::InboxTaken(item.id)];
@@ -172,10 +156,10 @@ impl Actor {
     }
 }
 
-impl Draft {
+impl<S: Subject> Draft<S> {
     /// What this draft does to a run means something for those who delegated it, and for those it has delegated to.
     pub(super) fn tell_kin(&mut self) {
-        let Some(run) = &self.run else { return };
+        let Some(run) = self.subject.run() else { return };
         let (id, status, at) = (run.id, run.state.status(), self.at);
         if let Some(place) = self.hot.tasks.iter().position(|task| task.child_run == id)
             && let Some(changed) = mainspring_core::delegation::follow(&self.hot.tasks[place], status, at)

@@ -9,10 +9,10 @@ use mainspring_core::{
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 use super::{Answered, Ask, Assignment, Context, EarlierCalls, HandleError, Record};
-use crate::actor::{BINDINGS, Command, Data, StateWrite};
+use crate::actor::{self, BINDINGS, Command, Report, StateWrite};
 use crate::blobs::BlobReader;
 use crate::clock::Clock;
 use crate::error::Error;
@@ -33,7 +33,7 @@ pub struct AttemptHandle {
 #[derive(Clone)]
 pub(crate) struct HandleParts {
     pub(crate) feed: Arc<Feed>,
-    pub(crate) actor: mpsc::UnboundedSender<Command>,
+    pub(crate) actor: actor::Sender,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) ids: Ids,
@@ -42,11 +42,11 @@ pub(crate) struct HandleParts {
 }
 
 /// What comes back from a recording.
-pub(crate) type Recording<T> = oneshot::Sender<Result<T, HandleError>>;
+pub(crate) type HandleReply<T> = oneshot::Sender<Result<T, HandleError>>;
 
 /// An execution that waits for an answer.
-pub(crate) struct Holder {
-    pub(crate) reply: Recording<Answer>,
+pub(crate) struct AskReply {
+    pub(crate) reply: HandleReply<Answer>,
     /// It goes on when the time is up, with or without an answer.
     pub(crate) lapses: bool,
 }
@@ -94,14 +94,14 @@ impl AttemptHandle {
     /// Makes `records` durable, all of them or none, before it returns.
     pub async fn record(&self, records: Vec<Record>) -> Result<(), HandleError> {
         let by = self.id();
-        self.call(|reply| Command::Record { by, records, reply }).await
+        self.call(|reply| Report::Record { by, records, reply }).await
     }
 
     /// Makes `records` durable in the very commit that ends the attempt, so that they cost none of their own. An
     /// execution that waits instead takes them back.
     pub async fn record_at_end(&self, records: Vec<Record>) -> Result<(), HandleError> {
         let by = self.id();
-        self.call(|reply| Command::RecordAtEnd { by, records, reply }).await
+        self.call(|reply| Report::RecordAtEnd { by, records, reply }).await
     }
 
     /// True while a prompt waits to join the run. Only adapters that support steering see any.
@@ -122,14 +122,14 @@ impl AttemptHandle {
     /// Gives those prompts: the agent is to go on with them.
     pub async fn steer(&self, records: Vec<Record>) -> Result<Vec<Arc<Message>>, HandleError> {
         let by = self.id();
-        self.call(|reply| Command::Steer { by, records, reply }).await
+        self.call(|reply| Report::Steer { by, records, reply }).await
     }
 
     /// Asks a person and waits, holding the execution. Such a wait ends with the process; an adapter whose state can
     /// be stored returns [`super::Executed::Waiting`] instead.
     pub async fn ask(&self, ask: Ask) -> Result<Answer, HandleError> {
         let by = self.id();
-        self.call(|reply| Command::Ask { by, ask, holder: Holder { reply, lapses: false } }).await
+        self.call(|reply| Report::Ask { by, ask, holder: AskReply { reply, lapses: false } }).await
     }
 
     /// Asks a person and waits like [`AttemptHandle::ask`], but no longer than until the question expires: then it is
@@ -137,7 +137,7 @@ impl AttemptHandle {
     pub async fn ask_until(&self, ask: Ask) -> Result<Option<Answer>, HandleError> {
         let by = self.id();
         let answer =
-            self.call(|reply| Command::Ask { by, ask, holder: Holder { reply, lapses: true } }).await?;
+            self.call(|reply| Report::Ask { by, ask, holder: AskReply { reply, lapses: true } }).await?;
         Ok(match answer {
             Answer::Approval { decision: Approval::Expired } | Answer::Input { input: Value::Null } => None,
             answer => Some(answer),
@@ -250,7 +250,7 @@ impl AttemptHandle {
         value: Option<Value>,
         expect: Expect,
     ) -> Result<StateOutcome, HandleError> {
-        self.parts.shared.state_check(key, value.as_ref())?;
+        self.parts.shared.check_state_entry(key, value.as_ref())?;
         let run = match scope {
             StateScope::Owner => {
                 // Nothing else would see that the attempt is over.
@@ -263,7 +263,7 @@ impl AttemptHandle {
         };
         let write = StateWrite { run, key: key.to_owned(), value, expect };
         let by = self.id();
-        self.call(|reply| Command::Data(Box::new(Data::StateBy(by, write, reply)))).await
+        self.call(|reply| Report::StateWrite { by, write: Box::new(write), reply }).await
     }
 
     /// Keeps all of `content` as an artifact of the run. Durable before it returns.
@@ -278,7 +278,7 @@ impl AttemptHandle {
         let artifact = Artifact { run: Some(run), attempt: Some(by), ..artifact };
         let (handle, made) = (self.clone(), artifact.clone());
         let commit = async move {
-            handle.call(|reply| Command::Data(Box::new(Data::ArtifactBy(by, made, reply)))).await
+            handle.call(|reply| Report::ArtifactAdd { by, artifact: Box::new(made), reply }).await
         };
         self.parts.shared.artifact_keep(staged, commit).await?;
         Ok(artifact)
@@ -348,7 +348,7 @@ impl AttemptHandle {
 
     async fn head(&self) -> Result<Option<Point>, HandleError> {
         let by = self.id();
-        self.call(|reply| Command::Head { by, reply }).await
+        self.call(|reply| Report::Head { by, reply }).await
     }
 
     /// Delegates work of the run: exactly one child for it, however often it is asked under the same name.
@@ -365,7 +365,7 @@ impl AttemptHandle {
         &self,
         delegation: DelegationId,
     ) -> Result<(Delegation, Option<DelegationResult>), HandleError> {
-        let settled = self.call(|reply| Command::Settled(delegation, reply)).await?;
+        let settled = self.call(|reply| Report::DelegationWait { delegation, reply }).await?;
         let result = self.parts.shared.result_of(&settled).await?;
         Ok((settled, result))
     }
@@ -416,7 +416,7 @@ impl AttemptHandle {
                 () = shared.tasks.stopping() => return,
                 titled = title => titled,
             };
-            let titled = |reply| Command::Data(Box::new(Data::Title(title, used, reply)));
+            let titled = |reply| Command::Title(title, used, reply);
             if let Err(error) = shared.call(session, titled).await {
                 tracing::warn!(%error, %session, "a session could not be named");
             }
@@ -433,10 +433,10 @@ impl AttemptHandle {
         self.parts.clock.sleep_until(time).await;
     }
 
-    async fn call<T>(&self, command: impl FnOnce(Recording<T>) -> Command) -> Result<T, HandleError> {
+    async fn call<T>(&self, report: impl FnOnce(HandleReply<T>) -> Report) -> Result<T, HandleError> {
         let (reply, answer) = oneshot::channel();
         // An actor that is gone has no live attempt: whoever still calls has lost its authority.
-        self.parts.actor.send(command(reply)).map_err(|_| HandleError::Revoked)?;
+        self.parts.actor.send(report(reply).into()).map_err(|_| HandleError::Revoked)?;
         answer.await.unwrap_or(Err(HandleError::Revoked))
     }
 }

@@ -34,7 +34,7 @@ fn what_is_forgotten_is_found_out_by_comparing() {
     assert_eq!(told.len(), usize::from(count) + 1);
     // Of those that are remembered it is known which were deleted; the others are closed, which is true as well.
     assert_eq!((of("deleted"), of("closed"), of("opened")), (GONE / 2, GONE * 3 / 2, 1));
-    assert_eq!(feed.held(), 1);
+    assert_eq!(feed.buffered(), 1);
 }
 
 #[test]

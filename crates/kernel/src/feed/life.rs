@@ -80,7 +80,7 @@ impl Feed {
     }
 
     /// Resolves when the last controller has left.
-    pub(crate) async fn left(&self) {
+    pub(crate) async fn last_controller_left(&self) {
         self.readers.left.notified().await;
     }
 
@@ -90,7 +90,7 @@ impl Feed {
     }
 
     /// How many controllers ever joined: whoever armed a timer sees whether somebody came since.
-    pub(crate) fn joins(&self) -> u64 {
+    pub(crate) fn controller_joins(&self) -> u64 {
         self.readers.joins.load(Ordering::Relaxed)
     }
 
@@ -100,9 +100,9 @@ impl Feed {
     }
 
     /// An actor takes the feed up, as the session is stored. `run` is the one whose text was being streamed.
-    pub(crate) fn take_up(&self, fence: Fence, loaded: &Loaded, run: Option<RunId>) {
+    pub(crate) fn attach_actor(&self, fence: Fence, loaded: &Loaded, run: Option<RunId>) {
         let mut state = self.state.lock();
-        self.show_guests(loaded.session.visibility);
+        self.set_visibility(loaded.session.visibility);
         state.stand_at(loaded);
         state.phase = Phase::Live;
         state.tenures += 1;
@@ -118,7 +118,7 @@ impl Feed {
     pub(crate) fn found(&self, loaded: &Loaded) {
         let mut state = self.state.lock();
         if state.phase == Phase::Loading {
-            self.show_guests(loaded.session.visibility);
+            self.set_visibility(loaded.session.visibility);
             state.stand_at(loaded);
             state.phase = Phase::Away;
             self.wake.notify_waiters();

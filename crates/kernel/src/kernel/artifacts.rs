@@ -8,10 +8,10 @@ use serde::Serialize;
 use tokio::io::AsyncRead;
 
 use super::{Caller, Kernel, Shared};
-use crate::actor::{Command, Data};
+use crate::actor::Command;
 use crate::blobs::{BlobReader, Blobs, Staged};
-use crate::error::Error;
-use crate::store::{ArtifactPage, Request, SessionRef, StoreError, Unique};
+use crate::error::{CreateError, Error};
+use crate::store::{ArtifactPage, Request, SessionRef, Unique};
 
 /// What a new artifact is like.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -81,19 +81,19 @@ impl Kernel {
         let (shared, made, asked) = (self.shared.clone(), artifact.clone(), request.clone());
         let commit = async move {
             shared
-                .call(session, |reply| Command::Data(Box::new(Data::Artifact(made, asked, reply))))
-                .await?
-                .map_err(Conflicting::from)
+                .call(session, |reply| Command::ArtifactAdd(Box::new(made), asked.map(Box::new), reply))
+                .await
         };
         match (self.shared.artifact_keep(staged, commit).await, request) {
             (Ok(()), _) => Ok((artifact, true)),
-            // Somebody was faster with the same key: theirs is found now.
-            (Err(Conflicting::Key), Some(request)) => match self.artifact_replayed(&request).await? {
-                Some(earlier) => Ok((earlier, false)),
-                None => Err(Error::Unavailable("the same request is under way; try again".into())),
-            },
-            (Err(Conflicting::Key), None) => Err(Error::Corrupt("a key that nobody gave is taken".into())),
-            (Err(Conflicting::Other(error)), _) => Err(error),
+            // A concurrent request with the same key has committed first: answer with its artifact.
+            (Err(CreateError::Taken(Unique::RequestKey)), Some(request)) => {
+                match self.artifact_replayed(&request).await? {
+                    Some(earlier) => Ok((earlier, false)),
+                    None => Err(Error::Unavailable("the same request is under way; try again".into())),
+                }
+            }
+            (Err(error), _) => Err(error.into()),
         }
     }
 
@@ -150,9 +150,7 @@ impl Kernel {
     pub async fn artifact_delete(&self, caller: &Caller, id: ArtifactId) -> Result<(), Error> {
         let (_, session) = self.artifact_known(caller, id).await?;
         caller.check_changes(&session)?;
-        self.shared
-            .call(session.id, |reply| Command::Data(Box::new(Data::ArtifactDelete(id, reply))))
-            .await?;
+        self.shared.call(session.id, |reply| Command::ArtifactDelete(id, reply)).await?;
         self.shared.blobs_settle().await;
         Ok(())
     }
@@ -208,28 +206,6 @@ pub(super) fn uri_of(hash: &str) -> String {
 
 /// The media type of any bytes.
 const ANY: &str = "application/octet-stream";
-
-/// Why the row of an artifact was not committed.
-enum Conflicting {
-    /// The idempotency key is taken.
-    Key,
-    Other(Error),
-}
-
-impl From<Error> for Conflicting {
-    fn from(error: Error) -> Self {
-        Self::Other(error)
-    }
-}
-
-impl From<StoreError> for Conflicting {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Conflict(Unique::RequestKey) => Self::Key,
-            other => Self::Other(other.into()),
-        }
-    }
-}
 
 impl Shared {
     pub(super) fn blobs(&self) -> Result<&Blobs, Error> {
@@ -317,9 +293,9 @@ impl Shared {
     async fn blob_settle(&self, hash: &str) -> Result<(), Error> {
         let blobs = self.blobs()?;
         let _alone = blobs.alone().await;
-        if !self.store.blob_claimed(hash).await? {
+        if !self.store.blob_is_used(hash).await? {
             blobs.remove(hash).await?;
-            self.store.blob_settled(hash).await?;
+            self.store.blob_forget(hash).await?;
         }
         Ok(())
     }

@@ -114,7 +114,7 @@ impl Kernel {
         self.check_binds(adapter)?;
         check_text("a native session id", &adopted.native)?;
         if let Ok(own) = adopted.native.parse::<SessionId>()
-            && self.shared.store.session_known(own).await?
+            && self.shared.store.session_exists(own).await?
         {
             return Err(Error::Invalid(format!("{own} is a session here, not one of the agent's own")));
         }

@@ -130,7 +130,7 @@ impl Kernel {
             return Err(Error::Forbidden(format!("an admin of the org {own:?} makes keys of that org only")));
         }
         let host = self.shared.options.owner.as_deref() == Some(owner);
-        if owner == caller.owner || !(host || self.shared.store.owner_elsewhere(owner, own).await?) {
+        if owner == caller.owner || !(host || self.shared.store.owner_outside_org(owner, own).await?) {
             return Ok(());
         }
         let remedy = "choose another owner, or let an admin without an org make the key";
@@ -161,7 +161,7 @@ impl Kernel {
     }
 
     /// Who shows `secret`; none if there is no such key, or it has expired or was revoked.
-    pub async fn key_caller(&self, secret: &str) -> Result<Option<Caller>, Error> {
+    pub async fn caller_by_secret(&self, secret: &str) -> Result<Option<Caller>, Error> {
         let hash = hash(secret);
         let found = self.shared.store.key_find(&KeyRef::Hash(hash)).await?;
         // Found by its hash, so that the time taken says nothing about secrets; and compared as the token is.
@@ -171,7 +171,7 @@ impl Kernel {
     }
 
     /// Returns once the key that `caller` showed opens nothing any more; never if it showed none.
-    pub async fn key_over(&self, caller: &Caller) {
+    pub async fn key_ended(&self, caller: &Caller) {
         let Some(key) = caller.key else {
             return std::future::pending().await;
         };

@@ -257,7 +257,7 @@ pub struct Deleted {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionQuery {
     /// Whose.
-    pub scope: Scope,
+    pub scope: SessionScope,
     /// Only those that are kept at hand, or only the others.
     pub pinned: Option<bool>,
     /// Only these.
@@ -273,8 +273,9 @@ pub struct SessionQuery {
 /// Whose sessions to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", schema(as = Scope))]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
+pub enum SessionScope {
     /// The caller's own.
     #[default]
     Own,

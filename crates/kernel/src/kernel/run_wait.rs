@@ -19,13 +19,13 @@ impl Kernel {
             return Ok(found);
         }
         let subscription = self.shared.attach(found.session, SubscriptionMode::Observer).await?;
-        let now = subscription.feed().at();
+        let now = subscription.feed().position();
         let events = subscription.guest(caller.owner != found.owner).resume(now).events_only();
         // The subscription exists before the run is read again, so no event is missed between the two.
         tokio::select! {
             biased;
             paused = self.run_paused(caller, run, events) => paused,
-            () = self.pause(timeout) => self.run_get(caller, run).await,
+            () = self.sleep(timeout) => self.run_get(caller, run).await,
         }
     }
 

@@ -14,8 +14,8 @@ use super::requests::in_order;
 use super::sessions::check_target;
 use super::{Accept, Accepted, Caller, CancelOutcome, Kernel, RunQuery, RunRequest, SessionTarget};
 use crate::actor::Command;
-use crate::error::Error;
-use crate::store::{RunPage, SessionRef, StoreError, Unique};
+use crate::error::{CreateError, Error};
+use crate::store::{RunPage, SessionRef, Unique};
 
 impl Kernel {
     /// Accepts a prompt: exactly one run for it, however often it is sent under the same name.
@@ -74,11 +74,11 @@ impl Kernel {
                 fingerprint,
                 delegation: delegation.cloned().map(Box::new),
             };
-            match self.shared.call(id, |reply| Command::Accept(Box::new(accept), reply)).await? {
+            match self.shared.call(id, |reply| Command::Accept(Box::new(accept), reply)).await {
                 Ok(accepted) => return Ok(accepted),
-                // Somebody made the session in the meantime: it is found now.
-                Err(StoreError::Conflict(Unique::SessionName)) => {}
-                Err(conflict) => return Err(conflict.into()),
+                // Another request has created the session since: the next lookup finds it.
+                Err(CreateError::Taken(Unique::SessionName)) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -98,7 +98,7 @@ impl Kernel {
             session.adapter.clone_from(adapter);
         }
         let id = session.id;
-        self.shared.birth(session).await?;
+        self.shared.start_new_actor(session).await?;
         Ok(id)
     }
 

@@ -11,14 +11,13 @@ use mainspring_core::{Session, SessionId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Opening, Shared};
-use crate::actor::{Actor, Command};
+use crate::actor::{Actor, Command, Receiver, Reply, Sender, Signal};
 use crate::error::Error;
-use crate::feed::{Feed, Held, Subscription, SubscriptionMode};
+use crate::feed::{Feed, FeedMemory, Subscription, SubscriptionMode};
 
 /// How many sessions stay in memory for no other reason than that somebody opened them; beyond, the first one goes.
 const OPENED: usize = 1_000;
 
-type Sender = mpsc::UnboundedSender<Command>;
 type Ready = oneshot::Sender<Result<(), Error>>;
 
 /// A session that is in memory, or that somebody reads.
@@ -44,9 +43,9 @@ impl Shared {
     }
 
     /// What all feeds hold.
-    pub(super) fn held(&self) -> Held {
+    pub(super) fn feed_memory(&self) -> FeedMemory {
         let feeds: Vec<Arc<Feed>> = self.seats.lock().values().map(|seat| seat.feed.clone()).collect();
-        feeds.iter().map(|feed| feed.held()).fold(Held::default(), |sum, held| Held {
+        feeds.iter().map(|feed| feed.memory_use()).fold(FeedMemory::default(), |sum, held| FeedMemory {
             events: sum.events + held.events,
             bytes: sum.bytes + held.bytes,
             thoughts: sum.thoughts + held.thoughts,
@@ -68,33 +67,34 @@ impl Shared {
                 command.refuse(&Error::ShuttingDown);
                 return;
             };
-            match actor.send(command) {
+            match actor.send(command.into()) {
                 Ok(()) => return,
                 Err(refused) => {
-                    // It was about to leave; it hands on what it had, and a new one takes its place.
-                    command = refused.0;
-                    self.forget(session, &actor);
+                    // The actor is stopping: retry on its successor.
+                    self.remove_actor(session, &actor);
+                    let Some(refused) = refused.0.into_command() else { return };
+                    command = refused;
                 }
             }
         }
     }
 
     /// Calls the session's actor and waits for its answer.
-    pub(crate) async fn call<T>(
+    pub(crate) async fn call<T, E: From<Error>>(
         &self,
         session: SessionId,
-        command: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Command,
-    ) -> Result<T, Error> {
+        command: impl FnOnce(Reply<T, E>) -> Command,
+    ) -> Result<T, E> {
         let (reply, answer) = oneshot::channel();
         self.dispatch(session, command(reply));
         // Whoever drops a command unanswered is a session that is gone.
-        answer.await.unwrap_or_else(|_| Err(Error::not_found("session", session)))
+        answer.await.unwrap_or_else(|_| Err(Error::not_found("session", session).into()))
     }
 
     /// An actor for a new session, which its first commit creates.
     ///
     /// The type is spelled out because actors make actors: a fork is born by its source.
-    pub(crate) fn birth(
+    pub(crate) fn start_new_actor(
         &self,
         session: Session,
     ) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send + '_>> {
@@ -156,12 +156,7 @@ impl Shared {
         tx
     }
 
-    async fn wake(
-        self: Arc<Self>,
-        feed: Arc<Feed>,
-        mut channel: (Sender, mpsc::UnboundedReceiver<Command>),
-        ready: Option<Ready>,
-    ) {
+    async fn wake(self: Arc<Self>, feed: Arc<Feed>, mut channel: (Sender, Receiver), ready: Option<Ready>) {
         let session = feed.session();
         let woken = async {
             let fence = self.store.lease_take(session, self.node).await?;
@@ -171,11 +166,11 @@ impl Shared {
         let (fence, loaded) = match woken.await {
             Ok(woken) => woken,
             Err(error) => {
-                self.forget(session, &channel.0);
+                self.remove_actor(session, &channel.0);
                 feed.fail(&error);
                 channel.1.close();
-                while let Some(command) = channel.1.recv().await {
-                    command.refuse(&error);
+                while let Some(input) = channel.1.recv().await {
+                    input.refuse(&error);
                 }
                 ready.map(|ready| ready.send(Err(error)));
                 return;
@@ -190,7 +185,7 @@ impl Shared {
         match recovered {
             Ok(()) => {
                 // Counted before anybody is told that the kernel has started.
-                actor.count();
+                actor.report_status();
                 ready.map(|ready| ready.send(Ok(())));
                 actor.serve().await;
             }
@@ -204,7 +199,7 @@ impl Shared {
     }
 
     /// Takes an actor that is gone out of its seat, and the seat with it: its feed has ended too.
-    pub(crate) fn forget(&self, session: SessionId, actor: &Sender) {
+    pub(crate) fn remove_actor(&self, session: SessionId, actor: &Sender) {
         let mut seats = self.seats.lock();
         if seats.get(&session).is_some_and(|seat| seat.is_of(actor)) {
             seats.remove(&session);
@@ -212,7 +207,7 @@ impl Shared {
     }
 
     /// Lets an idle session leave memory, if `may` still says so; its readers keep their feed.
-    pub(crate) fn leave(
+    pub(crate) fn unload(
         &self,
         feed: &Feed,
         actor: &Sender,
@@ -328,7 +323,7 @@ impl Shared {
         drop(opened);
         if let Some(actor) = first.and_then(|first| self.actor(first)) {
             // One that is gone needs no release.
-            let _ = actor.send(Command::Release);
+            let _ = actor.send(Signal::Release.into());
         }
     }
 }

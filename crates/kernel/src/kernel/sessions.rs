@@ -12,11 +12,12 @@ use tokio::sync::oneshot;
 
 use super::runs::{check_size, json_size};
 use super::{
-    Adopted, Caller, Deleted, Kernel, NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget,
+    Adopted, Caller, Deleted, Kernel, NewSession, Opening, SessionPatch, SessionQuery, SessionScope,
+    SessionTarget,
 };
-use crate::actor::{Begins, Command};
-use crate::error::Error;
-use crate::store::{Request, SessionPage, SessionRef, StoreError, Unique, Whose};
+use crate::actor::{Command, SessionSeed};
+use crate::error::{CreateError, Error};
+use crate::store::{Request, SessionPage, SessionRef, SessionsOf, Unique};
 
 /// What becomes of a request for a new session whose name is taken.
 #[derive(Clone, Copy)]
@@ -73,18 +74,18 @@ impl Kernel {
             let session = self.session_new(caller, target);
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
-            self.shared.birth(session).await?;
+            self.shared.start_new_actor(session).await?;
             let adopts =
                 |(adapter, adopted): (&str, &Adopted)| Box::new((adapter.to_owned(), adopted.clone()));
-            let begins = Begins { state: vec![], adopted: adopted.map(adopts) };
-            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), begins, reply)).await? {
+            let seed = SessionSeed { state: vec![], adopted: adopted.map(adopts) };
+            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), seed, reply)).await {
                 Ok(session) => {
                     self.shared.note_opened(id);
                     return Ok((session, Opening::Created));
                 }
-                // Somebody was faster: theirs is found now.
-                Err(StoreError::Conflict(Unique::SessionName | Unique::RequestKey)) => {}
-                Err(StoreError::Conflict(_)) if adopted.is_some() => return Err(Error::native_taken()),
+                // Another request has created the session since: the next lookup finds it.
+                Err(CreateError::Taken(Unique::SessionName | Unique::RequestKey)) => {}
+                Err(CreateError::Taken(_)) if adopted.is_some() => return Err(Error::native_taken()),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -97,7 +98,7 @@ impl Kernel {
         readable.ok_or_else(|| Error::not_found("session", shown(by)))
     }
 
-    /// One session that `caller` may change. Every verb that changes a session begins here.
+    /// One session that `caller` may change. Every verb that changes a session seed here.
     pub(super) async fn session_changed(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
         let session = self.session_get(caller, by).await?;
         caller.check_changes(&session)?;
@@ -110,15 +111,15 @@ impl Kernel {
         caller: &Caller,
         query: SessionQuery,
     ) -> Result<Vec<(Session, Option<Run>)>, Error> {
-        let whose = match (query.scope, &caller.org) {
-            (Scope::Own, _) => Whose::Owner(caller.owner.clone()),
-            (Scope::Org, Some(org)) => Whose::Org(org.clone()),
-            (Scope::Org, None) => {
+        let of = match (query.scope, &caller.org) {
+            (SessionScope::Own, _) => SessionsOf::Owner(caller.owner.clone()),
+            (SessionScope::Org, Some(org)) => SessionsOf::Org(org.clone()),
+            (SessionScope::Org, None) => {
                 return Err(Error::Invalid("you belong to no org: use the key of one".into()));
             }
         };
         let page = SessionPage {
-            whose,
+            of,
             pinned: query.pinned,
             status: query.status,
             surface_kind: query.surface_kind,
@@ -204,7 +205,7 @@ impl Kernel {
         let session = self.session_changed(caller, by).await?;
         let (reply, closed) = oneshot::channel();
         let Some(actor) = self.shared.actor(session.id) else { return Ok(false) };
-        if actor.send(Command::Close(reply)).is_err() {
+        if actor.send(Command::Close(reply).into()).is_err() {
             return Ok(false);
         }
         match closed.await {

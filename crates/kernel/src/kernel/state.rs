@@ -5,7 +5,7 @@ use mainspring_core::{Expect, MessageId, Point, RunId, Session, StateEntry, Stat
 use serde_json::Value;
 
 use super::{Caller, Kernel, Shared};
-use crate::actor::{Command, Data, StateWrite};
+use crate::actor::{Command, StateWrite};
 use crate::error::Error;
 use crate::store::{OwnerState, SessionRef, StateAt, StoreError};
 
@@ -52,7 +52,7 @@ impl Kernel {
         value: Option<Value>,
         expect: Expect,
     ) -> Result<StateOutcome, Error> {
-        self.shared.state_check(key, value.as_ref())?;
+        self.shared.check_state_entry(key, value.as_ref())?;
         let (session, run) = match of {
             StateOf::Owner => {
                 caller.check_makes()?;
@@ -65,7 +65,7 @@ impl Kernel {
             StateOf::Run(run) => (self.run_changed(caller, *run).await?, Some(*run)),
         };
         let write = StateWrite { run, key: key.to_owned(), value, expect };
-        self.shared.call(session, |reply| Command::Data(Box::new(Data::State(write, reply)))).await
+        self.shared.call(session, |reply| Command::StateWrite(Box::new(write), reply)).await
     }
 
     /// Where the state is that `of` names, if the caller may see it.
@@ -94,7 +94,7 @@ impl Kernel {
 
 impl Shared {
     /// Refuses a key or a value that does not fit.
-    pub(crate) fn state_check(&self, key: &str, value: Option<&Value>) -> Result<(), Error> {
+    pub(crate) fn check_state_entry(&self, key: &str, value: Option<&Value>) -> Result<(), Error> {
         check_state_key(key)?;
         let (size, limit) =
             (value.map_or(0, |value| value.to_string().len()), self.options.limits.state_value_bytes);
@@ -105,7 +105,7 @@ impl Shared {
     }
 
     /// Refuses one more key where there are enough.
-    pub(crate) async fn state_room(&self, at: &StateAt) -> Result<(), Error> {
+    pub(crate) async fn check_state_room(&self, at: &StateAt) -> Result<(), Error> {
         let limit = self.options.limits.state_keys;
         if self.store.state_count(at).await? >= limit {
             return Err(Error::TooMany { what: "keys", limit });
@@ -124,7 +124,7 @@ impl Shared {
         let at = StateAt::Owner(owner.to_owned());
         let before = self.store.state_get(&at, key).await?.entry;
         if before.is_none() && value.is_some() {
-            self.state_room(&at).await?;
+            self.check_state_room(&at).await?;
         }
         let now = self.clock.now();
         let put = OwnerState { owner: owner.into(), key: key.into(), value: value.clone(), expect, at: now };
@@ -138,7 +138,7 @@ impl Shared {
                     false => Err(Error::Unavailable(why)),
                 }
             }
-            outcome => Ok(outcome??),
+            outcome => Ok(outcome?),
         }
     }
 }

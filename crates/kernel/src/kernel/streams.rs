@@ -90,7 +90,7 @@ impl Kernel {
     ) -> Result<Subscription, Error> {
         let (session, guest) = (session.id, caller.owner != session.owner);
         let subscription = self.shared.attach(session, mode).await?.guest(guest);
-        let now = subscription.feed().at();
+        let now = subscription.feed().position();
         let Some(from) = from else { return Ok(subscription.resume(now)) };
         // What was committed a moment ago may be known to the caller before it is published.
         if from.cursor > now.cursor && from.cursor > self.shared.last_cursor(session).await? {
@@ -102,7 +102,7 @@ impl Kernel {
     }
 
     /// The caller's sessions that are in memory, and from then on what becomes of each.
-    pub fn feed(&self, caller: &Caller) -> LiveFeed {
+    pub fn live_feed(&self, caller: &Caller) -> LiveFeed {
         self.shared.board.read(&caller.owner)
     }
 

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::sessions::check_title;
 use super::{Caller, Kernel};
 use crate::actor::Command;
-use crate::error::Error;
-use crate::store::{PlacedMessage, Request, SessionRef, StoreError, TreeRow, Unique};
+use crate::error::{CreateError, Error};
+use crate::store::{PlacedMessage, Request, SessionRef, TreeRow, Unique};
 
 /// What a fork is like.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -131,10 +131,10 @@ impl Kernel {
                 request.clone().map(|request| Box::new(Request { answer: id.to_string(), ..request }));
             let ForkRequest { message, key, title } = fork.clone();
             let forking = Box::new(Forking { id, message, org: caller.org.clone(), key, title, request });
-            match self.shared.call(source.id, |reply| Command::Fork(forking, reply)).await? {
+            match self.shared.call(source.id, |reply| Command::Fork(forking, reply)).await {
                 Ok(session) => return Ok((session, true)),
-                Err(StoreError::Conflict(Unique::RequestKey)) => {}
-                Err(StoreError::Conflict(Unique::SessionName)) => {
+                Err(CreateError::Taken(Unique::RequestKey)) => {}
+                Err(CreateError::Taken(Unique::SessionName)) => {
                     return Err(Error::AlreadyExists { name: fork.key.unwrap_or_default() });
                 }
                 Err(error) => return Err(error.into()),
@@ -190,7 +190,7 @@ impl Kernel {
     /// The stretches of the active path.
     async fn active_path(&self, session: &Session) -> Result<Vec<Range>, Error> {
         let Some(tip) = session.tip else { return Ok(vec![]) };
-        let strands = self.shared.store.strands(session.id, tip.line, usize::MAX).await?;
+        let strands = self.shared.store.lines_to_root(session.id, tip.line, usize::MAX).await?;
         // Each hangs beneath the next.
         let mut strands = strands.iter();
         let lost = || Error::Corrupt(format!("the path of {} has a gap", session.id));

@@ -11,12 +11,12 @@ use std::str::FromStr;
 use mainspring_core::{Approval, Effect, Grant, GrantId, GrantSource, Mode};
 use parking_lot::Mutex;
 
-use super::{Question, ask_approval, permit};
+use super::{Question, ask_approval, request_permission};
 use crate::adapter::{AttemptHandle, HandleError, Record};
 
 /// One thing that an agent wants to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Act {
+pub struct Action {
     /// What it uses, for example `fs`.
     pub capability: &'static str,
     /// Which part of it, for example `write`.
@@ -80,17 +80,17 @@ impl fmt::Display for Rule {
 }
 
 impl Rule {
-    fn fits(&self, act: &Act) -> bool {
-        self.is_about(act.capability, &act.operation) && fits(&self.resource, &act.resource)
+    fn fits(&self, act: &Action) -> bool {
+        self.is_about(act.capability, &act.operation) && matches_pattern(&self.resource, &act.resource)
     }
 
     fn is_about(&self, capability: &str, operation: &str) -> bool {
-        fits(&self.capability, capability) && fits(&self.operation, operation)
+        matches_pattern(&self.capability, capability) && matches_pattern(&self.operation, operation)
     }
 }
 
 /// True when some rule lets an operation happen at all, be it that a person is asked.
-pub fn offers(rules: &[Rule], capability: &str, operation: &str) -> bool {
+pub fn may_allow(rules: &[Rule], capability: &str, operation: &str) -> bool {
     rules.iter().any(|rule| rule.verdict != Verdict::Deny && rule.is_about(capability, operation))
 }
 
@@ -104,7 +104,7 @@ pub struct Rules {
 
 impl Rules {
     /// Those that hold for a run of this mode: one that may only answer is allowed nothing, whatever they say.
-    pub fn of_mode(rules: &[Rule], mode: Mode) -> Self {
+    pub fn for_mode(rules: &[Rule], mode: Mode) -> Self {
         let rules = match mode {
             Mode::Act => rules.to_vec(),
             Mode::Ask => vec![],
@@ -112,18 +112,18 @@ impl Rules {
         Self { rules, grants: Mutex::default() }
     }
 
-    /// Decides whether `act` may be done: by the first rule that fits, else as [`permit`] does. Recorded before it
+    /// Decides whether `act` may be done: by the first rule that fits, else as [`request_permission`] does. Recorded before it
     /// returns.
-    pub async fn permit(
+    pub async fn request_permission(
         &self,
         attempt: &AttemptHandle,
         standing: Option<&Grant>,
-        act: &Act,
+        act: &Action,
         question: Question,
     ) -> Result<Approval, HandleError> {
         let found = self.rules.iter().enumerate().find(|(_, rule)| rule.fits(act));
         let (place, rule, effect, decision) = match found {
-            None => return permit(attempt, standing, question).await,
+            None => return request_permission(attempt, standing, question).await,
             Some((_, Rule { verdict: Verdict::Ask, .. })) => return ask_approval(attempt, question).await,
             Some((at, rule @ Rule { verdict: Verdict::Allow, .. })) => {
                 (at, rule, Effect::Allow, Approval::Allowed)
@@ -160,12 +160,12 @@ impl Rules {
 }
 
 /// True when `text` fits `pattern`, in which `*` stands for anything.
-pub fn fits(pattern: &str, text: &str) -> bool {
+pub fn matches_pattern(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
         Some((start, rest)) => text.strip_prefix(start).is_some_and(|text| {
             let ends = (0..=text.len()).filter(|at| text.is_char_boundary(*at));
-            { ends }.any(|at| fits(rest, &text[at..]))
+            { ends }.any(|at| matches_pattern(rest, &text[at..]))
         }),
     }
 }
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_rule_fits_by_its_three_patterns() {
-        let act = |operation: &str, resource: &str| Act {
+        let act = |operation: &str, resource: &str| Action {
             capability: "fs",
             operation: operation.into(),
             resource: resource.into(),
@@ -205,9 +205,9 @@ mod tests {
     #[test]
     fn what_is_only_denied_is_not_offered() {
         let rules = [rule("deny fs write *"), rule("ask fs read /data/*")];
-        assert!(offers(&rules, "fs", "read"));
-        assert!(!offers(&rules, "fs", "write"));
-        assert!(!offers(&rules, "terminal", "run"));
-        assert!(offers(&[rule("allow * * *")], "terminal", "run"));
+        assert!(may_allow(&rules, "fs", "read"));
+        assert!(!may_allow(&rules, "fs", "write"));
+        assert!(!may_allow(&rules, "terminal", "run"));
+        assert!(may_allow(&[rule("allow * * *")], "terminal", "run"));
     }
 }

@@ -216,7 +216,7 @@ async fn the_bindings_of_a_deleted_session_go_with_it_and_those_of_a_compacted_o
         let session = world.kernel.session_get(&world.me, &by("a")).await.unwrap().id;
         world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
         soon(async {
-            while world.disk.store.session_known(session).await.unwrap() {
+            while world.disk.store.session_exists(session).await.unwrap() {
                 tokio::task::yield_now().await;
             }
         })

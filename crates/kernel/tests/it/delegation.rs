@@ -465,15 +465,15 @@ async fn a_child_is_granted_no_more_than_its_parent() {
     let act = |name: &str| Delegate { run_mode: Mode::Act, ..named(DelegationMode::Spawn, name) };
     delegated(&strings.handle, act("1")).await;
     let child = hands.next().await;
-    assert_eq!(Permissions::Legacy.narrowed(&child.handle).await.unwrap(), Permissions::Ask);
-    assert_eq!(Permissions::Deny.narrowed(&child.handle).await.unwrap(), Permissions::Deny);
-    assert_eq!(Permissions::Legacy.narrowed(&strings.handle).await.unwrap(), Permissions::Legacy);
+    assert_eq!(Permissions::Legacy.limited_by_parent(&child.handle).await.unwrap(), Permissions::Ask);
+    assert_eq!(Permissions::Deny.limited_by_parent(&child.handle).await.unwrap(), Permissions::Deny);
+    assert_eq!(Permissions::Legacy.limited_by_parent(&strings.handle).await.unwrap(), Permissions::Legacy);
 
-    let standing = Permissions::Legacy.standing(&strings.handle).unwrap();
+    let standing = Permissions::Legacy.standing_grant(&strings.handle).unwrap();
     strings.handle.record(vec![Record::Granted(Box::new(standing))]).await.unwrap();
-    assert_eq!(Permissions::Legacy.narrowed(&child.handle).await.unwrap(), Permissions::Legacy);
+    assert_eq!(Permissions::Legacy.limited_by_parent(&child.handle).await.unwrap(), Permissions::Legacy);
     // A child that a person decides for has nothing to hand on.
     delegated(&child.handle, act("2")).await;
     let deeper = hands.next().await;
-    assert_eq!(Permissions::Legacy.narrowed(&deeper.handle).await.unwrap(), Permissions::Ask);
+    assert_eq!(Permissions::Legacy.limited_by_parent(&deeper.handle).await.unwrap(), Permissions::Ask);
 }

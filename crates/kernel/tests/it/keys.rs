@@ -26,7 +26,7 @@ async fn make(world: &World, caller: &Caller, new: NewKey) -> Result<(ApiKey, Se
 }
 
 async fn opens(world: &World, secret: &Secret) -> Option<Caller> {
-    world.kernel.key_caller(secret.reveal()).await.unwrap()
+    world.kernel.caller_by_secret(secret.reveal()).await.unwrap()
 }
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn a_secret_opens_what_its_key_says_and_nothing_else_does() {
         assert!(text.starts_with("msk_") && text.len() == 4 + 64, "256 bits");
         for wrong in ["", "msk_", &text[..67], &format!("{text}0"), &text.to_uppercase(), &key.id.to_string()]
         {
-            assert_eq!(world.kernel.key_caller(wrong).await.unwrap(), None, "{wrong}");
+            assert_eq!(world.kernel.caller_by_secret(wrong).await.unwrap(), None, "{wrong}");
         }
         assert!(!format!("{secret:?} {key:?}").contains(&text[4..]), "not shown by accident");
         let (_, other) = make(&world, &root(), new("ada", None)).await.unwrap();
@@ -90,17 +90,17 @@ async fn who_showed_a_key_learns_when_it_is_over() {
     let (_, brief) = make(&world, &root(), until).await.unwrap();
     let (key, secret) = make(&world, &root(), new("ada", None)).await.unwrap();
     let (brief, ada) = (opens(&world, &brief).await.unwrap(), opens(&world, &secret).await.unwrap());
-    world.turning(100, kernel.key_over(&brief)).await;
+    world.turning(100, kernel.key_ended(&brief)).await;
     assert_eq!(world.clock.now(), NOW.plus(1_000));
     let revoke = async {
         make(&world, &root(), new("bob", None)).await.unwrap();
         kernel.key_revoke(&root(), key.id).await.unwrap();
     };
-    soon(async { tokio::join!(kernel.key_over(&ada), revoke) }).await;
-    soon(kernel.key_over(&ada)).await;
+    soon(async { tokio::join!(kernel.key_ended(&ada), revoke) }).await;
+    soon(kernel.key_ended(&ada)).await;
     tokio::select! {
         biased;
-        () = kernel.key_over(&world.me) => panic!("who showed no key has none that ends"),
+        () = kernel.key_ended(&world.me) => panic!("who showed no key has none that ends"),
         () = settle() => {}
     }
 }

@@ -6,7 +6,7 @@ use mainspring_kernel::kernel::{Opening, SessionTarget};
 
 use crate::world::{Disk, World, by, every_store, read_until, settle, soon};
 
-/// The default of `idle_unload`.
+/// The default of `idle_unload_ms`.
 const IDLE: u64 = 30_000;
 
 impl World {
@@ -207,7 +207,7 @@ async fn an_observer_that_becomes_a_controller_brings_its_session_back() {
     drop(events);
     world.pass(IDLE).await;
     assert_eq!(world.in_memory(), 0);
-    assert_eq!(world.kernel.held().readers, 0, "nothing is kept for readers who are gone");
+    assert_eq!(world.kernel.feed_memory().readers, 0, "nothing is kept for readers who are gone");
 }
 
 #[tokio::test]
@@ -253,7 +253,7 @@ async fn ten_thousand_come_at_once_while_the_actor_is_busy() {
     for _ in 0..10_000 {
         readers.push(soon(world.kernel.session_subscribe(&world.me, &by("a"), Some(from))).await.unwrap());
     }
-    assert_eq!(world.kernel.held().readers, 10_000);
+    assert_eq!(world.kernel.feed_memory().readers, 10_000);
     world.turning(100, world.kernel.drain()).await;
     for reader in &mut readers {
         read_until(reader, "run.succeeded").await;

@@ -132,7 +132,7 @@ async fn the_file_of_a_fork_needs_no_other() {
         let id = SessionRef::Id(fork.id);
         world.kernel.session_delete(&world.me, &id).await.unwrap();
         soon(async {
-            while world.disk.store.session_known(fork.id).await.unwrap() {
+            while world.disk.store.session_exists(fork.id).await.unwrap() {
                 tokio::task::yield_now().await;
             }
         })
@@ -330,7 +330,7 @@ fn an_import_that_is_cut_off_by_a_crash_was_never_there() {
         live(async {
             let world = World::reboot(&disk).await;
             soon(async {
-                while world.disk.store.session_known(id).await.unwrap() {
+                while world.disk.store.session_exists(id).await.unwrap() {
                     tokio::task::yield_now().await;
                 }
             })

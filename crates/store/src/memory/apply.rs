@@ -7,7 +7,7 @@ use mainspring_core::{
     MessageStatus, Point, Run, Session, SessionId, Step,
 };
 use mainspring_kernel::store::{
-    Commit, Effect, Fresh, InboxItem, NewEvent, PlacedMessage, Request, Row, StoreError, Unique,
+    Commit, InboxItem, NewEvent, NewId, OpenToolCall, PlacedMessage, Request, Row, StoreError, Unique,
 };
 
 use super::state::State;
@@ -20,10 +20,10 @@ impl State {
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
         let session = commit.fence.session;
         let known = |row: &Row| match row {
-            Row::Fresh(Fresh::Session(id)) => self.sessions.contains_key(id),
-            Row::Fresh(Fresh::Run(id)) => self.runs.contains_key(id),
-            Row::Fresh(Fresh::Message(id)) => self.messages.contains_key(id),
-            Row::Fresh(Fresh::Artifact(id)) => self.artifacts.contains_key(id),
+            Row::NewId(NewId::Session(id)) => self.sessions.contains_key(id),
+            Row::NewId(NewId::Run(id)) => self.runs.contains_key(id),
+            Row::NewId(NewId::Message(id)) => self.messages.contains_key(id),
+            Row::NewId(NewId::Artifact(id)) => self.artifacts.contains_key(id),
             _ => false,
         };
         if commit.rows.iter().any(known) {
@@ -41,7 +41,7 @@ impl State {
 
     fn row_apply(&mut self, session: SessionId, row: &Row) -> Result<(), StoreError> {
         match row {
-            Row::Fresh(_) => {}
+            Row::NewId(_) => {}
             Row::Session(image) => drop(self.sessions.insert(image.id, Session::clone(image))),
             Row::Run(image) => self.run_apply(image),
             Row::Attempt(image) => {
@@ -67,8 +67,8 @@ impl State {
                     self.floors.insert(session, (*floor, false));
                 }
             }
-            Row::Effect(effect) => self.effect_apply(session, effect),
-            Row::EffectEnd(run, id) => {
+            Row::ToolCallStarted(effect) => self.effect_apply(session, effect),
+            Row::ToolCallEnded(run, id) => {
                 self.effects
                     .retain(|(of, effect)| *of != session || effect.run != *run || effect.tool_use_id != *id);
             }
@@ -138,8 +138,8 @@ impl State {
         }
     }
 
-    fn effect_apply(&mut self, session: SessionId, effect: &Effect) {
-        let same = |(of, known): &&mut (SessionId, Effect)| {
+    fn effect_apply(&mut self, session: SessionId, effect: &OpenToolCall) {
+        let same = |(of, known): &&mut (SessionId, OpenToolCall)| {
             *of == session && known.run == effect.run && known.tool_use_id == effect.tool_use_id
         };
         match self.effects.iter_mut().find(same) {

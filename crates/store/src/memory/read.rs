@@ -8,8 +8,8 @@ use mainspring_core::{
     Visibility,
 };
 use mainspring_kernel::store::{
-    Chunk, DelegationsOf, Fence, InboxItem, Loaded, RunPage, SessionPage, SessionRef, StoreError, Unfinished,
-    Whose,
+    Chunk, DelegationsOf, Fence, InboxItem, Loaded, RunPage, SessionPage, SessionRef, SessionsOf, StoreError,
+    Unfinished,
 };
 
 use super::state::State;
@@ -49,7 +49,7 @@ impl State {
                 .filter(|point| seen.insert(point.line))
                 .filter_map(|point| self.line_own(session.id, point.line))
                 .collect(),
-            effects: self
+            open_tool_calls: self
                 .effects
                 .iter()
                 .filter(|(of, _)| *of == session.id)
@@ -116,9 +116,11 @@ impl State {
     pub(super) fn session_page(&self, page: &SessionPage) -> Vec<(Session, Option<Run>)> {
         let place = |session: &Session| (session.last_activity_at, session.id);
         let wanted = |session: &&Session| {
-            let whose = match &page.whose {
-                Whose::Owner(owner) => session.owner == *owner,
-                Whose::Org(org) => session.visibility == Visibility::Org && session.org.as_ref() == Some(org),
+            let whose = match &page.of {
+                SessionsOf::Owner(owner) => session.owner == *owner,
+                SessionsOf::Org(org) => {
+                    session.visibility == Visibility::Org && session.org.as_ref() == Some(org)
+                }
             };
             whose
                 && page.pinned.is_none_or(|pinned| session.pinned == pinned)

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use mainspring_core::{Point, Session, SessionStatus};
 use mainspring_kernel::search::{Query, searched};
-use mainspring_kernel::store::{Found, PlacedMessage};
+use mainspring_kernel::store::{FoundMessage, PlacedMessage};
 
 use super::state::State;
 
@@ -23,7 +23,7 @@ impl State {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Vec<Found> {
+    ) -> Vec<FoundMessage> {
         let found = |placed: &PlacedMessage| {
             let line = |point: Point| self.lines.iter().find(|(_, line)| line.id == point.line);
             let of = match placed.point {
@@ -33,14 +33,14 @@ impl State {
             let session = self.sessions.get(&of).filter(|session| is_own(session, owner))?;
             query.finds(&searched(&placed.message.content)).then_some(session)
         };
-        let mut hits: Vec<Found> = self
+        let mut hits: Vec<FoundMessage> = self
             .messages
             .values()
             .filter_map(|placed| {
                 let place = self.arrivals.get(&placed.message.id).copied()?;
                 let session = found(placed)?;
                 let (message, title) = (placed.message.clone(), session.title.clone());
-                Some(Found { place, session: session.id, message, title })
+                Some(FoundMessage { place, session: session.id, message, title })
             })
             .filter(|found| before.is_none_or(|before| found.place < before))
             .collect();

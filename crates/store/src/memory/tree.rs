@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use mainspring_core::tree::{Inherited, View, leaf, ranges};
 use mainspring_core::{Digest, Line, LineId, MessageId, Point, Range, SessionId};
-use mainspring_kernel::store::{PlacedMessage, StoreError, Strand, TreeRow};
+use mainspring_kernel::store::{PlacedMessage, SessionLine, StoreError, TreeRow};
 
 use super::state::State;
 
@@ -160,12 +160,12 @@ impl State {
         Ok(sees.then(|| (found.clone(), line)))
     }
 
-    pub(super) fn strands(
+    pub(super) fn lines_to_root(
         &self,
         session: SessionId,
         from: LineId,
         limit: usize,
-    ) -> Result<Vec<Strand>, StoreError> {
+    ) -> Result<Vec<SessionLine>, StoreError> {
         let own = self.seen(session)?;
         let mut strands = vec![];
         let mut next = Some(from);
@@ -173,7 +173,7 @@ impl State {
             let line = self.line_known(id)?;
             let within = self.cursors.iter().filter(|((of, at), _)| *of == session && at.line == id);
             let cursors = within.map(|((_, at), to)| (at.pos, *to)).collect();
-            strands.push(Strand { line, own: own.own(id).is_some(), cursors });
+            strands.push(SessionLine { line, own: own.own(id).is_some(), cursors });
             next = line.parent.map(|parent| parent.line);
         }
         Ok(strands)

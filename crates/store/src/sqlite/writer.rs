@@ -15,7 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time, Unexpected};
+use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time};
 use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError};
 use parking_lot::Mutex;
 use rusqlite::{Connection, params};
@@ -46,7 +46,7 @@ pub(super) enum Job {
     Prune(SessionId, Answer<bool>),
     /// Forgets some requests; true while there are more.
     Forget(Time, Answer<bool>),
-    State(OwnerState, Answer<Put>),
+    State(OwnerState, Answer<StateOutcome>),
     /// Forgets a loose hash if an artifact names it; true if one does.
     Claimed(String, Answer<bool>),
     /// Forgets a loose hash.
@@ -59,9 +59,6 @@ pub(super) enum Job {
     /// Deletes a version of an owner's agent; false if there is none.
     AgentDelete((String, String, u32), Answer<bool>),
 }
-
-/// What came of a change of an owner's state.
-pub(super) type Put = Result<StateOutcome, Unexpected>;
 
 /// Streamed text.
 #[derive(Debug)]
@@ -118,7 +115,7 @@ enum Done {
     Commit(Answer<Vec<Cursor>>, Result<Vec<Cursor>, StoreError>),
     Lease(Answer<Fence>, Result<Fence, StoreError>),
     More(Answer<bool>, Result<bool, StoreError>),
-    State(Answer<Put>, Result<Put, StoreError>),
+    State(Answer<StateOutcome>, Result<StateOutcome, StoreError>),
     Key(Answer<()>, Result<(), StoreError>),
 }
 
@@ -254,13 +251,13 @@ impl Writer {
             }
             Job::Claimed(hash, answer) => {
                 let result = self.undoable(alone, |connection| {
-                    data::blob_claimed(connection, &hash).map_err(|error| of_write(&error))
+                    data::blob_is_used(connection, &hash).map_err(|error| of_write(&error))
                 });
                 Done::More(answer, result)
             }
             Job::Settled(hash, answer) => {
                 let result = self.undoable(alone, |connection| {
-                    data::blob_settled(connection, &hash).map_err(|error| of_write(&error))
+                    data::blob_forget(connection, &hash).map_err(|error| of_write(&error))
                 });
                 Done::More(answer, result)
             }

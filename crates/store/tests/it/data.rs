@@ -1,7 +1,9 @@
 //! State along paths, and artifacts with the hashes they name.
 
 use mainspring_core::*;
-use mainspring_kernel::store::{ArtifactPage, Fence, OwnerState, Row, StateAt, StatePlace, StateRow, Store};
+use mainspring_kernel::store::{
+    ArtifactPage, Fence, OwnerState, Row, StateAt, StatePlace, StateRow, Store, StoreError,
+};
 use serde_json::{Value, json};
 
 use crate::fixtures::*;
@@ -171,7 +173,7 @@ async fn pages_go_by_key_and_versions_are_given_once() {
                 expect: Expect::Absent,
                 at: NOW,
             };
-            assert!(store.state_put(put).await.unwrap().unwrap().created, "{name}");
+            assert!(store.state_put(put).await.unwrap().created, "{name}");
         }
         for at in [seen(fence, None), StateAt::Run(run_id(1)), StateAt::Owner(OWNER.into())] {
             let keys = async |after, limit| {
@@ -196,11 +198,10 @@ async fn an_owner_s_state_is_compared_and_set() {
         let put = async |value: Option<u64>, expect| {
             let (owner, key) = (OWNER.to_owned(), "k".to_owned());
             let put = OwnerState { owner, key, value: value.map(|value| json!(value)), expect, at: NOW };
-            let outcome = store.state_put(put).await.unwrap();
-            outcome.map(|outcome| outcome.entry.map(|entry| entry.version))
+            store.state_put(put).await.map(|outcome| outcome.entry.map(|entry| entry.version))
         };
         let first = put(Some(1), Expect::Absent).await.unwrap().unwrap();
-        let refused = Err(Unexpected { expected: 0, now: first });
+        let refused = Err(StoreError::Unexpected(Unexpected { expected: 0, now: first }));
         assert_eq!(put(Some(2), Expect::Absent).await, refused, "{name}");
         let second = put(Some(2), Expect::Version(first)).await.unwrap().unwrap();
         assert!(second > first, "{name}");
@@ -245,17 +246,17 @@ async fn artifacts_are_listed_and_their_hashes_become_loose() {
         assert_eq!(store.artifact_get(made[1].id).await.unwrap(), None, "{name}");
         assert!(store.artifact_get(other.id).await.unwrap().is_some(), "{name}");
         assert_eq!(store.blob_loose(9).await.unwrap(), ["same"], "{name}");
-        assert!(store.blob_claimed("same").await.unwrap(), "{name}: others have it still");
+        assert!(store.blob_is_used("same").await.unwrap(), "{name}: others have it still");
         assert_eq!(store.blob_loose(9).await.unwrap(), Vec::<String>::new(), "{name}");
         session_deleted(store, two).await;
         assert_eq!(store.artifact_get(other.id).await.unwrap(), None, "{name}: gone at once");
-        assert!(store.blob_claimed("other").await.unwrap(), "{name}: but its bytes are not loose yet");
+        assert!(store.blob_is_used("other").await.unwrap(), "{name}: but its bytes are not loose yet");
         while store.session_purge(session_id(2)).await.unwrap() {}
         assert_eq!(store.blob_loose(9).await.unwrap(), ["other", "same"], "{name}");
-        assert!(!store.blob_claimed("other").await.unwrap(), "{name}");
-        assert!(store.blob_claimed("same").await.unwrap(), "{name}");
+        assert!(!store.blob_is_used("other").await.unwrap(), "{name}");
+        assert!(store.blob_is_used("same").await.unwrap(), "{name}");
         assert_eq!(store.blob_loose(9).await.unwrap(), ["other"], "{name}: until it is settled");
-        store.blob_settled("other").await.unwrap();
+        store.blob_forget("other").await.unwrap();
         assert_eq!(store.blob_loose(9).await.unwrap(), Vec::<String>::new(), "{name}");
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use mainspring_core::*;
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    ArtifactPage, Chunk, Commit, Effect, Fence, InboxItem, NewEvent, OwnerState, Request, Row, RunPage,
-    SessionPage, SessionRef, StateAt, StatePlace, StateRow, Store, Whose,
+    ArtifactPage, Chunk, Commit, Fence, InboxItem, NewEvent, OpenToolCall, OwnerState, Request, Row, RunPage,
+    SessionPage, SessionRef, SessionsOf, StateAt, StatePlace, StateRow, Store,
 };
 use mainspring_store::MemoryStore;
 use serde_json::json;
@@ -97,13 +97,13 @@ impl Dice {
             7 => Row::MessagePlace(message_id(of * 50 + self.roll(12)), point(line_no, pos)),
             8 => Row::Cursor(point(line_no, pos), self.chance(60).then_some(LineId(100 + line_no))),
             9 => Row::ChunksDrop(self.roll(60)),
-            10 => Row::Effect(Effect {
+            10 => Row::ToolCallStarted(OpenToolCall {
                 run: run_id(n),
                 tool_use_id: format!("t{}", self.roll(3)),
                 name: self.text(),
             }),
             13 => Row::Floor(Position { cursor: Cursor(self.roll(300)), pos: self.roll(60) }),
-            11 => Row::EffectEnd(run_id(n), format!("t{}", self.roll(3))),
+            11 => Row::ToolCallEnded(run_id(n), format!("t{}", self.roll(3))),
             12 => {
                 let item = InboxItem { id: event_id(self.roll(20)), at: NOW, item: json!({"n": n}) };
                 if self.chance(60) {
@@ -216,18 +216,18 @@ async fn everything(store: &dyn Store) -> Vec<String> {
     let mut all = vec![format!("{:?}", store.unfinished().await)];
     let runs = RunPage { owner: OWNER.into(), session: None, status: None, before: None, limit: EVERYTHING };
     let sessions = SessionPage {
-        whose: Whose::Owner(OWNER.into()),
+        of: SessionsOf::Owner(OWNER.into()),
         pinned: None,
         status: None,
         surface_kind: None,
         before: None,
         limit: 3,
     };
-    let shown = SessionPage { whose: Whose::Org("acme".into()), ..sessions.clone() };
+    let shown = SessionPage { of: SessionsOf::Org("acme".into()), ..sessions.clone() };
     all.push(format!("{:?}", store.run_page(&runs).await));
     all.push(format!("{:?}", store.session_page(&sessions).await));
     all.push(format!("{:?}", store.session_page(&shown).await));
-    all.push(format!("{:?}", store.owner_elsewhere(OWNER, "acme").await));
+    all.push(format!("{:?}", store.owner_outside_org(OWNER, "acme").await));
     for n in 0..SESSIONS {
         let id = session_id(n);
         // A fence of each store's own making stands in what is loaded.
@@ -321,7 +321,7 @@ async fn everything(store: &dyn Store) -> Vec<String> {
                 let digest = store.digest(reader, point(line, 2)).await.map_err(|_| "lost");
                 all.push(format!("digest {line} {digest:?}"));
             }
-            let strands = store.strands(of, LineId(line), 9).await.map_err(|_| "lost");
+            let strands = store.lines_to_root(of, LineId(line), 9).await.map_err(|_| "lost");
             all.push(format!("strands {line} {strands:?}"));
         }
     }
@@ -353,11 +353,11 @@ async fn drive(seed: u64) {
             }
             21 => {
                 let hash = format!("hash {}", dice.roll(4));
-                let claimed = (sqlite.blob_claimed(&hash).await, memory.blob_claimed(&hash).await);
+                let claimed = (sqlite.blob_is_used(&hash).await, memory.blob_is_used(&hash).await);
                 assert_eq!(claimed.0, claimed.1, "seed {seed} step {step}");
                 if dice.chance(50) {
-                    sqlite.blob_settled(&hash).await.unwrap();
-                    memory.blob_settled(&hash).await.unwrap();
+                    sqlite.blob_forget(&hash).await.unwrap();
+                    memory.blob_forget(&hash).await.unwrap();
                 }
             }
             0 => {
@@ -469,11 +469,12 @@ fn is_placed(row: &Row) -> bool {
 
 /// What a caller would do next.
 fn kind(answer: &Result<Vec<Cursor>, mainspring_kernel::store::StoreError>) -> &'static str {
-    use mainspring_kernel::store::StoreError::{Conflict, Corrupt, Fenced, Pruned, Unavailable};
+    use mainspring_kernel::store::StoreError::{Conflict, Corrupt, Fenced, Pruned, Unavailable, Unexpected};
     match answer {
         Ok(_) => "ok",
         Err(Conflict(_)) => "conflict",
         Err(Fenced) => "fenced",
+        Err(Unexpected(_)) => "unexpected",
         Err(Pruned(_)) => "pruned",
         Err(Corrupt(_)) => "corrupt",
         Err(Unavailable(_)) => "unavailable",

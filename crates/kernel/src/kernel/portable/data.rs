@@ -11,7 +11,7 @@ use super::super::artifacts::{check_names, uri_of};
 use super::import::{Fault, Stage, Staged, refuse};
 use crate::blobs::Staging;
 use crate::error::Error;
-use crate::store::{Commit, Fresh, Row, StatePlace, StateRow, StoreError, Unique};
+use crate::store::{Commit, NewId, Row, StatePlace, StateRow, StoreError, Unique};
 
 /// An artifact whose bytes are being read.
 pub(super) struct OpenArtifact {
@@ -101,7 +101,7 @@ impl Staged {
         staged: Option<crate::blobs::Staged>,
     ) -> Result<(), Fault> {
         let id = artifact.id;
-        let rows = vec![Row::Fresh(Fresh::Artifact(id)), Row::Artifact(Box::new(artifact))];
+        let rows = vec![Row::NewId(NewId::Artifact(id)), Row::Artifact(Box::new(artifact))];
         let commit = Arc::new(Commit { fence: self.fence, events: vec![], rows });
         let store = self.shared.store.clone();
         let write = async move {
@@ -137,7 +137,7 @@ impl Staged {
             return Ok(StatePlace::Session { at: None, aside: false });
         };
         let at = self.place(tip).await?;
-        let strands = self.shared.store.strands(self.session.id, at.line, 1).await?;
+        let strands = self.shared.store.lines_to_root(self.session.id, at.line, 1).await?;
         let aside = strands.first().is_some_and(|strand| strand.line.end > at.pos + 1);
         Ok(StatePlace::Session { at: Some(at), aside })
     }
@@ -150,7 +150,7 @@ impl Staged {
             return Err(Error::TooMany { what: "keys", limit }.into());
         }
         for StateEntry { key, value, version, updated_at: at } in entries {
-            let fits = self.shared.state_check(&key, Some(&value));
+            let fits = self.shared.check_state_entry(&key, Some(&value));
             fits.map_err(|error| Fault::Line(error.to_string()))?;
             if version == 0 {
                 return refuse(format!("the first version of {key:?} is 1"));

@@ -22,7 +22,7 @@ use super::super::{Caller, Kernel, Shared};
 use super::data::OpenArtifact;
 use super::{FORMAT, Line, MessageLine, RunLine, VERSION};
 use crate::error::Error;
-use crate::store::{Commit, Fence, Fresh, NewEvent, Row, SessionRef, StatePlace, StoreError, Unique};
+use crate::store::{Commit, Fence, NewEvent, NewId, Row, SessionRef, StatePlace, StoreError, Unique};
 
 /// How much is written at once: lines, and bytes.
 const STEP: (usize, usize) = (200, 1 << 20);
@@ -212,7 +212,7 @@ impl Import {
         // What a deletion has left of it is being removed: not to wait for that, it is done here.
         while shared.store.session_purge(session.id).await? {}
         // Looked up before the right to write it is taken from whoever has it.
-        if shared.store.session_known(session.id).await? {
+        if shared.store.session_exists(session.id).await? {
             return Err(taken());
         }
         let fence = shared.store.lease_take(session.id, shared.node).await?;
@@ -224,7 +224,7 @@ impl Import {
             base: None,
             ..session.clone()
         };
-        let rows = vec![Row::Fresh(Fresh::Session(session.id)), Row::Session(Box::new(hidden))];
+        let rows = vec![Row::NewId(NewId::Session(session.id)), Row::Session(Box::new(hidden))];
         let mut staged = Staged {
             claim,
             shared: shared.clone(),
@@ -305,7 +305,7 @@ impl Staged {
         let at = Point { line: open.line.id, pos: open.line.end };
         let end = at.pos.checked_add(1).ok_or_else(|| Fault::Line("the tree is too deep".into()))?;
         let grown = mainspring_core::Line { end, ..open.line };
-        self.rows.push(Row::Fresh(Fresh::Message(id)));
+        self.rows.push(Row::NewId(NewId::Message(id)));
         self.rows.push(Row::Line(grown));
         self.rows.push(Row::Message(message, Some(at)));
         if self.unwritten.insert(id, at).is_some() {
@@ -363,7 +363,7 @@ impl Staged {
             None => None,
         };
         self.prompt(&run, prompt, pen.is_some()).await?;
-        self.rows.push(Row::Fresh(Fresh::Run(id)));
+        self.rows.push(Row::NewId(NewId::Run(id)));
         for attempt in attempts {
             if attempt.run != id || !attempt.status.is_ended() {
                 return refuse(format!("{} is not an ended attempt of {id}", attempt.id));
@@ -390,7 +390,7 @@ impl Staged {
                 if !own {
                     return refuse(format!("{id} is not a prompt of this session that waits"));
                 }
-                self.rows.push(Row::Fresh(Fresh::Message(id)));
+                self.rows.push(Row::NewId(NewId::Message(id)));
                 self.rows.push(Row::Message(prompt, None));
                 Ok(())
             }
@@ -504,7 +504,7 @@ impl Staged {
             None => None,
         };
         if let Some(tip) = tip {
-            let path = self.shared.store.strands(self.session.id, tip.line, usize::MAX).await?;
+            let path = self.shared.store.lines_to_root(self.session.id, tip.line, usize::MAX).await?;
             if path.iter().any(|strand| strand.line.abandoned) {
                 return refuse("the active path goes through what was rolled back");
             }
@@ -519,7 +519,7 @@ impl Staged {
                 return Err(fault);
             }
         }
-        self.shared.written.notify_one();
+        self.shared.search_stale.notify_one();
         self.claim.begun = false;
         Ok(session)
     }

@@ -39,7 +39,7 @@ pub(in super::super) fn key_page(connection: &Connection, page: &KeyPage) -> Res
     all(connection, sql, params![page.org, time, id, limit(page.limit)], key)
 }
 
-pub(in super::super) fn owner_elsewhere(
+pub(in super::super) fn owner_outside_org(
     connection: &Connection,
     owner: &str,
     org: &str,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::Session;
 use mainspring_kernel::search::{Query, searched};
-use mainspring_kernel::store::{Found, StoreError};
+use mainspring_kernel::store::{FoundMessage, StoreError};
 use rusqlite::{Connection, Result, params};
 
 use super::super::columns::Columns;
@@ -53,7 +53,7 @@ pub(in super::super) fn search_messages(
     query: &Query,
     before: Option<u64>,
     many: usize,
-) -> Result<Vec<Found>, StoreError> {
+) -> Result<Vec<FoundMessage>, StoreError> {
     // A message belongs to whoever opened its line; without a place, to whoever made it.
     macro_rules! found {
         ($from:literal) => {
@@ -84,9 +84,9 @@ pub(in super::super) fn search_messages(
     Ok(hits)
 }
 
-fn found(columns: &mut Columns<'_>) -> Result<Found> {
+fn found(columns: &mut Columns<'_>) -> Result<FoundMessage> {
     let (place, session, title) = (columns.number()?, columns.id()?, columns.get()?);
-    Ok(Found { place, session, title, message: Arc::clone(&message(columns)?.message) })
+    Ok(FoundMessage { place, session, title, message: Arc::clone(&message(columns)?.message) })
 }
 
 /// The first `many` of what `sql` selects that `query` finds, one at a time: there may be much to read.
@@ -96,7 +96,7 @@ fn found_by_reading(
     params: impl rusqlite::Params,
     query: &Query,
     many: usize,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<FoundMessage>> {
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query(params)?;
     let mut hits = vec![];
