@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::feed::DeltaError;
-use crate::store::Effect;
+use crate::store::OpenToolCall;
 
 mod handle;
 pub use crate::kernel::NewArtifact;
