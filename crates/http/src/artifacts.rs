@@ -11,7 +11,7 @@ use axum::{Json, RequestPartsExt};
 use futures_util::TryStreamExt;
 use mainspring_core::{Artifact, ArtifactId, ArtifactRole, BadId};
 use mainspring_kernel::Error;
-use mainspring_kernel::kernel::{ArtifactQuery, NewArtifact};
+use mainspring_kernel::kernel::{ArtifactQuery, ArtifactsOf, NewArtifact};
 use serde::Deserialize;
 use tokio::io::AsyncReadExt;
 use tokio_util::io::{ReaderStream, StreamReader};
@@ -133,7 +133,13 @@ pub(super) async fn session_artifacts(
     Asked(query): Asked<ListQuery>,
 ) -> Result<Json<Page<Artifact>>, Problem> {
     let (limit, before) = (query.limit, place(query.before)?);
-    list(&http, http.kernel.artifact_list(&caller, ArtifactQuery { of: Ok(by), before, limit }).await, limit)
+    list(
+        &http,
+        http.kernel
+            .artifact_list(&caller, ArtifactQuery { of: ArtifactsOf::Session(by), before, limit })
+            .await,
+        limit,
+    )
 }
 
 /// Artifacts of a run, the newest first
@@ -150,7 +156,7 @@ pub(super) async fn run_artifacts(
     let (limit, before) = (query.limit, place(query.before)?);
     list(
         &http,
-        http.kernel.artifact_list(&caller, ArtifactQuery { of: Err(run), before, limit }).await,
+        http.kernel.artifact_list(&caller, ArtifactQuery { of: ArtifactsOf::Run(run), before, limit }).await,
         limit,
     )
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mainspring_adapters::process;
 use mainspring_adapters::{AcpOptions, AgentOptions, McpServer, ProcessAdapter, ScriptAdapter};
 use mainspring_agent::models::{BadModels, SCRIPTED};
-use mainspring_agent::tool::fits;
+use mainspring_agent::tool::matches_pattern;
 use mainspring_agent::tool::mcp::{McpConfig, McpServers};
 use mainspring_agent::{Definitions, Models, NativeAdapter, NativeCatalog, NativeOptions, Toolbox};
 use mainspring_kernel::adapter::Adapter;

@@ -11,7 +11,7 @@ use agent_client_protocol::v1::schema::{
 };
 use mainspring_core::{Approval, Cost, Failure, ToolOutcome, Usage};
 use mainspring_kernel::adapter::{Death, End, HandleError, Record};
-use mainspring_kernel::policy::Act;
+use mainspring_kernel::policy::Action;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -4,7 +4,9 @@ use mainspring_agent::Toolbox;
 use mainspring_agent::tool::function;
 use mainspring_core::{ArtifactId, ArtifactRole, Block, Body, Place, Run, RunStatus, StateScope};
 use mainspring_kernel::adapter::NewArtifact;
-use mainspring_kernel::kernel::{ArtifactQuery, Caller, NewSession, RunRequest, SessionTarget, StateOf};
+use mainspring_kernel::kernel::{
+    ArtifactQuery, ArtifactsOf, Caller, NewSession, RunRequest, SessionTarget, StateOf,
+};
 use mainspring_kernel::store::SessionRef;
 use mainspring_testkit::model::{Reply, Wire};
 use schemars::JsonSchema;
@@ -86,7 +88,7 @@ async fn an_answer_that_is_too_long_is_kept_whole_and_read_on() {
         assert!(text.starts_with("0 1 2 ") && text.ends_with("END"), "{wire:?}");
         let shown = world.asked(1).to_string();
         assert!(shown.contains("bytes are left out here"), "{wire:?}");
-        let query = ArtifactQuery { of: Err(run.id), before: None, limit: None };
+        let query = ArtifactQuery { of: ArtifactsOf::Run(run.id), before: None, limit: None };
         let kept = world.kernel.artifact_list(&world.me, query).await.unwrap();
         assert_eq!(kept.len(), 1, "{wire:?}");
         assert_eq!((kept[0].role, kept[0].name.as_deref()), (ArtifactRole::ToolOutput, Some("much.txt")));

@@ -25,7 +25,8 @@ impl Actor {
         let (position, _) = self.feed.snapshot();
         let run = match permit {
             Some(permit) => self.accept_started(&accept, run, policy, &base, prompt, permit).await?,
-            None => self.accept_queued(&accept, run, policy, prompt).await?,
+            // Boxed: it holds the futures of cancellations.
+            None => Box::pin(self.accept_queued(&accept, run, policy, prompt)).await?,
         };
         Ok(Accepted { session: self.hot.session.clone(), run, policy, position, replayed: false })
     }

@@ -1,7 +1,7 @@
-//! Verbs on agent definitions.
+//! Operations on agent definitions.
 //!
-//! An owner has those that it made and those that are everybody's, and sees nobody else's. A version never changes: the
-//! same name with another body is a conflict, also after it was deleted.
+//! An owner sees its own definitions and the shared ones. A version never changes: the same name with different content
+//! is a conflict, even after the version was deleted.
 
 use std::collections::BTreeMap;
 
@@ -13,43 +13,43 @@ use super::{Caller, Kernel};
 use crate::error::Error;
 use crate::store::{AgentRow, StoreError, Unique};
 
-/// How many versions of agents an owner may have made, the deleted ones included.
+/// Versions of agents that an owner may make, counting deleted ones.
 pub const AGENTS_PER_OWNER: usize = 10_000;
 
-/// A definition, and whose it is.
+/// An agent definition and its scope.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Agent {
     /// The definition.
     #[serde(flatten)]
-    // Its own schema allows nothing beside it.
+    // The definition's own schema forbids additional fields.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub definition: AgentDefinition,
-    /// Whose it is.
+    /// Whether the definition belongs to one owner or is shared.
     pub scope: AgentScope,
-    /// When its owner made it; absent if it is everybody's.
+    /// When the owner made the definition; absent if it is shared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_at_ms: Option<Time>,
 }
 
-/// Whose a definition is.
+/// Whether a definition belongs to one owner or is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AgentScope {
-    /// The owner's who made it.
+    /// The definition belongs to the owner that made it.
     Owner,
-    /// Everybody's: built in, or a file of the server.
+    /// Every owner may use the definition: it is built in, or a file of the server.
     Shared,
 }
 
-/// Which agents to list.
+/// Selects agents to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AgentQuery {
-    /// Only those after this one.
+    /// Only agents after this one.
     pub after: Option<AgentName>,
-    /// How many; 50 if not given.
+    /// Page size; 50 if not given.
     pub limit: Option<usize>,
 }
 
@@ -65,13 +65,13 @@ impl Agent {
 }
 
 impl Kernel {
-    /// Makes a version of an agent; says whether it was made now. The same again is the same.
+    /// Makes a version of an agent. Returns false with it if the same version exists already.
     pub async fn agent_create(
         &self,
         caller: &Caller,
         definition: AgentDefinition,
     ) -> Result<(Agent, bool), Error> {
-        caller.check_makes()?;
+        caller.check_writes()?;
         definition.check_name()?;
         let size = serde_json::to_vec(&definition).map_or(0, |json| json.len());
         let limit = self.shared.options.limits.prompt_bytes;
@@ -100,7 +100,7 @@ impl Kernel {
             Err(StoreError::Conflict(Unique::Agent)) => {
                 return Err(Error::AgentTaken { name: name.to_string() });
             }
-            // Whether it was written is not known: it is looked up.
+            // The outcome is unknown: look it up.
             Err(StoreError::Unavailable(why)) => match self.agent_row(caller, &name).await? {
                 Some(found) if found.hash == row.hash => true,
                 _ => return Err(Error::Unavailable(why)),
@@ -111,34 +111,34 @@ impl Kernel {
         row.map(|row| (Agent::owned(row), made)).ok_or_else(|| Error::not_found("agent", name))
     }
 
-    /// One agent, by `ID@VERSION`, or the latest version of `ID`.
+    /// Gets an agent by `ID@VERSION`, or the latest version of `ID`.
     pub async fn agent_get(&self, caller: &Caller, name: &AgentName) -> Result<Agent, Error> {
         let owned = self.agent_row(caller, name).await?.map(Agent::owned);
         let shared = self.agent_shared(name).map(Agent::shared);
-        // What an owner made was there before a file of the same name, or could not have been made.
+        // An owner cannot make a version that is shared, so its own version is older than a shared one of the same name.
         let found = [shared, owned].into_iter().flatten().max_by_key(|agent| agent.definition.version);
         found.ok_or_else(|| Error::not_found("agent", name))
     }
 
-    /// The agents that `caller` has, by id and version.
+    /// Lists the agents that `caller` may use, by id and version.
     pub async fn agent_list(&self, caller: &Caller, query: AgentQuery) -> Result<Vec<Agent>, Error> {
         let limit = self.page(query.limit)?;
         let after = query.after.map(|name| (name.id, name.version.unwrap_or(0)));
         let rows = self.shared.store.agent_page(&caller.owner, after.as_ref(), limit).await?;
-        let place = |definition: &AgentDefinition| (definition.id.clone(), definition.version);
+        let order = |definition: &AgentDefinition| (definition.id.clone(), definition.version);
         let mut found: BTreeMap<(String, u32), Agent> = BTreeMap::new();
         for shared in self.shared.options.agents.shared() {
-            if after.as_ref().is_none_or(|after| place(&shared) > *after) {
-                found.insert(place(&shared), Agent::shared(shared));
+            if after.as_ref().is_none_or(|after| order(&shared) > *after) {
+                found.insert(order(&shared), Agent::shared(shared));
             }
         }
-        found.extend(rows.into_iter().map(|row| (place(&row.definition), Agent::owned(row))));
+        found.extend(rows.into_iter().map(|row| (order(&row.definition), Agent::owned(row))));
         Ok(found.into_values().take(limit).collect())
     }
 
-    /// Deletes a version that the owner made. Sessions that name it cannot run until they name another.
+    /// Deletes a version that the caller made. Sessions that use it cannot run until they use another one.
     pub async fn agent_delete(&self, caller: &Caller, name: &AgentName) -> Result<(), Error> {
-        caller.check_makes()?;
+        caller.check_writes()?;
         let Some(version) = name.version else {
             return Err(Error::Invalid(format!("which version? name it as {}@VERSION", name.id)));
         };
@@ -160,13 +160,13 @@ impl Kernel {
         Ok(self.shared.store.agent_find(&caller.owner, &name.id, name.version).await?)
     }
 
-    /// The latest version of those that are everybody's and fit.
+    /// Finds a shared definition: the named version, or the latest.
     fn agent_shared(&self, name: &AgentName) -> Option<AgentDefinition> {
-        let fits = |one: &AgentDefinition| {
+        let matches = |one: &AgentDefinition| {
             one.id == name.id && name.version.is_none_or(|version| one.version == version)
         };
         let shared = self.shared.options.agents.shared();
-        shared.into_iter().filter(fits).max_by_key(|one| one.version)
+        shared.into_iter().filter(matches).max_by_key(|one| one.version)
     }
 }
 
@@ -174,7 +174,7 @@ fn same(a: &AgentDefinition, b: &AgentDefinition) -> bool {
     hash(a) == hash(b)
 }
 
-/// The hash of what a definition says, whatever the order of its maps.
+/// Hash of a definition's content, independent of the order of map keys.
 fn hash(definition: &AgentDefinition) -> [u8; 32] {
     let mut ordered = definition.clone();
     ordered.output_schema.iter_mut().for_each(Value::sort_all_objects);

@@ -1,4 +1,4 @@
-//! Idempotency: the same request under the same key gets the same answer, for 24 hours.
+//! Idempotency: for 24 hours, the same request under the same key gets the same answer.
 
 use mainspring_core::Time;
 use serde::Serialize;
@@ -7,24 +7,24 @@ use super::{Caller, Kernel};
 use crate::error::Error;
 use crate::store::Request;
 
-/// How long a request is remembered, in milliseconds.
-pub(super) const REMEMBERED: i64 = 24 * 60 * 60 * 1_000;
+/// How long a request is remembered.
+pub(super) const REPLAY_WINDOW_MS: i64 = 24 * 60 * 60 * 1_000;
 
 impl Kernel {
-    /// What was answered to `wanted`, if it was asked before; a conflict if something else was asked under its key.
-    pub(super) async fn request_known(&self, wanted: &Request) -> Result<Option<String>, Error> {
+    /// Finds the answer to an earlier request equal to `wanted`. Fails if the key was used for a different request.
+    pub(super) async fn request_replayed(&self, wanted: &Request) -> Result<Option<String>, Error> {
         let Request { owner, operation, key, .. } = wanted;
         let known = self.shared.store.request_get(owner, operation, key).await?;
-        let oldest = Time(wanted.at.0.saturating_sub(REMEMBERED));
+        let oldest = Time(wanted.at.0.saturating_sub(REPLAY_WINDOW_MS));
         match known.filter(|known| known.at >= oldest) {
             None => Ok(None),
             Some(known) if known.fingerprint == wanted.fingerprint => Ok(Some(known.answer)),
-            Some(_) => Err(Error::RequestConflict { name: named(key) }),
+            Some(_) => Err(Error::RequestConflict { name: key_name(key) }),
         }
     }
 
-    /// What `caller` asks now under `key`, to be answered with the id of what is made.
-    pub(super) fn request_of(
+    /// Makes the record of a request under `key`. Its answer, the id of the created object, is set later.
+    pub(super) fn request_new(
         &self,
         caller: &Caller,
         operation: &str,
@@ -43,12 +43,12 @@ impl Kernel {
     }
 }
 
-/// How an idempotency key is spoken of.
-pub(super) fn named(key: &str) -> String {
+/// Text that names an idempotency key in an error.
+pub(super) fn key_name(key: &str) -> String {
     format!("the idempotency key {key:?}")
 }
 
-/// The hash of what is asked, so that the same name with another body is seen.
+/// Hash of a request's content, to detect the same name with different content.
 pub(super) fn fingerprint(asked: &impl Serialize) -> [u8; 16] {
     let json = serde_json::to_vec(asked).unwrap_or_default();
     let mut hash = [0; 16];

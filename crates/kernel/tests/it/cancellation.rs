@@ -202,7 +202,7 @@ async fn what_comes_after_the_end_is_refused_and_counted_and_changes_nothing() {
         world.ended(run.id).await;
         let (_, events) = world.subscribe("a", None).await;
         let before = world.events("a").await;
-        let counted = events.late();
+        let counted = events.late_calls();
         assert_eq!(late.delta(0, "late").unwrap_err(), HandleError::Revoked);
         assert_eq!(late.thought("late").unwrap_err(), HandleError::Revoked);
         let record = vec![Record::Progress { text: "late".into() }];
@@ -210,7 +210,7 @@ async fn what_comes_after_the_end_is_refused_and_counted_and_changes_nothing() {
         assert_eq!(late.path(1).await.unwrap_err(), HandleError::Revoked);
         let ask = crate::puppet::question(mainspring_core::WaitRequest::Input, None);
         assert_eq!(late.ask(ask).await.unwrap_err(), HandleError::Revoked);
-        assert_eq!(events.late() - counted, 5);
+        assert_eq!(events.late_calls() - counted, 5);
         // Nor has it a say in the next run of its session.
         world.send(pull("a", "next")).await.unwrap();
         let next = hands.next().await;
@@ -221,7 +221,7 @@ async fn what_comes_after_the_end_is_refused_and_counted_and_changes_nothing() {
         world.ended(run).await;
         assert!(!world.path_shown("a").await.contains("late"));
         assert_eq!(world.events("a").await[..before.len()], before, "{}", world.disk.name);
-        assert_eq!(events.late() - counted, 7);
+        assert_eq!(events.late_calls() - counted, 7);
     }
 }
 

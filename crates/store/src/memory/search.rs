@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use mainspring_core::{Point, Session, SessionStatus};
-use mainspring_kernel::search::{Query, searched};
+use mainspring_kernel::search::{Query, searchable_text};
 use mainspring_kernel::store::{FoundMessage, PlacedMessage};
 
 use super::state::State;
@@ -11,8 +11,9 @@ use super::state::State;
 impl State {
     pub(super) fn search_titles(&self, owner: &str, query: &Query, limit: usize) -> Vec<Session> {
         let own = self.sessions.values().filter(|session| is_own(session, owner));
-        let mut found: Vec<&Session> =
-            own.filter(|session| session.title.as_deref().is_some_and(|title| query.finds(title))).collect();
+        let mut found: Vec<&Session> = own
+            .filter(|session| session.title.as_deref().is_some_and(|title| query.matches(title)))
+            .collect();
         found.sort_by_key(|session| Reverse((session.last_activity_at, session.id)));
         found.into_iter().take(limit).cloned().collect()
     }
@@ -31,7 +32,7 @@ impl State {
                 None => placed.message.session,
             };
             let session = self.sessions.get(&of).filter(|session| is_own(session, owner))?;
-            query.finds(&searched(&placed.message.content)).then_some(session)
+            query.matches(&searchable_text(&placed.message.content)).then_some(session)
         };
         let mut hits: Vec<FoundMessage> = self
             .messages
@@ -40,11 +41,11 @@ impl State {
                 let place = self.arrivals.get(&placed.message.id).copied()?;
                 let session = found(placed)?;
                 let (message, title) = (placed.message.clone(), session.title.clone());
-                Some(FoundMessage { place, session: session.id, message, title })
+                Some(FoundMessage { arrival: place, session: session.id, message, title })
             })
-            .filter(|found| before.is_none_or(|before| found.place < before))
+            .filter(|found| before.is_none_or(|before| found.arrival < before))
             .collect();
-        hits.sort_by_key(|found| Reverse(found.place));
+        hits.sort_by_key(|found| Reverse(found.arrival));
         hits.truncate(limit);
         hits
     }

@@ -85,7 +85,7 @@ impl Seen<'_> {
             point,
             abandoned: line.abandoned,
             parent: above.and_then(id),
-            above,
+            parent_point: above,
             followed: above.and_then(cursor) == Some(point),
             cursor: cursor(point).or_else(|| self.straight(point)).and_then(id),
         })

@@ -7,7 +7,7 @@ use mainspring_kernel::store::{
 
 use crate::fixtures::*;
 
-fn own() -> Whose {
+fn own() -> SessionsOf {
     SessionsOf::Owner(OWNER.into())
 }
 

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use mainspring::core::ArtifactRole;
 use mainspring_adapters::KeepLog;
-use mainspring_kernel::kernel::ArtifactQuery;
+use mainspring_kernel::kernel::{ArtifactQuery, ArtifactsOf};
 use tokio::io::AsyncReadExt;
 
 use super::*;
@@ -252,7 +252,7 @@ async fn a_node_opens_once_nothing_acts_that_an_earlier_one_had_started() {
 /// What was kept of what agents wrote to their standard error, the newest first.
 async fn logs(world: &World, run: RunId) -> Vec<String> {
     let kernel = world.node().kernel();
-    let query = ArtifactQuery { of: Err(run), before: None, limit: None };
+    let query = ArtifactQuery { of: ArtifactsOf::Run(run), before: None, limit: None };
     let mut logs = vec![];
     for artifact in kernel.artifact_list(&world.me, query).await.unwrap() {
         assert_eq!((artifact.role, artifact.name.as_deref()), (ArtifactRole::Log, Some("stderr.log")));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::Session;
-use mainspring_kernel::search::{Query, searched};
+use mainspring_kernel::search::{Query, searchable_text};
 use mainspring_kernel::store::{FoundMessage, StoreError};
 use rusqlite::{Connection, Result, params};
 
@@ -40,7 +40,7 @@ pub(in super::super) fn search_titles(
     let mut found = all(connection, indexed, params![owner, asked(query), limit(many)], session)?;
     let rest = all(connection, rest, [owner], session)?;
     found.extend(
-        rest.into_iter().filter(|session| session.title.as_deref().is_some_and(|title| query.finds(title))),
+        rest.into_iter().filter(|session| session.title.as_deref().is_some_and(|title| query.matches(title))),
     );
     found.sort_by_key(|session| std::cmp::Reverse((session.last_activity_at, session.id)));
     found.truncate(many);
@@ -86,7 +86,7 @@ pub(in super::super) fn search_messages(
 
 fn found(columns: &mut Columns<'_>) -> Result<FoundMessage> {
     let (place, session, title) = (columns.number()?, columns.id()?, columns.get()?);
-    Ok(FoundMessage { place, session, title, message: Arc::clone(&message(columns)?.message) })
+    Ok(FoundMessage { arrival: place, session, title, message: Arc::clone(&message(columns)?.message) })
 }
 
 /// The first `many` of what `sql` selects that `query` finds, one at a time: there may be much to read.
@@ -102,7 +102,7 @@ fn found_by_reading(
     let mut hits = vec![];
     while let Some(row) = rows.next()?.filter(|_| hits.len() < many) {
         let read = found(&mut Columns::of(row))?;
-        if query.finds(&searched(&read.message.content)) {
+        if query.matches(&searchable_text(&read.message.content)) {
             hits.push(read);
         }
     }

@@ -280,7 +280,7 @@ impl<'a> Seen<'a> {
             point,
             abandoned: line.abandoned,
             parent: id(above)?,
-            above,
+            parent_point: above,
             followed,
             cursor: id(next)?,
         }))

@@ -1,7 +1,7 @@
-//! Seats: which sessions are in memory, and who reads them.
+//! Session slots: which sessions are in memory, and which are read.
 //!
-//! A session has a seat while an actor serves it or somebody reads it. Whoever joins, leaves or unloads does so under
-//! one lock, so that nobody joins a session that is leaving, and a reader's feed is always the one that is written.
+//! A session has a slot while it has an actor or a reader. Subscribing, unsubscribing and unloading happen under one
+//! lock, so that nobody subscribes to a session being unloaded, and a reader's feed is always the one its actor writes.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -15,36 +15,35 @@ use crate::actor::{Actor, Command, Receiver, Reply, Sender, Signal};
 use crate::error::Error;
 use crate::feed::{Feed, FeedMemory, Subscription, SubscriptionMode};
 
-/// How many sessions stay in memory for no other reason than that somebody opened them; beyond, the first one goes.
-const OPENED: usize = 1_000;
+/// Sessions kept in memory only because they were opened explicitly. Beyond that, the oldest is released.
+const OPENED_MAX: usize = 1_000;
 
 type Ready = oneshot::Sender<Result<(), Error>>;
 
-/// A session that is in memory, or that somebody reads.
-pub(super) struct Seat {
+/// A session that has an actor or a reader.
+pub(super) struct SessionSlot {
     actor: Option<Sender>,
     feed: Arc<Feed>,
 }
 
 impl Shared {
-    /// True while the session is in memory.
+    /// True while the session has an actor.
     pub(crate) fn is_live(&self, session: SessionId) -> bool {
         self.actor(session).is_some()
     }
 
-    /// The session's actor, if it is in memory.
+    /// The session's actor, if the session is in memory.
     pub(crate) fn actor(&self, session: SessionId) -> Option<Sender> {
-        self.seats.lock().get(&session)?.actor.clone()
+        self.slots.lock().get(&session)?.actor.clone()
     }
 
-    /// Every actor.
     pub(super) fn actors(&self) -> Vec<Sender> {
-        self.seats.lock().values().filter_map(|seat| seat.actor.clone()).collect()
+        self.slots.lock().values().filter_map(|slot| slot.actor.clone()).collect()
     }
 
-    /// What all feeds hold.
+    /// Memory held by all feeds.
     pub(super) fn feed_memory(&self) -> FeedMemory {
-        let feeds: Vec<Arc<Feed>> = self.seats.lock().values().map(|seat| seat.feed.clone()).collect();
+        let feeds: Vec<Arc<Feed>> = self.slots.lock().values().map(|slot| slot.feed.clone()).collect();
         feeds.iter().map(|feed| feed.memory_use()).fold(FeedMemory::default(), |sum, held| FeedMemory {
             events: sum.events + held.events,
             bytes: sum.bytes + held.bytes,
@@ -53,13 +52,13 @@ impl Shared {
         })
     }
 
-    /// Ends every stream: the process stops, and nothing comes any more.
-    pub(super) fn seats_clear(&self) {
-        let seats: Vec<Seat> = self.seats.lock().drain().map(|(_, seat)| seat).collect();
-        seats.iter().for_each(|seat| seat.feed.close());
+    /// Removes every slot and ends its feed, when the process stops.
+    pub(super) fn clear_slots(&self) {
+        let slots: Vec<SessionSlot> = self.slots.lock().drain().map(|(_, slot)| slot).collect();
+        slots.iter().for_each(|slot| slot.feed.close());
     }
 
-    /// Passes `command` to the session's actor, loading it if it is not in memory.
+    /// Sends `command` to the session's actor, loading the session if it is not in memory.
     pub(crate) fn dispatch(&self, session: SessionId, command: Command) {
         let mut command = command;
         loop {
@@ -79,7 +78,7 @@ impl Shared {
         }
     }
 
-    /// Calls the session's actor and waits for its answer.
+    /// Sends a command to the session's actor and waits for the reply.
     pub(crate) async fn call<T, E: From<Error>>(
         &self,
         session: SessionId,
@@ -87,13 +86,13 @@ impl Shared {
     ) -> Result<T, E> {
         let (reply, answer) = oneshot::channel();
         self.dispatch(session, command(reply));
-        // Whoever drops a command unanswered is a session that is gone.
+        // An actor drops a command without a reply only if its session is gone.
         answer.await.unwrap_or_else(|_| Err(Error::not_found("session", session).into()))
     }
 
-    /// An actor for a new session, which its first commit creates.
+    /// Starts an actor for a new session. The session is created by the actor's first commit.
     ///
-    /// The type is spelled out because actors make actors: a fork is born by its source.
+    /// Returns a boxed future because actors start actors: a fork is started by the actor of its source.
     pub(crate) fn start_new_actor(
         &self,
         session: Session,
@@ -108,23 +107,22 @@ impl Shared {
             let feed = self.feed_new(id);
             let unborn = crate::actor::unborn(session);
             let actor = Box::new(Actor::new(me, fence, feed.clone(), unborn, false, (tx.clone(), rx)));
-            let mut seats = self.seats.lock();
+            let mut slots = self.slots.lock();
             if self.tasks.is_stopping() {
                 return Err(Error::ShuttingDown);
             }
-            seats.insert(id, Seat { actor: Some(tx), feed });
-            drop(seats);
+            slots.insert(id, SessionSlot { actor: Some(tx), feed });
+            drop(slots);
             self.tasks.spawn(actor.serve());
             Ok(())
         })
     }
 
-    /// The session's actor, and whether it was not in memory and starts to load now: then commands wait in its channel,
-    /// and `ready` learns when it has taken up what was left. None once the process stops: whoever came now would not
-    /// be told to stop.
+    /// Returns the session's actor, and whether it was started by this call. A started actor queues commands while it
+    /// loads and recovers the session, then reports to `ready`. None once the process is stopping.
     pub(super) fn load(&self, session: SessionId, ready: Option<Ready>) -> Option<(Sender, bool)> {
-        let mut seats = self.seats.lock();
-        if let Some(actor) = seats.get(&session).and_then(|seat| seat.actor.clone()) {
+        let mut slots = self.slots.lock();
+        if let Some(actor) = slots.get(&session).and_then(|slot| slot.actor.clone()) {
             if let Some(ready) = ready {
                 let _ = ready.send(Ok(()));
             }
@@ -133,38 +131,48 @@ impl Shared {
         if self.tasks.is_stopping() {
             return None;
         }
-        let seat = self.seat(&mut seats, session);
-        Some((self.start(seat, ready), true))
+        let slot = self.slot(&mut slots, session);
+        Some((self.start(slot, ready), true))
     }
 
-    fn seat<'a>(&self, seats: &'a mut HashMap<SessionId, Seat>, session: SessionId) -> &'a mut Seat {
-        seats.entry(session).or_insert_with(|| Seat { actor: None, feed: self.feed_new(session) })
+    fn slot<'a>(
+        &self,
+        slots: &'a mut HashMap<SessionId, SessionSlot>,
+        session: SessionId,
+    ) -> &'a mut SessionSlot {
+        slots.entry(session).or_insert_with(|| SessionSlot { actor: None, feed: self.feed_new(session) })
     }
 
     fn feed_new(&self, session: SessionId) -> Arc<Feed> {
         Feed::new(session, self.dirty.clone(), self.options.limits.message_bytes, self.meters.clone())
     }
 
-    /// Gives a seat its actor, which begins to load.
-    fn start(&self, seat: &mut Seat, ready: Option<Ready>) -> Sender {
+    /// Starts the actor of a slot, which begins to load the session.
+    fn start(&self, slot: &mut SessionSlot, ready: Option<Ready>) -> Sender {
         let (tx, rx) = mpsc::unbounded_channel();
-        seat.actor = Some(tx.clone());
+        slot.actor = Some(tx.clone());
         if let Some(me) = self.me.upgrade() {
-            let (tx, feed) = (tx.clone(), seat.feed.clone());
-            self.tasks.spawn(Box::pin(async move { me.wake(feed, (tx, rx), ready).await }));
+            let (tx, feed) = (tx.clone(), slot.feed.clone());
+            self.tasks.spawn(Box::pin(async move { me.run_actor(feed, (tx, rx), ready).await }));
         }
         tx
     }
 
-    async fn wake(self: Arc<Self>, feed: Arc<Feed>, mut channel: (Sender, Receiver), ready: Option<Ready>) {
+    /// Loads and recovers a session, then runs its actor.
+    async fn run_actor(
+        self: Arc<Self>,
+        feed: Arc<Feed>,
+        mut channel: (Sender, Receiver),
+        ready: Option<Ready>,
+    ) {
         let session = feed.session();
-        let woken = async {
+        let load = async {
             let fence = self.store.lease_take(session, self.node).await?;
             let loaded = self.store.session_load(session).await?;
             Ok::<_, Error>((fence, loaded.ok_or_else(|| Error::not_found("session", session))?))
         };
-        let (fence, loaded) = match woken.await {
-            Ok(woken) => woken,
+        let (fence, loaded) = match load.await {
+            Ok(loaded) => loaded,
             Err(error) => {
                 self.remove_actor(session, &channel.0);
                 feed.fail(&error);
@@ -184,29 +192,29 @@ impl Shared {
         };
         match recovered {
             Ok(()) => {
-                // Counted before anybody is told that the kernel has started.
+                // The work is counted before the kernel reports that it has started.
                 actor.report_status();
                 ready.map(|ready| ready.send(Ok(())));
                 actor.serve().await;
             }
             Err(error) => {
-                // Nothing may start in a session whose last run is not known to be over. The next call tries again.
-                tracing::error!(%error, %session, "what an earlier process left could not be taken up");
+                // No run may start before the interrupted one is recovered. The next call retries.
+                tracing::error!(%error, %session, "cannot recover the run that an earlier process left");
                 actor.abandon(&error).await;
                 ready.map(|ready| ready.send(Err(error)));
             }
         }
     }
 
-    /// Takes an actor that is gone out of its seat, and the seat with it: its feed has ended too.
+    /// Removes the slot of an actor that has ended. Its feed has ended too.
     pub(crate) fn remove_actor(&self, session: SessionId, actor: &Sender) {
-        let mut seats = self.seats.lock();
-        if seats.get(&session).is_some_and(|seat| seat.is_of(actor)) {
-            seats.remove(&session);
+        let mut slots = self.slots.lock();
+        if slots.get(&session).is_some_and(|slot| slot.is_of(actor)) {
+            slots.remove(&session);
         }
     }
 
-    /// Lets an idle session leave memory, if `may` still says so; its readers keep their feed.
+    /// Unloads an idle session if `may` returns true under the lock, after calling `leaving`. Readers keep their feed.
     pub(crate) fn unload(
         &self,
         feed: &Feed,
@@ -214,98 +222,99 @@ impl Shared {
         may: impl FnOnce() -> bool,
         leaving: impl FnOnce(),
     ) -> bool {
-        let mut seats = self.seats.lock();
+        let mut slots = self.slots.lock();
         let session = feed.session();
-        let Some(seat) = seats.get_mut(&session).filter(|seat| seat.is_of(actor)) else { return false };
+        let Some(slot) = slots.get_mut(&session).filter(|slot| slot.is_of(actor)) else { return false };
         if !may() {
             return false;
         }
         leaving();
-        feed.leave();
-        seat.actor = None;
-        if !feed.is_read() {
-            seats.remove(&session);
+        feed.detach_actor();
+        slot.actor = None;
+        if !feed.has_readers() {
+            slots.remove(&session);
         }
         true
     }
 
-    /// One more reader of the session. It is loaded for a controller, and only looked up for an observer.
-    pub(super) async fn attach(
+    /// Subscribes to a session. It is loaded for a controller; for an observer only its stored position is read.
+    pub(super) async fn subscribe(
         &self,
         session: SessionId,
         mode: SubscriptionMode,
     ) -> Result<Subscription, Error> {
-        let subscription = self.join(session, mode)?;
-        match subscription.feed().ready().await {
+        let subscription = self.add_subscription(session, mode)?;
+        match subscription.feed().loaded().await {
             Ok(_) => Ok(subscription),
             Err(_) if self.tasks.is_stopping() => Err(Error::ShuttingDown),
             Err(error) => Err(error),
         }
     }
 
-    fn join(&self, session: SessionId, mode: SubscriptionMode) -> Result<Subscription, Error> {
+    fn add_subscription(&self, session: SessionId, mode: SubscriptionMode) -> Result<Subscription, Error> {
         let me = self.me.upgrade().ok_or(Error::ShuttingDown)?;
-        let mut seats = self.seats.lock();
+        let mut slots = self.slots.lock();
         if self.tasks.is_stopping() {
             return Err(Error::ShuttingDown);
         }
-        let is_new = !seats.contains_key(&session);
-        let seat = self.seat(&mut seats, session);
-        seat.feed.join(mode);
-        let feed = seat.feed.clone();
+        let is_new = !slots.contains_key(&session);
+        let slot = self.slot(&mut slots, session);
+        slot.feed.add_reader(mode);
+        let feed = slot.feed.clone();
         match mode {
-            SubscriptionMode::Controller if seat.actor.is_none() => drop(self.start(seat, None)),
+            SubscriptionMode::Controller if slot.actor.is_none() => drop(self.start(slot, None)),
             SubscriptionMode::Observer if is_new => {
-                drop(self.tasks.spawn(me.clone().look(feed.clone())));
+                drop(self.tasks.spawn(me.clone().read_position(feed.clone())));
             }
             _ => {}
         }
-        drop(seats);
+        drop(slots);
         Ok(Subscription::new(feed, me, mode))
     }
 
-    /// Finds out where the stream of a session stands that is not in memory.
-    async fn look(self: Arc<Self>, feed: Arc<Feed>) {
+    /// Reads the stored position of a session that is not in memory, for its feed.
+    async fn read_position(self: Arc<Self>, feed: Arc<Feed>) {
         let session = feed.session();
         let error = match self.store.session_load(session).await {
-            Ok(Some(loaded)) => return feed.found(&loaded),
+            Ok(Some(loaded)) => return feed.set_stored_position(&loaded),
             Ok(None) => Error::not_found("session", session),
             Err(error) => error.into(),
         };
-        let mut seats = self.seats.lock();
-        // An actor that came meanwhile finds out itself.
-        if seats.get(&session).is_some_and(|seat| seat.actor.is_none() && Arc::ptr_eq(&seat.feed, &feed)) {
-            seats.remove(&session);
+        let mut slots = self.slots.lock();
+        // An actor started in the meantime reports its own errors.
+        if slots.get(&session).is_some_and(|slot| slot.actor.is_none() && Arc::ptr_eq(&slot.feed, &feed)) {
+            slots.remove(&session);
             feed.fail(&error);
         }
     }
 
-    /// One reader less.
-    pub(crate) fn detach(&self, feed: &Arc<Feed>, mode: SubscriptionMode) {
-        let mut seats = self.seats.lock();
-        feed.part(mode);
+    /// Removes a reader, and its slot if that is unused now.
+    pub(crate) fn unsubscribe(&self, feed: &Arc<Feed>, mode: SubscriptionMode) {
+        let mut slots = self.slots.lock();
+        feed.remove_reader(mode);
         let session = feed.session();
-        let unused = |seat: &Seat| seat.actor.is_none() && Arc::ptr_eq(&seat.feed, feed) && !feed.is_read();
-        if seats.get(&session).is_some_and(unused) {
-            seats.remove(&session);
+        let unused =
+            |slot: &SessionSlot| slot.actor.is_none() && Arc::ptr_eq(&slot.feed, feed) && !feed.has_readers();
+        if slots.get(&session).is_some_and(unused) {
+            slots.remove(&session);
         }
     }
 
-    /// A reader changes what it does to the session's stay in memory.
-    pub(crate) fn mode_change(&self, feed: &Arc<Feed>, before: SubscriptionMode, now: SubscriptionMode) {
-        let mut seats = self.seats.lock();
-        feed.join(now);
-        feed.part(before);
-        let seat = seats.get_mut(&feed.session()).filter(|seat| Arc::ptr_eq(&seat.feed, feed));
-        if let Some(seat) = seat.filter(|seat| seat.actor.is_none())
+    /// Changes whether a reader keeps the session in memory, loading the session if it does now.
+    pub(crate) fn change_mode(&self, feed: &Arc<Feed>, before: SubscriptionMode, now: SubscriptionMode) {
+        let mut slots = self.slots.lock();
+        feed.add_reader(now);
+        feed.remove_reader(before);
+        let slot = slots.get_mut(&feed.session()).filter(|slot| Arc::ptr_eq(&slot.feed, feed));
+        if let Some(slot) = slot.filter(|slot| slot.actor.is_none())
             && now == SubscriptionMode::Controller
             && !self.tasks.is_stopping()
         {
-            self.start(seat, None);
+            self.start(slot, None);
         }
     }
 
-    /// Brings a session into memory for whoever opens it.
+    /// Loads a session because a caller opens it.
     pub(super) async fn open(&self, session: SessionId) -> Result<(Session, Opening), Error> {
         let Some((_, started)) = self.load(session, None) else { return Err(Error::ShuttingDown) };
         let session = self.call(session, |reply| Command::Open { started, reply }).await?;
@@ -315,20 +324,21 @@ impl Shared {
         Ok((session, if started { Opening::Started } else { Opening::Existing }))
     }
 
-    /// Notes that a session came into memory because somebody opened it; there are never too many of those.
+    /// Records that a session was loaded because a caller opened it, and releases the oldest such session beyond
+    /// [`OPENED_MAX`].
     pub(super) fn note_opened(&self, session: SessionId) {
         let mut opened = self.opened.lock();
         opened.push_back(session);
-        let first = if opened.len() > OPENED { opened.pop_front() } else { None };
+        let oldest = if opened.len() > OPENED_MAX { opened.pop_front() } else { None };
         drop(opened);
-        if let Some(actor) = first.and_then(|first| self.actor(first)) {
-            // One that is gone needs no release.
+        if let Some(actor) = oldest.and_then(|oldest| self.actor(oldest)) {
+            // An actor that has ended needs no release.
             let _ = actor.send(Signal::Release.into());
         }
     }
 }
 
-impl Seat {
+impl SessionSlot {
     fn is_of(&self, actor: &Sender) -> bool {
         self.actor.as_ref().is_some_and(|known| known.same_channel(actor))
     }
