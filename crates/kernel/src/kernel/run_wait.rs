@@ -18,7 +18,7 @@ impl Kernel {
         if has_paused(&found) {
             return Ok(found);
         }
-        let subscription = self.shared.attach(found.session, SubscriptionMode::Observer).await?;
+        let subscription = self.shared.subscribe(found.session, SubscriptionMode::Observer).await?;
         let now = subscription.feed().position();
         let events = subscription.guest(caller.owner != found.owner).resume(now).events_only();
         // The subscription exists before the run is read again, so no event is missed between the two.
