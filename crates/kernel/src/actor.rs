@@ -10,19 +10,17 @@
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Attempt, AttemptId, Delegation, Message, Proof, Run, RunId, RunStatus, Time, Usage};
-use tokio::sync::{mpsc, watch};
+use mainspring_core::{Delegation, Proof, Run, RunId, Time, Usage};
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio_util::sync::CancellationToken;
 
-use crate::adapter::{AskReply, Record};
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::kernel::Shared;
-use crate::scheduler::Permit;
 use crate::store::{Fence, Loaded};
 
 mod accept;
+mod active;
 mod answer;
 mod binding;
 mod cancel;
@@ -43,6 +41,7 @@ mod snapshot;
 mod status;
 mod steer;
 mod tree;
+use active::Active;
 pub(crate) use binding::{BINDINGS, BindingChange};
 pub(crate) use command::{Command, Input, Reply, Report, Signal};
 pub(crate) use data::StateWrite;
@@ -74,60 +73,6 @@ pub(crate) struct Actor {
     reported: status::Reported,
     /// Attempts that wait for a delegation to be settled.
     waiters: Vec<Waiter>,
-}
-
-/// The run that has a live attempt.
-struct Active {
-    run: Run,
-    attempt: Attempt,
-    permit: Option<Permit>,
-    /// The execution; none while only the store holds a wait.
-    task: Option<AbortHandle>,
-    cancel: CancellationToken,
-    prompt: Arc<Message>,
-    /// An execution that waits for an answer.
-    held: Option<AskReply>,
-    stop: cancel::Stop,
-    /// Records for the commit that ends the execution.
-    at_end: Vec<Record>,
-    /// True while a prompt waits to join the run; its adapter reads it.
-    steering: watch::Sender<bool>,
-}
-
-impl Active {
-    fn new(run: Run, attempt: Attempt, prompt: Arc<Message>) -> Self {
-        Self {
-            run,
-            attempt,
-            permit: None,
-            task: None,
-            cancel: CancellationToken::new(),
-            prompt,
-            held: None,
-            stop: cancel::Stop::default(),
-            at_end: vec![],
-            steering: watch::Sender::new(false),
-        }
-    }
-
-    fn status(&self) -> RunStatus {
-        self.run.state.status()
-    }
-
-    /// True while the attempt `by` has authority over the run.
-    fn is_held_by(&self, by: AttemptId) -> bool {
-        self.run.state.holder() == Some(by)
-    }
-
-    /// True while the run waits for an answer that nobody has given.
-    fn is_waiting(&self) -> bool {
-        self.run.state.wait().is_some_and(|wait| wait.answer.is_none())
-    }
-
-    /// True while something acts for the attempt: its execution, or the adapter that kills it.
-    fn is_acting(&self) -> bool {
-        self.task.is_some() || self.stop.is_killing()
-    }
 }
 
 impl Actor {
@@ -330,42 +275,6 @@ impl Actor {
             .flatten()
             .min()
             .unwrap_or(Time(i64::MAX))
-    }
-
-    /// The run that needs a permit next, and the earliest time to order it; none while a permit is on order.
-    ///
-    /// Time passes between two looks at the clock: work that was not due when permits were ordered is due as soon as the
-    /// actor waits again, even if its time is past by then.
-    fn next_order(&self) -> Option<(&Run, Time)> {
-        let Shared { options, tasks, .. } = &*self.shared;
-        let stops = self.lifetime.is_over() || tasks.is_stopping();
-        if self.permit_order.is_open() || stops || !options.execute {
-            return None;
-        }
-        let (run, at) = match &self.active {
-            Some(active) => {
-                let answered = active.run.state.wait().is_some_and(|wait| wait.answer.is_some());
-                let needs = answered && active.permit.is_none() && !active.stop.is_killing();
-                needs.then_some((&active.run, Time(0)))?
-            }
-            None => self.queue.next_start()?,
-        };
-        Some((run, self.permit_order.not_before(at)))
-    }
-
-    /// Orders a permit if a run could use one now.
-    fn order_permit(&mut self) {
-        let now = self.shared.clock.now();
-        let Some((run, _)) = self.next_order().filter(|(_, at)| *at <= now) else { return };
-        let (adapter, lender) = (run.adapter.clone(), self.lender(run.id));
-        self.permit_order.open();
-        let tx = self.tx.clone();
-        self.shared.scheduler.enqueue(&self.hot.session.owner, &adapter, lender, move |permit| {
-            tx.send(Signal::Granted(permit).into()).map_err(|refused| match refused.0 {
-                Input::Signal(Signal::Granted(permit)) => permit,
-                _ => unreachable!("a send that fails returns its input"),
-            })
-        });
     }
 
     /// The run that waits for `run` and lends it its permit meanwhile.

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use mainspring_core::{Policy, Run, RunId, RunState, Time};
 
 use super::commit::{FIRST_PAUSE_MS, LONGEST_PAUSE_MS};
+use super::{Actor, Input, Signal};
+use crate::kernel::Shared;
 
 /// The runs that wait for their turn.
 #[derive(Default)]
@@ -141,5 +143,43 @@ impl PermitOrder {
     pub(super) fn failed(&mut self, now: Time) {
         let pause = self.backoff.map_or(FIRST_PAUSE_MS, |(_, pause)| (pause * 2).min(LONGEST_PAUSE_MS));
         self.backoff = Some((now.plus(pause), pause));
+    }
+}
+
+impl Actor {
+    /// The run that needs a permit next, and the earliest time to order it; none while a permit is on order.
+    ///
+    /// Time passes between two looks at the clock: work that was not due when permits were ordered is due as soon as the
+    /// actor waits again, even if its time is past by then.
+    pub(super) fn next_order(&self) -> Option<(&Run, Time)> {
+        let Shared { options, tasks, .. } = &*self.shared;
+        let stops = self.lifetime.is_over() || tasks.is_stopping();
+        if self.permit_order.is_open() || stops || !options.execute {
+            return None;
+        }
+        let (run, at) = match &self.active {
+            Some(active) => {
+                let answered = active.run.state.wait().is_some_and(|wait| wait.answer.is_some());
+                let needs = answered && active.permit.is_none() && !active.stop.is_killing();
+                needs.then_some((&active.run, Time(0)))?
+            }
+            None => self.queue.next_start()?,
+        };
+        Some((run, self.permit_order.not_before(at)))
+    }
+
+    /// Orders a permit if a run could use one now.
+    pub(super) fn order_permit(&mut self) {
+        let now = self.shared.clock.now();
+        let Some((run, _)) = self.next_order().filter(|(_, at)| *at <= now) else { return };
+        let (adapter, lender) = (run.adapter.clone(), self.lender(run.id));
+        self.permit_order.open();
+        let tx = self.tx.clone();
+        self.shared.scheduler.enqueue(&self.hot.session.owner, &adapter, lender, move |permit| {
+            tx.send(Signal::Granted(permit).into()).map_err(|refused| match refused.0 {
+                Input::Signal(Signal::Granted(permit)) => permit,
+                _ => unreachable!("a send that fails returns its input"),
+            })
+        });
     }
 }
