@@ -1,4 +1,4 @@
-//! The active run of a session: its attempt, its execution and how far a stop has come.
+//! The active run of a session: its attempt, its execution and the progress of its stop.
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use crate::adapter::{Death, Dispatch, HandleError};
 use crate::error::Error;
 use crate::kernel::CancelOutcome;
 
-/// How far the stop of an active run has come.
+/// The progress of stopping the active run.
 #[derive(Default)]
 pub(super) struct Stop {
     /// Callers that wait until the cancellation is dispatched.
@@ -19,7 +19,7 @@ pub(super) struct Stop {
     dispatching: bool,
     /// When the attempt is killed unless it has stopped by then.
     kill_at: Option<Time>,
-    /// How the attempt ends once nothing acts for it; set when its execution is given up.
+    /// The outcome of the attempt once nothing acts for it; set when its execution is given up.
     killing: Option<Outcome>,
 }
 

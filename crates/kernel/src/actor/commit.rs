@@ -89,7 +89,8 @@ impl Actor {
         }
     }
 
-    /// Takes the state of a durable commit over, publishes its events and wakes whoever depends on them.
+    /// Takes the state of a durable commit over, publishes its events and wakes the readers and sessions that
+    /// depend on them.
     fn committed(&mut self, commit: &Commit, cursors: Vec<Cursor>, completed_to: Option<u64>, hot: Hot) {
         let shared = &self.shared;
         // An ended run is only ever changed by the commit that ended it.

@@ -1,4 +1,4 @@
-//! How long a session stays in memory, and when its actor ends.
+//! The lifetime of an actor: when its session leaves memory.
 //!
 //! ```text
 //!            a change, the end of a run, the last controller leaves
