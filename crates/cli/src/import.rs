@@ -10,7 +10,7 @@ use clap::Subcommand;
 use mainspring_core::ArtifactId;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::{Blobs, KeptBlob};
-use mainspring_store::{OmiArtifact, OmiError, OmiLeft, OmiOptions, OmiReport, OmiSource, StateDir};
+use mainspring_store::{OmiArtifact, OmiError, OmiNote, OmiOptions, OmiReport, OmiSource, StateDir};
 use mainspring_system::ids::Ids;
 use serde::Serialize;
 
@@ -165,7 +165,7 @@ fn shown(context: &Context<'_>, report: &OmiReport, dry_run: bool) -> io::Result
         "{GREEN}{verb}{GREEN:#} the runs' inputs and final texts as {} messages",
         report.messages
     ))?;
-    let said = |mark: &str, OmiLeft { what, why, count, examples }: &OmiLeft| {
+    let said = |mark: &str, OmiNote { what, why, count, examples }: &OmiNote| {
         let more = if *count > examples.len() as u64 { ", …" } else { "" };
         let named = match examples.is_empty() {
             true => String::new(),

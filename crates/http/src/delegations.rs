@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::access::Known;
 use crate::body::{Input, NamedDelegation, NamedRun, Once, idempotency_key};
-use crate::runs::{HowToAnswer, preferred_wait, settled};
+use crate::runs::{HowToAnswer, preferred_wait};
 use crate::sessions::Target;
 use crate::{Http, Problem};
 
@@ -118,7 +118,7 @@ pub(super) async fn run_delegate(
     };
     let made = http.kernel.run_delegate(&caller, run, delegate).await?;
     let run = match preferred_wait(&headers) {
-        Some(wait) => settled(&http, &caller, made.run.id, None, wait).await?,
+        Some(timeout) => http.kernel.run_wait(&caller, made.run.id, timeout).await?,
         None => made.run,
     };
     let (delegation, outcome) = http.kernel.delegation_get(&caller, made.delegation.id).await?;

@@ -114,7 +114,7 @@ pub(super) async fn run_stream(
 }
 
 /// Where the stream of an accepted run begins: of one that was accepted before, everything is told.
-pub(super) fn begin(accepted: &Accepted) -> Option<Position> {
+fn begin(accepted: &Accepted) -> Option<Position> {
     (!accepted.replayed).then_some(accepted.position)
 }
 

@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_core::{
-    Answer, Attempt, Block, Grant, Mode, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
-    RunStatus, Step, WaitId,
+    Answer, Attempt, Block, Grant, Mode, Place, Policy, Position, RequestName, Run, RunOptions, RunStatus,
+    Step, WaitId,
 };
 use mainspring_kernel::kernel::{Accepted, Caller, CancelOutcome, RunQuery, RunRequest};
 use serde::{Deserialize, Serialize};
@@ -169,7 +169,7 @@ async fn create(
         return events::run_stream(http, caller, &accepted).await;
     }
     let run = match preferred_wait(headers) {
-        Some(wait) => settled(http, caller, accepted.run.id, events::begin(&accepted), wait).await?,
+        Some(timeout) => http.kernel.run_wait(caller, accepted.run.id, timeout).await?,
         None => accepted.run.clone(),
     };
     Ok(answer(&accepted, run))
@@ -180,35 +180,6 @@ pub(super) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
     let prefer = headers.get("prefer")?.to_str().ok()?;
     let wait = prefer.split([',', ';']).find_map(|part| part.trim().strip_prefix("wait="))?;
     Some(Duration::from_secs(wait.parse::<u64>().ok()?.min(60)))
-}
-
-/// The run once it has ended or waits for a person, or as it is when the time is up.
-pub(super) async fn settled(
-    http: &Http,
-    caller: &Caller,
-    run: RunId,
-    from: Option<Position>,
-    wait: Duration,
-) -> Result<Run, Problem> {
-    let mut items = http.kernel.run_observe(caller, run, from).await?;
-    let rest = |status: RunStatus| {
-        status.is_ended() || matches!(status, RunStatus::WaitingInput | RunStatus::WaitingApproval)
-    };
-    let settles = async {
-        loop {
-            let now = http.kernel.run_get(caller, run).await?;
-            if rest(now.state.status()) {
-                return Ok::<Run, Problem>(now);
-            }
-            if items.next().await.transpose()?.is_none() {
-                return Ok(now);
-            }
-        }
-    };
-    tokio::select! {
-        run = settles => run,
-        () = http.kernel.sleep(wait) => Ok(http.kernel.run_get(caller, run).await?),
-    }
 }
 
 /// A run that was accepted.

@@ -37,6 +37,7 @@ mod logins;
 mod options;
 mod portable;
 mod requests;
+mod run_wait;
 mod runs;
 mod search;
 mod sessions;

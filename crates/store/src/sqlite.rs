@@ -55,7 +55,7 @@ mod writer;
 
 pub use self::check::SqliteCheck;
 pub use self::migrate::SCHEMA_VERSION;
-pub use self::omi::{OMI_DATABASE, OmiArtifact, OmiError, OmiLeft, OmiOptions, OmiReport, OmiSource};
+pub use self::omi::{OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOptions, OmiReport, OmiSource};
 pub use self::open::OpenError;
 
 /// How the file is used.

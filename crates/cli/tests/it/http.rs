@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 mod agents;
@@ -317,8 +318,7 @@ async fn a_server_that_is_told_to_stop_lets_short_work_finish() {
     let path = format!("/v1/runs/{}/events", run["runId"].as_str().unwrap());
     let mut stream = Frames::open(&server, &path, None).await;
     stream.next().await.unwrap();
-    let told = Command::new("kill").arg("-TERM").arg(server.child.id().to_string()).status().unwrap();
-    assert!(told.success());
+    kill_process(Pid::from_child(&server.child), Signal::TERM).unwrap();
     let mut last = Value::Null;
     while let Some(frame) = stream.next().await {
         last = frame.data;

@@ -249,26 +249,26 @@ async fn what_had_not_ended_is_orphaned_and_what_is_odd_is_said() {
         told[list].as_array().unwrap().iter().map(one).collect()
     };
     insta::assert_snapshot!(said("changed").join("\n"), @r"
-    1 artifacts: bytes not to be had: only the address is kept
+    1 artifacts: bytes not available: only the address is kept
     1 bindings: lived in the original's process: stale
     1 runs: not ended: orphaned
     1 attempts: not ended: orphaned
-    1 sessions: status not known: open
-    1 sessions: metadata that is no object of our size: none
-    1 runs: status not known: orphaned
-    1 runs: input of another form: the prompt, as it stood
-    1 delegations: not ended: ended as the child has
+    1 sessions: unknown status: open
+    1 sessions: metadata that is too large or not an object: removed
+    1 runs: unknown status: orphaned
+    1 runs: unreadable input: kept unchanged as the prompt
+    1 delegations: not ended: given the status of the child run
     ");
     insta::assert_snapshot!(said("left").join("\n"), @r"
-    1 other rows: the table later is not part of what is known of the original
+    1 other rows: unknown table later
     1 sessions: its id is not ses_ and 32 hexadecimal digits
     1 grants: it was revoked
     1 grants: it has constraints, which grants do not have here
-    3 events: thoughts, or what may hold some, are kept nowhere
-    6 events: streamed text: the final text of its run holds it
+    3 events: thoughts, or what may contain thoughts, are not imported
+    6 events: streamed text: the final text of its run contains it
     2 events: another event says the same
-    1 runs: of a session or a run that is not there or was left
-    1 events: of a session or a run that is not there or was left
+    1 runs: its session or run is missing or was left
+    1 events: its session or run is missing or was left
     ");
     for (what, found) in told["found"].as_object().unwrap() {
         let left: u64 = told["left"]

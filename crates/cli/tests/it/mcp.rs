@@ -3,29 +3,15 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::agents::{everything_server, node};
 use crate::cli::{Said, command, json_lines, run, said};
 use crate::guests::serve;
-
-/// The server's program; installs it if it is not there.
-fn everything() -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/install");
-    let output = Command::new(&script).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let folder = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
-    folder.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js")
-}
-
-/// Where node is: what is tested here has an environment without a path.
-fn node() -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap();
-    std::env::split_paths(&path).map(|folder| folder.join("node")).find(|file| file.exists()).unwrap()
-}
 
 /// A prompt for the native loop, with all that the scripted model then does.
 fn prompt(dir: &Path, script: &str) -> Said {
@@ -60,7 +46,8 @@ fn check_both(said: &Said) {
 #[test]
 fn over_stdio_it_is_called_by_its_prefix_and_started_again_after_it_was_killed() {
     let dir = tempfile::tempdir().unwrap();
-    let config = format!("[mcp.all]\ncommand = {:?}\nargs = [{:?}, \"stdio\"]\n", node(), everything());
+    let config =
+        format!("[mcp.all]\ncommand = {:?}\nargs = [{:?}, \"stdio\"]\n", node(), everything_server());
     std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
     // A daemon keeps it from one run to the next.
     let (daemon, _) = serve(dir.path());
@@ -100,7 +87,7 @@ struct Http {
 impl Http {
     fn start(port: u16) -> Self {
         let mut command = Command::new(node());
-        command.arg(everything()).arg("streamableHttp").env("PORT", port.to_string());
+        command.arg(everything_server()).arg("streamableHttp").env("PORT", port.to_string());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();

@@ -7,7 +7,7 @@ use mainspring::core::{Answer, Approval, Body, Fidelity, Mode, Policy, RunId, Ru
 use mainspring::{RunRequest, session_ref};
 use serde_json::json;
 
-use crate::agents::{PICTURE, World, failure, folder_of, installed, kinds, model, request, soon};
+use crate::agents::{PICTURE, World, failure, folder_of, installed, kinds, model, node, request, soon};
 use crate::kill::example;
 
 mod dialogs;

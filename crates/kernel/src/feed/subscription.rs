@@ -31,6 +31,8 @@ pub struct Subscription {
     thought: u64,
     /// The reader is not the session's owner: it may read while the session is visible to its org.
     guest: bool,
+    /// Skips streamed text and thoughts.
+    events_only: bool,
 }
 
 /// One item of a session's stream.
@@ -107,7 +109,16 @@ impl Subscription {
     /// Makes a reader that is already counted. Its position is set by [`Subscription::resume`].
     pub(crate) fn new(feed: Arc<Feed>, shared: Arc<Shared>, mode: SubscriptionMode) -> Self {
         let thought = feed.state.lock().thought_no;
-        Self { feed, shared, mode, at: Position::START, backlog: VecDeque::new(), thought, guest: false }
+        Self {
+            feed,
+            shared,
+            mode,
+            at: Position::START,
+            backlog: VecDeque::new(),
+            thought,
+            guest: false,
+            events_only: false,
+        }
     }
 
     /// Sets the position after which the reader continues.
@@ -119,6 +130,12 @@ impl Subscription {
     /// Sets whether the reader is not the session's owner.
     pub(crate) fn guest(mut self, guest: bool) -> Self {
         self.guest = guest;
+        self
+    }
+
+    /// Skips streamed text and thoughts: [`Subscription::next`] returns events and resets only.
+    pub(crate) fn events_only(mut self) -> Self {
+        self.events_only = true;
         self
     }
 
@@ -213,6 +230,9 @@ impl Subscription {
             None if self.at.cursor < state.floor => return ReadStep::Load,
             None => event_after(&state, self.at.cursor),
         };
+        if self.events_only {
+            return self.step_event(event, &state.phase);
+        }
         let limit = match &event {
             Some(event) => event.pos,
             None => state.barrier.unwrap_or(state.pos),
@@ -234,11 +254,18 @@ impl Subscription {
             self.thought = thought.no;
             return ReadStep::Ready(Item::Thought(thought.clone()));
         }
-        if let Some(event) = event {
-            self.at = event.position();
-            return ReadStep::Ready(Item::Event(event));
+        self.step_event(event, &state.phase)
+    }
+
+    fn step_event(&mut self, event: Option<Arc<Event>>, phase: &Phase) -> ReadStep {
+        match event {
+            Some(event) => {
+                self.at = event.position();
+                ReadStep::Ready(Item::Event(event))
+            }
+            None if *phase == Phase::Closed => ReadStep::End,
+            None => ReadStep::Wait,
         }
-        if state.phase == Phase::Closed { ReadStep::End } else { ReadStep::Wait }
     }
 
     /// Takes the next streamed text before position `limit`. Text that has left memory is in a completed message, whose

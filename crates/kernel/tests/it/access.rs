@@ -1,5 +1,7 @@
 //! Access: who may read and change what, verb by verb.
 
+use std::time::Duration;
+
 use mainspring_core::{
     AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, Position, Run, SessionId,
     Visibility, WaitId,
@@ -35,6 +37,7 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("session_observe", outcome(kernel.session_observe(caller, &by, None).await)),
         ("session_snapshot", outcome(kernel.session_snapshot(caller, &by).await)),
         ("run_observe", outcome(kernel.run_observe(caller, run.id, None).await)),
+        ("run_wait", outcome(kernel.run_wait(caller, run.id, Duration::ZERO).await)),
         ("session_path", outcome(kernel.session_path(caller, &by, None, None).await)),
         ("session_events", outcome(kernel.session_events(caller, &by, Cursor::START, None).await)),
         ("session_tree", outcome(kernel.session_tree(caller, &by, TreeQuery::default()).await)),

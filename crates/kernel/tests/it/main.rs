@@ -27,6 +27,7 @@ mod portable_data;
 mod puppet;
 mod recovery;
 mod retries;
+mod run_wait;
 mod scheduling;
 mod search;
 mod settings;

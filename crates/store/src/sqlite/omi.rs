@@ -1,14 +1,15 @@
-//! The original daemon's database, `omi-agentd.sqlite3`, taken in once.
+//! Imports the original daemon's database, `omi-agentd.sqlite3`, into an empty store.
 //!
 //! ```text
 //! DIR/omi-agentd.sqlite3 + -wal ──copy──▶ source ──rows──▶ session ──commits──▶ one transaction ──▶ an empty store
 //! ```
 //!
-//! The file itself is never opened as a database, since that could change it: it is copied byte by byte together with its
-//! WAL, and the copy is read. Ids and the numbers of events stay; what our rules do not allow is left, counted and said.
+//! The source file is never opened as a database, because opening a database in WAL mode can change it. The file and its
+//! WAL are copied byte by byte, and the copy is read. Ids and event numbers are kept. Rows that violate this store's
+//! rules are skipped and counted with the reason.
 //!
-//! Invariants: the source is as it was; the store has all of it or nothing; each row of the source is either taken or
-//! left with a reason.
+//! Invariants: the source does not change; the store receives everything or nothing; each row of the source is either
+//! imported or reported as skipped.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -29,52 +30,54 @@ use super::{SqliteOptions, migrate};
 mod bindings;
 mod copy;
 mod events;
+mod records;
 mod report;
 mod rows;
+mod runs;
 mod session;
 
 pub use self::copy::DATABASE as OMI_DATABASE;
-pub use self::report::{OmiLeft, OmiReport};
+pub use self::report::{OmiNote, OmiReport};
 
-/// Why the original's database is not taken in. Nothing was changed.
+/// An import that failed. Neither the source nor the store changed.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "every variant names the file, and its message says the rest")]
+#[expect(missing_docs, reason = "the fields are the file and the details that the message shows")]
 pub enum OmiError {
-    /// There is none.
+    /// The database does not exist.
     #[error("{} is not there: name the state directory of the original daemon", path.display())]
     Missing { path: PathBuf },
-    /// The original has it open.
+    /// Another process has the database open.
     #[error("{} is in use by process {pid}: stop the original daemon first", path.display())]
     Running { path: PathBuf, pid: i32 },
-    /// Somebody wrote it while it was copied.
-    #[error("{} changed while it was copied: stop whoever writes it, and try again", path.display())]
+    /// The files changed during the copy.
+    #[error("{} changed while it was copied: stop the process that writes it and try again", path.display())]
     Changed { path: PathBuf },
-    /// It is a database, but not that one.
+    /// The file is not a database of the original daemon.
     #[error("{} is not a database of the original daemon: {reason}", path.display())]
     Unfit { path: PathBuf, reason: String },
-    /// It cannot be read.
+    /// A file cannot be read.
     #[error("{} cannot be read: check the file and its permissions", path.display())]
     Io {
         path: PathBuf,
         #[source]
         source: std::io::Error,
     },
-    /// The store holds something.
+    /// The store has been used.
     #[error("{} holds {what} already: import into an empty state directory (--state-dir)", path.display())]
     NotEmpty { path: PathBuf, what: String },
-    /// It was done before.
+    /// The store already contains an import.
     #[error("the original's sessions were imported into {} before: there is nothing to do", path.display())]
     Done { path: PathBuf },
     /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The store did not take it.
-    #[error("the store did not take it: {0}")]
+    /// Writing to the store failed.
+    #[error("writing to the store failed: {0}")]
     Store(#[from] StoreError),
 }
 
 impl OmiError {
-    /// A stable code.
+    /// Returns the stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Missing { .. } => "not_found",
@@ -90,61 +93,61 @@ impl OmiError {
     }
 }
 
-/// What an import goes by.
+/// The parameters of an import.
 #[derive(Debug)]
 pub struct OmiOptions<'a> {
-    /// What the original called adapters, and what they are called here.
+    /// The adapter name to use for each adapter name of the original.
     pub adapters: &'a HashMap<String, String>,
-    /// Artifacts whose bytes are kept, each with their hash and size.
+    /// The hash and size of each artifact whose bytes are stored.
     pub kept: &'a HashMap<ArtifactId, (String, u64)>,
-    /// What is too much.
+    /// Limits on titles and metadata.
     pub limits: &'a Limits,
-    /// Where new ids come from.
+    /// Generates the ids of rows the original does not have.
     pub ids: &'a Ids,
-    /// The moment of the import.
+    /// The time of the import.
     pub now: Time,
-    /// Do everything, and keep nothing of it.
+    /// Runs the whole import against a database in memory and discards it.
     pub dry_run: bool,
 }
 
-/// An artifact of the original: where its bytes may be.
+/// An artifact of the original and the location of its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OmiArtifact {
-    /// Its id.
+    /// The artifact's id.
     pub id: ArtifactId,
-    /// Where the original says its bytes are.
+    /// The location recorded by the original.
     pub uri: String,
-    /// How many it says there are.
+    /// The size in bytes recorded by the original.
     pub size: Option<u64>,
 }
 
-/// A copy of the original's database, open for reading. It goes with this.
+/// A copy of the original's database, open for reading. Dropping this removes the copy.
 #[derive(Debug)]
 pub struct OmiSource {
     path: PathBuf,
     connection: Connection,
-    // Dropped after the connection that reads in it.
-    _copy: copy::Copied,
+    // Declared last, so that it is dropped after the connection that reads it.
+    _copy: copy::DatabaseCopy,
 }
 
 impl OmiSource {
-    /// Copies the database of the state directory `folder` into a new folder within `scratch`, and opens the copy.
-    /// Refused while the original runs.
+    /// Copies the database of the state directory `folder` into a new folder within `scratch` and opens the copy.
+    /// Fails while another process has the database open.
     pub fn open(folder: &Path, scratch: &Path) -> Result<Self, OmiError> {
         let path = folder.join(copy::DATABASE);
-        let copy = copy::Copied::make(&path, scratch)?;
+        let copy = copy::DatabaseCopy::create(&path, scratch)?;
         let connection = rows::open(&copy.database()).map_err(|error| unfit(&path, &error))?;
         rows::check(&connection).map_err(|reason| OmiError::Unfit { path: path.clone(), reason })?;
         Ok(Self { path, connection, _copy: copy })
     }
 
-    /// Its artifacts, as far as their ids are ours.
+    /// Lists the artifacts that have a valid id.
     pub fn artifacts(&self) -> Result<Vec<OmiArtifact>, OmiError> {
         rows::artifacts(&self.connection).map_err(|error| unfit(&self.path, &error))
     }
 
-    /// Takes everything into the store at `database`, which must be empty: all of it, or nothing. `progress` hears how many
-    /// sessions of how many are done.
+    /// Imports everything into the empty store at `database`, or nothing. `progress` receives the number of sessions done
+    /// and the total.
     pub fn import(
         &self,
         database: &Path,
@@ -153,31 +156,23 @@ impl OmiSource {
     ) -> Result<OmiReport, OmiError> {
         let mut target = match options.dry_run {
             false => open::open_writer(database, &SqliteOptions::default(), options.now)?,
-            true => {
-                if database.exists() {
-                    check_empty(&open::open_reader(database)?, database)?;
-                }
-                let made = || {
-                    let mut memory = Connection::open_in_memory()?;
-                    migrate::migrate(&mut memory, options.now)?;
-                    Ok(memory)
-                };
-                made().map_err(|error| open::failed(database, error))?
-            }
+            true => open_dry_run(database, options.now)?,
         };
         let fail = |error| OmiError::from(open::failed(database, error));
         let transaction = target.transaction().map_err(fail)?;
         check_empty(&transaction, database)?;
-        let mut import = Import::begin(self, &transaction, options)?;
-        import.everything(&mut progress)?;
+        let mut import = Import::new(self, &transaction, options)?;
+        import.import_all(&mut progress)?;
         let Import { report, seq, .. } = import;
-        let mark = |name: &str, value: i64| {
+        let set_meta = |name: &str, value: i64| {
             transaction.execute(
                 "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2",
                 (name, value),
             )
         };
-        mark(SEQUENCE, int(seq)).and_then(|_| mark(MARK, options.now.0)).map_err(fail)?;
+        set_meta(META_EVENT_SEQ, int(seq))
+            .and_then(|_| set_meta(META_IMPORTED_AT, options.now.0))
+            .map_err(fail)?;
         if !options.dry_run {
             transaction.commit().map_err(fail)?;
             target.close().map_err(|(_, error)| fail(error))?;
@@ -186,27 +181,40 @@ impl OmiSource {
     }
 }
 
-/// In `meta`: when an import was made.
-const MARK: &str = "omi_imported";
-/// In `meta`: the last number that an event has had.
-const SEQUENCE: &str = "event_seq";
+/// The row of `meta` that holds the time of the import.
+const META_IMPORTED_AT: &str = "omi_imported";
+/// The row of `meta` that holds the last event number ever assigned.
+const META_EVENT_SEQ: &str = "event_seq";
 
-/// Refuses a store that was used.
+/// Checks that the store at `database` is empty, if it exists, and opens a store in memory in its place.
+fn open_dry_run(database: &Path, now: Time) -> Result<Connection, OmiError> {
+    if database.exists() {
+        check_empty(&open::open_reader(database)?, database)?;
+    }
+    let create = || {
+        let mut memory = Connection::open_in_memory()?;
+        migrate::migrate(&mut memory, now)?;
+        Ok(memory)
+    };
+    Ok(create().map_err(|error| open::failed(database, error))?)
+}
+
+/// Fails if the store contains an import, a session, or the event numbers of deleted sessions.
 fn check_empty(target: &Connection, path: &Path) -> Result<(), OmiError> {
     let fail = |error| OmiError::from(open::failed(path, error));
-    let number = |sql: &str| target.query_row(sql, [], |row| row.get::<_, i64>(0));
+    let query_number = |sql: &str| target.query_row(sql, [], |row| row.get::<_, i64>(0));
     let meta = |name: &str| {
         let sql = "SELECT value FROM meta WHERE name = ?1";
         target.query_row(sql, [name], |row| row.get::<_, i64>(0)).optional()
     };
-    if meta(MARK).map_err(fail)?.is_some() {
+    if meta(META_IMPORTED_AT).map_err(fail)?.is_some() {
         return Err(OmiError::Done { path: path.into() });
     }
-    let sessions = number("SELECT count(*) FROM sessions").map_err(fail)?;
-    let used = number("SELECT coalesce(max(event_seq), 0) FROM events")
-        .and_then(|last| Ok(last.max(meta(SEQUENCE)?.unwrap_or(0))))
+    let sessions = query_number("SELECT count(*) FROM sessions").map_err(fail)?;
+    let last_seq = query_number("SELECT coalesce(max(event_seq), 0) FROM events")
+        .and_then(|last| Ok(last.max(meta(META_EVENT_SEQ)?.unwrap_or(0))))
         .map_err(fail)?;
-    let what = match (sessions, used) {
+    let what = match (sessions, last_seq) {
         (0, 0) => return Ok(()),
         (0, _) => "the traces of deleted sessions".to_owned(),
         (1, _) => "a session".to_owned(),
@@ -219,33 +227,33 @@ fn unfit(path: &Path, error: &rusqlite::Error) -> OmiError {
     OmiError::Unfit { path: path.into(), reason: error.to_string() }
 }
 
-/// An import under way.
+/// An import in progress.
 struct Import<'a> {
     source: &'a OmiSource,
     target: &'a Connection,
     options: &'a OmiOptions<'a>,
     report: OmiReport,
-    /// What stands for the process that the original was.
+    /// Recorded as the node of all attempts and bindings of the original.
     node: NodeId,
-    /// The last number given to an event.
+    /// The last event number assigned.
     seq: u64,
-    /// What became of each run.
+    /// The session and the final status of each imported run.
     runs: HashMap<RunId, (SessionId, RunStatus)>,
     artifacts: HashSet<ArtifactId>,
-    /// Native sessions that a binding stands for, by the adapter that knows them.
+    /// Each adapter and native session that already belongs to a binding.
     natives: HashSet<(String, String)>,
-    /// Events say of delegations what their rows say.
+    /// By id. Delegation events take their contents from these rows.
     delegations: BTreeMap<String, rows::DelegationRow>,
 }
 
 impl<'a> Import<'a> {
-    fn begin(
+    fn new(
         source: &'a OmiSource,
         target: &'a Connection,
         options: &'a OmiOptions<'a>,
     ) -> Result<Self, OmiError> {
         let fail = |error: rusqlite::Error| unfit(&source.path, &error);
-        let report = OmiReport::of(&source.connection).map_err(fail)?;
+        let report = OmiReport::new(&source.connection).map_err(fail)?;
         let seq = rows::last_seq(&source.connection).map_err(fail)?;
         let delegations = rows::delegations(&source.connection).map_err(fail)?;
         let delegations = delegations.into_iter().map(|row| (row.id.clone(), row)).collect();
@@ -263,32 +271,32 @@ impl<'a> Import<'a> {
         })
     }
 
-    fn everything(&mut self, progress: &mut impl FnMut(u64, u64)) -> Result<(), OmiError> {
+    fn import_all(&mut self, progress: &mut impl FnMut(u64, u64)) -> Result<(), OmiError> {
         let fail = |error: rusqlite::Error| unfit(&self.source.path, &error);
         let sessions = rows::sessions(&self.source.connection).map_err(fail)?;
-        let all = sessions.len() as u64;
+        let total = sessions.len() as u64;
         for (done, id) in sessions.into_iter().enumerate() {
-            progress(done as u64, all);
-            let read = rows::SessionRows::read(&self.source.connection, &id).map_err(fail)?;
-            self.session(&read)?;
+            progress(done as u64, total);
+            let rows = rows::SessionRows::read(&self.source.connection, &id).map_err(fail)?;
+            self.import_session(&rows)?;
         }
-        self.delegated()?;
-        self.report.settle();
+        self.import_delegations()?;
+        self.report.count_unreported();
         Ok(())
     }
 
-    /// Delegations, once every session is there. What had not ended ends as its child has.
-    fn delegated(&mut self) -> Result<(), OmiError> {
+    /// Imports the delegations after all sessions. An active delegation gets the final status of its child run.
+    fn import_delegations(&mut self) -> Result<(), OmiError> {
         for row in std::mem::take(&mut self.delegations).into_values() {
             let Some(mut delegation) = row.delegation() else {
-                self.report.left("delegations", "its ids or its mode are not ours", &row.id);
+                self.report.skipped("delegations", "invalid id or mode", &row.id);
                 continue;
             };
             let parent = self.runs.get(&delegation.parent_run);
             let child = self.runs.get(&delegation.child_run);
             let (Some((parent, _)), Some((child, status))) = (parent, child) else { continue };
             if (*parent, *child) != (delegation.parent_session, delegation.child_session) {
-                self.report.left("delegations", "its runs belong to other sessions", &row.id);
+                self.report.skipped("delegations", "its runs belong to other sessions", &row.id);
                 continue;
             }
             delegation.result = delegation.result.filter(|artifact| self.artifacts.contains(artifact));
@@ -296,25 +304,25 @@ impl<'a> Import<'a> {
             if let Some(settled) = mainspring_core::delegation::follow(&delegation, *status, self.options.now)
             {
                 delegation = settled;
-                self.report.changed("delegations", "not ended: ended as the child has", &row.id);
+                self.report.changed("delegations", "not ended: given the status of the child run", &row.id);
                 let body =
                     Body::DelegationCompleted { delegation_id: delegation.id, status: delegation.status };
                 events.push(self.event(Some(delegation.parent_run), body));
             }
             let session = delegation.parent_session;
-            self.report.took("delegations");
+            self.report.imported("delegations");
             self.commit(session, events, vec![Row::Delegation(Box::new(delegation))], None)?;
         }
         Ok(())
     }
 
-    /// An event of the import itself.
+    /// Builds an event that the original did not record.
     fn event(&self, run: Option<RunId>, body: Body) -> NewEvent {
         let (id, at) = (self.options.ids.event(), self.options.now);
         NewEvent { id, pos: 0, run, attempt: None, at, body }
     }
 
-    /// Writes rows and events. The events have the number `seq` and those after it; the next free ones if none is given.
+    /// Writes rows and events. The events are numbered from `seq`, or from the next free number if `seq` is `None`.
     fn commit(
         &mut self,
         session: SessionId,
@@ -332,17 +340,20 @@ impl<'a> Import<'a> {
     }
 }
 
-/// An id of the original, if it is one of ours.
+/// The message of an error whose details the original did not record.
+const UNRECORDED_ERROR: &str = "the original did not record what went wrong";
+
+/// Parses an id of the original. `None` if it is not valid in this store.
 fn id<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
 
-/// An event's id; a new one if it is none of ours.
+/// Parses an event id, or generates a new one if it is not valid in this store.
 fn event_id(text: &str, ids: &Ids) -> EventId {
     id(text).unwrap_or_else(|| ids.event())
 }
 
-/// Where a delegation of the original stood; pending if that is not known, so that its child decides.
+/// Parses a delegation status. An unknown one becomes pending, so that the child run decides.
 fn delegation_status(name: &str) -> DelegationStatus {
     DelegationStatus::from_name(name).unwrap_or(DelegationStatus::Pending)
 }

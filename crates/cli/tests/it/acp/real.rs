@@ -10,7 +10,7 @@ use super::*;
 /// The example agent: it has a part to play and plays it, whatever it is told.
 async fn example_agent() -> World {
     let agent = installed().join("node_modules/@agentclientprotocol/sdk/dist/examples/agent.js");
-    let command = vec!["node".to_owned(), agent.to_string_lossy().into_owned()];
+    let command = [node(), agent].map(|word| word.to_string_lossy().into_owned()).to_vec();
     world_with("", |adapter| adapter.command = Some(command.clone())).await
 }
 
@@ -163,10 +163,9 @@ async fn opencode_works_asks_stops_and_remembers() {
 async fn opencode_uses_what_it_is_given_mcp_servers_and_files() {
     let tasks = Tasks::default();
     let mut world = opencode(&tasks).await;
-    let server = installed().join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
     let server = McpConfig {
-        command: Some("node".into()),
-        args: vec![server.to_string_lossy().into_owned(), "stdio".into()],
+        command: Some(node().to_string_lossy().into_owned()),
+        args: vec![everything_server().to_string_lossy().into_owned(), "stdio".into()],
         ..McpConfig::default()
     };
     world.config.models.mcp = [("all".to_owned(), server)].into();

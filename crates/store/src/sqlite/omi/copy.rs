@@ -1,9 +1,8 @@
-//! A copy of the original's files, and whether the original runs.
+//! Copies the original's files and detects whether the original is running.
 //!
-//! The original keeps its database in WAL mode, and whoever has such a database open holds a lock on its -shm file as
-//! long as it does. `F_GETLK` asks who holds one: it takes no lock, changes no byte, and works where the original
-//! runs, which a look at /proc would not. An original that runs is found before the copy is made, and one that has
-//! started meanwhile after it.
+//! The original keeps its database in WAL mode. Every process that has such a database open holds a lock on its -shm
+//! file. `F_GETLK` queries the holder: it takes no lock, changes no byte, and works on every platform the original runs
+//! on, unlike /proc. The lock is queried before and after the copy, to detect an original that starts meanwhile.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -14,34 +13,34 @@ use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 use super::OmiError;
 
-/// What the original calls its database.
+/// The file name of the original's database.
 pub const DATABASE: &str = "omi-agentd.sqlite3";
-/// What the copy lies in.
-const FOLDER: &str = "omi-import";
+/// The folder within the scratch folder that holds the copy.
+const COPY_FOLDER: &str = "omi-import";
 
-/// A copy of the database and its WAL, removed when this is dropped.
+/// A copy of the database and its WAL. Dropping it removes the copy.
 #[derive(Debug)]
-pub(super) struct Copied(PathBuf);
+pub(super) struct DatabaseCopy(PathBuf);
 
-impl Drop for Copied {
+impl Drop for DatabaseCopy {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(folder = %self.0.display(), %error, "the copy of the original's database is left: remove it");
+            tracing::warn!(folder = %self.0.display(), %error, "cannot remove the copy of the original's database: remove it by hand");
         }
     }
 }
 
-impl Copied {
-    /// Copies the database at `path`, and its WAL if there is one, to a folder within `scratch` that nobody else reads.
-    pub(super) fn make(path: &Path, scratch: &Path) -> Result<Self, OmiError> {
+impl DatabaseCopy {
+    /// Copies the database at `path`, and its WAL if there is one, to a private folder within `scratch`.
+    pub(super) fn create(path: &Path, scratch: &Path) -> Result<Self, OmiError> {
         let files = [path.to_owned(), sibling(path, "-wal")];
-        let before = look(&files)?;
+        let before = fingerprints(&files)?;
         if before[0].is_none() {
             return Err(OmiError::Missing { path: path.into() });
         }
         check_idle(path)?;
-        let folder = scratch.join(FOLDER);
-        // What a crash left of an earlier try.
+        let folder = scratch.join(COPY_FOLDER);
+        // A crash may have left the copy of an earlier import.
         match fs::remove_dir_all(&folder) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&folder, error)),
             _ => {}
@@ -50,37 +49,37 @@ impl Copied {
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder.create(&folder).map_err(|error| failed(&folder, error))?;
-        let copied = Self(folder);
-        for (from, to) in files.iter().zip([copied.database(), sibling(&copied.database(), "-wal")]) {
+        let copy = Self(folder);
+        for (from, to) in files.iter().zip([copy.database(), sibling(&copy.database(), "-wal")]) {
             if from.exists() {
                 fs::copy(from, to).map_err(|error| failed(from, error))?;
             }
         }
         check_idle(path)?;
-        if look(&files)? != before {
+        if fingerprints(&files)? != before {
             return Err(OmiError::Changed { path: path.into() });
         }
-        Ok(copied)
+        Ok(copy)
     }
 
-    /// The copy of the database.
+    /// Returns the path of the copied database.
     pub(super) fn database(&self) -> PathBuf {
         self.0.join(DATABASE)
     }
 }
 
-/// How long each file is and when it was written; none for one that is not there.
-fn look(files: &[PathBuf; 2]) -> Result<[Option<(u64, SystemTime)>; 2], OmiError> {
-    let one = |file: &PathBuf| match fs::metadata(file).and_then(|found| Ok((found.len(), found.modified()?)))
-    {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed(file, error)),
-    };
-    Ok([one(&files[0])?, one(&files[1])?])
+/// The length and modification time of each file, `None` for a missing file.
+fn fingerprints(files: &[PathBuf; 2]) -> Result<[Option<(u64, SystemTime)>; 2], OmiError> {
+    let fingerprint =
+        |file: &PathBuf| match fs::metadata(file).and_then(|found| Ok((found.len(), found.modified()?))) {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(file, error)),
+        };
+    Ok([fingerprint(&files[0])?, fingerprint(&files[1])?])
 }
 
-/// Refuses a database that another process has open.
+/// Fails if another process has the database open.
 fn check_idle(path: &Path) -> Result<(), OmiError> {
     for file in [path.to_owned(), sibling(path, "-shm")] {
         let opened = match File::open(&file) {
@@ -88,9 +87,9 @@ fn check_idle(path: &Path) -> Result<(), OmiError> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(failed(&file, error)),
         };
-        let held = fcntl_getlk(&opened, &Flock::from(FlockType::WriteLock));
-        if let Some(held) = held.map_err(|error| failed(&file, error.into()))? {
-            let pid = held.pid.map_or(0, |pid| pid.as_raw_nonzero().get());
+        let lock = fcntl_getlk(&opened, &Flock::from(FlockType::WriteLock));
+        if let Some(lock) = lock.map_err(|error| failed(&file, error.into()))? {
+            let pid = lock.pid.map_or(0, |pid| pid.as_raw_nonzero().get());
             return Err(OmiError::Running { path: path.into(), pid });
         }
     }

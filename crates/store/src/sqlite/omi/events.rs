@@ -1,100 +1,66 @@
-//! The events of one session of the original, under the numbers they had.
+//! Imports the events of one session under their original numbers.
 //!
-//! An event that has a counterpart here keeps its number and its id. Those that have none leave their numbers, and the
-//! messages of their run, of which the original has no events, take two of these. What only the import knows (that a run
-//! is orphaned) comes after all that happened there.
+//! An event that has a counterpart in this store keeps its number and id. The others are skipped, which frees their
+//! numbers. The original has no events for messages: the two messages of each run use two of the run's free numbers.
+//! Events that only the import knows, such as a run becoming orphaned, come after all original events.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use mainspring_core::{
-    AttemptId, BindingId, BindingStatus, Body, CancelReason, Close, DelegationStatus, Failure, Proof, RunId,
-    RunStatus, Time, ToolOutcome,
+    Attempt, AttemptId, BindingId, BindingStatus, Body, CancelReason, Close, DelegationStatus, Failure,
+    Message, Proof, Run, RunId, RunStatus, Time, ToolOutcome,
 };
 use mainspring_kernel::store::{NewEvent, Row};
 use serde_json::Value;
 
 use super::rows::Fields;
 use super::session::{Draft, DraftRun};
-use super::{Import, OmiError, event_id, id};
+use super::{Import, OmiError, UNRECORDED_ERROR, event_id, id};
 
-const SAID: &str = "another event says the same";
-const STREAMED: &str = "streamed text: the final text of its run holds it";
-const THOUGHT: &str = "thoughts, or what may hold some, are kept nowhere";
-const UNKNOWN: &str = "its type has no counterpart here";
-const OTHERWISE: &str = "it contradicts how its run or attempt ended";
-const NAMELESS: &str = "what it speaks of is not there";
+const REDUNDANT: &str = "another event says the same";
+const STREAMED: &str = "streamed text: the final text of its run contains it";
+const THOUGHT: &str = "thoughts, or what may contain thoughts, are not imported";
+const UNKNOWN_TYPE: &str = "its type has no counterpart here";
+const CONTRADICTS_END: &str = "it contradicts how its run or attempt ended";
+const MISSING_SUBJECT: &str = "it refers to a record that is not there";
 
-/// What an event becomes, or why nothing.
-type Said = Result<Body, &'static str>;
+/// The converted event, or the reason to skip it.
+type Converted = Result<Body, &'static str>;
+
+/// The events of a session, sorted by what the import needs of them.
+#[derive(Default)]
+struct SessionEvents {
+    /// The events to write, by number.
+    by_seq: BTreeMap<u64, NewEvent>,
+    /// The number of each run's first event.
+    first: HashMap<RunId, u64>,
+    /// The numbers of each run's skipped events.
+    free: HashMap<RunId, Vec<u64>>,
+    /// The number of the event that ends each run.
+    ends: HashMap<RunId, u64>,
+}
 
 impl Import<'_> {
     /// Writes the runs and the events of a session.
-    pub(super) fn events(&mut self, draft: &Draft, rows: &[Fields]) -> Result<(), OmiError> {
+    pub(super) fn import_events(&mut self, draft: &Draft, rows: &[Fields]) -> Result<(), OmiError> {
         let runs: HashMap<RunId, &DraftRun> = draft.runs.iter().map(|run| (run.run.id, run)).collect();
-        let ends = ends(&runs, rows);
-        let (mut told, mut first, mut free) =
-            (BTreeMap::new(), HashMap::new(), HashMap::<RunId, Vec<u64>>::new());
+        let mut events = SessionEvents { ends: end_numbers(&runs, rows), ..SessionEvents::default() };
         for row in rows {
-            let named = row.owned("event_id");
-            let Some(seq) =
-                row.number("event_seq").and_then(|seq| u64::try_from(seq).ok()).filter(|seq| *seq > 0)
-            else {
-                self.report.left("events", "its number is not one of ours", &named);
-                continue;
-            };
-            let run = match row.text("run_id").map(|run| id::<RunId>(run).and_then(|run| runs.get(&run))) {
-                Some(None) => continue,
-                run => run.flatten().copied(),
-            };
-            if let Some(run) = run {
-                first.entry(run.run.id).or_insert(seq);
-            }
-            match self.body(draft, run, &ends, seq, row) {
-                Ok(body) => {
-                    let attempt = row.text("attempt_id").and_then(id::<AttemptId>);
-                    let known =
-                        run.is_some_and(|run| run.attempts.iter().any(|known| Some(known.id) == attempt));
-                    let event = NewEvent {
-                        id: event_id(&named, self.options.ids),
-                        pos: 0,
-                        run: run.map(|run| run.run.id),
-                        attempt: attempt.filter(|_| known),
-                        at: row.time("created_at_ms").unwrap_or(Time(0)),
-                        body,
-                    };
-                    self.report.took("events");
-                    told.insert(seq, event);
-                }
-                Err(why) => {
-                    self.report.left_plain("events", why);
-                    if let Some(run) = run {
-                        free.entry(run.run.id).or_default().push(seq);
-                    }
-                }
-            }
+            self.import_event(draft, &runs, &mut events, row);
         }
         for run in &draft.runs {
-            let id = run.run.id;
-            let begin = first.get(&id).copied();
-            let mut rows: Vec<Row> =
-                run.attempts.iter().map(|one| Row::Attempt(Box::new(one.clone()))).collect();
-            rows.push(Row::Run(Box::new(run.run.clone())));
-            // Every event of the run lies after this number.
-            self.commit(draft.session.id, vec![], rows, Some(begin.unwrap_or(self.seq + 1)))?;
-            let end = ends.get(&id).copied();
-            let free = free.remove(&id).unwrap_or_default();
-            let late = self.spoken(run, end, free, &mut told);
-            self.commit(draft.session.id, late, vec![], None)?;
+            self.write_run(draft, run, &mut events)?;
         }
-        for (seq, event) in told {
+        for (seq, event) in events.by_seq {
             self.commit(draft.session.id, vec![event], vec![], Some(seq))?;
         }
-        // Whoever learns from events what a session stands for learns it from this one, which the original did not write.
+        // Readers learn the names of a session from this event, which the original did not always write.
         if !rows.iter().any(|row| row.text("type") == Some("session.created")) {
-            let event = NewEvent { at: draft.session.created_at, ..self.event(None, created(draft)) };
+            let event = NewEvent { at: draft.session.created_at, ..self.event(None, session_created(draft)) };
             self.commit(draft.session.id, vec![event], vec![], None)?;
         }
-        for (binding_id, status, reason) in &draft.lost {
+        for (binding_id, status, reason) in &draft.ended_bindings {
             let (binding_id, status, reason) = (*binding_id, *status, (*reason).to_owned());
             let body = Body::BindingStale { binding_id, status, reason };
             let event = self.event(None, body);
@@ -103,78 +69,138 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// Gives the messages of a run two of its `free` numbers, and gives what comes after all that happened: its end, if
-    /// the original has none.
-    fn spoken(
+    /// Converts one event into `events`, or frees its number.
+    fn import_event(
         &mut self,
+        draft: &Draft,
+        runs: &HashMap<RunId, &DraftRun>,
+        events: &mut SessionEvents,
+        row: &Fields,
+    ) {
+        let original_id = row.text_or_empty("event_id");
+        let seq = row.number("event_seq").and_then(|seq| u64::try_from(seq).ok()).filter(|seq| *seq > 0);
+        let Some(seq) = seq else {
+            return self.report.skipped("events", "invalid number", &original_id);
+        };
+        let run = match row.text("run_id").map(|run| id::<RunId>(run).and_then(|run| runs.get(&run))) {
+            Some(None) => return,
+            run => run.flatten().copied(),
+        };
+        if let Some(run) = run {
+            events.first.entry(run.run.id).or_insert(seq);
+        }
+        match self.convert_event(draft, run, &events.ends, seq, row) {
+            Ok(body) => {
+                let attempt = row.text("attempt_id").and_then(id::<AttemptId>);
+                let is_known =
+                    run.is_some_and(|run| run.attempts.iter().any(|known| Some(known.id) == attempt));
+                let event = NewEvent {
+                    id: event_id(&original_id, self.options.ids),
+                    pos: 0,
+                    run: run.map(|run| run.run.id),
+                    attempt: attempt.filter(|_| is_known),
+                    at: row.time("created_at_ms").unwrap_or(Time(0)),
+                    body,
+                };
+                self.report.imported("events");
+                events.by_seq.insert(seq, event);
+            }
+            Err(why) => {
+                self.report.skipped_unnamed("events", why);
+                if let Some(run) = run {
+                    events.free.entry(run.run.id).or_default().push(seq);
+                }
+            }
+        }
+    }
+
+    /// Writes the rows of a run and the events that come after all original ones.
+    fn write_run(
+        &mut self,
+        draft: &Draft,
         run: &DraftRun,
-        end: Option<u64>,
-        mut free: Vec<u64>,
-        told: &mut BTreeMap<u64, NewEvent>,
-    ) -> Vec<NewEvent> {
+        events: &mut SessionEvents,
+    ) -> Result<(), OmiError> {
+        let mut rows: Vec<Row> =
+            run.attempts.iter().map(|attempt| Row::Attempt(Box::new(attempt.clone()))).collect();
+        rows.push(Row::Run(Box::new(run.run.clone())));
+        // Every event of the run comes after this number.
+        let begin = events.first.get(&run.run.id).copied();
+        self.commit(draft.session.id, vec![], rows, Some(begin.unwrap_or(self.seq + 1)))?;
+        let late = self.add_message_events(run, events);
+        self.commit(draft.session.id, late, vec![], None)
+    }
+
+    /// Adds the events of a run's two messages under free numbers. Returns the events that come after all original ones:
+    /// the end of a run that the original did not end, and its messages if no number is free.
+    fn add_message_events(&mut self, run: &DraftRun, events: &mut SessionEvents) -> Vec<NewEvent> {
+        let end = events.ends.get(&run.run.id).copied();
+        let mut free = events.free.remove(&run.run.id).unwrap_or_default();
         free.retain(|seq| end.is_none_or(|end| *seq < end));
-        let completed = |message: &std::sync::Arc<mainspring_core::Message>, parent_id| NewEvent {
+        let completed = |message: &Arc<Message>, parent_id| NewEvent {
             at: message.created_at,
             ..self.event(Some(run.run.id), Body::MessageCompleted { message: message.clone(), parent_id })
         };
         let prompt = completed(&run.prompt, run.parent);
         let answer = completed(&run.answer, Some(run.prompt.id));
         let mut late = vec![];
-        // The answer first: a run of which only one number is free did no more than answer.
+        // If only one number is free, the answer gets it.
         let last = free.pop();
         let messages = [(free.first().copied(), prompt), (last, answer)];
         for (seq, event) in messages {
             match (seq, end) {
-                (Some(seq), _) => drop(told.insert(seq, event)),
+                (Some(seq), _) => drop(events.by_seq.insert(seq, event)),
                 (None, None) => late.push(event),
                 (None, Some(_)) => {
-                    let how =
-                        "no number was free for the event of a message: the message stands in the tree alone";
+                    let how = "no free number for a message event: the message is only in the tree";
                     self.report.changed("runs", how, &run.run.id.to_string());
                 }
             }
         }
         if end.is_none() {
             for attempt in run.attempts.iter().filter(|attempt| run.unfinished.contains(&attempt.id)) {
-                if let Ok(body) = failed(attempt) {
+                if let Ok(body) = attempt_failed(attempt) {
                     late.push(NewEvent { attempt: Some(attempt.id), ..self.event(Some(run.run.id), body) });
                 }
             }
-            late.push(NewEvent { attempt: run.run.last_attempt, ..self.event(Some(run.run.id), ended(run)) });
+            let ended = self.event(Some(run.run.id), run_ended(run));
+            late.push(NewEvent { attempt: run.run.last_attempt, ..ended });
         }
         late
     }
 
-    fn body(
+    fn convert_event(
         &self,
         draft: &Draft,
         run: Option<&DraftRun>,
         ends: &HashMap<RunId, u64>,
         seq: u64,
         row: &Fields,
-    ) -> Said {
+    ) -> Converted {
         let kind = row.text("type").unwrap_or_default();
         let payload: Value =
             serde_json::from_str(row.text("payload_json").unwrap_or("{}")).unwrap_or_default();
-        if let Some(status) = ending(kind) {
-            let run = run.ok_or(NAMELESS)?;
+        if let Some(status) = ended_status(kind) {
+            let run = run.ok_or(MISSING_SUBJECT)?;
             return match ends.get(&run.run.id) {
-                Some(end) if *end == seq => Ok(ended(run)),
-                _ if run.run.state.status() == status => Err(SAID),
-                _ => Err(OTHERWISE),
+                Some(end) if *end == seq => Ok(run_ended(run)),
+                _ if run.run.state.status() == status => Err(REDUNDANT),
+                _ => Err(CONTRADICTS_END),
             };
         }
         match kind.split_once('.').unwrap_or_default() {
-            ("run", kind) => of_run(kind, &run.ok_or(NAMELESS)?.run),
-            ("attempt", kind) => of_attempt(kind, attempt_of(run, row)?, &payload),
-            ("runtime", "attempt_orphaned") => of_attempt("orphaned", attempt_of(run, row)?, &payload),
-            ("runtime", "binding_stale") => of_binding("stale", draft, &payload),
-            ("binding", kind) => of_binding(kind, draft, &payload),
-            ("adapter", "tool_activity") => tool(&payload),
-            ("session", "created") => Ok(created(draft)),
+            ("run", kind) => convert_run_event(kind, &run.ok_or(MISSING_SUBJECT)?.run),
+            ("attempt", kind) => convert_attempt_event(kind, attempt_of(run, row)?, &payload),
+            ("runtime", "attempt_orphaned") => {
+                convert_attempt_event("orphaned", attempt_of(run, row)?, &payload)
+            }
+            ("runtime", "binding_stale") => convert_binding_event("stale", draft, &payload),
+            ("binding", kind) => convert_binding_event(kind, draft, &payload),
+            ("adapter", "tool_activity") => convert_tool_event(&payload),
+            ("session", "created") => Ok(session_created(draft)),
             ("artifact", "created") => {
                 let artifact = payload["artifactId"].as_str().and_then(|id| draft.artifacts.get(id));
-                let artifact = artifact.ok_or(NAMELESS)?;
+                let artifact = artifact.ok_or(MISSING_SUBJECT)?;
                 Ok(Body::ArtifactCreated {
                     artifact_id: artifact.id,
                     kind: artifact.kind.clone(),
@@ -184,18 +210,18 @@ impl Import<'_> {
                     size_bytes: artifact.size_bytes,
                 })
             }
-            ("delegation", kind) => self.of_delegation(kind, &payload),
-            ("message", "completed") => Err(SAID),
+            ("delegation", kind) => self.convert_delegation_event(kind, &payload),
+            ("message", "completed") => Err(REDUNDANT),
             ("progress", _) => Err(THOUGHT),
             _ if kind.contains("thinking") => Err(THOUGHT),
             _ if kind.ends_with("delta") => Err(STREAMED),
-            _ => Err(UNKNOWN),
+            _ => Err(UNKNOWN_TYPE),
         }
     }
 
-    fn of_delegation(&self, kind: &str, payload: &Value) -> Said {
+    fn convert_delegation_event(&self, kind: &str, payload: &Value) -> Converted {
         let known = payload["delegationId"].as_str().and_then(|id| self.delegations.get(id));
-        let delegation = known.and_then(super::rows::DelegationRow::delegation).ok_or(NAMELESS)?;
+        let delegation = known.and_then(super::rows::DelegationRow::delegation).ok_or(MISSING_SUBJECT)?;
         let status = payload["status"].as_str().and_then(DelegationStatus::from_name);
         match (kind, status.unwrap_or(delegation.status)) {
             ("created", _) => Ok(Body::DelegationCreated {
@@ -205,14 +231,14 @@ impl Import<'_> {
                 mode: delegation.mode,
                 objective: delegation.objective,
             }),
-            (_, DelegationStatus::Pending | DelegationStatus::Running) => Err(SAID),
+            (_, DelegationStatus::Pending | DelegationStatus::Running) => Err(REDUNDANT),
             ("completed", status) => Ok(Body::DelegationCompleted { delegation_id: delegation.id, status }),
-            _ => Err(UNKNOWN),
+            _ => Err(UNKNOWN_TYPE),
         }
     }
 }
 
-fn created(draft: &Draft) -> Body {
+fn session_created(draft: &Draft) -> Body {
     Body::SessionCreated {
         key: None,
         title: draft.session.title.clone(),
@@ -222,13 +248,13 @@ fn created(draft: &Draft) -> Body {
     }
 }
 
-/// The number of the event that ends each run: the last that says of it what its row says.
-fn ends(runs: &HashMap<RunId, &DraftRun>, rows: &[Fields]) -> HashMap<RunId, u64> {
+/// Finds the event that ends each run: the last one that agrees with the status in the run's row.
+fn end_numbers(runs: &HashMap<RunId, &DraftRun>, rows: &[Fields]) -> HashMap<RunId, u64> {
     let mut ends = HashMap::new();
     for row in rows {
         let run = row.text("run_id").and_then(id::<RunId>).and_then(|run| runs.get(&run));
         let ends_run = |run: &&&DraftRun| {
-            ending(row.text("type").unwrap_or_default()) == Some(run.run.state.status())
+            ended_status(row.text("type").unwrap_or_default()) == Some(run.run.state.status())
                 && run.unfinished.is_empty()
         };
         if let (Some(run), Some(seq)) = (run.filter(ends_run), row.number("event_seq")) {
@@ -238,8 +264,8 @@ fn ends(runs: &HashMap<RunId, &DraftRun>, rows: &[Fields]) -> HashMap<RunId, u64
     ends
 }
 
-/// How an event of this type says that a run ended.
-fn ending(kind: &str) -> Option<RunStatus> {
+/// Returns the final status that an event of this type gives its run.
+fn ended_status(kind: &str) -> Option<RunStatus> {
     let name = match kind {
         "runtime.run_orphaned" => "orphaned",
         kind => kind.strip_prefix("run.")?,
@@ -247,12 +273,11 @@ fn ending(kind: &str) -> Option<RunStatus> {
     RunStatus::from_name(name).filter(|status| status.is_ended())
 }
 
-fn ended(run: &DraftRun) -> Body {
+fn run_ended(run: &DraftRun) -> Body {
     let message = run.run.final_message;
     let close = Close { message_id: message, tip: message, usage: run.run.usage };
     let error = run.run.state.error().cloned();
-    let error =
-        error.unwrap_or_else(|| Failure::new("unknown", "the original kept no word of what went wrong"));
+    let error = error.unwrap_or_else(|| Failure::new("unknown", UNRECORDED_ERROR));
     match run.run.state.status() {
         RunStatus::Succeeded => Body::RunSucceeded { close },
         RunStatus::Cancelled => Body::RunCancelled { reason: CancelReason::Requested, close },
@@ -262,7 +287,7 @@ fn ended(run: &DraftRun) -> Body {
     }
 }
 
-fn of_run(kind: &str, run: &mainspring_core::Run) -> Said {
+fn convert_run_event(kind: &str, run: &Run) -> Converted {
     match kind {
         "created" | "queued" => Ok(Body::RunQueued {
             adapter: run.adapter.clone(),
@@ -274,21 +299,18 @@ fn of_run(kind: &str, run: &mainspring_core::Run) -> Said {
         "running" => Ok(Body::RunRunning {}),
         "cancellation_requested" => Ok(Body::RunCancellationRequested { reason: CancelReason::Requested }),
         "cancelling" => Ok(Body::RunCancelling {}),
-        "cancel_ack" => Err(SAID),
-        _ => Err(UNKNOWN),
+        "cancel_ack" => Err(REDUNDANT),
+        _ => Err(UNKNOWN_TYPE),
     }
 }
 
-fn attempt_of<'a>(
-    run: Option<&'a DraftRun>,
-    row: &Fields,
-) -> Result<&'a mainspring_core::Attempt, &'static str> {
-    let named = row.text("attempt_id").and_then(id::<AttemptId>);
-    let of = |run: &'a DraftRun| run.attempts.iter().find(|attempt| Some(attempt.id) == named);
-    run.and_then(of).ok_or(NAMELESS)
+fn attempt_of<'a>(run: Option<&'a DraftRun>, row: &Fields) -> Result<&'a Attempt, &'static str> {
+    let id = row.text("attempt_id").and_then(id::<AttemptId>);
+    let find = |run: &'a DraftRun| run.attempts.iter().find(|attempt| Some(attempt.id) == id);
+    run.and_then(find).ok_or(MISSING_SUBJECT)
 }
 
-fn of_attempt(kind: &str, attempt: &mainspring_core::Attempt, payload: &Value) -> Said {
+fn convert_attempt_event(kind: &str, attempt: &Attempt, payload: &Value) -> Converted {
     let flag = |name: &str| payload[name].as_bool().unwrap_or(false);
     match kind {
         "created" => Ok(Body::AttemptCreated {
@@ -301,33 +323,33 @@ fn of_attempt(kind: &str, attempt: &mainspring_core::Attempt, payload: &Value) -
             dispatched: flag("dispatchAttempted"),
             acknowledged: flag("adapterAcknowledged"),
         }),
-        "succeeded" => Err(SAID),
+        "succeeded" => Err(REDUNDANT),
         "cancelled" if attempt.status == RunStatus::Cancelled => {
             Ok(Body::AttemptCancelled { proof: Proof::Ended })
         }
-        "failed" | "timed_out" | "orphaned" => failed(attempt),
-        "cancelled" => Err(OTHERWISE),
-        _ => Err(UNKNOWN),
+        "failed" | "timed_out" | "orphaned" => attempt_failed(attempt),
+        "cancelled" => Err(CONTRADICTS_END),
+        _ => Err(UNKNOWN_TYPE),
     }
 }
 
-fn failed(attempt: &mainspring_core::Attempt) -> Said {
+fn attempt_failed(attempt: &Attempt) -> Converted {
     if !attempt.status.is_settled() {
-        return Err(OTHERWISE);
+        return Err(CONTRADICTS_END);
     }
     let error = attempt.error.clone();
-    let error =
-        error.unwrap_or_else(|| Failure::new("unknown", "the original kept no word of what went wrong"));
+    let error = error.unwrap_or_else(|| Failure::new("unknown", UNRECORDED_ERROR));
     Ok(Body::AttemptFailed { status: attempt.status, error, retryable: attempt.retryable })
 }
 
-fn of_binding(kind: &str, draft: &Draft, payload: &Value) -> Said {
-    let named = |name: &str| {
+fn convert_binding_event(kind: &str, draft: &Draft, payload: &Value) -> Converted {
+    let find_binding = |name: &str| {
         payload[name].as_str().and_then(id::<BindingId>).and_then(|binding| draft.bindings.get(&binding))
     };
-    let binding = named("bindingId").ok_or(NAMELESS)?;
+    let binding = find_binding("bindingId").ok_or(MISSING_SUBJECT)?;
     let stale = |status| {
-        let reason = payload["reason"].as_str().unwrap_or("the original did not say why").to_owned();
+        let reason =
+            payload["reason"].as_str().unwrap_or("the original did not record the reason").to_owned();
         Ok(Body::BindingStale { binding_id: binding.id, status, reason })
     };
     match kind {
@@ -339,19 +361,19 @@ fn of_binding(kind: &str, draft: &Draft, payload: &Value) -> Said {
             reconstructed: false,
         }),
         "replaced" => {
-            let before = named("replacesBindingId").ok_or(NAMELESS)?;
+            let before = find_binding("replacesBindingId").ok_or(MISSING_SUBJECT)?;
             Ok(Body::BindingReplaced { binding_id: before.id, by: binding.id })
         }
         "resumed" => Ok(Body::BindingResumed { binding_id: binding.id }),
         "stale" => stale(BindingStatus::Stale),
         "invalidated" => stale(BindingStatus::Invalid),
-        _ => Err(UNKNOWN),
+        _ => Err(UNKNOWN_TYPE),
     }
 }
 
-fn tool(payload: &Value) -> Said {
-    let name = payload["name"].as_str().ok_or(NAMELESS)?.to_owned();
-    // Not every runtime of the original named its calls.
+fn convert_tool_event(payload: &Value) -> Converted {
+    let name = payload["name"].as_str().ok_or(MISSING_SUBJECT)?.to_owned();
+    // Not every runtime of the original gave its tool calls an id.
     let tool_use_id = payload["toolUseId"].as_str().unwrap_or(&name).to_owned();
     match payload["status"].as_str() {
         Some("started") => Ok(Body::ToolStarted { tool_use_id, name, input: payload.get("input").cloned() }),
@@ -360,8 +382,8 @@ fn tool(payload: &Value) -> Said {
             tool_use_id,
             name,
             outcome: ToolOutcome::Failed,
-            error: Failure::new("tool_failed", "the original kept no word of what went wrong"),
+            error: Failure::new("tool_failed", UNRECORDED_ERROR),
         }),
-        _ => Err(UNKNOWN),
+        _ => Err(UNKNOWN_TYPE),
     }
 }

@@ -1,4 +1,6 @@
-//! What an import took, what it left and why. The books balance: each row of the source is in one of them.
+//! Counts what an import imported, changed and skipped.
+//!
+//! Invariant: for each table, found = imported + skipped.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +9,9 @@ use serde::Serialize;
 
 use super::rows;
 
-/// How many ids are named for each reason.
-const EXAMPLES: usize = 3;
-/// Tables of the original, and what their rows are called here.
+/// The most ids a note gives as examples.
+const MAX_EXAMPLES: usize = 3;
+/// Tables of the original, and the name of their rows in the report.
 pub(super) const TABLES: [(&str, &str); 8] = [
     ("sessions", "sessions"),
     ("runs", "runs"),
@@ -21,50 +23,50 @@ pub(super) const TABLES: [(&str, &str); 8] = [
     ("grants", "grants"),
 ];
 
-/// What an import took, changed and left.
+/// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OmiReport {
-    /// How many of each there were.
+    /// The number of rows in the source, per kind.
     pub found: BTreeMap<&'static str, u64>,
-    /// How many of each are here now.
+    /// The number of imported rows, per kind.
     pub taken: BTreeMap<&'static str, u64>,
-    /// Messages that were made of the runs' inputs and final texts.
+    /// The number of messages made from the inputs and final texts of runs.
     pub messages: u64,
-    /// Whose sessions they are.
+    /// The number of sessions per owner.
     pub owners: BTreeMap<String, u64>,
-    /// The adapters that they use unless a run names another.
+    /// The number of sessions per default adapter.
     pub adapters: BTreeMap<String, u64>,
-    /// What was taken otherwise than it was, and how.
-    pub changed: Vec<OmiLeft>,
-    /// What was not taken, and why.
-    pub left: Vec<OmiLeft>,
+    /// Rows that were imported with a change, and the change.
+    pub changed: Vec<OmiNote>,
+    /// Rows that were skipped, and the reason.
+    pub left: Vec<OmiNote>,
 }
 
-/// Rows of which the same is to be said.
+/// Rows of one kind that were changed or skipped for the same reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct OmiLeft {
-    /// What they are.
+pub struct OmiNote {
+    /// The kind of row.
     pub what: &'static str,
-    /// What is to be said.
+    /// The change or the reason.
     pub why: String,
-    /// How many.
+    /// The number of rows.
     pub count: u64,
-    /// Some of them.
+    /// The ids of some of the rows.
     pub examples: Vec<String>,
 }
 
 impl OmiReport {
-    /// What there is of each, in the order of the tables: its name, how many were taken, how many there were.
+    /// Returns each kind with its numbers of imported and found rows, in the order of the tables.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64, u64)> + '_ {
-        let of = |map: &BTreeMap<&'static str, u64>, what| map.get(what).copied().unwrap_or(0);
-        TABLES.iter().map(move |(_, what)| (*what, of(&self.taken, what), of(&self.found, what)))
+        let count = |map: &BTreeMap<&'static str, u64>, kind| map.get(kind).copied().unwrap_or(0);
+        TABLES.iter().map(move |(_, kind)| (*kind, count(&self.taken, kind), count(&self.found, kind)))
     }
 
-    /// Nothing is taken yet.
-    pub(super) fn of(source: &Connection) -> Result<Self> {
+    /// Counts the rows of `source`. Rows of unknown tables are reported as skipped.
+    pub(super) fn new(source: &Connection) -> Result<Self> {
         let mut found = BTreeMap::new();
-        for (table, what) in TABLES {
-            found.insert(what, rows::count(source, table)?);
+        for (table, kind) in TABLES {
+            found.insert(kind, rows::count(source, table)?);
         }
         let mut report = Self {
             found,
@@ -78,53 +80,53 @@ impl OmiReport {
         for table in rows::unknown_tables(source)? {
             let count = rows::count(source, &table)?;
             if count > 0 {
-                let why = format!("the table {table} is not part of what is known of the original");
-                report.left.push(OmiLeft { what: "other rows", why, count, examples: vec![] });
+                let why = format!("unknown table {table}");
+                report.left.push(OmiNote { what: "other rows", why, count, examples: vec![] });
             }
         }
         Ok(report)
     }
 
-    pub(super) fn took(&mut self, what: &'static str) {
-        *self.taken.entry(what).or_default() += 1;
+    pub(super) fn imported(&mut self, kind: &'static str) {
+        *self.taken.entry(kind).or_default() += 1;
     }
 
-    pub(super) fn left(&mut self, what: &'static str, why: &str, example: &str) {
-        note(&mut self.left, what, why, Some(example));
+    pub(super) fn skipped(&mut self, kind: &'static str, why: &str, example: &str) {
+        count_note(&mut self.left, kind, why, Some(example));
     }
 
-    /// Something of which no single one is worth naming.
-    pub(super) fn left_plain(&mut self, what: &'static str, why: &str) {
-        note(&mut self.left, what, why, None);
+    /// Like [`Self::skipped`], without an example.
+    pub(super) fn skipped_unnamed(&mut self, kind: &'static str, why: &str) {
+        count_note(&mut self.left, kind, why, None);
     }
 
-    pub(super) fn changed(&mut self, what: &'static str, how: &str, example: &str) {
-        note(&mut self.changed, what, how, Some(example));
+    pub(super) fn changed(&mut self, kind: &'static str, how: &str, example: &str) {
+        count_note(&mut self.changed, kind, how, Some(example));
     }
 
-    /// Says of what nothing was said so far: it belongs to something that is not there.
-    pub(super) fn settle(&mut self) {
-        for (_, what) in TABLES {
-            let taken = *self.taken.entry(what).or_default();
-            let said: u64 = self.left.iter().filter(|left| left.what == what).map(|left| left.count).sum();
-            let count = self.found[what].saturating_sub(taken + said);
+    /// Reports rows that were neither imported nor skipped: their session or run was not imported.
+    pub(super) fn count_unreported(&mut self) {
+        for (_, kind) in TABLES {
+            let imported = *self.taken.entry(kind).or_default();
+            let skipped: u64 = self.left.iter().filter(|note| note.what == kind).map(|note| note.count).sum();
+            let count = self.found[kind].saturating_sub(imported + skipped);
             if count > 0 {
-                let why = "of a session or a run that is not there or was left".to_owned();
-                self.left.push(OmiLeft { what, why, count, examples: vec![] });
+                let why = "its session or run is missing or was left".to_owned();
+                self.left.push(OmiNote { what: kind, why, count, examples: vec![] });
             }
         }
     }
 }
 
-fn note(notes: &mut Vec<OmiLeft>, what: &'static str, why: &str, example: Option<&str>) {
-    let known = notes.iter().position(|note| note.what == what && note.why == why);
-    let at = known.unwrap_or_else(|| {
-        notes.push(OmiLeft { what, why: why.to_owned(), count: 0, examples: vec![] });
+fn count_note(notes: &mut Vec<OmiNote>, kind: &'static str, why: &str, example: Option<&str>) {
+    let known = notes.iter().position(|note| note.what == kind && note.why == why);
+    let index = known.unwrap_or_else(|| {
+        notes.push(OmiNote { what: kind, why: why.to_owned(), count: 0, examples: vec![] });
         notes.len() - 1
     });
-    let note = &mut notes[at];
+    let note = &mut notes[index];
     note.count += 1;
-    if let Some(example) = example.filter(|_| note.examples.len() < EXAMPLES) {
+    if let Some(example) = example.filter(|_| note.examples.len() < MAX_EXAMPLES) {
         note.examples.push(example.chars().take(64).collect());
     }
 }

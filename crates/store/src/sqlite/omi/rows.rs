@@ -1,5 +1,4 @@
-//! The rows of the original's database, read without belief: a column that is missing, or holds something else than it
-//! should, reads as nothing.
+//! Reads the rows of the original's database. A column that is missing or has another type reads as `None`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,8 +10,8 @@ use rusqlite::{Connection, OpenFlags, Result, Row};
 use super::report::TABLES;
 use super::{OmiArtifact, delegation_status, id};
 
-/// What no import works without.
-const NEEDED: [(&str, &str); 8] = [
+/// The columns an import requires, by table.
+const REQUIRED_COLUMNS: [(&str, &str); 8] = [
     ("sessions", "session_id, owner_id, created_at_ms"),
     ("runs", "run_id, session_id, input_json, final_text, status, created_at_ms"),
     ("run_attempts", "attempt_id, run_id, attempt_no"),
@@ -27,21 +26,21 @@ const NEEDED: [(&str, &str); 8] = [
 pub(super) fn open(copy: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(copy, flags)?;
-    // Puts the file and its WAL together, and finds out whether it is a database at all.
+    // Merges the WAL into the database, and fails if the file is not a database.
     connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
     Ok(connection)
 }
 
-/// Why this is not what the original wrote.
+/// Fails with the reason if the tables are not those of the original.
 pub(super) fn check(source: &Connection) -> std::result::Result<(), String> {
-    for (table, columns) in NEEDED {
-        let found = source.prepare(&format!("SELECT {columns} FROM {table}"));
-        found.map_err(|error| format!("its table {table} has other columns ({error})"))?;
+    for (table, columns) in REQUIRED_COLUMNS {
+        let statement = source.prepare(&format!("SELECT {columns} FROM {table}"));
+        statement.map_err(|error| format!("its table {table} has other columns ({error})"))?;
     }
     Ok(())
 }
 
-/// How many rows a table has.
+/// Counts the rows of a table.
 pub(super) fn count(source: &Connection, table: &str) -> Result<u64> {
     let quoted = table.replace('"', "\"\"");
     source
@@ -49,54 +48,53 @@ pub(super) fn count(source: &Connection, table: &str) -> Result<u64> {
         .map(unsigned)
 }
 
-/// Tables that are not the first phase's.
+/// Lists the tables that the import does not know.
 pub(super) fn unknown_tables(source: &Connection) -> Result<Vec<String>> {
-    let mut found = source.prepare(
+    let mut statement = source.prepare(
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name",
     )?;
-    let names: Vec<String> = found.query_map([], |row| row.get(0))?.collect::<Result<_>>()?;
+    let names: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<Result<_>>()?;
     let known = |name: &String| name == "schema_migrations" || TABLES.iter().any(|(table, _)| table == name);
     Ok(names.into_iter().filter(|name| !known(name)).collect())
 }
 
-/// The last number that an event has had, also one that was deleted.
+/// Returns the last event number ever assigned, including numbers of deleted events.
 pub(super) fn last_seq(source: &Connection) -> Result<u64> {
-    let number = |sql: &str| source.query_row(sql, [], |row| row.get::<_, i64>(0));
-    let last = number("SELECT coalesce(max(event_seq), 0) FROM events")?;
+    let query_number = |sql: &str| source.query_row(sql, [], |row| row.get::<_, i64>(0));
+    let last = query_number("SELECT coalesce(max(event_seq), 0) FROM events")?;
     let counted =
-        number("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'").unwrap_or(0);
+        query_number("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'").unwrap_or(0);
     Ok(unsigned(last.max(counted)))
 }
 
-/// The ids of all sessions, the oldest first.
+/// Lists the ids of all sessions, oldest first.
 pub(super) fn sessions(source: &Connection) -> Result<Vec<String>> {
-    let mut found = source.prepare("SELECT session_id FROM sessions ORDER BY created_at_ms, rowid")?;
-    found.query_map([], |row| row.get(0))?.collect()
+    let mut statement = source.prepare("SELECT session_id FROM sessions ORDER BY created_at_ms, rowid")?;
+    statement.query_map([], |row| row.get(0))?.collect()
 }
 
 pub(super) fn artifacts(source: &Connection) -> Result<Vec<OmiArtifact>> {
-    let rows = fields(source, "SELECT artifact_id, uri, size_bytes FROM artifacts", None)?;
-    let one = |row: &Fields| {
+    let rows = query_fields(source, "SELECT artifact_id, uri, size_bytes FROM artifacts", None)?;
+    let artifact = |row: &Fields| {
         let size = row.number("size_bytes").and_then(|size| size.try_into().ok());
         Some(OmiArtifact { id: id(row.text("artifact_id")?)?, uri: row.text("uri")?.to_owned(), size })
     };
-    Ok(rows.iter().filter_map(one).collect())
+    Ok(rows.iter().filter_map(artifact).collect())
 }
 
-/// A delegation, as it stands there.
+/// A delegation of the original, not yet parsed.
 pub(super) struct DelegationRow {
     pub(super) id: String,
     row: Fields,
 }
 
 pub(super) fn delegations(source: &Connection) -> Result<Vec<DelegationRow>> {
-    let rows = fields(source, "SELECT * FROM delegations", None)?;
-    let named = rows.into_iter().map(|row| DelegationRow { id: row.owned("delegation_id"), row });
-    Ok(named.collect())
+    let rows = query_fields(source, "SELECT * FROM delegations", None)?;
+    Ok(rows.into_iter().map(|row| DelegationRow { id: row.text_or_empty("delegation_id"), row }).collect())
 }
 
 impl DelegationRow {
-    /// The delegation, if its ids are ours.
+    /// Converts the row. `None` if its ids or its mode are not valid in this store.
     pub(super) fn delegation(&self) -> Option<Delegation> {
         let row = &self.row;
         Some(Delegation {
@@ -107,7 +105,7 @@ impl DelegationRow {
             child_run: id(row.text("child_run_id")?)?,
             mode: DelegationMode::from_name(row.text("mode")?)?,
             status: delegation_status(row.text("status").unwrap_or_default()),
-            objective: row.owned("objective"),
+            objective: row.text_or_empty("objective"),
             result: row.text("result_artifact_id").and_then(id),
             created_at: row.time("created_at_ms").unwrap_or(Time(0)),
             completed_at: row.time("completed_at_ms"),
@@ -115,7 +113,7 @@ impl DelegationRow {
     }
 }
 
-/// A session and what hangs on it.
+/// The row of a session and all rows that belong to it.
 pub(super) struct SessionRows {
     pub(super) session: Fields,
     pub(super) runs: Vec<Fields>,
@@ -128,10 +126,10 @@ pub(super) struct SessionRows {
 
 impl SessionRows {
     pub(super) fn read(source: &Connection, session: &str) -> Result<Self> {
-        let read = |sql: &str| fields(source, sql, Some(session));
-        let mut own = read("SELECT * FROM sessions WHERE session_id = ?1")?;
+        let read = |sql: &str| query_fields(source, sql, Some(session));
+        let mut sessions = read("SELECT * FROM sessions WHERE session_id = ?1")?;
         Ok(Self {
-            session: own.pop().unwrap_or_default(),
+            session: sessions.pop().unwrap_or_default(),
             runs: read("SELECT * FROM runs WHERE session_id = ?1 ORDER BY created_at_ms, rowid")?,
             attempts: read(
                 "SELECT a.* FROM run_attempts AS a JOIN runs AS r ON r.run_id = a.run_id WHERE r.session_id = ?1
@@ -140,7 +138,7 @@ impl SessionRows {
             bindings: read(
                 "SELECT * FROM adapter_bindings WHERE session_id = ?1 ORDER BY adapter_id, binding_generation",
             )?,
-            // What is streamed is not even read: text is in the runs' final texts, and thoughts are nobody's business.
+            // Payloads of streamed events are not read: the text is in the final texts of runs, and thoughts are private.
             events: read(
                 "SELECT event_seq, event_id, run_id, attempt_id, type, created_at_ms,
                    CASE WHEN type LIKE '%delta' OR type LIKE '%thinking%' OR type = 'progress.updated' THEN NULL
@@ -153,7 +151,7 @@ impl SessionRows {
     }
 }
 
-/// One row by the names of its columns.
+/// The values of one row, by column name.
 #[derive(Default)]
 pub(super) struct Fields(BTreeMap<String, Field>);
 
@@ -164,11 +162,11 @@ enum Field {
 }
 
 impl Fields {
-    fn of(row: &Row<'_>) -> Result<Self> {
+    fn from_row(row: &Row<'_>) -> Result<Self> {
         let names = row.as_ref().column_names();
         let mut fields = BTreeMap::new();
-        for (at, name) in names.into_iter().enumerate() {
-            let field = match row.get_ref(at)? {
+        for (index, name) in names.into_iter().enumerate() {
+            let field = match row.get_ref(index)? {
                 ValueRef::Text(text) => Field::Text(String::from_utf8_lossy(text).into_owned()),
                 ValueRef::Integer(number) => Field::Number(number),
                 ValueRef::Real(number) => Field::Real(number),
@@ -186,8 +184,8 @@ impl Fields {
         }
     }
 
-    /// The text, or an empty one.
-    pub(super) fn owned(&self, name: &str) -> String {
+    /// Returns the text, or an empty string.
+    pub(super) fn text_or_empty(&self, name: &str) -> String {
         self.text(name).unwrap_or_default().to_owned()
     }
 
@@ -198,8 +196,8 @@ impl Fields {
         }
     }
 
-    /// A count, or none of it.
-    pub(super) fn amount(&self, name: &str) -> u64 {
+    /// Returns the number, or 0 if it is missing or negative.
+    pub(super) fn count(&self, name: &str) -> u64 {
         self.number(name).and_then(|number| number.try_into().ok()).unwrap_or(0)
     }
 
@@ -216,11 +214,12 @@ impl Fields {
     }
 }
 
-fn fields(source: &Connection, sql: &str, of: Option<&str>) -> Result<Vec<Fields>> {
+/// Runs a query whose only parameter, if it has one, is `session`.
+fn query_fields(source: &Connection, sql: &str, session: Option<&str>) -> Result<Vec<Fields>> {
     let mut statement = source.prepare_cached(sql)?;
-    let rows = match of {
-        Some(of) => statement.query_map([of], Fields::of)?,
-        None => statement.query_map([], Fields::of)?,
+    let rows = match session {
+        Some(session) => statement.query_map([session], Fields::from_row)?,
+        None => statement.query_map([], Fields::from_row)?,
     };
     rows.collect()
 }
