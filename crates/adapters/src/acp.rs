@@ -14,7 +14,7 @@ use mainspring_kernel::policy::{Permissions, Rule};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::driver::{Dialect, Ground, Lost, Turn, Turned};
+use crate::driver::{Dialect, Ground, Lost, SetupError, Turn, Turned};
 use crate::process::Launch;
 
 mod client;
@@ -88,7 +88,7 @@ impl Dialect for Acp {
         prompt::pieces(attempt, &attempt.assignment().prompt).await
     }
 
-    async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
+    async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, SetupError> {
         let worker = Worker::start(launch, self.offer, &self.house, ground).await?;
         self.login.greet(&worker).await?;
         Ok(worker)
@@ -99,10 +99,11 @@ impl Dialect for Acp {
     }
 
     async fn authenticate(&self, launch: &Launch, ground: &Ground, method: &str) -> Result<(), Failure> {
-        self.login.try_out(Worker::start(launch, self.offer, &self.house, ground).await?, method).await
+        let started = Worker::start(launch, self.offer, &self.house, ground).await;
+        self.login.try_out(started.map_err(|error| error.failure)?, method).await
     }
 
-    async fn open(&self, worker: &Worker, cwd: &Path, attempt: &AttemptHandle) -> Result<String, Failure> {
+    async fn open(&self, worker: &Worker, cwd: &Path, attempt: &AttemptHandle) -> Result<String, SetupError> {
         let servers = self.servers(worker, attempt)?;
         worker.open(cwd, &servers).await
     }

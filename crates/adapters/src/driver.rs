@@ -34,7 +34,7 @@ mod natives;
 mod preface;
 mod session;
 mod turn;
-pub(crate) use dialect::{Agent, Dialect, Ground, Lost, Turn, gone, with_last_words};
+pub(crate) use dialect::{Agent, Dialect, Ground, Lost, SetupError, Turn, gone, with_last_words};
 pub use dialect::{AgentOptions, KeepLog};
 pub(crate) use files::attached;
 use natives::Natives;
@@ -75,6 +75,12 @@ enum Stop {
 impl From<HandleError> for Stop {
     fn from(error: HandleError) -> Self {
         Self::Handle(error)
+    }
+}
+
+impl From<SetupError> for Stop {
+    fn from(error: SetupError) -> Self {
+        Self::Failed(error.failure, error.retryable)
     }
 }
 
@@ -239,7 +245,8 @@ impl<D: Dialect> Driver<D> {
             tokio::select! {
                 started = self.dialect.start(&launch, &self.ground) => started,
                 () = self.ground.clock.sleep_until(until) => {
-                    Err(with_last_words(self.too_slow("start"), &launch.log))
+                    let failure = with_last_words(self.too_slow("start"), &launch.log);
+                    Err(SetupError::retryable(failure))
                 }
             }
         };
@@ -251,12 +258,8 @@ impl<D: Dialect> Driver<D> {
                 return Err(Stop::Cancelled);
             }
         };
-        let lease = lease.map_err(|failure| {
-            let again = failure.code == "adapter_unavailable" || failure.code == "timeout";
-            Stop::Failed(failure, again)
-        })?;
         let lease =
-            lease.ok_or_else(|| refused("adapter_unavailable", "mainspring is shutting down".into()))?;
+            lease?.ok_or_else(|| refused("adapter_unavailable", "mainspring is shutting down".into()))?;
         let worker = lease.worker();
         *self.resumes.lock() = Some(worker.resumes());
         // One that was there before has written for others.

@@ -14,7 +14,7 @@ use mainspring_kernel::adapter::AttemptHandle;
 use mainspring_kernel::policy::Permissions;
 use serde_json::{Value, json};
 
-use crate::driver::{Dialect, Ground, Lost, Turn, Turned, attached};
+use crate::driver::{Dialect, Ground, Lost, SetupError, Turn, Turned, attached};
 use crate::process::Launch;
 
 mod dialog;
@@ -80,11 +80,16 @@ impl Dialect for Pi {
         Prompt::of(attempt, &attempt.assignment().prompt).await
     }
 
-    async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
+    async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, SetupError> {
         Worker::start(launch, ground).await
     }
 
-    async fn open(&self, worker: &Worker, _cwd: &Path, _attempt: &AttemptHandle) -> Result<String, Failure> {
+    async fn open(
+        &self,
+        worker: &Worker,
+        _cwd: &Path,
+        _attempt: &AttemptHandle,
+    ) -> Result<String, SetupError> {
         worker.open().await
     }
 

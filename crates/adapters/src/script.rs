@@ -4,6 +4,7 @@
 //! are retried, crashes, hangs, agents that ignore a cancellation. docs/script.md describes the language.
 
 use async_trait::async_trait;
+use mainspring_core::script::{Call, Command, parse};
 use mainspring_core::{
     Answer, Approval, AttemptId, Block, ClientCall, ClientResult, Failure, Fidelity, Place, ToolOutcome,
     WaitRequest,
@@ -14,9 +15,7 @@ use mainspring_kernel::adapter::{
 };
 use serde_json::{Value, json};
 
-mod parse;
 mod tools;
-pub use parse::{BadScript, Call, Command, parse};
 
 /// Follows the script that is its prompt.
 #[derive(Debug, Clone, Copy, Default)]

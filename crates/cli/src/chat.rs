@@ -402,7 +402,7 @@ impl Talk<'_, '_> {
     fn complain(&mut self, fail: &Fail) -> Result<(), Fail> {
         match self.context.output.json {
             true => self.context.output.object(&fail.json())?,
-            false if fail.code == "invalid_request" => self.screen.problem(&fail.message)?,
+            false if fail.code == Fail::INVALID_REQUEST => self.screen.problem(&fail.message)?,
             false => self.screen.problem(&format!("{} ({})", fail.message, fail.code))?,
         }
         Ok(())

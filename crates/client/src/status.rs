@@ -183,8 +183,8 @@ async fn attend(known: &Known, client: &Client, failures: &mut u32) -> Result<()
         if let Some(stranger) = stranger {
             match client.session_get(&stranger.to_string()).await {
                 Ok(session) => known.change(|statuses, _| statuses.describe(&session)),
-                // It was deleted meanwhile, which will be told.
-                Err(error) if error.code() == "not_found" => {}
+                // The session was deleted meanwhile; its event follows.
+                Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
         }

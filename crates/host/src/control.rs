@@ -496,7 +496,7 @@ impl Reach<'_> {
             match self.link.ask(self.owner, ask).await {
                 Ok(node) => Ok(Some(node.message).filter(|one| one.role == role).map(|one| one.text())),
                 // A prompt that waits its turn has no place in the tree yet.
-                Err(error) if error.code() == "not_found" => Ok(None),
+                Err(error) if error.is_not_found() => Ok(None),
                 Err(error) => Err(told(&error)),
             }
         };

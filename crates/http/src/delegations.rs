@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use mainspring_core::{Delegation, DelegationMode, DelegationResult, Mode, RequestName, Run, RunOptions};
-use mainspring_kernel::kernel::Delegate;
+use mainspring_kernel::kernel::DelegationRequest;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -101,7 +101,7 @@ pub(super) async fn run_delegate(
     if work.session.starts() {
         return Err(Problem::invalid("what is delegated does not start a session: leave new and load out"));
     }
-    let delegate = Delegate {
+    let delegate = DelegationRequest {
         mode: work.mode,
         objective: work.objective,
         context: work.context,

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Delegation, Proof, Run, RunId, Time, Usage};
+use mainspring_core::{Proof, Run, Time, Usage};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -28,6 +28,7 @@ mod command;
 mod commit;
 mod compact;
 mod data;
+mod delegations;
 mod draft;
 mod execute;
 mod inbox;
@@ -46,7 +47,6 @@ pub(crate) use binding::{BINDINGS, BindingChange};
 pub(crate) use command::{Command, Input, Reply, Report, Signal};
 pub(crate) use data::StateWrite;
 use draft::{AttemptDraft, Draft, Hot, SessionDraft, Subject};
-pub(crate) use inbox::{Child, Waiter};
 use session::created;
 pub(crate) use session::{SessionSeed, unborn};
 pub(crate) use snapshot::Instant;
@@ -71,8 +71,7 @@ pub(crate) struct Actor {
     answered: Option<mainspring_core::Point>,
     lifetime: lifetime::Lifetime,
     reported: status::Reported,
-    /// Attempts that wait for a delegation to be settled.
-    waiters: Vec<Waiter>,
+    waiters: delegations::Waiters,
 }
 
 impl Actor {
@@ -108,7 +107,7 @@ impl Actor {
             answered: None,
             lifetime: lifetime::Lifetime::default(),
             reported: status::Reported::default(),
-            waiters: vec![],
+            waiters: delegations::Waiters::default(),
             shared,
         }
     }
@@ -212,7 +211,7 @@ impl Actor {
             Command::Title(title, used, reply) => {
                 drop(reply.send(Box::pin(self.title(title, used)).await));
             }
-            Command::Inbox => Box::pin(self.inbox()).await,
+            Command::Inbox => Box::pin(self.process_inbox()).await,
         }
     }
 
@@ -277,12 +276,6 @@ impl Actor {
             .unwrap_or(Time(i64::MAX))
     }
 
-    /// The run that waits for `run` and lends it its permit meanwhile.
-    fn lender(&self, run: RunId) -> Option<RunId> {
-        let task = self.hot.tasks.iter().find(|task| task.child_run == run)?;
-        task.mode.is_awaited().then_some(task.parent_run)
-    }
-
     /// Ends before the session is served, and refuses every command with `error`.
     pub(crate) async fn abandon(mut self, error: &Error) {
         self.shared.remove_actor(self.fence.session, &self.tx);
@@ -329,9 +322,7 @@ fn hot(loaded: Loaded) -> Hot {
     let runs = || loaded.runs.iter().map(|(run, _)| run);
     let merged = runs().filter(|run| run.merged_into.is_some()).cloned().collect();
     let keeps_private = runs().any(|run| run.pen.is_some());
-    let id = loaded.session.id;
-    let (tasks, children): (Vec<Delegation>, Vec<Delegation>) =
-        loaded.delegations.into_iter().partition(|delegation| delegation.child_session == id);
+    let delegations = delegations::Delegations::restore(loaded.delegations, loaded.session.id);
     Hot {
         lines: loaded.lines.iter().map(|line| (line.id, *line)).collect(),
         effects: loaded.open_tool_calls,
@@ -341,8 +332,7 @@ fn hot(loaded: Loaded) -> Hot {
         state_at_pen: vec![],
         merged,
         turn_usage: Usage::default(),
-        tasks,
-        children: children.into_iter().map(Child::from).collect(),
+        delegations,
         // The steps of an earlier process are not read: their private data is erased when the run ends.
         keeps_private,
         session: loaded.session,

@@ -22,7 +22,7 @@ use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
 use crate::scheduler::Scheduler;
-use crate::store::{Store, StoreError};
+use crate::store::{Request, Store, StoreError};
 use crate::tasks::Tasks;
 
 mod access;
@@ -46,11 +46,12 @@ mod start;
 mod state;
 mod streams;
 mod tree;
+mod waits;
 pub use access::Caller;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, ArtifactsOf, BlobsCheck, NewArtifact};
 pub use bindings::{Adopted, SessionAdopted, instructions_hash};
-pub use delegations::{CONTEXT_CHARS, DEPTH_MOST, Delegate, Delegated, Kin};
+pub use delegations::{CONTEXT_CHARS, Delegated, DelegationRequest, MAX_DEPTH, RunDelegations};
 pub use keys::{KeyQuery, NewKey, Secret};
 pub use options::{OnOrphan, Options, Retry, Work};
 pub use portable::{Export, Import};
@@ -94,8 +95,7 @@ pub(crate) struct Shared {
     pub(crate) search_stale: Arc<Notify>,
     /// Sessions being imported.
     importing: Mutex<HashSet<SessionId>>,
-    /// Held while somebody who would wait looks whether anybody waits for them.
-    delegating: tokio::sync::Mutex<()>,
+    pending_waits: Arc<waits::PendingWaits>,
     work: watch::Sender<Work>,
     /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
@@ -140,7 +140,7 @@ impl Kernel {
             blobs,
             search_stale: search_stale.clone(),
             importing: Mutex::default(),
-            delegating: tokio::sync::Mutex::default(),
+            pending_waits: Arc::default(),
             work: watch::Sender::new(Work::default()),
             keys_revoked: watch::Sender::new(()),
             me: me.clone(),
@@ -166,8 +166,7 @@ impl Kernel {
         for session in unfinished.compacted {
             self.shared.prune(session);
         }
-        let oldest = self.shared.clock.now().0 - idempotency::REPLAY_WINDOW_MS;
-        self.shared.store.requests_forget(mainspring_core::Time(oldest)).await?;
+        self.shared.store.requests_forget(Request::oldest_kept(self.shared.clock.now())).await?;
         let mut loading = vec![];
         for session in unfinished.live {
             let (ready, loaded) = oneshot::channel();

@@ -8,20 +8,21 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, DelegationId, Digest, Event, EventId,
-    Grant, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, DelegationId, Digest, Event, Grant,
+    Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
     StateOutcome, StateSlot, Step, Time, Unexpected,
 };
-use serde_json::Value;
 
 mod commit;
 mod data;
+mod inbox;
 mod keys;
 mod sessions;
 mod tree;
 use crate::search::Query;
 pub use commit::{Chunk, Commit, Fence, NewEvent, NewId, OpenToolCall, Request, Row};
 pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
+pub use inbox::{InboxItem, Note};
 pub use keys::{AgentRow, KeyPage, KeyRef};
 pub use sessions::{Loaded, RunPage, SessionPage, SessionRef, SessionsOf, Unfinished};
 pub use tree::{FoundMessage, PlacedMessage, SessionLine, TreeRow};
@@ -373,15 +374,4 @@ pub enum DelegationsOf {
     Parent(SessionId, RunId),
     /// The delegation that created this run.
     Child(RunId),
-}
-
-/// An item that one session left for another.
-#[derive(Debug, Clone, PartialEq)]
-pub struct InboxItem {
-    /// Id of the item.
-    pub id: EventId,
-    /// When the item was left.
-    pub at: Time,
-    /// Content of the item.
-    pub item: Value,
 }

@@ -11,6 +11,9 @@ use serde_json::Value;
 use super::worker::Worker;
 use crate::driver::Agent as _;
 
+/// The type of a login that a person does in a terminal, as the protocol names it.
+const TERMINAL: &str = "terminal";
+
 /// What is known of one agent's logins.
 pub(super) struct Login {
     methods: Mutex<Vec<AuthMethod>>,
@@ -41,7 +44,7 @@ impl Login {
     pub(super) async fn try_out(&self, worker: Worker, method: &str) -> Result<(), Failure> {
         *self.methods.lock() = worker.auth_methods.iter().map(shown).collect();
         let done = match self.methods().into_iter().find(|known| known.id == method) {
-            Some(AuthMethod { kind, args, .. }) if kind == "terminal" => Err(Failure::new(
+            Some(AuthMethod { kind, args, .. }) if kind == TERMINAL => Err(Failure::new(
                 "adapter_incompatible",
                 format!(
                     "{method:?} is done in a terminal: run the agent's command there with {}",

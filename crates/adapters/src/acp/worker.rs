@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::client::Offer;
 use super::wire::{CallError, Connection};
-use crate::driver::{Agent, Ground, gone, with_last_words};
+use crate::driver::{Agent, Ground, SetupError, gone, with_last_words};
 use crate::pool;
 use crate::process::{Launch, Process};
 
@@ -94,9 +94,9 @@ impl Worker {
         offer: Offer,
         house: &Arc<House>,
         ground: &Ground,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, SetupError> {
         let (process, pipes) = Process::start(launch, &ground.tasks, &ground.clock)
-            .map_err(|error| Failure::new("adapter_unavailable", error.to_string()))?;
+            .map_err(|error| SetupError::retryable(Failure::new("adapter_unavailable", error.to_string())))?;
         let greeted = async {
             let connection =
                 Connection::open((pipes, launch.log.clone()), offer, ground.ignored.clone(), &ground.tasks)
@@ -127,21 +127,21 @@ impl Worker {
                     "the agent speaks version {version} of the Agent Client Protocol, and mainspring version 1: \
                      use a release of the agent that speaks that"
                 );
-                return Err(Failure::new("adapter_incompatible", message));
+                return Err(Failure::new("adapter_incompatible", message).into());
             }
             Err(CallError::Refused { code, message }) if NO_VERSION.contains(&code) => {
                 process.kill().await;
                 let message = format!(
                     "the agent does not speak version 1 of the Agent Client Protocol, which mainspring does: {message}"
                 );
-                return Err(Failure::new("adapter_incompatible", message));
+                return Err(Failure::new("adapter_incompatible", message).into());
             }
             Err(error) => {
                 // What it had to say about its end has been read by then.
                 process.kill().await;
                 let failure =
                     Failure::new("adapter_unavailable", format!("the agent did not start: {error}"));
-                return Err(with_last_words(failure, process.log()));
+                return Err(SetupError::retryable(with_last_words(failure, process.log())));
             }
         };
         let can = &answer.agent_capabilities;
@@ -174,12 +174,14 @@ impl Worker {
     }
 
     /// Opens a new native session in `cwd`, with MCP servers.
-    pub(super) async fn open(&self, cwd: &Path, servers: &[Value]) -> Result<String, Failure> {
+    pub(super) async fn open(&self, cwd: &Path, servers: &[Value]) -> Result<String, SetupError> {
         let params = json!({"cwd": cwd, "mcpServers": servers});
-        let opened =
-            self.connection.call("session/new", params).await.map_err(|error| self.failure(&error))?;
+        let opened = self.connection.call("session/new", params).await.map_err(|error| SetupError {
+            failure: self.failure(&error),
+            retryable: matches!(error, CallError::Gone),
+        })?;
         self.opened(opened)
-            .ok_or_else(|| Failure::new("binding_failed", "the agent opened a session without an id"))
+            .ok_or_else(|| Failure::new("binding_failed", "the agent opened a session without an id").into())
     }
 
     /// Makes a native session that goes on from another, with MCP servers.

@@ -90,7 +90,7 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         &self,
         launch: &Launch,
         ground: &Ground,
-    ) -> impl Future<Output = Result<Self::Worker, Failure>> + Send;
+    ) -> impl Future<Output = Result<Self::Worker, SetupError>> + Send;
 
     /// The ways to authenticate that the agent has named, once one has been started.
     fn auth_methods(&self) -> Vec<AuthMethod> {
@@ -114,7 +114,7 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         worker: &Self::Worker,
         cwd: &Path,
         attempt: &AttemptHandle,
-    ) -> impl Future<Output = Result<String, Failure>> + Send;
+    ) -> impl Future<Output = Result<String, SetupError>> + Send;
 
     /// Takes up a native session that the process has not served last.
     fn resume(
@@ -205,6 +205,28 @@ pub(crate) struct Turn<'a, W> {
     pub(crate) opened: bool,
     /// What it is told before the prompt.
     pub(crate) preface: Option<String>,
+}
+
+/// An agent could not be started, or its native session could not be opened.
+#[derive(Debug)]
+pub(crate) struct SetupError {
+    pub(crate) failure: Failure,
+    /// Another attempt may succeed.
+    pub(crate) retryable: bool,
+}
+
+impl SetupError {
+    /// A failure that another attempt may not meet.
+    pub(crate) fn retryable(failure: Failure) -> Self {
+        Self { failure, retryable: true }
+    }
+}
+
+/// A failure that every attempt meets.
+impl From<Failure> for SetupError {
+    fn from(failure: Failure) -> Self {
+        Self { failure, retryable: false }
+    }
 }
 
 /// What to tell of an agent that is gone.

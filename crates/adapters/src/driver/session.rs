@@ -59,10 +59,7 @@ impl<D: Dialect> Driver<D> {
         }
         let path = attempt.path(PATH).await?;
         let preface = Preface::of(attempt.assignment().run.options.system_prompt.as_deref(), &path);
-        let native = self.dialect.open(&worker, cwd, attempt).await.map_err(|failure| {
-            let again = failure.code == "transport_interruption";
-            Stop::Failed(failure, again)
-        })?;
+        let native = self.dialect.open(&worker, cwd, attempt).await?;
         Ok((native, Start::Opened(preface)))
     }
 

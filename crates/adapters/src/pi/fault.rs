@@ -1,44 +1,85 @@
-//! Faults: what pi says when a model does not answer, by kind.
+//! Classification of the errors that pi reports for a model that did not answer.
 //!
-//! Pi passes on what the provider said, as text: a status in front of it where there was one. What it could try again it
-//! has tried again by then.
+//! Pi passes on the provider's text, with the HTTP status in front of it where there was one. Pi has already retried
+//! whatever it can retry.
 
 use mainspring_core::Failure;
 
-/// What to tell of a turn that ended with an error.
-pub(super) fn failure(message: &str) -> Failure {
-    let text = message.to_lowercase();
-    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
-    let code = match status(message) {
-        Some(401 | 403) => "authentication",
-        Some(402 | 429) => "quota_exceeded",
-        Some(408 | 504) => "timeout",
-        Some(500..) => "transport_interruption",
-        Some(400..) => "invalid_request",
-        _ if says(&["api key", "unauthorized", "authentication", "credentials", "/login"]) => {
-            "authentication"
+/// The kind of an error that pi reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    Unauthenticated,
+    QuotaExceeded,
+    TimedOut,
+    Interrupted,
+    InvalidRequest,
+    /// The text fits no other kind.
+    Other,
+}
+
+impl Fault {
+    /// Classifies the text of an error.
+    pub(super) fn of(message: &str) -> Self {
+        let text = message.to_lowercase();
+        let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+        match status(message) {
+            Some(401 | 403) => Self::Unauthenticated,
+            Some(402 | 429) => Self::QuotaExceeded,
+            Some(408 | 504) => Self::TimedOut,
+            Some(500..) => Self::Interrupted,
+            Some(400..) => Self::InvalidRequest,
+            _ if says(&["api key", "unauthorized", "authentication", "credentials", "/login"]) => {
+                Self::Unauthenticated
+            }
+            _ if says(&[
+                "rate limit",
+                "rate_limit",
+                "quota",
+                "usage limit",
+                "too many requests",
+                "billing",
+            ]) =>
+            {
+                Self::QuotaExceeded
+            }
+            _ if says(&["timed out", "timeout"]) => Self::TimedOut,
+            _ if says(&[
+                "overloaded",
+                "connection",
+                "econn",
+                "fetch failed",
+                "network",
+                "socket",
+                "terminated",
+            ]) =>
+            {
+                Self::Interrupted
+            }
+            _ if says(&["invalid_request", "context length", "context window", "too long"]) => {
+                Self::InvalidRequest
+            }
+            _ => Self::Other,
         }
-        _ if says(&["rate limit", "rate_limit", "quota", "usage limit", "too many requests", "billing"]) => {
-            "quota_exceeded"
+    }
+
+    /// The stable code of a failure of this kind.
+    const fn code(self) -> &'static str {
+        match self {
+            Self::Unauthenticated => "authentication",
+            Self::QuotaExceeded => "quota_exceeded",
+            Self::TimedOut => "timeout",
+            Self::Interrupted => "transport_interruption",
+            Self::InvalidRequest => "invalid_request",
+            Self::Other => "adapter_execution_failed",
         }
-        _ if says(&["timed out", "timeout"]) => "timeout",
-        _ if says(&[
-            "overloaded",
-            "connection",
-            "econn",
-            "fetch failed",
-            "network",
-            "socket",
-            "terminated",
-        ]) =>
-        {
-            "transport_interruption"
-        }
-        _ if says(&["invalid_request", "context length", "context window", "too long"]) => "invalid_request",
-        _ => "adapter_execution_failed",
-    };
-    let message = if message.is_empty() { "the agent's turn failed; it did not say why" } else { message };
-    Failure::new(code, message)
+    }
+
+    /// The failure to record for an error of this kind with this text.
+    pub(super) fn failure(self, message: &str) -> Failure {
+        let message =
+            if message.is_empty() { "the agent's turn failed; it did not say why" } else { message };
+        Failure::new(self.code(), message)
+    }
 }
 
 /// The HTTP status that a message begins with.
@@ -72,7 +113,7 @@ mod tests {
             ("", "adapter_execution_failed"),
             ("ünbekannt", "adapter_execution_failed"),
         ] {
-            assert_eq!(failure(message).code, code, "{message}");
+            assert_eq!(Fault::of(message).failure(message).code, code, "{message}");
         }
     }
 }

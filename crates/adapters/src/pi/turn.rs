@@ -18,10 +18,11 @@ use mainspring_kernel::adapter::{End, HandleError, Record};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::Prompt;
 use super::dialog::{Dialog, Request};
-use super::wire::{CommandId, answers, command, result_of};
+use super::fault::Fault;
+use super::wire::{CallError, CommandId, answers, command, result_of};
 use super::worker::{Worker, understood};
-use super::{Prompt, fault};
 use crate::driver::{Agent, Questions, Turn, Turned, Voice, excerpt, gone};
 
 /// How often what a tool reports is recorded, in milliseconds. Pi repeats all that is known at each report.
@@ -218,7 +219,7 @@ impl<'a> Play<'a> {
                         self.ask();
                         Next::On
                     }
-                    Err(error) => Next::End(self.refused(self.turn.worker.failure(&error))),
+                    Err(error) => Next::End(self.refused(&error)),
                 }
             }
             // Only the last time counts: before that, it may not have begun.
@@ -256,20 +257,23 @@ impl<'a> Play<'a> {
         Ok(Next::On)
     }
 
-    /// A prompt was not taken.
-    fn refused(&self, error: Failure) -> Turned {
+    /// Ends the turn because pi refused a prompt.
+    fn refused(&self, error: &CallError) -> Turned {
+        let failure = self.turn.worker.failure(error);
         if self.accepted {
-            // It has joined the run, and the agent has not heard it.
-            return Turned::Broken(self.failed(error, false));
+            // The prompt has joined the run, but pi did not take it.
+            return Turned::Broken(self.failed(failure, false));
         }
         // Nothing was done.
         if self.turn.attempt.is_cancelled() {
             return Turned::Ended(End::Stopped { usage: self.usage });
         }
-        match error.code.as_str() {
-            // It is busy with something that nobody here has asked for; another one is not.
-            "adapter_execution_failed" => Turned::Broken(self.failed(error, true)),
-            _ => Turned::Ended(self.failed(error, false)),
+        match error {
+            // Pi is busy with work that mainspring did not ask for; another process is not.
+            CallError::Refused(why) if Fault::of(why) == Fault::Other => {
+                Turned::Broken(self.failed(failure, true))
+            }
+            _ => Turned::Ended(self.failed(failure, false)),
         }
     }
 
@@ -293,7 +297,7 @@ impl<'a> Play<'a> {
             "aborted" => End::Stopped { usage },
             // A model that is told to stop between two tokens may call that an error.
             "error" if self.turn.attempt.is_cancelled() => End::Stopped { usage },
-            "error" => self.failed(fault::failure(why), false),
+            "error" => self.failed(Fault::of(why).failure(why), false),
             "length" => failed("max_tokens", "the agent reached the most tokens it may write"),
             other => failed(
                 "unknown_stop_reason",

@@ -12,8 +12,9 @@ use mainspring_kernel::clock::Clock;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::fault::Fault;
 use super::wire::{CallError, Connection, command};
-use crate::driver::{Agent, Ground, Lost, gone, with_last_words};
+use crate::driver::{Agent, Ground, Lost, SetupError, gone, with_last_words};
 use crate::pool;
 use crate::process::{Launch, Process};
 
@@ -67,9 +68,9 @@ impl State {
 
 impl Worker {
     /// Starts a pi and greets it.
-    pub(super) async fn start(launch: &Launch, ground: &Ground) -> Result<Self, Failure> {
+    pub(super) async fn start(launch: &Launch, ground: &Ground) -> Result<Self, SetupError> {
         let (process, pipes) = Process::start(launch, &ground.tasks, &ground.clock)
-            .map_err(|error| Failure::new("adapter_unavailable", error.to_string()))?;
+            .map_err(|error| SetupError::retryable(Failure::new("adapter_unavailable", error.to_string())))?;
         let connection = Connection::open(pipes, ground.ignored.clone(), &ground.tasks);
         let greeted = tokio::select! {
             greeted = state(&connection) => greeted,
@@ -80,13 +81,15 @@ impl Worker {
             refused => {
                 // What it had to say about its end has been read by then.
                 process.kill().await;
-                let (code, why) = match refused {
-                    Err(error @ CallError::Gone) => ("adapter_unavailable", error.to_string()),
-                    Err(error) => ("adapter_incompatible", error.to_string()),
-                    Ok(_) => ("adapter_incompatible", "it does not say which session it has open".into()),
+                let (code, retryable, why) = match refused {
+                    Err(error @ CallError::Gone) => ("adapter_unavailable", true, error.to_string()),
+                    Err(error) => ("adapter_incompatible", false, error.to_string()),
+                    Ok(_) => {
+                        ("adapter_incompatible", false, "it does not say which session it has open".into())
+                    }
                 };
                 let failure = Failure::new(code, format!("the agent did not start: {why}"));
-                return Err(with_last_words(failure, process.log()));
+                return Err(SetupError { failure: with_last_words(failure, process.log()), retryable });
             }
         };
         let (keeps, clock) = (state.session_file.is_some(), ground.clock.clone());
@@ -94,22 +97,20 @@ impl Worker {
     }
 
     /// Opens a new session, whatever was open before.
-    pub(super) async fn open(&self) -> Result<String, Failure> {
+    pub(super) async fn open(&self) -> Result<String, SetupError> {
         let open = async {
             let before = state(&self.connection).await?;
             let opened = self.connection.call(command("new_session")).await?;
             Ok((before, opened, state(&self.connection).await?))
         };
-        let (before, opened, state) = open.await.map_err(|error| self.failure(&error))?;
+        let (before, opened, state) = open.await.map_err(|error| self.open_error(&error))?;
         if opened["cancelled"] == true {
             let message = "an extension of the agent did not let it open a new session";
-            return Err(Failure::new("binding_failed", message));
+            return Err(Failure::new("binding_failed", message).into());
         }
         if state.native() == before.native() {
-            return Err(Failure::new(
-                "binding_failed",
-                "the agent opened no new session but kept the old one",
-            ));
+            let message = "the agent opened no new session but kept the old one";
+            return Err(Failure::new("binding_failed", message).into());
         }
         Ok(state.native().to_owned())
     }
@@ -157,12 +158,20 @@ impl Worker {
         self.connection.call(choose).await.map(drop).map_err(failed)
     }
 
-    /// What to tell of a command that failed.
+    /// The failure to record for a command that failed.
     pub(super) fn failure(&self, error: &CallError) -> Failure {
         match error {
             CallError::Gone => gone(self),
-            CallError::Refused(why) => super::fault::failure(why),
+            CallError::Refused(why) => Fault::of(why).failure(why),
         }
+    }
+
+    fn open_error(&self, error: &CallError) -> SetupError {
+        let retryable = match error {
+            CallError::Gone => true,
+            CallError::Refused(why) => Fault::of(why) == Fault::Interrupted,
+        };
+        SetupError { failure: self.failure(error), retryable }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{DelegationMode, Mode, RequestName, RunOptions, SessionId};
-use mainspring_kernel::kernel::{Delegate, NewSession, SessionTarget};
+use mainspring_kernel::kernel::{DelegationRequest, NewSession, SessionTarget};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -71,7 +71,7 @@ async fn delegate(call: ToolCall, work: Work) -> Result<String, ToolError> {
     };
     let id = work.session_id.as_deref().map(str::parse::<SessionId>).transpose();
     let id = id.map_err(|bad| ToolError::new(bad.to_string()))?;
-    let wanted = Delegate {
+    let wanted = DelegationRequest {
         context: work.context,
         session: SessionTarget {
             id,
@@ -90,7 +90,7 @@ async fn delegate(call: ToolCall, work: Work) -> Result<String, ToolError> {
             request_id: Some(call.id.clone()),
             idempotency_key: None,
         },
-        ..Delegate::new(mode, work.objective)
+        ..DelegationRequest::new(mode, work.objective)
     };
     let made = call.desk.delegate(wanted).await?;
     let handles = json!({

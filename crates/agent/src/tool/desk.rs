@@ -7,7 +7,7 @@ use mainspring_core::{
     StateScope,
 };
 use mainspring_kernel::adapter::{AttemptHandle, HandleError, NewArtifact};
-use mainspring_kernel::kernel::{Delegate, Delegated};
+use mainspring_kernel::kernel::{Delegated, DelegationRequest};
 use serde_json::Value;
 
 use super::ToolError;
@@ -57,7 +57,7 @@ impl Desk {
     }
 
     /// Delegates work of the run: exactly one child for it, however often it is asked under the same name.
-    pub async fn delegate(&self, delegate: Delegate) -> Result<Delegated, ToolError> {
+    pub async fn delegate(&self, delegate: DelegationRequest) -> Result<Delegated, ToolError> {
         self.attempt.delegate(delegate).await.map_err(|error| refused(&error))
     }
 

@@ -10,8 +10,8 @@ use mainspring_agent::tool::function;
 use mainspring_core::{Answer, ClientResult, ClientTool, Run, RunOptions, RunStatus, WaitRequest};
 use mainspring_kernel::kernel::{OnOrphan, RunRequest};
 use mainspring_kernel::store::{ArtifactPage, Store};
+use mainspring_model_server::{Gate, ModelServer, Protocol, Reply};
 use mainspring_store::{MemoryStore, SqliteOptions, SqliteStore};
-use mainspring_testkit::model::{Gate, ModelServer, Reply, Wire};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -54,23 +54,23 @@ fn mixed() -> Reply {
 
 #[tokio::test]
 async fn a_model_calls_what_the_caller_executes_in_every_protocol() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
-        world.server.then(mixed()).then(Reply::say("dry everywhere"));
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
+        world.server.enqueue(mixed()).enqueue(Reply::text("dry everywhere"));
         let run = world.send(declaring(vec![weather("weather")])).await;
         let waiting = world.rested(run.id).await;
-        assert_eq!(waiting.state.status(), RunStatus::WaitingInput, "{wire:?}: {:?}", waiting.state);
+        assert_eq!(waiting.state.status(), RunStatus::WaitingInput, "{protocol:?}: {:?}", waiting.state);
         let wait = waiting.state.wait().unwrap();
-        assert_eq!(wait.request, WaitRequest::Tools, "{wire:?}");
+        assert_eq!(wait.request, WaitRequest::Tools, "{protocol:?}");
         let asked: Vec<_> = wait.calls.iter().map(|call| (call.name.as_str(), call.input.clone())).collect();
         let wanted = [("weather", json!({"city": "Oslo"})), ("weather", json!({"city": "Bonn"}))];
-        assert_eq!(asked, wanted, "{wire:?}: what does not fit is the model's to mend");
-        assert!(world.asked(0).to_string().contains("Says what the weather is."), "{wire:?}");
+        assert_eq!(asked, wanted, "{protocol:?}: what does not fit is the model's to mend");
+        assert!(world.asked(0).to_string().contains("Says what the weather is."), "{protocol:?}");
         let kinds = world.kinds(run.id).await;
         assert_eq!(
             kinds[kinds.len() - 4..],
             ["tool.started", "tool.completed", "tools.requested", "run.waiting_input"],
-            "{wire:?}: the agent's own tools run as usual"
+            "{protocol:?}: the agent's own tools run as usual"
         );
         let results = results(&waiting, |city| json!({"city": city, "rain": false}));
         for result in results.iter().rev() {
@@ -80,17 +80,17 @@ async fn a_model_calls_what_the_caller_executes_in_every_protocol() {
         assert_eq!(
             (run.state.status(), run.attempts),
             (RunStatus::Succeeded, 1),
-            "{wire:?}: {:?}",
+            "{protocol:?}: {:?}",
             run.state
         );
         let told = world.results(run.id).await;
-        assert_eq!(told[0], (r#"{"city":"Oslo","rain":false}"#.to_owned(), false), "{wire:?}");
-        assert_eq!(told[1], ("3".to_owned(), false), "{wire:?}");
-        assert!(told[2].0.contains("do not fit the tool weather") && told[2].1, "{wire:?}: {told:?}");
-        assert_eq!(told[3], (r#"{"city":"Bonn","rain":false}"#.to_owned(), false), "{wire:?}");
+        assert_eq!(told[0], (r#"{"city":"Oslo","rain":false}"#.to_owned(), false), "{protocol:?}");
+        assert_eq!(told[1], ("3".to_owned(), false), "{protocol:?}");
+        assert!(told[2].0.contains("do not fit the tool weather") && told[2].1, "{protocol:?}: {told:?}");
+        assert_eq!(told[3], (r#"{"city":"Bonn","rain":false}"#.to_owned(), false), "{protocol:?}");
         let shown = world.asked(1).to_string();
-        assert!(shown.find("Oslo").unwrap() < shown.rfind("Bonn").unwrap(), "{wire:?}: {shown}");
-        assert_eq!(world.messages(run.id).await.len(), 4, "{wire:?}: all results are one message");
+        assert!(shown.find("Oslo").unwrap() < shown.rfind("Bonn").unwrap(), "{protocol:?}: {shown}");
+        assert_eq!(world.messages(run.id).await.len(), 4, "{protocol:?}: all results are one message");
     }
 }
 
@@ -109,7 +109,7 @@ async fn what_a_client_tool_says_goes_the_way_of_every_result() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup { artifacts: Some(folder.path().to_owned()), ..Setup::default() };
     let world = setup.hooks(Brackets).start().await;
-    world.server.then(mixed()).then(Reply::say("ok"));
+    world.server.enqueue(mixed()).enqueue(Reply::text("ok"));
     let run = world.send(declaring(vec![weather("weather")])).await;
     let waiting = world.rested(run.id).await;
     let mut results = results(&waiting, |_| json!("x".repeat(100_000)));
@@ -138,19 +138,19 @@ async fn a_name_of_the_agents_own_and_a_schema_that_is_none_are_refused() {
         assert_eq!(error.code, code);
         assert!(error.message.contains(part), "{error:?}");
     }
-    assert_eq!(world.server.counts().asked, 0, "no model was asked");
+    assert_eq!(world.server.counts().received, 0, "no model was asked");
     // The tools of a prompt are gone with the next.
-    world.server.then(Reply::say("hi"));
+    world.server.enqueue(Reply::text("hi"));
     world.play("hi").await;
     assert!(!world.asked(0).to_string().contains("Says what the weather is."));
 }
 
 #[tokio::test]
 async fn a_client_tool_waits_across_a_restart_with_what_its_neighbours_said() {
-    for wire in Wire::ALL {
+    for protocol in Protocol::ALL {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
-        let world = Setup { store: store.clone(), ..Setup::wire(wire) }.start().await;
-        world.server.then(mixed());
+        let world = Setup { store: store.clone(), ..Setup::protocol(protocol) }.start().await;
+        world.server.enqueue(mixed());
         let run = world.send(declaring(vec![weather("weather")])).await;
         let waiting = world.rested(run.id).await;
         let given = results(&waiting, |city| json!(city));
@@ -158,20 +158,20 @@ async fn a_client_tool_waits_across_a_restart_with_what_its_neighbours_said() {
         let World { kernel, server, .. } = world;
         kernel.shutdown().await;
 
-        let world = Setup { store, seed: 2, ..Setup::wire(wire) }.start_on(server).await;
-        world.server.then(Reply::say("fine"));
+        let world = Setup { store, seed: 2, ..Setup::protocol(protocol) }.start_on(server).await;
+        world.server.enqueue(Reply::text("fine"));
         world.answer(run.id, Answer::Tools { results: given }).await;
         let run = world.ended(run.id).await;
         assert_eq!(
             (run.state.status(), run.attempts),
             (RunStatus::Succeeded, 1),
-            "{wire:?}: {:?}",
+            "{protocol:?}: {:?}",
             run.state
         );
         let told: Vec<String> = world.results(run.id).await.into_iter().map(|(text, _)| text).collect();
-        assert_eq!([&told[0], &told[1], &told[3]], ["Oslo", "3", "Bonn"], "{wire:?}");
+        assert_eq!([&told[0], &told[1], &told[3]], ["Oslo", "3", "Bonn"], "{protocol:?}");
         let started = world.kinds(run.id).await.into_iter().filter(|kind| *kind == "tool.started");
-        assert_eq!(started.count(), 1, "{wire:?}: what has run does not run again");
+        assert_eq!(started.count(), 1, "{protocol:?}: what has run does not run again");
     }
 }
 
@@ -192,7 +192,7 @@ fn after_a_crash_a_tool_that_had_answered_is_not_called_again() {
     let all = tools().with(quick).unwrap().with(gated("slow", &gate)).unwrap();
     let run = live(async {
         let world = Setup { store: open(), tools: all.clone(), ..Setup::default() }.start().await;
-        world.server.then(Reply::tool("quick", json!({})).and_tool("slow", json!({})));
+        world.server.enqueue(Reply::tool("quick", json!({})).and_tool("slow", json!({})));
         let run = world.prompt("go").await;
         soon(gate.reached()).await;
         world.happens(run.id, "tool.completed", 1).await;
@@ -200,7 +200,7 @@ fn after_a_crash_a_tool_that_had_answered_is_not_called_again() {
     });
     live(async {
         let server = ModelServer::start().await.unwrap();
-        server.then(Reply::say("ok"));
+        server.enqueue(Reply::text("ok"));
         let setup =
             Setup { store: open(), tools: all, seed: 2, on_orphan: OnOrphan::Retry, ..Setup::default() };
         let world = setup.start_on(server).await;
@@ -231,7 +231,7 @@ fn after_a_crash_what_the_caller_said_is_not_asked_for_again() {
     let run = live(async {
         let world =
             Setup { store: store.clone(), ..Setup::default() }.hooks(Dying(gate.clone())).start().await;
-        world.server.then(Reply::tool("weather", json!({"city": "Oslo"})));
+        world.server.enqueue(Reply::tool("weather", json!({"city": "Oslo"})));
         let run = world.send(declaring(vec![weather("weather")])).await;
         let waiting = world.rested(run.id).await;
         world.answer(run.id, Answer::Tools { results: results(&waiting, |city| json!(city)) }).await;
@@ -240,7 +240,7 @@ fn after_a_crash_what_the_caller_said_is_not_asked_for_again() {
     });
     live(async {
         let server = ModelServer::start().await.unwrap();
-        server.then(Reply::say("ok"));
+        server.enqueue(Reply::text("ok"));
         let setup = Setup { store: store.clone(), seed: 2, on_orphan: OnOrphan::Retry, ..Setup::default() };
         let world = setup.start_on(server).await;
         let run = world.rested(run).await;

@@ -8,7 +8,7 @@ use mainspring_kernel::kernel::{
     ArtifactQuery, ArtifactsOf, Caller, NewSession, RunRequest, SessionTarget, StateOf,
 };
 use mainspring_kernel::store::SessionRef;
-use mainspring_testkit::model::{Reply, Wire};
+use mainspring_model_server::{Protocol, Reply};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -69,7 +69,7 @@ impl World {
     async fn calls(&self, calls: &[(&str, Value)]) -> (Run, Vec<(String, bool)>) {
         let reply =
             calls.iter().fold(Reply::default(), |reply, (name, input)| reply.and_tool(name, input.clone()));
-        self.server.then(reply).then(Reply::say("done"));
+        self.server.enqueue(reply).enqueue(Reply::text("done"));
         let run = self.play("go").await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
         let results = self.results(run.id).await;
@@ -79,29 +79,29 @@ impl World {
 
 #[tokio::test]
 async fn an_answer_that_is_too_long_is_kept_whole_and_read_on() {
-    for wire in Wire::ALL {
-        let (world, _folder) = world(Setup::wire(wire)).await;
-        world.server.then(Reply::tool("much", json!({"size": 200_000}))).then(Reply::say("long"));
+    for protocol in Protocol::ALL {
+        let (world, _folder) = world(Setup::protocol(protocol)).await;
+        world.server.enqueue(Reply::tool("much", json!({"size": 200_000}))).enqueue(Reply::text("long"));
         let run = world.play("go").await;
         let text = &world.results(run.id).await[0].0;
-        assert!(text.len() < (64 << 10) + 400, "{wire:?}: {}", text.len());
-        assert!(text.starts_with("0 1 2 ") && text.ends_with("END"), "{wire:?}");
+        assert!(text.len() < (64 << 10) + 400, "{protocol:?}: {}", text.len());
+        assert!(text.starts_with("0 1 2 ") && text.ends_with("END"), "{protocol:?}");
         let shown = world.asked(1).to_string();
-        assert!(shown.contains("bytes are left out here"), "{wire:?}");
+        assert!(shown.contains("bytes are left out here"), "{protocol:?}");
         let query = ArtifactQuery { of: ArtifactsOf::Run(run.id), before: None, limit: None };
         let kept = world.kernel.artifact_list(&world.me, query).await.unwrap();
-        assert_eq!(kept.len(), 1, "{wire:?}");
+        assert_eq!(kept.len(), 1, "{protocol:?}");
         assert_eq!((kept[0].role, kept[0].name.as_deref()), (ArtifactRole::ToolOutput, Some("much.txt")));
         let whole = world.artifact_text(kept[0].id).await;
-        assert!(whole.len() > 199_000 && whole.ends_with("END"), "{wire:?}");
+        assert!(whole.len() > 199_000 && whole.ends_with("END"), "{protocol:?}");
         let kinds = world.kinds(run.id).await;
         let at = |kind: &str| kinds.iter().position(|known| *known == kind).unwrap();
-        assert!(at("artifact.created") < at("tool.completed"), "{wire:?}: {kinds:?}");
+        assert!(at("artifact.created") < at("tool.completed"), "{protocol:?}: {kinds:?}");
 
         // The note says how to read on, and that is how it is.
         let note = text.split("artifact_read with ").nth(1).unwrap().split(']').next().unwrap();
         let mut input: Value = serde_json::from_str(&format!("{{{note}}}")).unwrap();
-        assert_eq!(input["artifact"], json!(kept[0].id), "{wire:?}");
+        assert_eq!(input["artifact"], json!(kept[0].id), "{protocol:?}");
         let mut read = text.split("\n[").next().unwrap().to_owned();
         loop {
             let (_, results) = world.calls(&[("artifact_read", input.clone())]).await;
@@ -111,7 +111,7 @@ async fn an_answer_that_is_too_long_is_kept_whole_and_read_on() {
             input["offset"] = json!(next.trim_end_matches(']').parse::<u64>().unwrap());
             input["length"] = json!(60_000);
         }
-        assert_eq!(read, whole, "{wire:?}");
+        assert_eq!(read, whole, "{protocol:?}");
     }
 }
 
@@ -119,14 +119,14 @@ async fn an_answer_that_is_too_long_is_kept_whole_and_read_on() {
 async fn how_much_is_shown_is_the_definitions_to_say_and_without_a_folder_it_says_so() {
     let terse = "id = \"terse\"\nresult_bytes = 2000\ntools = [\"much\"]";
     let (world, _folder) = world(Setup::default().agent(terse)).await;
-    world.server.then(Reply::tool("much", json!({"size": 9_000}))).then(Reply::say("long"));
+    world.server.enqueue(Reply::tool("much", json!({"size": 9_000}))).enqueue(Reply::text("long"));
     let run = world.play_as("terse", "go").await;
     let text = &world.results(run.id).await[0].0;
     assert!(text.len() < 2_300 && text.contains("are kept as the artifact art_"), "{text}");
     assert!(!text.contains("artifact_read"), "it has no such tool: {text}");
 
     let world = Setup::default().start().await;
-    world.server.then(Reply::tool("long", json!({}))).then(Reply::say("long"));
+    world.server.enqueue(Reply::tool("long", json!({}))).enqueue(Reply::text("long"));
     let run = world.play("go").await;
     let text = &world.results(run.id).await[0].0;
     assert!(text.contains("bytes are left out here; they could not be kept]"), "{}", text.len());
@@ -134,8 +134,8 @@ async fn how_much_is_shown_is_the_definitions_to_say_and_without_a_folder_it_say
 
 #[tokio::test]
 async fn a_model_keeps_state_and_artifacts() {
-    for wire in Wire::ALL {
-        let (world, _folder) = world(Setup::wire(wire)).await;
+    for protocol in Protocol::ALL {
+        let (world, _folder) = world(Setup::protocol(protocol)).await;
         let (run, results) = world
             .calls(&[
                 ("state_set", json!({"key": "name", "value": {"first": "Ada"}})),
@@ -149,16 +149,16 @@ async fn a_model_keeps_state_and_artifacts() {
             ])
             .await;
         let went: Vec<bool> = results.iter().map(|(_, is_error)| *is_error).collect();
-        assert_eq!(went, [false, false, false, true, true], "{wire:?}: {results:?}");
+        assert_eq!(went, [false, false, false, true, true], "{protocol:?}: {results:?}");
         let wrote: Value = serde_json::from_str(&results[2].0).unwrap();
         let id: ArtifactId = wrote["artifact"].as_str().unwrap().parse().unwrap();
-        assert_eq!(world.artifact_text(id).await, "# Äh", "{wire:?}");
+        assert_eq!(world.artifact_text(id).await, "# Äh", "{protocol:?}");
         let kept = world.kernel.artifact_get(&world.me, id).await.unwrap();
-        assert_eq!((kept.run, kept.role), (Some(run.id), ArtifactRole::Result), "{wire:?}");
+        assert_eq!((kept.run, kept.role), (Some(run.id), ArtifactRole::Result), "{protocol:?}");
         let told = world.bodies(run.id).await.into_iter().any(
             |body| matches!(body, Body::StateChanged { key, scope: StateScope::Session, .. } if key == "name"),
         );
-        assert!(told, "{wire:?}");
+        assert!(told, "{protocol:?}");
 
         // The next turn finds it; what was of the turn alone is gone.
         let (_, results) = world
@@ -173,21 +173,21 @@ async fn a_model_keeps_state_and_artifacts() {
             ])
             .await;
         let texts: Vec<&str> = results.iter().map(|(text, _)| text.as_str()).collect();
-        assert_eq!(texts[0], r#"{"value":{"first":"Ada"},"version":1}"#, "{wire:?}");
-        assert_eq!(texts[1], r#"{"value":null,"version":0}"#, "{wire:?}");
+        assert_eq!(texts[0], r#"{"value":{"first":"Ada"},"version":1}"#, "{protocol:?}");
+        assert_eq!(texts[1], r#"{"value":null,"version":0}"#, "{protocol:?}");
         assert_eq!(
             texts[2], r#"{"entries":[{"key":"name","value":{"first":"Ada"},"version":1}]}"#,
-            "{wire:?}"
+            "{protocol:?}"
         );
-        assert!(texts[3].contains("report.md"), "{wire:?}: {}", texts[3]);
-        assert_eq!(texts[4], "Äh\n[bytes 2 to 5 of 5; that is the end]", "{wire:?}");
-        assert!(results[5].1 && texts[5].contains("no artifact"), "{wire:?}: {}", texts[5]);
-        assert!(results[6].1 && texts[6].contains("beyond"), "{wire:?}: {}", texts[6]);
+        assert!(texts[3].contains("report.md"), "{protocol:?}: {}", texts[3]);
+        assert_eq!(texts[4], "Äh\n[bytes 2 to 5 of 5; that is the end]", "{protocol:?}");
+        assert!(results[5].1 && texts[5].contains("no artifact"), "{protocol:?}: {}", texts[5]);
+        assert!(results[6].1 && texts[6].contains("beyond"), "{protocol:?}: {}", texts[6]);
 
         let (_, results) = world.calls(&[("state_delete", json!({"key": "name"}))]).await;
         assert!(!results[0].1);
         let of = StateOf::Session(here(), None);
-        assert!(world.kernel.state_get(&world.me, &of, "name").await.is_err(), "{wire:?}");
+        assert!(world.kernel.state_get(&world.me, &of, "name").await.is_err(), "{protocol:?}");
     }
 }
 
@@ -226,8 +226,8 @@ async fn what_an_agent_is_told_may_depend_on_state_along_the_path() {
         let run = world.send(request).await;
         world.ended(run.id).await
     };
-    world.server.then(Reply::tool("state_set", json!({"key": "language", "value": "French"})));
-    world.server.then(Reply::say("bien")).then(Reply::say("oui")).then(Reply::say("yes"));
+    world.server.enqueue(Reply::tool("state_set", json!({"key": "language", "value": "French"})));
+    world.server.enqueue(Reply::text("bien")).enqueue(Reply::text("oui")).enqueue(Reply::text("yes"));
     let first = play("hello", Place::Tip).await;
     play("again", Place::Tip).await;
     assert!(
@@ -257,8 +257,8 @@ const PNG_BASE64: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCA==";
 
 #[tokio::test]
 async fn files_reach_the_model_as_its_protocol_has_them() {
-    for wire in Wire::ALL {
-        let (world, _folder) = world(Setup::wire(wire)).await;
+    for protocol in Protocol::ALL {
+        let (world, _folder) = world(Setup::protocol(protocol)).await;
         let blocks = vec![
             Block::text("what is this?"),
             world.attach(PNG, "dot.png", "image/png").await,
@@ -266,33 +266,36 @@ async fn files_reach_the_model_as_its_protocol_has_them() {
             world.attach("Grüße".as_bytes(), "note.txt", "text/plain; charset=utf-8").await,
             world.attach(&[0, 1, 2], "song.ogg", "audio/ogg").await,
         ];
-        world.server.then(Reply::say("a dot")).then(Reply::say("still a dot"));
+        world.server.enqueue(Reply::text("a dot")).enqueue(Reply::text("still a dot"));
         let run = world.send(RunRequest { prompt: blocks, ..RunRequest::text("s", "") }).await;
         let run = world.ended(run.id).await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}: {:?}", run.state);
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}: {:?}", run.state);
         let shown = world.asked(0).to_string();
         let pdf = "JVBERi0xLjQ=";
-        let wanted = match wire {
-            Wire::Anthropic => [
+        let wanted = match protocol {
+            Protocol::Anthropic => [
                 format!(r#""source":{{"type":"base64","media_type":"image/png","data":"{PNG_BASE64}"}}"#),
                 format!(r#""source":{{"type":"base64","media_type":"application/pdf","data":"{pdf}"}}"#),
             ],
-            Wire::Chat | Wire::Responses => {
+            Protocol::Chat | Protocol::Responses => {
                 [format!("data:image/png;base64,{PNG_BASE64}"), format!("data:application/pdf;base64,{pdf}")]
             }
-            Wire::Gemini => [
+            Protocol::Gemini => [
                 format!(r#""mime_type":"image/png","data":"{PNG_BASE64}""#),
                 format!(r#""mime_type":"application/pdf","data":"{pdf}""#),
             ],
         };
         for want in &wanted {
-            assert!(shown.contains(want), "{wire:?}: {want} {shown}");
+            assert!(shown.contains(want), "{protocol:?}: {want} {shown}");
         }
-        assert!(shown.contains("Grüße") && shown.contains("note.txt"), "{wire:?}: {shown}");
-        assert!(shown.contains("song.ogg") && shown.contains("cannot be shown here"), "{wire:?}: {shown}");
+        assert!(shown.contains("Grüße") && shown.contains("note.txt"), "{protocol:?}: {shown}");
+        assert!(
+            shown.contains("song.ogg") && shown.contains("cannot be shown here"),
+            "{protocol:?}: {shown}"
+        );
         // Later turns still see it.
         world.play("and now?").await;
-        assert!(world.asked(1).to_string().contains(PNG_BASE64), "{wire:?}");
+        assert!(world.asked(1).to_string().contains(PNG_BASE64), "{protocol:?}");
     }
 }
 
@@ -301,11 +304,11 @@ async fn a_file_that_is_gone_does_not_end_the_conversation() {
     let (world, _folder) = world(Setup::default()).await;
     let block = world.attach(PNG, "dot.png", "image/png").await;
     let Block::Attachment { artifact, .. } = &block else { unreachable!() };
-    world.server.then(Reply::say("a dot"));
+    world.server.enqueue(Reply::text("a dot"));
     let run = world.send(RunRequest { prompt: vec![block.clone()], ..RunRequest::text("s", "") }).await;
     world.ended(run.id).await;
     soon(world.kernel.artifact_delete(&world.me, *artifact)).await.unwrap();
-    world.server.then(Reply::say("gone"));
+    world.server.enqueue(Reply::text("gone"));
     let run = world.play("and now?").await;
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
     let shown = world.asked(1).to_string();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mainspring_agent::tool::mcp::{Health, McpConfig, McpServers};
 use mainspring_core::RunStatus;
-use mainspring_testkit::model::Reply;
+use mainspring_model_server::Reply;
 use serde_json::json;
 
 use crate::world::{Setup, World};
@@ -60,12 +60,12 @@ async fn a_program_offers_tools_and_is_started_again_after_its_end() {
     let servers = servers(program(folder.path()));
     assert_eq!(servers.health().await["sh"], Health::Stopped);
     let world = world(&servers, vec![]).await;
-    world.server.then(
+    world.server.enqueue(
         Reply::tool("sh__echo", json!({"word": "hello"}))
             .and_tool("sh__echo", json!({"word": 7}))
             .and_tool("sh__wrong", json!({})),
     );
-    world.server.then(Reply::say("ok"));
+    world.server.enqueue(Reply::text("ok"));
     let run = world.play("go").await;
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
     assert_eq!(servers.health().await["sh"], Health::Running { tools: 3 });
@@ -78,10 +78,10 @@ async fn a_program_offers_tools_and_is_started_again_after_its_end() {
     let offered = world.asked(0)["tools"].to_string();
     assert!(offered.contains("sh__echo") && offered.contains("Echoes."), "{offered}");
 
-    world.server.then(Reply::tool("sh__quit", json!({}))).then(Reply::say("ok"));
+    world.server.enqueue(Reply::tool("sh__quit", json!({}))).enqueue(Reply::text("ok"));
     let run = world.play("end it").await;
     assert!(world.results(run.id).await[0].1, "its end is a failed call");
-    world.server.then(Reply::tool("sh__echo", json!({"word": "again"}))).then(Reply::say("ok"));
+    world.server.enqueue(Reply::tool("sh__echo", json!({"word": "again"}))).enqueue(Reply::text("ok"));
     let run = world.play("once more").await;
     assert!(world.results(run.id).await[0].0.starts_with("again "), "{:?}", world.results(run.id).await);
 }
@@ -115,7 +115,7 @@ async fn what_a_definition_needs_must_be_there_and_what_it_does_not_name_it_has_
     assert!(told.contains("the MCP server \\\"gone\\\" cannot be used"), "{told}");
     assert!(matches!(servers.health().await["gone"], Health::Failed { .. }));
 
-    let asked = world.server.counts().asked;
+    let asked = world.server.counts().received;
     let run = {
         let new = mainspring_kernel::kernel::NewSession {
             agent_definition: Some("needs@1".into()),
@@ -128,7 +128,7 @@ async fn what_a_definition_needs_must_be_there_and_what_it_does_not_name_it_has_
     world.happens(run.id, "attempt.failed", 1).await;
     let failed = format!("{:?}", world.bodies(run.id).await);
     assert!(failed.contains("mcp_unavailable"), "{failed}");
-    assert_eq!(world.server.counts().asked, asked, "the model was not asked");
+    assert_eq!(world.server.counts().received, asked, "the model was not asked");
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn a_server_over_http() {
     let tasks = mainspring_kernel::tasks::Tasks::default();
     tasks.spawn(async move { axum::serve(listener, router).await });
     let world = world(&servers(McpConfig { url: Some(url), ..McpConfig::default() }), vec![]).await;
-    world.server.then(Reply::tool("sh__twice", json!({"n": 21}))).then(Reply::say("ok"));
+    world.server.enqueue(Reply::tool("sh__twice", json!({"n": 21}))).enqueue(Reply::text("ok"));
     let run = world.play("go").await;
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
     assert_eq!(world.results(run.id).await, [("{\"n\":42}".to_owned(), false)]);

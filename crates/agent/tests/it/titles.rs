@@ -3,7 +3,7 @@
 use mainspring_core::{Body, Cursor, SessionChange, TitleSource};
 use mainspring_kernel::kernel::SessionPatch;
 use mainspring_kernel::store::SessionRef;
-use mainspring_testkit::model::{Act, Fault, Gate, Reply, Tokens, Wire};
+use mainspring_model_server::{Action, Fault, Gate, Protocol, Reply, Tokens};
 
 use crate::world::{Setup, World, soon};
 
@@ -34,12 +34,12 @@ impl World {
 
 #[tokio::test]
 async fn a_model_names_the_session_after_its_first_turn_and_the_run_does_not_wait() {
-    for wire in Wire::ALL {
-        let world = Setup { profile: TITLER, titles: true, ..Setup::wire(wire) }.start().await;
+    for protocol in Protocol::ALL {
+        let world = Setup { profile: TITLER, titles: true, ..Setup::protocol(protocol) }.start().await;
         let gate = Gate::default();
-        world.server.then(Reply::say("It is green."));
-        let named = Reply::default().and(Act::Hold(gate.clone())).and_say("\"The colour of grass.\"");
-        world.server.then(named.costing(Tokens { input: 40, output: 4, ..Tokens::default() }));
+        world.server.enqueue(Reply::text("It is green."));
+        let named = Reply::default().and(Action::Hold(gate.clone())).and_text("\"The colour of grass.\"");
+        world.server.enqueue(named.with_tokens(Tokens { input: 40, output: 4, ..Tokens::default() }));
         let run = world.play("what colour has grass?").await;
         assert_eq!(
             world.title().await,
@@ -50,7 +50,7 @@ async fn a_model_names_the_session_after_its_first_turn_and_the_run_does_not_wai
         assert_eq!(
             world.titled(TitleSource::Agent).await.as_deref(),
             Some("The colour of grass"),
-            "{wire:?}"
+            "{protocol:?}"
         );
         let asked = world.asked(1);
         assert!(
@@ -63,13 +63,13 @@ async fn a_model_names_the_session_after_its_first_turn_and_the_run_does_not_wai
             Body::UsageUpdated { usage } => Some((event.run, usage.input_tokens)),
             _ => None,
         });
-        assert_eq!(told, Some((None, 40)), "{wire:?}");
+        assert_eq!(told, Some((None, 40)), "{protocol:?}");
         assert_eq!(world.get(run.id).await.usage, run.usage);
 
         // The next turn does not ask again.
-        world.server.then(Reply::say("Still green."));
+        world.server.enqueue(Reply::text("Still green."));
         world.play("and now?").await;
-        assert_eq!(world.server.counts().asked, 3, "{wire:?}");
+        assert_eq!(world.server.counts().received, 3, "{protocol:?}");
     }
 }
 
@@ -79,8 +79,8 @@ async fn a_title_of_a_person_stays_and_where_the_model_fails_the_first_words_do(
     let gate = Gate::default();
     world
         .server
-        .then(Reply::say("ok"))
-        .then(Reply::default().and(Act::Hold(gate.clone())).and_say("By a model"));
+        .enqueue(Reply::text("ok"))
+        .enqueue(Reply::default().and(Action::Hold(gate.clone())).and_text("By a model"));
     world.play("first words").await;
     soon(gate.reached()).await;
     let patch = SessionPatch { title: Some(Some("Mine".into())), ..SessionPatch::default() };
@@ -101,19 +101,23 @@ async fn a_title_of_a_person_stays_and_where_the_model_fails_the_first_words_do(
     assert_eq!(world.title().await, (Some("Mine".into()), Some(TitleSource::Manual)));
 
     let world = Setup { profile: TITLER, titles: true, ..Setup::default() }.start().await;
-    world.server.then(Reply::say("ok")).then(Reply::fail(Fault::Unauthorized)).then(Reply::say("ok"));
+    world
+        .server
+        .enqueue(Reply::text("ok"))
+        .enqueue(Reply::fail(Fault::Unauthorized))
+        .enqueue(Reply::text("ok"));
     world.play("first words").await;
-    soon(world.server.wait(|counts| counts.asked == 2)).await;
+    soon(world.server.wait(|counts| counts.received == 2)).await;
     world.play("second words").await;
     assert_eq!(world.title().await, (Some("first words".into()), Some(TitleSource::Heuristic)));
-    assert_eq!(world.server.counts().asked, 3);
+    assert_eq!(world.server.counts().received, 3);
 }
 
 #[tokio::test]
 async fn the_summarizer_names_sessions_where_no_other_does_and_nobody_where_titles_are_off() {
     let profile = "[models.summarizer]\nprovider = \"acme\"\nmodel = \"m-sum\"";
     let world = Setup { profile, titles: true, ..Setup::default() }.start().await;
-    world.server.then(Reply::say("ok")).then(Reply::say("By the summarizer"));
+    world.server.enqueue(Reply::text("ok")).enqueue(Reply::text("By the summarizer"));
     world.play("first words").await;
     assert_eq!(world.titled(TitleSource::Agent).await.as_deref(), Some("By the summarizer"));
     let changes = world.kernel.session_events(&world.me, &here(), Cursor::START, None).await.unwrap();
@@ -123,9 +127,9 @@ async fn the_summarizer_names_sessions_where_no_other_does_and_nobody_where_titl
     assert_eq!(titles.count(), 2);
 
     let world = Setup { profile, titles: false, ..Setup::default() }.start().await;
-    world.server.then(Reply::say("ok")).then(Reply::say("ok"));
+    world.server.enqueue(Reply::text("ok")).enqueue(Reply::text("ok"));
     world.play("first words").await;
     world.play("second words").await;
-    assert_eq!(world.server.counts().asked, 2);
+    assert_eq!(world.server.counts().received, 2);
     assert_eq!(world.title().await, (None, None));
 }

@@ -10,8 +10,8 @@ use mainspring_agent::tool::{Toolbox, function};
 use mainspring_core::{Answer, Body, MessageStatus, Mode, Role, RunStatus, ToolOutcome, WaitRequest};
 use mainspring_kernel::kernel::{OnOrphan, RunRequest};
 use mainspring_kernel::store::Store;
+use mainspring_model_server::{Gate, ModelServer, Protocol, Reply};
 use mainspring_store::{MemoryStore, SqliteOptions, SqliteStore};
-use mainspring_testkit::model::{Gate, ModelServer, Reply, Wire};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -23,12 +23,12 @@ struct Nothing {}
 
 #[tokio::test]
 async fn a_tool_turn_in_every_protocol() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
         let run = world.play("say let me see; tool add {\"a\":1,\"b\":2}; say it is three").await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}: {:?}", run.state);
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}: {:?}", run.state);
         assert_eq!(world.said(run.id).await, "it is three\n");
-        assert_eq!(world.results(run.id).await, [("3".to_owned(), false)], "{wire:?}");
+        assert_eq!(world.results(run.id).await, [("3".to_owned(), false)], "{protocol:?}");
         let kinds = world.kinds(run.id).await;
         let wanted = [
             "run.running",
@@ -43,12 +43,12 @@ async fn a_tool_turn_in_every_protocol() {
             "step.completed",
             "run.succeeded",
         ];
-        assert_eq!(kinds[5..], wanted, "{wire:?}");
+        assert_eq!(kinds[5..], wanted, "{protocol:?}");
         let (steps, messages) = (world.steps(run.id).await, world.messages(run.id).await);
         let shown: Vec<_> = messages.iter().map(|message| message.role).collect();
         assert_eq!(shown, [Role::User, Role::Assistant, Role::User, Role::Assistant]);
         // The step after the tools was shown their results.
-        assert_eq!(steps[1].prompt.last, Some(messages[2].id), "{wire:?}");
+        assert_eq!(steps[1].prompt.last, Some(messages[2].id), "{protocol:?}");
         assert_eq!(steps[0].tool_calls.len(), 1);
         assert_eq!(run.usage.output_tokens, 10);
     }
@@ -56,18 +56,18 @@ async fn a_tool_turn_in_every_protocol() {
 
 #[tokio::test]
 async fn what_goes_wrong_is_told_to_the_model_and_harms_no_other_call() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
-        world.server.then(
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
+        world.server.enqueue(
             Reply::tool("add", json!({"a": "x"}))
                 .and_tool("nobody", json!({}))
                 .and_tool("fail", json!({}))
                 .and_tool("panic", json!({}))
                 .and_tool("add", json!({"a": 1, "b": 2})),
         );
-        world.server.then(Reply::say("well"));
+        world.server.enqueue(Reply::text("well"));
         let run = world.play("go").await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}");
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}");
         let results = world.results(run.id).await;
         let wanted = [
             ("do not fit the tool add", true),
@@ -76,25 +76,25 @@ async fn what_goes_wrong_is_told_to_the_model_and_harms_no_other_call() {
             ("it panicked", true),
             ("3", false),
         ];
-        assert_eq!(results.len(), wanted.len(), "{wire:?}");
+        assert_eq!(results.len(), wanted.len(), "{protocol:?}");
         for ((text, is_error), (part, wrong)) in results.iter().zip(wanted) {
-            assert!(text.contains(part) && *is_error == wrong, "{wire:?}: {text}");
+            assert!(text.contains(part) && *is_error == wrong, "{protocol:?}: {text}");
         }
         let asked = world.asked(1).to_string();
-        assert!(asked.find("no luck").unwrap() < asked.find("it panicked").unwrap(), "{wire:?}: {asked}");
+        assert!(asked.find("no luck").unwrap() < asked.find("it panicked").unwrap(), "{protocol:?}: {asked}");
     }
 }
 
 #[tokio::test]
 async fn results_keep_the_order_of_the_calls_whoever_is_done_first() {
-    for wire in Wire::ALL {
+    for protocol in Protocol::ALL {
         let (first, second) = (Gate::default(), Gate::default());
         let all = tools().with(gated("first", &first)).unwrap().with(gated("second", &second)).unwrap();
-        let world = Setup { tools: all, ..Setup::wire(wire) }.start().await;
+        let world = Setup { tools: all, ..Setup::protocol(protocol) }.start().await;
         world
             .server
-            .then(Reply::tool("first", json!({})).and_tool("second", json!({})))
-            .then(Reply::say("ok"));
+            .enqueue(Reply::tool("first", json!({})).and_tool("second", json!({})))
+            .enqueue(Reply::text("ok"));
         let run = world.prompt("go").await;
         soon(first.reached()).await;
         soon(second.reached()).await;
@@ -113,10 +113,10 @@ async fn results_keep_the_order_of_the_calls_whoever_is_done_first() {
 
 #[tokio::test]
 async fn a_tool_has_its_time_and_what_became_of_it_is_not_known_then() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
-        world.server.then(Reply::tool("hang", json!({})).and_tool("add", json!({"a": 1, "b": 2})));
-        world.server.then(Reply::say("ok"));
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
+        world.server.enqueue(Reply::tool("hang", json!({})).and_tool("add", json!({"a": 1, "b": 2})));
+        world.server.enqueue(Reply::text("ok"));
         let run = world.prompt("go").await;
         world.happens(run.id, "tool.completed", 1).await;
         world.clock.advance(5_000);
@@ -130,17 +130,18 @@ async fn a_tool_has_its_time_and_what_became_of_it_is_not_known_then() {
 
 #[tokio::test]
 async fn to_cancel_a_run_stops_its_tools() {
-    for wire in Wire::ALL {
+    for protocol in Protocol::ALL {
         let gate = Gate::default();
-        let world =
-            Setup { tools: tools().with(gated("slow", &gate)).unwrap(), ..Setup::wire(wire) }.start().await;
+        let world = Setup { tools: tools().with(gated("slow", &gate)).unwrap(), ..Setup::protocol(protocol) }
+            .start()
+            .await;
         let run = world.prompt("tool slow; tool add {\"a\":1,\"b\":2}; say ok").await;
         soon(gate.reached()).await;
         world.happens(run.id, "tool.completed", 1).await;
         soon(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
         let run = world.ended(run.id).await;
         assert_eq!(run.state.status(), RunStatus::Cancelled);
-        assert_eq!(world.server.counts().asked, 1);
+        assert_eq!(world.server.counts().received, 1);
         let messages = world.messages(run.id).await;
         assert_eq!(messages.last().unwrap().status, MessageStatus::Cancelled);
         // The next prompt is answered: every call has a result.
@@ -152,8 +153,8 @@ async fn to_cancel_a_run_stops_its_tools() {
 
 #[tokio::test]
 async fn a_run_that_may_only_answer_has_no_tools() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
         let run = world.send(RunRequest { mode: Mode::Ask, ..RunRequest::text("s", "say hi") }).await;
         world.ended(run.id).await;
         assert!(world.asked(0).get("tools").is_none());
@@ -186,44 +187,44 @@ fn adding(numbers: &[i64]) -> Reply {
 
 #[tokio::test]
 async fn calls_are_executed_refused_answered_for_or_paused_and_keep_their_order() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).hooks(Deciding).start().await;
-        world.server.then(adding(&[7, 1, 3, 2, 8])).then(Reply::say("ok"));
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).hooks(Deciding).start().await;
+        world.server.enqueue(adding(&[7, 1, 3, 2, 8])).enqueue(Reply::text("ok"));
         let run = world.prompt("go").await;
         let waiting = world.rested(run.id).await;
-        assert_eq!(waiting.state.wait().unwrap().question, "Three?", "{wire:?}");
+        assert_eq!(waiting.state.wait().unwrap().question, "Three?", "{protocol:?}");
         let kinds = world.kinds(run.id).await;
-        assert!(!kinds.contains(&"tool.started"), "{wire:?}: nothing runs before all is decided");
+        assert!(!kinds.contains(&"tool.started"), "{protocol:?}: nothing runs before all is decided");
         world.allow(run.id).await;
         let run = world.ended(run.id).await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}");
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}");
         let results = world.results(run.id).await;
         let wanted =
             [("<7>", false), ("<not today>", true), ("<3>", false), ("<given>", false), ("<8>", false)];
-        assert_eq!(results, wanted.map(|(text, wrong)| (text.to_owned(), wrong)), "{wire:?}");
+        assert_eq!(results, wanted.map(|(text, wrong)| (text.to_owned(), wrong)), "{protocol:?}");
         let told = world.asked(1).to_string();
-        let at = |text: &str| told.find(text).unwrap_or_else(|| panic!("{wire:?}: no {text} in {told}"));
+        let at = |text: &str| told.find(text).unwrap_or_else(|| panic!("{protocol:?}: no {text} in {told}"));
         assert!(
             at("<7>") < at("<not today>") && at("<given>") < at("<8>"),
-            "{wire:?}: what the model is told"
+            "{protocol:?}: what the model is told"
         );
     }
 }
 
 #[tokio::test]
 async fn when_all_calls_are_refused_nothing_runs_and_the_loop_goes_on() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).hooks(Deciding).start().await;
-        world.server.then(adding(&[1, 1])).then(adding(&[3])).then(Reply::say("ok"));
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).hooks(Deciding).start().await;
+        world.server.enqueue(adding(&[1, 1])).enqueue(adding(&[3])).enqueue(Reply::text("ok"));
         let run = world.prompt("go").await;
         world.rested(run.id).await;
         world.deny(run.id).await;
         let run = world.ended(run.id).await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}");
-        assert!(!world.kinds(run.id).await.contains(&"tool.started"), "{wire:?}: all were refused");
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}");
+        assert!(!world.kinds(run.id).await.contains(&"tool.started"), "{protocol:?}: all were refused");
         let denied = ("<the person you work for said no>".to_owned(), true);
-        assert_eq!(world.results(run.id).await[2], denied, "{wire:?}");
-        assert!(world.asked(2).to_string().contains("said no"), "{wire:?}");
+        assert_eq!(world.results(run.id).await[2], denied, "{protocol:?}");
+        assert!(world.asked(2).to_string().contains("said no"), "{protocol:?}");
     }
 }
 
@@ -238,10 +239,10 @@ deny = ["fail"]
 #[tokio::test]
 async fn a_definition_says_which_tools_and_who_must_allow_them() {
     let world = Setup::default().agent(CAREFUL).start().await;
-    world.server.then(
+    world.server.enqueue(
         Reply::tool("fail", json!({})).and_tool("hang", json!({})).and_tool("add", json!({"a": 1, "b": 2})),
     );
-    world.server.then(Reply::say("ok"));
+    world.server.enqueue(Reply::text("ok"));
     let run = world.play_as("careful@1", "go").await;
     assert_eq!(run.state.status(), RunStatus::WaitingApproval);
     assert_eq!(run.state.wait().unwrap().question, r#"May the agent call add with {"a":1,"b":2}?"#);
@@ -259,31 +260,34 @@ async fn a_definition_says_which_tools_and_who_must_allow_them() {
 
 #[tokio::test]
 async fn a_person_is_asked_and_the_answer_survives_a_restart() {
-    for wire in Wire::ALL {
+    for protocol in Protocol::ALL {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         let profile = "reasoning = \"low\"";
-        let world = Setup { store: store.clone(), profile, ..Setup::wire(wire) }.start().await;
+        let world = Setup { store: store.clone(), profile, ..Setup::protocol(protocol) }.start().await;
         let reply =
             Reply::think("hm", "c2lnbmVk").and_tool("ask_person", json!({"question": "Which colour?"}));
-        world.server.then(reply);
+        world.server.enqueue(reply);
         let run = world.prompt("paint").await;
         let waiting = world.rested(run.id).await;
-        assert_eq!(waiting.state.status(), RunStatus::WaitingInput, "{wire:?}");
+        assert_eq!(waiting.state.status(), RunStatus::WaitingInput, "{protocol:?}");
         assert_eq!(waiting.state.wait().unwrap().question, "Which colour?");
         let World { kernel, server, .. } = world;
         kernel.shutdown().await;
 
-        let setup = Setup { store, profile, seed: 2, ..Setup::wire(wire) };
+        let setup = Setup { store, profile, seed: 2, ..Setup::protocol(protocol) };
         let world = setup.start_on(server).await;
-        assert_eq!(world.rested(run.id).await.state.status(), RunStatus::WaitingInput, "{wire:?}");
-        world.server.then(Reply::say("blue it is"));
+        assert_eq!(world.rested(run.id).await.state.status(), RunStatus::WaitingInput, "{protocol:?}");
+        world.server.enqueue(Reply::text("blue it is"));
         world.answer(run.id, Answer::Input { input: json!("blue") }).await;
         let run = world.ended(run.id).await;
-        assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 1), "{wire:?}");
+        assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 1), "{protocol:?}");
         assert_eq!(world.results(run.id).await, [("blue".to_owned(), false)]);
         // What the provider demands back was kept meanwhile.
         let asked = world.asked(1).to_string();
-        assert!(asked.contains(if wire == Wire::Chat { "\"hm\"" } else { "c2lnbmVk" }), "{wire:?}: {asked}");
+        assert!(
+            asked.contains(if protocol == Protocol::Chat { "\"hm\"" } else { "c2lnbmVk" }),
+            "{protocol:?}: {asked}"
+        );
     }
 }
 
@@ -322,7 +326,7 @@ fn after_a_crash_what_is_idempotent_runs_again_and_nothing_else_does() {
         let world = Setup { store, tools: all.clone(), ..Setup::default() }.start().await;
         let calls =
             Reply::tool("careless", json!({})).and_tool("safe", json!({})).and_tool("nobody", json!({}));
-        world.server.then(calls);
+        world.server.enqueue(calls);
         let run = world.prompt("go").await;
         soon(gate.reached()).await;
         // Both have begun once both are counted.
@@ -334,7 +338,7 @@ fn after_a_crash_what_is_idempotent_runs_again_and_nothing_else_does() {
     let store = Arc::new(SqliteStore::open(&file, SqliteOptions::default(), NOW).unwrap());
     live(async {
         let server = ModelServer::start().await.unwrap();
-        server.then(Reply::say("ok"));
+        server.enqueue(Reply::text("ok"));
         let setup = Setup { store, tools: all, seed: 2, on_orphan: OnOrphan::Retry, ..Setup::default() };
         let world = setup.start_on(server).await;
         let run = world.ended(run).await;

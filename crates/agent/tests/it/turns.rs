@@ -8,7 +8,7 @@ use mainspring_core::{
     Block, Body, Cost, MessageStatus, RunLimits, RunOptions, RunStatus, StopReason, Usage,
 };
 use mainspring_kernel::kernel::RunRequest;
-use mainspring_testkit::model::{Act, Fault, Gate, Reply, Tokens, Wire};
+use mainspring_model_server::{Action, Fault, Gate, Protocol, Reply, Tokens};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -16,12 +16,12 @@ use crate::world::{Setup, soon};
 
 #[tokio::test]
 async fn a_text_turn_in_every_protocol() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
         let tokens = Tokens { input: 1000, output: 100, cache_read: 200, cache_write: 0 };
-        world.server.then(Reply::say("hello there").costing(tokens));
+        world.server.enqueue(Reply::text("hello there").with_tokens(tokens));
         let run = world.play("hi").await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}: {:?}", run.state);
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}: {:?}", run.state);
         assert_eq!(world.said(run.id).await, "hello there");
         let usage = Usage {
             input_tokens: 1000,
@@ -30,7 +30,7 @@ async fn a_text_turn_in_every_protocol() {
             cache_write_tokens: 0,
             cost: Cost::from(0.001 + 0.001 + 0.0001),
         };
-        assert_eq!(run.usage, usage, "{wire:?}");
+        assert_eq!(run.usage, usage, "{protocol:?}");
         let kinds = world.kinds(run.id).await;
         let wanted = [
             "run.queued",
@@ -44,7 +44,7 @@ async fn a_text_turn_in_every_protocol() {
             "step.completed",
             "run.succeeded",
         ];
-        assert_eq!(kinds, wanted, "{wire:?}");
+        assert_eq!(kinds, wanted, "{protocol:?}");
         let steps = world.steps(run.id).await;
         let messages = world.messages(run.id).await;
         assert_eq!(steps.len(), 1);
@@ -57,15 +57,15 @@ async fn a_text_turn_in_every_protocol() {
         );
         assert_eq!((step.prompt.last, step.prompt.messages), (Some(messages[0].id), 1));
         assert_eq!(step.output, Some(messages[1].id));
-        assert!(step.raw_usage.is_object(), "{wire:?}");
+        assert!(step.raw_usage.is_object(), "{protocol:?}");
 
         // The next run shows the model what was said.
-        world.server.then(Reply::say("again"));
+        world.server.enqueue(Reply::text("again"));
         world.play("and now?").await;
         let asked = world.asked(1).to_string();
         let at =
-            |text: &str| asked.find(text).unwrap_or_else(|| panic!("{wire:?}: {text} is not in {asked}"));
-        assert!(at("\"hi\"") < at("hello there") && at("hello there") < at("and now?"), "{wire:?}");
+            |text: &str| asked.find(text).unwrap_or_else(|| panic!("{protocol:?}: {text} is not in {asked}"));
+        assert!(at("\"hi\"") < at("hello there") && at("hello there") < at("and now?"), "{protocol:?}");
     }
 }
 
@@ -82,42 +82,45 @@ async fn an_answer_costs_one_commit() {
 
 #[tokio::test]
 async fn thoughts_are_shown_and_kept_nowhere_but_where_the_provider_demands_them() {
-    for wire in Wire::ALL {
+    for protocol in Protocol::ALL {
         let profile = "reasoning = \"low\"";
-        let world = Setup { profile, ..Setup::wire(wire) }.start().await;
+        let world = Setup { profile, ..Setup::protocol(protocol) }.start().await;
         world
             .server
-            .then(Reply::think("a secret thought", "c2lnbmVk").and_tool("add", json!({"a": 1, "b": 2})));
-        world.server.then(Reply::think("another one", "bW9yZQ==").and_say("3"));
+            .enqueue(Reply::think("a secret thought", "c2lnbmVk").and_tool("add", json!({"a": 1, "b": 2})));
+        world.server.enqueue(Reply::think("another one", "bW9yZQ==").and_text("3"));
         let run = world.play("add").await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}: {:?}", run.state);
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}: {:?}", run.state);
         let second = world.asked(1).to_string();
-        let back = if wire == Wire::Chat { "a secret thought" } else { "c2lnbmVk" };
-        assert!(second.contains(back), "{wire:?}: {second}");
+        let back = if protocol == Protocol::Chat { "a secret thought" } else { "c2lnbmVk" };
+        assert!(second.contains(back), "{protocol:?}: {second}");
         let messages = world.messages(run.id).await;
-        assert!(messages[1].content.contains(&Block::Thinking {}), "{wire:?}");
+        assert!(messages[1].content.contains(&Block::Thinking {}), "{protocol:?}");
         // Once the run has ended nothing of it is left.
         let left = format!("{:?} {:?}", world.store.steps(run.id).await.unwrap(), world.events(run.id).await);
-        assert!(!left.contains("secret") && !left.contains("c2lnbmVk"), "{wire:?}: {left}");
+        assert!(!left.contains("secret") && !left.contains("c2lnbmVk"), "{protocol:?}: {left}");
     }
 }
 
 #[tokio::test]
 async fn a_rate_limit_is_waited_for_as_long_as_the_provider_asks() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
-        world.server.then(Reply::fail(Fault::RateLimited { retry_after: Some(20) })).then(Reply::say("ok"));
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
+        world
+            .server
+            .enqueue(Reply::fail(Fault::RateLimited { retry_after: Some(20) }))
+            .enqueue(Reply::text("ok"));
         let run = world.prompt("hi").await;
         world.happens(run.id, "progress.updated", 1).await;
         world.clock.advance(19_999);
-        assert_eq!(world.server.counts().asked, 1, "{wire:?}");
+        assert_eq!(world.server.counts().received, 1, "{protocol:?}");
         world.clock.advance(1);
         let run = world.ended(run.id).await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}");
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}");
         assert_eq!(run.attempts, 1);
         let steps = world.steps(run.id).await;
         let shown: Vec<_> = steps.iter().map(|step| (step.no, step.stop_reason)).collect();
-        assert_eq!(shown, [(1, StopReason::Error), (1, StopReason::Stop)], "{wire:?}");
+        assert_eq!(shown, [(1, StopReason::Error), (1, StopReason::Stop)], "{protocol:?}");
         assert_eq!(steps[0].error.as_ref().unwrap().code, "model_rate_limited");
         let told = world.bodies(run.id).await.into_iter().find_map(|body| match body {
             Body::ProgressUpdated { text } => Some(text),
@@ -130,43 +133,46 @@ async fn a_rate_limit_is_waited_for_as_long_as_the_provider_asks() {
 #[tokio::test]
 async fn nobody_waits_a_day_for_a_provider() {
     let world = Setup::default().start().await;
-    world.server.then(Reply::fail(Fault::RateLimited { retry_after: Some(86_400) }));
+    world.server.enqueue(Reply::fail(Fault::RateLimited { retry_after: Some(86_400) }));
     let run = world.play("hi").await;
     assert_eq!(run.state.error().unwrap().code, "model_rate_limited");
-    assert_eq!(world.server.counts().asked, 1);
+    assert_eq!(world.server.counts().received, 1);
 }
 
 #[tokio::test]
 async fn what_is_final_is_not_tried_again_and_the_session_goes_on() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
         for (fault, code) in
             [(Fault::Unauthorized, "model_unauthorized"), (Fault::Invalid, "model_invalid_request")]
         {
-            let before = world.server.counts().asked;
-            world.server.then(Reply::fail(fault));
+            let before = world.server.counts().received;
+            world.server.enqueue(Reply::fail(fault));
             let run = world.play("what is it").await;
-            assert_eq!(run.state.error().unwrap().code, code, "{wire:?}");
-            assert_eq!((run.attempts, world.server.counts().asked), (1, before + 1), "{wire:?}");
+            assert_eq!(run.state.error().unwrap().code, code, "{protocol:?}");
+            assert_eq!((run.attempts, world.server.counts().received), (1, before + 1), "{protocol:?}");
             let messages = world.messages(run.id).await;
             assert_eq!(messages[1].status, MessageStatus::Failed);
         }
-        world.server.then(Reply::refuse());
-        assert_eq!(world.play("no").await.state.error().unwrap().code, "model_refused", "{wire:?}");
-        world.server.then(Reply::say("fine"));
+        world.server.enqueue(Reply::refuse());
+        assert_eq!(world.play("no").await.state.error().unwrap().code, "model_refused", "{protocol:?}");
+        world.server.enqueue(Reply::text("fine"));
         let run = world.play("last").await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}: {:?}", run.state);
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}: {:?}", run.state);
         // The prompts stay; what failed is not shown.
         let asked = world.asked(3).to_string();
-        assert_eq!(asked.matches("what is it").count(), 2, "{wire:?}: {asked}");
+        assert_eq!(asked.matches("what is it").count(), 2, "{protocol:?}: {asked}");
     }
 }
 
 #[tokio::test]
 async fn what_breaks_off_is_set_aside_and_tried_again_from_the_last_message() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
-        world.server.then(Reply::say("half an").and(Act::Break)).then(Reply::say("a whole answer"));
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
+        world
+            .server
+            .enqueue(Reply::text("half an").and(Action::Disconnect))
+            .enqueue(Reply::text("a whole answer"));
         let run = world.prompt("hi").await;
         world.happens(run.id, "attempt.failed", 1).await;
         world.clock.advance(500);
@@ -174,7 +180,7 @@ async fn what_breaks_off_is_set_aside_and_tried_again_from_the_last_message() {
         assert_eq!(
             (run.state.status(), run.attempts),
             (RunStatus::Succeeded, 2),
-            "{wire:?}: {:?}",
+            "{protocol:?}: {:?}",
             run.state
         );
         let shown: Vec<_> =
@@ -184,17 +190,17 @@ async fn what_breaks_off_is_set_aside_and_tried_again_from_the_last_message() {
             ("half an".to_owned(), MessageStatus::Failed),
             ("a whole answer".to_owned(), MessageStatus::Completed),
         ];
-        assert_eq!(shown, wanted, "{wire:?}");
-        assert!(!world.asked(1).to_string().contains("half an"), "{wire:?}");
+        assert_eq!(shown, wanted, "{protocol:?}");
+        assert!(!world.asked(1).to_string().contains("half an"), "{protocol:?}");
     }
 }
 
 #[tokio::test]
 async fn a_bounded_number_of_tries_then_the_run_fails() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
         for _ in 0..9 {
-            world.server.then(Reply::fail(Fault::Overloaded));
+            world.server.enqueue(Reply::fail(Fault::Overloaded));
         }
         let run = world.prompt("hi").await;
         let turning = async {
@@ -209,16 +215,16 @@ async fn a_bounded_number_of_tries_then_the_run_fails() {
         soon(turning).await;
         let run = world.get(run.id).await;
         assert_eq!(run.state.error().unwrap().code, "model_overloaded");
-        assert_eq!((run.attempts, world.server.counts().asked), (3, 9));
+        assert_eq!((run.attempts, world.server.counts().received), (3, 9));
     }
 }
 
 #[tokio::test]
 async fn a_cancelled_run_closes_its_connection_and_keeps_what_was_said() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
         let gate = Gate::default();
-        world.server.then(Reply::say("so far").and(Act::Hold(gate.clone())).and_say("more"));
+        world.server.enqueue(Reply::text("so far").and(Action::Hold(gate.clone())).and_text("more"));
         let run = world.prompt("hi").await;
         soon(gate.reached()).await;
         let streamed = async {
@@ -235,7 +241,7 @@ async fn a_cancelled_run_closes_its_connection_and_keeps_what_was_said() {
         soon(streamed).await;
         soon(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
         let run = world.ended(run.id).await;
-        assert_eq!(run.state.status(), RunStatus::Cancelled, "{wire:?}");
+        assert_eq!(run.state.status(), RunStatus::Cancelled, "{protocol:?}");
         soon(world.server.wait(|counts| counts.aborted == 1)).await;
         let messages = world.messages(run.id).await;
         assert_eq!((messages[1].text().as_str(), messages[1].status), ("so far", MessageStatus::Cancelled));
@@ -249,7 +255,7 @@ fn limited(limits: RunLimits, text: &str) -> RunRequest {
 
 #[tokio::test]
 async fn limits_are_checked_before_each_model_call() {
-    for wire in Wire::ALL {
+    for protocol in Protocol::ALL {
         let endless = "tool add {\"a\":1,\"b\":1}\n".repeat(2) + "say hm\n";
         let cases = [
             (RunLimits { max_steps: Some(1), ..RunLimits::default() }, "1 model calls"),
@@ -257,20 +263,20 @@ async fn limits_are_checked_before_each_model_call() {
             (RunLimits { max_cost: Some(Cost::from(0.00001)), ..RunLimits::default() }, "US dollars"),
         ];
         for (limits, named) in cases {
-            let world = Setup::wire(wire).start().await;
+            let world = Setup::protocol(protocol).start().await;
             let run = world.send(limited(limits, &endless)).await;
             let run = world.ended(run.id).await;
             let error = run.state.error().unwrap().clone();
             assert_eq!(error.code, "limit_reached");
             assert!(error.message.contains(named), "{}", error.message);
-            assert_eq!(world.server.counts().asked, 1, "{named}");
+            assert_eq!(world.server.counts().received, 1, "{named}");
             // What was done before stays, and its calls are answered.
             assert_eq!(world.results(run.id).await.len(), 2);
         }
-        let world = Setup::wire(wire).start().await;
+        let world = Setup::protocol(protocol).start().await;
         let limits = RunLimits { max_time: Some(60_000), ..RunLimits::default() };
         let gate = Gate::default();
-        world.server.then(Reply::tool("add", json!({"a": 1, "b": 2})).and(Act::Hold(gate.clone())));
+        world.server.enqueue(Reply::tool("add", json!({"a": 1, "b": 2})).and(Action::Hold(gate.clone())));
         let run = world.send(limited(limits, "x")).await;
         soon(gate.reached()).await;
         world.clock.advance(60_000);
@@ -281,8 +287,8 @@ async fn limits_are_checked_before_each_model_call() {
 
 #[tokio::test]
 async fn at_a_limit_somebody_may_grant_as_much_again() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
         let limits = RunLimits { max_steps: Some(1), ask: Some(true), ..RunLimits::default() };
         let script = "tool add {\"a\":1,\"b\":1}\nsay one\ntool add {\"a\":2,\"b\":2}\nsay done";
         let run = world.send(limited(limits, script)).await;
@@ -296,7 +302,7 @@ async fn at_a_limit_somebody_may_grant_as_much_again() {
         world.deny(run.id).await;
         let run = world.ended(run.id).await;
         assert_eq!(run.state.error().unwrap().code, "limit_reached");
-        assert_eq!(world.server.counts().asked, 2);
+        assert_eq!(world.server.counts().received, 2);
     }
 }
 
@@ -308,7 +314,7 @@ async fn a_cost_nobody_knows_cannot_be_limited() {
     let run = world.send(RunRequest { options, ..RunRequest::text("s", "hi") }).await;
     let run = world.ended(run.id).await;
     assert_eq!(run.state.error().unwrap().code, "model_price_unknown");
-    assert_eq!(world.server.counts().asked, 0);
+    assert_eq!(world.server.counts().received, 0);
 }
 
 fn formed(text: &str) -> RunRequest {
@@ -328,30 +334,34 @@ async fn output(world: &crate::world::World, run: mainspring_core::RunId) -> (Va
 
 #[tokio::test]
 async fn an_answer_has_its_form_or_is_asked_for_again_also_with_tools() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
-        world.server.then(Reply::tool("add", json!({"a": 1, "b": 2})));
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
+        world.server.enqueue(Reply::tool("add", json!({"a": 1, "b": 2})));
         world
             .server
-            .then(Reply::say("it is three"))
-            .then(Reply::say("{\"n\": \"3\"}"))
-            .then(Reply::say("{\"n\": 3}"));
+            .enqueue(Reply::text("it is three"))
+            .enqueue(Reply::text("{\"n\": \"3\"}"))
+            .enqueue(Reply::text("{\"n\": 3}"));
         let run = world.send(formed("add")).await;
         let run = world.ended(run.id).await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}");
-        assert_eq!(output(&world, run.id).await, (json!({"n": 3}), None), "{wire:?}");
-        assert!(world.asked(0).to_string().contains("JSON Schema"), "{wire:?}");
-        assert!(world.asked(2).to_string().contains("it is not JSON"), "{wire:?}");
-        assert!(world.asked(3).to_string().contains("/n: "), "{wire:?}");
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}");
+        assert_eq!(output(&world, run.id).await, (json!({"n": 3}), None), "{protocol:?}");
+        assert!(world.asked(0).to_string().contains("JSON Schema"), "{protocol:?}");
+        assert!(world.asked(2).to_string().contains("it is not JSON"), "{protocol:?}");
+        assert!(world.asked(3).to_string().contains("/n: "), "{protocol:?}");
 
         for _ in 0..4 {
-            world.server.then(Reply::say("no"));
+            world.server.enqueue(Reply::text("no"));
         }
         let run = world.send(formed("again")).await;
         let run = world.ended(run.id).await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}");
-        assert_eq!(output(&world, run.id).await, (Value::Null, Some("output_invalid".into())), "{wire:?}");
-        assert_eq!(world.server.counts().asked, 8, "{wire:?}: asked three times more");
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}");
+        assert_eq!(
+            output(&world, run.id).await,
+            (Value::Null, Some("output_invalid".into())),
+            "{protocol:?}"
+        );
+        assert_eq!(world.server.counts().received, 8, "{protocol:?}: asked three times more");
     }
 }
 
@@ -376,10 +386,12 @@ impl Hooks for Continuing {
 
 #[tokio::test]
 async fn a_continued_run_has_several_turns_and_its_steps_are_counted_together() {
-    for wire in Wire::ALL {
+    for protocol in Protocol::ALL {
         let heard = Arc::new(Mutex::new(vec![]));
-        let world =
-            Setup::wire(wire).hooks(Continuing { more: Mutex::new(2), heard: heard.clone() }).start().await;
+        let world = Setup::protocol(protocol)
+            .hooks(Continuing { more: Mutex::new(2), heard: heard.clone() })
+            .start()
+            .await;
         let run = world.play("say first").await;
         assert_eq!(run.state.status(), RunStatus::Succeeded);
         assert_eq!(*heard.lock(), ["first\n", "turn 1\n", "turn 0\n"]);
@@ -390,11 +402,11 @@ async fn a_continued_run_has_several_turns_and_its_steps_are_counted_together() 
         assert_eq!(steps[2].usage.input_tokens, 10, "a step's is its own");
 
         let more = Continuing { more: Mutex::new(9), heard };
-        let world = Setup::wire(wire).hooks(more).start().await;
+        let world = Setup::protocol(protocol).hooks(more).start().await;
         let limits = RunLimits { max_steps: Some(3), ..RunLimits::default() };
         let run = world.send(limited(limits, "say first")).await;
         assert_eq!(world.ended(run.id).await.state.error().unwrap().code, "limit_reached");
-        assert_eq!(world.server.counts().asked, 3);
+        assert_eq!(world.server.counts().received, 3);
     }
 }
 

@@ -16,8 +16,8 @@ use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Caller, NewSession, OnOrphan, RunRequest, SessionTarget};
 use mainspring_kernel::store::{SessionRef, Store};
 use mainspring_kernel::{Kernel, Options};
+use mainspring_model_server::{Gate, ModelServer, Protocol};
 use mainspring_store::MemoryStore;
-use mainspring_testkit::model::{Gate, ModelServer, Wire};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -50,7 +50,7 @@ pub(crate) fn live<T>(life: impl Future<Output = T>) -> T {
 
 /// What a world is made of.
 pub(crate) struct Setup {
-    pub(crate) wire: Wire,
+    pub(crate) protocol: Protocol,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) tools: Toolbox,
     pub(crate) agents: Vec<&'static str>,
@@ -67,7 +67,7 @@ pub(crate) struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
-            wire: Wire::Anthropic,
+            protocol: Protocol::Anthropic,
             store: Arc::new(MemoryStore::default()),
             tools: tools(),
             agents: vec![],
@@ -82,8 +82,8 @@ impl Default for Setup {
 }
 
 impl Setup {
-    pub(crate) fn wire(wire: Wire) -> Self {
-        Self { wire, ..Self::default() }
+    pub(crate) fn protocol(protocol: Protocol) -> Self {
+        Self { protocol, ..Self::default() }
     }
 
     pub(crate) fn hooks(mut self, hooks: impl Hooks) -> Self {
@@ -102,17 +102,17 @@ impl Setup {
     }
 
     pub(crate) async fn start_on(self, server: ModelServer) -> World {
-        let kind = match self.wire {
-            Wire::Anthropic => "anthropic",
-            Wire::Chat => "openai",
-            Wire::Responses => "openai-responses",
-            Wire::Gemini => "gemini",
+        let kind = match self.protocol {
+            Protocol::Anthropic => "anthropic",
+            Protocol::Chat => "openai",
+            Protocol::Responses => "openai-responses",
+            Protocol::Gemini => "gemini",
         };
         let config = format!(
             "[providers.acme]\nkind = \"{kind}\"\nbase_url = \"{}\"\n\
              [prices.\"m-1\"]\ninput = 1.0\noutput = 10.0\ncache_read = 0.5\n\
              [models.main_reasoner]\nprovider = \"acme\"\nmodel = \"m-1\"\n{}",
-            server.base_url(self.wire),
+            server.base_url(self.protocol),
             self.profile
         );
         let models = Models::new(&toml::from_str(&config).expect("a configuration")).expect("models");
@@ -268,7 +268,7 @@ impl World {
 
     /// The same, of the session's file, imported elsewhere.
     pub(crate) async fn steps_elsewhere(&self, run: &Run) -> Vec<Step> {
-        let there = Setup::wire(Wire::Anthropic).start().await;
+        let there = Setup::protocol(Protocol::Anthropic).start().await;
         let mut export =
             self.kernel.session_export(&self.me, &SessionRef::Id(run.session)).await.expect("a file");
         let mut import = there.kernel.session_import(&there.me).expect("an import");

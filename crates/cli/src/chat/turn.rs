@@ -22,6 +22,9 @@ use crate::watch::exit_of;
 /// How long nothing may happen before a spinner says that something does, in milliseconds.
 const STILL: u64 = 150;
 
+/// The codes of failures that another model or a key can solve.
+const KEY_CODES: [&str; 3] = ["model_not_configured", "model_key_missing", "model_unauthorized"];
+
 /// How a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
@@ -163,11 +166,9 @@ impl Talk<'_, '_> {
             RunStatus::Cancelled => self.screen.note("stopped")?,
             status => {
                 self.screen.problem(&format!("{status}: {why} ({code})"))?;
-                let remedy = match code {
-                    "model_not_configured" | "model_key_missing" | "model_unauthorized" => {
-                        "/model scripted/any goes on without a key; docs/models.md says how to set one"
-                    }
-                    _ => "/retry tries it again",
+                let remedy = match KEY_CODES.contains(&code) {
+                    true => "/model scripted/any goes on without a key; docs/models.md says how to set one",
+                    false => "/retry tries it again",
                 };
                 self.screen.note(remedy)?;
             }

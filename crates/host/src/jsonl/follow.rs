@@ -121,7 +121,7 @@ pub(crate) async fn said(link: &Link, owner: &str, run: &Run) -> Result<String, 
                 }
             }
             // The events are gone; the last message is not.
-            Err(error) if error.code() == "cursor_expired" => break,
+            Err(error) if error.is_cursor_expired() => break,
             Err(error) => return Err(error),
         }
     }

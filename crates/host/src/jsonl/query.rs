@@ -234,7 +234,7 @@ async fn target(shared: &Shared, query: &Query, line: &Line) -> Result<Target, R
         shared.link.ask(&query.owner, |client| async move { client.session_get(&id.to_string()).await });
     match found.await {
         Ok(_) => Ok(by_id(id)),
-        Err(error) if error.code() == "not_found" => Ok(named),
+        Err(error) if error.is_not_found() => Ok(named),
         Err(error) => Err(told(&error)),
     }
 }

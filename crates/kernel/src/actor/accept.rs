@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, Delegation, Message, MessageStatus, Policy, Refusal, Role, Run, RunState, SessionStatus, Usage,
-    session,
+    Body, Message, MessageStatus, Policy, Refusal, Role, Run, RunState, SessionStatus, Usage, session,
 };
 
 use super::draft::QueuedDraft;
@@ -23,12 +22,20 @@ impl Actor {
         let permit = self.permit_for(&accept, &adapter)?;
         let (run, prompt) = self.run_of(&accept, &adapter, base.again.clone(), permit.is_some());
         let (position, _) = self.feed.snapshot();
+        let superseded = self.queue.superseded_by(policy);
+        let starts = permit.is_some();
         let run = match permit {
             Some(permit) => self.accept_started(&accept, run, policy, &base, prompt, permit).await?,
-            // Boxed: it holds the futures of cancellations.
-            None => Box::pin(self.accept_queued(&accept, run, policy, prompt)).await?,
+            None => self.accept_queued(&accept, run, policy, prompt).await?,
         };
-        Ok(Accepted { session: self.hot.session.clone(), run, policy, position, replayed: false })
+        // The store has the wait now.
+        drop(accept.pending_wait);
+        let session = self.hot.session.clone();
+        if !starts {
+            // Boxed: it holds the futures of cancellations.
+            Box::pin(self.supersede(&superseded, policy == Policy::Interrupt)).await;
+        }
+        Ok(Accepted { session, run, policy, position, replayed: false })
     }
 
     /// Commits the run and its first attempt, and hands the attempt to the adapter.
@@ -53,7 +60,7 @@ impl Actor {
         Ok(run)
     }
 
-    /// Commits the run and queues it. Cancels the runs that it takes the place of.
+    /// Commits the run and queues it.
     async fn accept_queued(
         &mut self,
         accept: &Accept,
@@ -61,7 +68,6 @@ impl Actor {
         policy: Policy,
         prompt: Arc<Message>,
     ) -> Result<Run, CreateError> {
-        let superseded = self.queue.superseded_by(policy);
         let mut draft = self.accept_draft(accept, run, policy)?;
         if is_own(accept, &prompt) {
             draft.row(Row::Message(prompt, None));
@@ -72,7 +78,6 @@ impl Actor {
         if let Some(active) = self.active.as_ref().filter(|_| policy == Policy::Steer) {
             active.steering.send_replace(true);
         }
-        self.supersede(&superseded, policy == Policy::Interrupt).await;
         Ok(run)
     }
 
@@ -89,8 +94,7 @@ impl Actor {
         let mut draft = draft.of_run(run);
         draft.emit(Body::RunQueued { adapter, mode: accept.mode, policy: Some(policy), retry_at_ms: None });
         if let Some(delegation) = &accept.delegation {
-            draft
-                .delegate(&Delegation { child_session: self.fence.session, ..Delegation::clone(delegation) });
+            draft.accept_delegation(delegation);
         }
         if let Some(key) = &accept.name.idempotency_key {
             draft.row(Row::Request(Box::new(Request {
@@ -144,6 +148,9 @@ impl Actor {
             accept.delegation.as_ref().filter(|task| task.mode.is_awaited()).map(|task| task.parent_run);
         let starts = self.is_idle() && self.shared.options.execute;
         let permit = starts.then(|| self.shared.scheduler.try_acquire(adapter, lender)).flatten();
+        if permit.is_none() && lender.is_some() {
+            self.shared.check_free_worker(adapter)?;
+        }
         let limit = self.shared.options.limits.queue_total;
         if permit.is_none() && self.shared.queue_len() >= limit {
             return Err(Error::Overloaded { what: "the queue", limit });

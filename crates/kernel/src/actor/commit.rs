@@ -52,7 +52,7 @@ impl Actor {
             self.give_up();
             return Ok(draft.subject);
         }
-        draft.tell_kin();
+        draft.propagate_status();
         let Finished { commit, completed_to, hot, subject } = draft.finish(self.fence);
         self.store_commit(Arc::new(commit), completed_to, hot).await?;
         Ok(subject)

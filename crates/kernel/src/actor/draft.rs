@@ -16,11 +16,11 @@ use std::collections::{BTreeMap, HashMap};
 use mainspring_core::state::EVENT_VALUE_BYTES;
 use mainspring_core::tree::{taken_up, visit};
 use mainspring_core::{
-    Attempt, Binding, Body, Delegation, Line, LineId, MessageId, Point, Refusal, Role, Run, RunId, Session,
-    StateAuthor, StateScope, Time, Usage, session,
+    Attempt, Binding, Body, Line, LineId, MessageId, Point, Refusal, Role, Run, RunId, Session, StateAuthor,
+    StateScope, Time, Usage, session,
 };
 
-use super::Child;
+use super::delegations::Delegations;
 use super::known::PathChange;
 use crate::ids::Ids;
 use crate::store::{Commit, Fence, NewEvent, OpenToolCall, Row, StatePlace, StateRow};
@@ -48,10 +48,7 @@ pub(crate) struct Hot {
     pub(crate) state_at_pen: Vec<String>,
     /// Runs whose prompts have joined the active run.
     pub(crate) merged: Vec<Run>,
-    /// Unsettled delegations that runs of this session carry out.
-    pub(crate) tasks: Vec<Delegation>,
-    /// Unsettled delegations that runs of this session have made.
-    pub(crate) children: Vec<Child>,
+    pub(super) delegations: Delegations,
     /// True when a step may hold private data, which is erased when the run ends.
     pub(crate) keeps_private: bool,
     /// Usage of the active run since its last answer. The next answer reports it.

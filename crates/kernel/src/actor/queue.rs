@@ -172,7 +172,7 @@ impl Actor {
     pub(super) fn order_permit(&mut self) {
         let now = self.shared.clock.now();
         let Some((run, _)) = self.next_order().filter(|(_, at)| *at <= now) else { return };
-        let (adapter, lender) = (run.adapter.clone(), self.lender(run.id));
+        let (adapter, lender) = (run.adapter.clone(), self.hot.delegations.lender(run.id));
         self.permit_order.open();
         let tx = self.tx.clone();
         self.shared.scheduler.enqueue(&self.hot.session.owner, &adapter, lender, move |permit| {

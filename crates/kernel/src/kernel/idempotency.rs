@@ -1,22 +1,17 @@
 //! Idempotency: for 24 hours, the same request under the same key gets the same answer.
 
-use mainspring_core::Time;
 use serde::Serialize;
 
 use super::{Caller, Kernel};
 use crate::error::Error;
 use crate::store::Request;
 
-/// How long a request is remembered.
-pub(super) const REPLAY_WINDOW_MS: i64 = 24 * 60 * 60 * 1_000;
-
 impl Kernel {
     /// Finds the answer to an earlier request equal to `wanted`. Fails if the key was used for a different request.
     pub(super) async fn request_replayed(&self, wanted: &Request) -> Result<Option<String>, Error> {
         let Request { owner, operation, key, .. } = wanted;
         let known = self.shared.store.request_get(owner, operation, key).await?;
-        let oldest = Time(wanted.at.0.saturating_sub(REPLAY_WINDOW_MS));
-        match known.filter(|known| known.at >= oldest) {
+        match known.filter(|known| known.at >= Request::oldest_kept(wanted.at)) {
             None => Ok(None),
             Some(known) if known.fingerprint == wanted.fingerprint => Ok(Some(known.answer)),
             Some(_) => Err(Error::RequestConflict { name: key_name(key) }),

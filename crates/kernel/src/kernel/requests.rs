@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Block, Delegation, ExternalRef, LegacyAlias, Message, Mode, Place, Policy, Position, RequestName, Run,
+    Block, ExternalRef, LegacyAlias, Message, Mode, NewDelegation, Place, Policy, Position, RequestName, Run,
     RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Caller;
+use super::waits::PendingWait;
 use crate::feed::OpenText;
 
 /// Names the session of a prompt: the first of the given names that is found, else a new session with these names.
@@ -144,7 +145,7 @@ pub struct Accepted {
 }
 
 /// A prompt as sent to the session's actor.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Accept {
     pub(crate) run: RunId,
     pub(crate) caller: Caller,
@@ -157,8 +158,10 @@ pub(crate) struct Accept {
     pub(crate) policy: Policy,
     pub(crate) name: RequestName,
     pub(crate) fingerprint: [u8; 16],
-    /// The delegation that this run executes.
-    pub(crate) delegation: Option<Box<Delegation>>,
+    /// The delegation that the run is the child of.
+    pub(crate) delegation: Option<Box<NewDelegation>>,
+    /// Kept until the delegation is committed, if the parent waits for the run.
+    pub(crate) pending_wait: Option<PendingWait>,
 }
 
 /// Outcome of a cancellation request: what has been done so far.

@@ -139,6 +139,16 @@ pub struct Request {
     pub at: Time,
 }
 
+impl Request {
+    /// Time for which a request and its answer are kept: a day.
+    pub const RETENTION_MS: u64 = 24 * 60 * 60 * 1_000;
+
+    /// The time of the oldest request that is kept at `now`. Earlier requests are forgotten.
+    pub const fn oldest_kept(now: Time) -> Time {
+        Time(now.0.saturating_sub_unsigned(Self::RETENTION_MS))
+    }
+}
+
 /// Streamed text that is not in a message yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {

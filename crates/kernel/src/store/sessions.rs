@@ -24,7 +24,7 @@ pub struct Loaded {
     pub open_tool_calls: Vec<OpenToolCall>,
     /// The notes that other sessions left, in order.
     pub inbox: Vec<InboxItem>,
-    /// Unsettled delegations whose parent or child is an unfinished run of the session.
+    /// Unsettled delegations whose parent or child is one of `runs`.
     pub delegations: Vec<Delegation>,
     /// Cursor of the session's last event.
     pub cursor: Cursor,

@@ -2,28 +2,28 @@
 
 use serde_json::{Value, json};
 
-use super::{Turn, Writer, data, plain, said};
-use crate::model::reply::{Fault, Reply, Stop, Tokens};
+use super::{Entry, Writer, content, data, plain};
+use crate::reply::{Fault, Reply, StopReason, Tokens};
 
-pub(super) fn turns(body: &Value) -> Vec<Turn> {
-    let mut turns = vec![];
+pub(super) fn entries(body: &Value) -> Vec<Entry> {
+    let mut entries = vec![];
     for content in body["contents"].as_array().into_iter().flatten() {
         if content["role"] == "model" {
-            turns.push(Turn::Model);
+            entries.push(Entry::Model);
             continue;
         }
         let parts = content["parts"].as_array().into_iter().flatten();
         let mut prompt = None;
         for part in parts {
             if let Some(answer) = part.get("functionResponse") {
-                turns.push(Turn::Result(plain(&answer["response"])));
+                entries.push(Entry::Result(plain(&answer["response"])));
             } else if let Some(text) = part["text"].as_str() {
                 prompt = Some(text.to_owned());
             }
         }
-        turns.extend(prompt.map(Turn::Prompt));
+        entries.extend(prompt.map(Entry::Prompt));
     }
-    turns
+    entries
 }
 
 pub(super) fn fault(fault: &Fault) -> (u16, Value) {
@@ -55,11 +55,11 @@ pub(super) fn fault(fault: &Fault) -> (u16, Value) {
     (code, json!({"error": error}))
 }
 
-const fn reason(stop: Stop) -> &'static str {
+const fn reason(stop: StopReason) -> &'static str {
     match stop {
-        Stop::End | Stop::Tools => "STOP",
-        Stop::Length => "MAX_TOKENS",
-        Stop::Refusal => "SAFETY",
+        StopReason::End | StopReason::Tools => "STOP",
+        StopReason::Length => "MAX_TOKENS",
+        StopReason::Refusal => "SAFETY",
     }
 }
 
@@ -83,7 +83,7 @@ fn call(id: &str, name: &str, input: &Value, signature: Option<&str>) -> Value {
     part
 }
 
-fn candidate(model: &str, parts: &[Value], finish: Option<Stop>, tokens: Option<Tokens>) -> Value {
+fn candidate(model: &str, parts: &[Value], finish: Option<StopReason>, tokens: Option<Tokens>) -> Value {
     let mut candidate = json!({"content": {"role": "model", "parts": parts}, "index": 0});
     if let Some(stop) = finish {
         candidate["finishReason"] = json!(reason(stop));
@@ -93,20 +93,20 @@ fn candidate(model: &str, parts: &[Value], finish: Option<Stop>, tokens: Option<
 }
 
 pub(super) fn whole(model: &str, reply: &Reply) -> Value {
-    let said = said(reply);
-    let mut parts: Vec<Value> = said.thoughts.iter().map(|(text, _)| thought(text)).collect();
-    if !said.text.is_empty() {
-        parts.push(json!({"text": said.text}));
+    let content = content(reply);
+    let mut parts: Vec<Value> = content.thinking.iter().map(|(text, _)| thought(text)).collect();
+    if !content.text.is_empty() {
+        parts.push(json!({"text": content.text}));
     }
-    let mut signature = said.thoughts.last().map(|(_, signature)| *signature);
-    parts.extend(said.calls.iter().map(|one| call(one.id, one.name, one.input, signature.take())));
-    candidate(model, &parts, Some(reply.stops()), Some(reply.tokens))
+    let mut signature = content.thinking.last().map(|(_, signature)| *signature);
+    parts.extend(content.calls.iter().map(|one| call(one.id, one.name, one.input, signature.take())));
+    candidate(model, &parts, Some(reply.stop_reason()), Some(reply.tokens))
 }
 
-/// Writes one candidate, a part at a time.
+/// Streams one candidate, a part at a time.
 pub(super) struct Candidates {
     model: String,
-    /// The signature of the last thought: Gemini puts it on the call that follows.
+    /// The signature of the last thinking: Gemini attaches it to the next call.
     signature: Option<String>,
 }
 
@@ -143,7 +143,7 @@ impl Writer for Candidates {
         data(&self::fault(fault).1)
     }
 
-    fn close(&mut self, tokens: Tokens, stop: Stop) -> String {
+    fn close(&mut self, tokens: Tokens, stop: StopReason) -> String {
         data(&candidate(&self.model, &[json!({"text": ""})], Some(stop), Some(tokens)))
     }
 }

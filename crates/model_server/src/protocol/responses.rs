@@ -2,21 +2,21 @@
 
 use serde_json::{Value, json};
 
-use super::{Turn, Writer, event, halves, last_text, openai_fault, plain, said};
-use crate::model::reply::{Fault, Reply, Stop, Tokens};
+use super::{Entry, Writer, content, event, halves, last_text, openai_fault, plain};
+use crate::reply::{Fault, Reply, StopReason, Tokens};
 
-pub(super) fn turns(body: &Value) -> Vec<Turn> {
+pub(super) fn entries(body: &Value) -> Vec<Entry> {
     if let Value::String(prompt) = &body["input"] {
-        return vec![Turn::Prompt(prompt.clone())];
+        return vec![Entry::Prompt(prompt.clone())];
     }
     let items = body["input"].as_array().into_iter().flatten();
-    let turn = |item: &Value| match (item["type"].as_str(), item["role"].as_str()) {
-        (Some("function_call_output"), _) => Some(Turn::Result(plain(&item["output"]))),
-        (_, Some("user")) => last_text(&item["content"], &["input_text", "text"]).map(Turn::Prompt),
-        (Some("function_call"), _) | (_, Some("assistant")) => Some(Turn::Model),
+    let entry = |item: &Value| match (item["type"].as_str(), item["role"].as_str()) {
+        (Some("function_call_output"), _) => Some(Entry::Result(plain(&item["output"]))),
+        (_, Some("user")) => last_text(&item["content"], &["input_text", "text"]).map(Entry::Prompt),
+        (Some("function_call"), _) | (_, Some("assistant")) => Some(Entry::Model),
         _ => None,
     };
-    items.filter_map(turn).collect()
+    items.filter_map(entry).collect()
 }
 
 fn usage(tokens: Tokens) -> Value {
@@ -52,10 +52,10 @@ fn reasoning_item(text: &str, signature: &str) -> Value {
     })
 }
 
-fn response(model: &str, no: u64, stop: Stop, output: &[Value], tokens: Tokens) -> Value {
+fn response(model: &str, no: u64, stop: StopReason, output: &[Value], tokens: Tokens) -> Value {
     let (status, details) = match stop {
-        Stop::Length => ("incomplete", json!({"reason": "max_output_tokens"})),
-        Stop::End | Stop::Tools | Stop::Refusal => ("completed", Value::Null),
+        StopReason::Length => ("incomplete", json!({"reason": "max_output_tokens"})),
+        StopReason::End | StopReason::Tools | StopReason::Refusal => ("completed", Value::Null),
     };
     json!({
         "id": format!("resp_{no}"), "object": "response", "created_at": 1, "status": status, "model": model,
@@ -64,20 +64,20 @@ fn response(model: &str, no: u64, stop: Stop, output: &[Value], tokens: Tokens) 
 }
 
 pub(super) fn whole(model: &str, no: u64, reply: &Reply) -> Value {
-    let said = said(reply);
+    let content = content(reply);
     let mut output: Vec<Value> =
-        said.thoughts.iter().map(|(text, signature)| reasoning_item(text, signature)).collect();
-    if !said.text.is_empty() {
-        output.push(message_item(no, &said.text));
+        content.thinking.iter().map(|(text, signature)| reasoning_item(text, signature)).collect();
+    if !content.text.is_empty() {
+        output.push(message_item(no, &content.text));
     }
-    output.extend(said.calls.iter().map(|call| call_item(call.id, call.name, &call.input.to_string())));
-    if reply.stops() == Stop::Refusal {
+    output.extend(content.calls.iter().map(|call| call_item(call.id, call.name, &call.input.to_string())));
+    if reply.stop_reason() == StopReason::Refusal {
         output.push(refusal_item(no));
     }
-    response(model, no, reply.stops(), &output, reply.tokens)
+    response(model, no, reply.stop_reason(), &output, reply.tokens)
 }
 
-/// Writes items as events, then `response.completed`.
+/// Streams items as events, then `response.completed`.
 pub(super) struct Events {
     model: String,
     no: u64,
@@ -153,19 +153,19 @@ impl Writer for Events {
     fn fail(&mut self, fault: &Fault) -> String {
         let error = openai_fault(fault).1["error"].take();
         let code = if error["code"].is_null() { json!("server_error") } else { error["code"].clone() };
-        let mut failed = response(&self.model, self.no, Stop::End, &self.output, Tokens::default());
+        let mut failed = response(&self.model, self.no, StopReason::End, &self.output, Tokens::default());
         failed["status"] = json!("failed");
         failed["error"] = json!({"code": code, "message": error["message"]});
         event("response.failed", &json!({"type": "response.failed", "response": failed}))
     }
 
-    fn close(&mut self, tokens: Tokens, stop: Stop) -> String {
+    fn close(&mut self, tokens: Tokens, stop: StopReason) -> String {
         let mut out = self.end_text();
-        if stop == Stop::Refusal {
+        if stop == StopReason::Refusal {
             out += &self.event("response.refusal.delta", json!({"content_index": 0, "delta": "I will not."}));
             out += &self.done(refusal_item(self.no));
         }
-        let kind = if stop == Stop::Length { "response.incomplete" } else { "response.completed" };
+        let kind = if stop == StopReason::Length { "response.incomplete" } else { "response.completed" };
         let last = response(&self.model, self.no, stop, &self.output, tokens);
         out + &event(kind, &json!({"type": kind, "response": last}))
     }

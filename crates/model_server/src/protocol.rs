@@ -1,9 +1,9 @@
-//! The four protocols: how a conversation is read from a request, and how an answer is written.
+//! The four protocols: reading the conversation of a request and writing a reply.
 
 use serde_json::{Value, json};
 
-use super::reply::{Act, Fault, Reply, Stop, Tokens};
-use super::script::Turn;
+use super::reply::{Action, Fault, Reply, StopReason, Tokens};
+use super::script::Entry;
 
 mod anthropic;
 mod chat;
@@ -12,10 +12,10 @@ mod responses;
 
 /// A provider's protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Wire {
+pub enum Protocol {
     /// Anthropic Messages.
     Anthropic,
-    /// OpenAI Chat Completions, which many others speak too.
+    /// OpenAI Chat Completions, which many other servers speak too.
     Chat,
     /// OpenAI Responses.
     Responses,
@@ -23,11 +23,11 @@ pub enum Wire {
     Gemini,
 }
 
-impl Wire {
+impl Protocol {
     /// Every protocol.
     pub const ALL: [Self; 4] = [Self::Anthropic, Self::Chat, Self::Responses, Self::Gemini];
 
-    /// Its name, as a provider's `kind`.
+    /// Returns its name: a provider's `kind` in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Anthropic => "anthropic",
@@ -37,7 +37,7 @@ impl Wire {
         }
     }
 
-    /// The first folder of its paths.
+    /// Returns the first segment of its paths.
     pub(super) const fn version(self) -> &'static str {
         match self {
             Self::Anthropic | Self::Chat | Self::Responses => "v1",
@@ -45,17 +45,17 @@ impl Wire {
         }
     }
 
-    /// The conversation that a request holds.
-    pub(super) fn turns(self, body: &Value) -> Vec<Turn> {
+    /// Reads the conversation of a request.
+    pub(super) fn entries(self, body: &Value) -> Vec<Entry> {
         match self {
-            Self::Anthropic => anthropic::turns(body),
-            Self::Chat => chat::turns(body),
-            Self::Responses => responses::turns(body),
-            Self::Gemini => gemini::turns(body),
+            Self::Anthropic => anthropic::entries(body),
+            Self::Chat => chat::entries(body),
+            Self::Responses => responses::entries(body),
+            Self::Gemini => gemini::entries(body),
         }
     }
 
-    /// What writes an answer, piece by piece.
+    /// Returns a writer for a streamed reply.
     pub(super) fn writer(self, model: &str, no: u64) -> Box<dyn Writer> {
         match self {
             Self::Anthropic => Box::new(anthropic::Messages::new(model, no)),
@@ -65,7 +65,7 @@ impl Wire {
         }
     }
 
-    /// The whole answer at once.
+    /// Writes a whole reply, for a request that does not stream.
     pub(super) fn whole(self, model: &str, no: u64, reply: &Reply) -> Value {
         match self {
             Self::Anthropic => anthropic::whole(model, no, reply),
@@ -75,7 +75,7 @@ impl Wire {
         }
     }
 
-    /// What goes wrong: status and body.
+    /// Writes a fault: HTTP status and body.
     pub(super) fn fault(self, fault: &Fault) -> (u16, Value) {
         match self {
             Self::Anthropic => anthropic::fault(fault),
@@ -85,49 +85,54 @@ impl Wire {
     }
 }
 
-/// Writes an answer piece by piece, as server-sent events.
+/// Writes a reply piece by piece, as server-sent events.
 pub(super) trait Writer: Send + Sync {
-    /// What comes first.
+    /// Begins the stream.
     fn open(&mut self) -> String;
-    /// A piece of text.
+    /// Writes a piece of text.
     fn text(&mut self, text: &str) -> String;
-    /// A thought.
+    /// Writes thinking.
     fn think(&mut self, text: &str, signature: &str) -> String;
-    /// A tool call.
+    /// Writes a tool call.
     fn tool(&mut self, id: &str, name: &str, input: &Value) -> String;
-    /// Something goes wrong in the middle.
+    /// Writes a fault in the middle of the stream.
     fn fail(&mut self, fault: &Fault) -> String;
-    /// What comes last.
-    fn close(&mut self, tokens: Tokens, stop: Stop) -> String;
+    /// Ends the stream.
+    fn close(&mut self, tokens: Tokens, stop: StopReason) -> String;
 }
 
-/// A tool call that has its id.
+/// A tool call with its id.
 struct Call<'a> {
     id: &'a str,
     name: &'a str,
     input: &'a Value,
 }
 
-/// The text, the thoughts and the calls of a reply.
-struct Said<'a> {
+/// The text, the thinking and the tool calls of a reply.
+struct Content<'a> {
     text: String,
-    thoughts: Vec<(&'a str, &'a str)>,
+    thinking: Vec<(&'a str, &'a str)>,
     calls: Vec<Call<'a>>,
 }
 
-fn said(reply: &Reply) -> Said<'_> {
-    let mut said = Said { text: String::new(), thoughts: vec![], calls: vec![] };
-    for act in &reply.acts {
-        match act {
-            Act::Text(text) => said.text.push_str(text),
-            Act::Think { text, signature } => said.thoughts.push((text, signature)),
-            Act::Tool { id, name, input } => {
-                said.calls.push(Call { id: id.as_deref().unwrap_or_default(), name, input });
+fn content(reply: &Reply) -> Content<'_> {
+    let mut content = Content { text: String::new(), thinking: vec![], calls: vec![] };
+    for action in &reply.actions {
+        match action {
+            Action::Text(text) => content.text.push_str(text),
+            Action::Think { text, signature } => content.thinking.push((text, signature)),
+            Action::Tool { id, name, input } => {
+                content.calls.push(Call { id: id.as_deref().unwrap_or_default(), name, input });
             }
-            Act::Hold(_) | Act::Rest(_) | Act::Fail(_) | Act::Break | Act::Garbage | Act::Hang => {}
+            Action::Hold(_)
+            | Action::Pause(_)
+            | Action::Fail(_)
+            | Action::Disconnect
+            | Action::Garbage
+            | Action::Hang => {}
         }
     }
-    said
+    content
 }
 
 fn event(name: &str, data: &Value) -> String {
@@ -138,7 +143,7 @@ fn data(data: &Value) -> String {
     format!("data: {data}\n\n")
 }
 
-/// The text that ends `content`: a string, or its last block of one of these types.
+/// Returns the last text of `content`: the string, or the last block of one of `types`.
 fn last_text(content: &Value, types: &[&str]) -> Option<String> {
     if let Value::String(text) = content {
         return Some(text.clone());
@@ -148,12 +153,12 @@ fn last_text(content: &Value, types: &[&str]) -> Option<String> {
     blocks.iter().rfind(is_text).and_then(|block| Some(block["text"].as_str()?.to_owned()))
 }
 
-/// Text as it is, anything else as JSON.
+/// Returns a string as it is and any other value as JSON.
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// `text` in two pieces, as a provider would cut it.
+/// Splits `text` into two pieces, as a provider would.
 fn halves(text: &str) -> [&str; 2] {
     let middle = (text.len() / 2..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
     [&text[..middle], &text[middle..]]

@@ -1,34 +1,35 @@
 //! The scripted model server: Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini, over real HTTP.
 //!
-//! What it says comes from a queue that a test fills ([`ModelServer::then`]), or, when the queue is empty, from the
-//! prompt itself, in the little language of the script agent.
+//! It serves `mainspring model-server` and the provider `scripted`, which need no key, and it is the model of the
+//! tests. A reply comes from a queue that a test fills ([`ModelServer::enqueue`]). When the queue is empty, the server
+//! follows the prompt as a script ([`mainspring_core::script`]).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::serve::ListenerExt;
-use mainspring_kernel::clock::Clock;
-use mainspring_kernel::tasks::Tasks;
+use mainspring_system::clock::Clock;
+use mainspring_system::tasks::Tasks;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+mod http;
+mod protocol;
 mod reply;
 mod script;
-mod serve;
-mod wire;
 
-pub use reply::{Act, Fault, Gate, Reply, Stop, Tokens};
-pub use wire::Wire;
+pub use protocol::Protocol;
+pub use reply::{Action, Fault, Gate, Reply, StopReason, Tokens};
 
-/// A request that the server got.
+/// A request that the server received.
 #[derive(Debug, Clone)]
-pub struct Recorded {
-    /// In which protocol.
-    pub wire: Wire,
+pub struct RecordedRequest {
+    /// The protocol of the request.
+    pub protocol: Protocol,
     /// The path, without the query.
     pub path: String,
     /// The headers, names in lower case.
@@ -37,32 +38,32 @@ pub struct Recorded {
     pub body: Value,
 }
 
-impl Recorded {
-    /// The value of a header.
+impl RecordedRequest {
+    /// Returns the value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 }
 
-/// How many requests came, and how many of them their caller gave up before the answer was whole.
+/// Counts of the requests so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Requests that came.
-    pub asked: usize,
-    /// Answers that the caller did not wait for.
+pub struct RequestCounts {
+    /// Requests received.
+    pub received: usize,
+    /// Requests whose client disconnected before the reply was complete.
     pub aborted: usize,
 }
 
-/// What requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 struct Shared {
     queue: Mutex<VecDeque<Reply>>,
-    /// None where nobody will ask: who serves people for weeks keeps nothing.
-    recorded: Option<Mutex<Vec<Recorded>>>,
-    counts: watch::Sender<Counts>,
+    /// The requests so far; `None` for a server that runs for weeks and must not grow.
+    recorded: Option<Mutex<Vec<RecordedRequest>>>,
+    counts: watch::Sender<RequestCounts>,
     memory: Mutex<script::Memory>,
-    /// Answers and tool calls, counted, so that their ids differ.
-    made: Mutex<u64>,
+    /// The last number given to a reply or a tool call, so that ids are unique.
+    last_no: Mutex<u64>,
     clock: Clock,
     stop: CancellationToken,
 }
@@ -76,33 +77,33 @@ pub struct ModelServer {
 }
 
 impl ModelServer {
-    /// A server on a free port of this machine, which records its requests.
+    /// Starts a server on a free local port that records its requests.
     pub async fn start() -> std::io::Result<Self> {
-        Self::begin("127.0.0.1:0", Some(Mutex::default())).await
+        Self::bind("127.0.0.1:0", Some(Mutex::default())).await
     }
 
-    /// A server on `address`, which records nothing.
+    /// Starts a server on `address` that records no requests.
     pub async fn listen(address: &str) -> std::io::Result<Self> {
-        Self::begin(address, None).await
+        Self::bind(address, None).await
     }
 
-    async fn begin(address: &str, recorded: Option<Mutex<Vec<Recorded>>>) -> std::io::Result<Self> {
+    async fn bind(address: &str, recorded: Option<Mutex<Vec<RecordedRequest>>>) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        // What is streamed goes out at once. A connection that refuses this is slower, and works.
+        // Sends each delta at once. If the option cannot be set, the connection is slower but works.
         let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
         let stop = CancellationToken::new();
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             recorded,
-            counts: watch::Sender::new(Counts::default()),
+            counts: watch::Sender::new(RequestCounts::default()),
             memory: Mutex::default(),
-            made: Mutex::default(),
+            last_no: Mutex::default(),
             clock: Clock::system(),
             stop: stop.clone(),
         });
         let tasks = Tasks::default();
-        let router = serve::router(shared.clone());
+        let router = http::router(shared.clone());
         tasks.spawn(async move {
             let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
             served.unwrap_or_default();
@@ -110,40 +111,40 @@ impl ModelServer {
         Ok(Self { address, shared, tasks })
     }
 
-    /// Where it listens.
+    /// Returns the server's URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Where it listens, as an address and a port.
+    /// Returns the address and port that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The base URL that a client of `wire` is given.
-    pub fn base_url(&self, wire: Wire) -> String {
-        format!("{}/{}/", self.url(), wire.version())
+    /// Returns the base URL for a client of `protocol`.
+    pub fn base_url(&self, protocol: Protocol) -> String {
+        format!("{}/{}/", self.url(), protocol.version())
     }
 
-    /// Answers the next request that has no answer yet with `reply`.
-    pub fn then(&self, reply: Reply) -> &Self {
+    /// Queues `reply`. Each request takes one reply from the queue.
+    pub fn enqueue(&self, reply: Reply) -> &Self {
         self.shared.queue.lock().push_back(reply);
         self
     }
 
-    /// The requests so far, in order, if it records them.
-    pub fn requests(&self) -> Vec<Recorded> {
+    /// Returns the requests so far, in order; empty if the server does not record them.
+    pub fn requests(&self) -> Vec<RecordedRequest> {
         self.shared.recorded.as_ref().map(|recorded| recorded.lock().clone()).unwrap_or_default()
     }
 
-    /// How many requests there were.
-    pub fn counts(&self) -> Counts {
+    /// Returns the counts of the requests so far.
+    pub fn counts(&self) -> RequestCounts {
         *self.shared.counts.borrow()
     }
 
-    /// Returns once `until` is true of the counts.
-    pub async fn wait(&self, until: impl FnMut(&Counts) -> bool) -> Counts {
-        let counts = self.shared.counts.subscribe().wait_for(until).await.map(|counts| *counts);
+    /// Waits until `condition` holds for the counts.
+    pub async fn wait(&self, condition: impl FnMut(&RequestCounts) -> bool) -> RequestCounts {
+        let counts = self.shared.counts.subscribe().wait_for(condition).await.map(|counts| *counts);
         // The sender lives as long as the server.
         counts.unwrap_or_default()
     }

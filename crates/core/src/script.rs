@@ -1,68 +1,71 @@
-//! The script language: one command per line, or several on one line with `;` between them.
+//! The script language: one command per line, or several on one line separated by `;`.
+//!
+//! The built-in script agent and the scripted model server follow scripts. docs/script.md describes the language.
 
-use mainspring_core::{Cost, Usage};
 use serde_json::Value;
+
+use crate::usage::{Cost, Usage};
 
 /// One command of a script.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// `say TEXT`: streams TEXT word by word. A line that is no command is said back.
+    /// `say TEXT`: streams TEXT word by word. A line that is not a command is echoed.
     Say(String),
-    /// `vary TEXT | TEXT …`: says one of these, and another one as another answer.
+    /// `vary TEXT | TEXT …`: streams one of the texts; another one when the answer is regenerated.
     Vary(Vec<String>),
-    /// `stream N [every D] [TEXT]`: streams TEXT (or the number) N times, one every D.
+    /// `stream N [every D] [TEXT]`: streams TEXT (or a running number) N times, at intervals of D.
     Stream {
-        /// How often.
+        /// How many times.
         count: u64,
-        /// How far apart, in milliseconds.
+        /// The interval, in milliseconds.
         every: u64,
-        /// What; the number if empty.
+        /// The text; if empty, the running number is streamed.
         text: String,
     },
-    /// `think TEXT`: shows a thought.
+    /// `think TEXT`: streams thinking.
     Think(String),
     /// `progress TEXT`: reports progress.
     Progress(String),
     /// `usage IN OUT [USD]`: reports tokens and cost.
     Usage(Usage),
-    /// `sleep D`: waits.
+    /// `sleep D`: waits for this many milliseconds.
     Sleep(u64),
-    /// `tool NAME [JSON] [| NAME [JSON]] …`: calls tools, all at once.
+    /// `tool NAME [JSON] [| NAME [JSON]] …`: calls tools, all in one round.
     Tools(Vec<Call>),
-    /// `ask QUESTION`: waits for an input.
+    /// `ask QUESTION`: asks a person for an input.
     Ask(String),
-    /// `approve QUESTION`: waits for an approval.
+    /// `approve QUESTION`: asks a person for an approval.
     Approve(String),
-    /// `fail [once|retry] [MESSAGE]`: fails; `once` only in the first attempt, `retry` in every one.
+    /// `fail [once|retry] [MESSAGE]`: fails. `once` fails only the first attempt; with `retry` the failure is retryable.
     Fail {
-        /// Only the first attempt.
+        /// Only the first attempt fails.
         once: bool,
-        /// It may be tried again.
+        /// The failure is retryable.
         retry: bool,
-        /// Why.
+        /// The error message.
         message: String,
     },
     /// `crash [once]`: panics.
     Crash {
-        /// Only the first attempt.
+        /// Only the first attempt fails.
         once: bool,
     },
-    /// `hang`: does nothing until it is cancelled.
+    /// `hang`: does nothing until the run is cancelled.
     Hang,
-    /// `ignore-cancel`: from here on does not listen to cancellations.
+    /// `ignore-cancel`: ignores cancellations from here on.
     IgnoreCancel,
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// Which.
+    /// The name of the tool.
     pub name: String,
-    /// Its arguments.
+    /// The arguments.
     pub input: Value,
 }
 
-/// Why a script cannot be followed.
+/// Why a script cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line:?}: {reason}")]
 pub struct BadScript {
@@ -70,12 +73,12 @@ pub struct BadScript {
     reason: &'static str,
 }
 
-/// Reads a script.
+/// Parses a script.
 pub fn parse(text: &str) -> Result<Vec<Command>, BadScript> {
     split(text).iter().map(|line| line.trim()).filter(|line| !line.is_empty()).map(command).collect()
 }
 
-/// Splits at line ends and at `;`, which `\;` stands for literally.
+/// Splits at line ends and at `;`. `\;` is a literal semicolon.
 fn split(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut chars = text.chars().peekable();
@@ -93,20 +96,20 @@ fn command(line: &str) -> Result<Command, BadScript> {
     let bad = |reason| Err(BadScript { line: line.chars().take(80).collect(), reason });
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let rest = rest.trim();
-    let needs = |make: fn(String) -> Command| match rest {
+    let with_text = |make: fn(String) -> Command| match rest {
         "" => bad("needs a text"),
         text => Ok(make(text.to_owned())),
     };
     match word {
-        "say" => needs(Command::Say),
+        "say" => with_text(Command::Say),
         "vary" => match rest.split('|').map(|text| text.trim().to_owned()).collect::<Vec<_>>() {
             texts if texts.len() < 2 || texts.contains(&String::new()) => bad("expected: vary TEXT | TEXT"),
             texts => Ok(Command::Vary(texts)),
         },
-        "think" => needs(Command::Think),
-        "progress" => needs(Command::Progress),
-        "ask" => needs(Command::Ask),
-        "approve" => needs(Command::Approve),
+        "think" => with_text(Command::Think),
+        "progress" => with_text(Command::Progress),
+        "ask" => with_text(Command::Ask),
+        "approve" => with_text(Command::Approve),
         "stream" => stream(rest)
             .ok_or(())
             .or_else(|()| bad("expected: stream N [every D] [TEXT], for example: stream 10 every 50ms")),
@@ -158,7 +161,7 @@ fn stream(rest: &str) -> Option<Command> {
     Some(Command::Stream { count, every, text: text.to_owned() })
 }
 
-/// A duration in milliseconds: `50ms`, `2s`, `1m`.
+/// Parses a duration such as `50ms`, `2s` or `1m` into milliseconds.
 fn duration(text: &str) -> Option<u64> {
     let unit = text.find(|char: char| !char.is_ascii_digit())?;
     let (number, unit) = text.split_at(unit);
@@ -183,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_is_read() {
+    fn every_command_is_parsed() {
         let script = parse(
             "say hello there; think hm\nstream 3 every 50ms tick; stream 2; sleep 2s; tool add {\"a\":1,\"b\":2} | rain; tool echo\n\
              ask How old?; approve Delete it?; fail once no luck; fail; crash once; hang; ignore-cancel; usage 3 4 0.5; progress half; vary one | two",
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_said_back() {
+    fn a_line_that_is_not_a_command_is_echoed() {
         assert_eq!(parse("What is 2+2?").unwrap(), [Command::Say("You said: What is 2+2?".into())]);
         assert_eq!(parse("hang on a moment").unwrap(), [Command::Say("You said: hang on a moment".into())]);
         assert_eq!(parse(r"say a\; b").unwrap(), [Command::Say("a; b".into())]);
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_command_is_named() {
+    fn an_invalid_command_is_explained() {
         let errors: String = [
             "say",
             "vary one",

@@ -2,30 +2,30 @@
 
 use serde_json::{Value, json};
 
-use super::{Turn, Writer, data, halves, last_text, openai_fault, plain, said};
-use crate::model::reply::{Fault, Reply, Stop, Tokens};
+use super::{Entry, Writer, content, data, halves, last_text, openai_fault, plain};
+use crate::reply::{Fault, Reply, StopReason, Tokens};
 
-pub(super) fn turns(body: &Value) -> Vec<Turn> {
+pub(super) fn entries(body: &Value) -> Vec<Entry> {
     let messages = body["messages"].as_array().into_iter().flatten();
-    let turn = |message: &Value| match message["role"].as_str()? {
-        "user" => last_text(&message["content"], &["text"]).map(Turn::Prompt),
-        "tool" => Some(Turn::Result(plain(&message["content"]))),
-        "assistant" => Some(Turn::Model),
+    let entry = |message: &Value| match message["role"].as_str()? {
+        "user" => last_text(&message["content"], &["text"]).map(Entry::Prompt),
+        "tool" => Some(Entry::Result(plain(&message["content"]))),
+        "assistant" => Some(Entry::Model),
         _ => None,
     };
-    messages.filter_map(turn).collect()
+    messages.filter_map(entry).collect()
 }
 
-const fn reason(stop: Stop) -> &'static str {
+const fn reason(stop: StopReason) -> &'static str {
     match stop {
-        Stop::End => "stop",
-        Stop::Tools => "tool_calls",
-        Stop::Length => "length",
-        Stop::Refusal => "content_filter",
+        StopReason::End => "stop",
+        StopReason::Tools => "tool_calls",
+        StopReason::Length => "length",
+        StopReason::Refusal => "content_filter",
     }
 }
 
-/// Counted as OpenAI does: the cached part is part of the input.
+/// Counts as OpenAI does: cached tokens are part of the input.
 fn usage(tokens: Tokens) -> Value {
     let input = tokens.input + tokens.cache_read + tokens.cache_write;
     json!({
@@ -35,27 +35,27 @@ fn usage(tokens: Tokens) -> Value {
 }
 
 pub(super) fn whole(model: &str, no: u64, reply: &Reply) -> Value {
-    let said = said(reply);
-    let mut message = json!({"role": "assistant", "content": said.text});
-    if !said.thoughts.is_empty() {
-        let thoughts: String = said.thoughts.iter().map(|(text, _)| *text).collect();
+    let content = content(reply);
+    let mut message = json!({"role": "assistant", "content": content.text});
+    if !content.thinking.is_empty() {
+        let thoughts: String = content.thinking.iter().map(|(text, _)| *text).collect();
         message["reasoning_content"] = json!(thoughts);
     }
-    if !said.calls.is_empty() {
-        let calls = said.calls.iter().map(|call| {
+    if !content.calls.is_empty() {
+        let calls = content.calls.iter().map(|call| {
             let function = json!({"name": call.name, "arguments": call.input.to_string()});
             json!({"id": call.id, "type": "function", "function": function})
         });
         message["tool_calls"] = calls.collect();
     }
-    let choice = json!({"index": 0, "message": message, "finish_reason": reason(reply.stops())});
+    let choice = json!({"index": 0, "message": message, "finish_reason": reason(reply.stop_reason())});
     json!({
         "id": format!("chatcmpl-{no}"), "object": "chat.completion", "created": 1, "model": model,
         "choices": [choice], "usage": usage(reply.tokens),
     })
 }
 
-/// Writes chunks, then `[DONE]`.
+/// Streams chunks, then `[DONE]`.
 pub(super) struct Chunks {
     model: String,
     no: u64,
@@ -107,7 +107,7 @@ impl Writer for Chunks {
         data(&openai_fault(fault).1)
     }
 
-    fn close(&mut self, tokens: Tokens, stop: Stop) -> String {
+    fn close(&mut self, tokens: Tokens, stop: StopReason) -> String {
         let last = json!([{"index": 0, "delta": {}, "finish_reason": reason(stop)}]);
         self.chunk(&last, &Value::Null) + &self.chunk(&json!([]), &usage(tokens)) + "data: [DONE]\n\n"
     }

@@ -2,25 +2,25 @@
 
 use serde_json::{Value, json};
 
-use super::{Turn, Writer, event, halves, last_text, plain, said};
-use crate::model::reply::{Fault, Reply, Stop, Tokens};
+use super::{Entry, Writer, content, event, halves, last_text, plain};
+use crate::reply::{Fault, Reply, StopReason, Tokens};
 
-pub(super) fn turns(body: &Value) -> Vec<Turn> {
-    let mut turns = vec![];
+pub(super) fn entries(body: &Value) -> Vec<Entry> {
+    let mut entries = vec![];
     for message in body["messages"].as_array().into_iter().flatten() {
         if message["role"] != "user" {
-            turns.push(Turn::Model);
+            entries.push(Entry::Model);
             continue;
         }
         for block in message["content"].as_array().into_iter().flatten() {
             if block["type"] == "tool_result" {
                 let text = last_text(&block["content"], &["text"]);
-                turns.push(Turn::Result(text.unwrap_or_else(|| plain(&block["content"]))));
+                entries.push(Entry::Result(text.unwrap_or_else(|| plain(&block["content"]))));
             }
         }
-        turns.extend(last_text(&message["content"], &["text"]).map(Turn::Prompt));
+        entries.extend(last_text(&message["content"], &["text"]).map(Entry::Prompt));
     }
-    turns
+    entries
 }
 
 pub(super) fn fault(fault: &Fault) -> (u16, Value) {
@@ -37,12 +37,12 @@ pub(super) fn fault(fault: &Fault) -> (u16, Value) {
     (status, json!({"type": "error", "error": {"type": kind, "message": message}}))
 }
 
-const fn reason(stop: Stop) -> &'static str {
+const fn reason(stop: StopReason) -> &'static str {
     match stop {
-        Stop::End => "end_turn",
-        Stop::Tools => "tool_use",
-        Stop::Length => "max_tokens",
-        Stop::Refusal => "refusal",
+        StopReason::End => "end_turn",
+        StopReason::Tools => "tool_use",
+        StopReason::Length => "max_tokens",
+        StopReason::Refusal => "refusal",
     }
 }
 
@@ -54,27 +54,28 @@ fn usage(tokens: Tokens) -> Value {
 }
 
 pub(super) fn whole(model: &str, no: u64, reply: &Reply) -> Value {
-    let said = said(reply);
-    let mut content: Vec<Value> = said
-        .thoughts
+    let content = content(reply);
+    let mut blocks: Vec<Value> = content
+        .thinking
         .iter()
         .map(|(text, signature)| json!({"type": "thinking", "thinking": text, "signature": signature}))
         .collect();
-    if !said.text.is_empty() {
-        content.push(json!({"type": "text", "text": said.text}));
+    if !content.text.is_empty() {
+        blocks.push(json!({"type": "text", "text": content.text}));
     }
-    content.extend(
-        said.calls
+    blocks.extend(
+        content
+            .calls
             .iter()
             .map(|call| json!({"type": "tool_use", "id": call.id, "name": call.name, "input": call.input})),
     );
     json!({
-        "id": format!("msg_{no}"), "type": "message", "role": "assistant", "model": model, "content": content,
-        "stop_reason": reason(reply.stops()), "stop_sequence": null, "usage": usage(reply.tokens),
+        "id": format!("msg_{no}"), "type": "message", "role": "assistant", "model": model, "content": blocks,
+        "stop_reason": reason(reply.stop_reason()), "stop_sequence": null, "usage": usage(reply.tokens),
     })
 }
 
-/// Writes `message_start`, blocks, `message_stop`.
+/// Streams `message_start`, content blocks, `message_stop`.
 pub(super) struct Messages {
     model: String,
     no: u64,
@@ -154,7 +155,7 @@ impl Writer for Messages {
         event("error", &self::fault(fault).1)
     }
 
-    fn close(&mut self, tokens: Tokens, stop: Stop) -> String {
+    fn close(&mut self, tokens: Tokens, stop: StopReason) -> String {
         let mut out = self.end_text();
         let delta = json!({"stop_reason": reason(stop), "stop_sequence": null});
         out += &event(
