@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use mainspring_agent::definition::{self, Definition, Definitions};
-use mainspring_client::Agent;
+use mainspring_client::{Agent, AgentListQuery, AgentScope};
 use mainspring_core::AgentDefinition;
 use serde_json::json;
 
@@ -60,7 +60,8 @@ impl AgentCommand {
         let output = context.output;
         match self {
             Self::List { limit } => {
-                let page = home.ask(async |client| client.agent_list(None, Some(limit)).await).await?;
+                let query = AgentListQuery { limit: Some(limit), after: None };
+                let page = home.ask(async |client| client.agent_list(&query).await).await?;
                 if output.json {
                     return Ok(page.items.iter().try_for_each(|agent| output.object(agent))?);
                 }
@@ -105,7 +106,11 @@ impl AgentCommand {
 fn row(agent: &Agent) -> Vec<String> {
     let definition = &agent.definition;
     let model = definition.model.clone().or_else(|| definition.profile.clone()).unwrap_or_default();
-    let whose = if agent.scope == "owner" { "yours".to_owned() } else { format!("{DIM}everybody's{DIM:#}") };
+    let whose = if agent.scope == AgentScope::Owner {
+        "yours".to_owned()
+    } else {
+        format!("{DIM}everybody's{DIM:#}")
+    };
     vec![definition.name().to_string(), whose, model, excerpt(&definition.description, 60)]
 }
 

@@ -148,7 +148,7 @@ fn own(config: &Config) -> McpServer {
     let command = guard(config).into_iter().next().map(PathBuf::from).unwrap_or_default();
     let state_dir = config.state_dir.to_string_lossy().into_owned();
     let args = ["mcp".to_owned(), "--config".into(), "/dev/null".into(), "--state-dir".into(), state_dir];
-    McpServer::Own { command, args: args.into() }
+    McpServer::Control { command, args: args.into() }
 }
 
 /// The path of a program as the protocol wants it, absolute: where the agent itself would find it.
