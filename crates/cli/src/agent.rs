@@ -72,7 +72,7 @@ impl AgentCommand {
             }
             Self::Show { agent } => {
                 let agent = home.ask(async |client| client.agent_get(&agent).await).await?;
-                match definition::write(&agent.definition) {
+                match definition::to_toml(&agent.definition) {
                     Some(file) if !output.json => Ok(output.part(&file)?),
                     // What TOML has no word for is shown as it is sent.
                     _ => Ok(output.object(&agent)?),
@@ -117,7 +117,7 @@ fn row(agent: &Agent) -> Vec<String> {
 /// The definition in a file, if all of it makes sense.
 fn read(file: &Path) -> Result<AgentDefinition, String> {
     let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
-    let definition = definition::read(&text)?;
+    let definition = definition::from_toml(&text)?;
     definition.check_name().map_err(|bad| bad.to_string())?;
     Definition::new(definition.clone())?;
     Ok(definition)

@@ -146,7 +146,7 @@ async fn every_operation_checks_the_caller() {
                 for (verb, came) in reads(&world, &caller, &run).await {
                     assert_eq!(came, expected[0], "{verb} by {caller:?} of {visibility}");
                 }
-                for (verb, came) in changes(&world, &caller, &run).await {
+                for (verb, came) in Box::pin(changes(&world, &caller, &run)).await {
                     assert_eq!(came, expected[1], "{verb} by {caller:?} of {visibility}");
                 }
                 if expected[1] != allowed {
