@@ -7,11 +7,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+pub use mainspring_api::{Capabilities, RestartBehavior};
 use mainspring_core::{
-    Answer, Attempt, AttemptId, AuthMethod, Binding, ClientCall, ClientResult, Digest, Failure, Fidelity,
-    Message, Point, Run, Session, Time, Usage, WaitId, WaitRequest,
+    Answer, Attempt, AttemptId, AuthMethod, Binding, ClientCall, ClientResult, Digest, Failure, Message,
+    Point, Run, Session, Time, Usage, WaitId, WaitRequest,
 };
-use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -56,60 +56,6 @@ pub trait Adapter: Send + Sync + 'static {
 
     /// Releases what the runtime holds for a native session that will not be resumed soon. Returns at once.
     fn forget(&self, native: &str);
-}
-
-/// Capabilities of an adapter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Capabilities {
-    /// Name of the adapter.
-    pub adapter: String,
-    /// How much of a native session survives a restart.
-    pub resume_fidelity: Fidelity,
-    /// The adapter can resume native sessions.
-    pub supports_native_resume: bool,
-    /// The adapter can stop a run.
-    pub supports_cancellation: bool,
-    /// The adapter confirms a cancellation before the run has stopped.
-    pub acknowledges_cancellation: bool,
-    /// Each live binding needs a worker of its own.
-    pub requires_pinned_worker: bool,
-    /// The model can be changed between runs.
-    pub supports_model_switching: bool,
-    /// The adapter can emit artifacts.
-    pub supports_artifact_emission: bool,
-    /// The adapter runs tools.
-    pub supports_tools: bool,
-    /// The adapter calls tools that the caller of a run declares and executes.
-    pub supports_client_tools: bool,
-    /// A prompt can join a run at a step boundary.
-    pub supports_steering: bool,
-    /// The effect of a restart of the process on native sessions and attempts.
-    pub restart_behavior: RestartBehavior,
-    /// The adapter works through native sessions: an attempt runs only once one is opened or resumed.
-    pub uses_bindings: bool,
-    /// The adapter's runtime may require authentication, and can be authenticated.
-    pub supports_authentication: bool,
-    /// The adapter enforces a run's limits itself, before each model call. For other adapters the kernel stops a run when
-    /// its reported usage exceeds the limits.
-    pub keeps_limits: bool,
-}
-
-/// The effect of a restart of the process on an adapter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum RestartBehavior {
-    /// Native sessions survive.
-    NativeBindingsSurvive,
-    /// Native sessions are lost.
-    ProcessLocalBindingsStale,
-    /// The adapter has no native sessions; executing attempts are orphaned.
-    AttemptsOrphaned,
-    /// The adapter has no native sessions and continues from the last message. The next attempt settles the tool calls
-    /// that an attempt left open.
-    ResumesFromMessages,
 }
 
 /// How an execution returned.

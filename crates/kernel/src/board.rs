@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+pub use mainspring_api::{LiveChange, LiveSession, LiveStatus};
 use mainspring_core::SessionId;
 use parking_lot::Mutex;
-use serde::Serialize;
 use tokio::sync::Notify;
 
 #[cfg(test)]
@@ -19,79 +19,6 @@ mod tests;
 /// Removed sessions remembered per owner for readers that have not seen the removal. A reader further behind learns
 /// that a session is closed, but not whether it was deleted.
 const REMOVED_MAX: usize = 1_024;
-
-/// Current activity of a session, derived from its latest run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LiveStatus {
-    /// No run is active or queued.
-    Idle,
-    /// A run is active or queued.
-    Busy,
-    /// A run waits for a person.
-    Paused,
-}
-
-/// A session that is in memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct LiveSession {
-    /// Id of the session.
-    pub session_id: SessionId,
-    /// The caller's own name for the session.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-    /// Title of the session.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub title: Option<String>,
-    /// Current activity of the session.
-    pub status: LiveStatus,
-}
-
-/// A change of one session in memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
-pub enum LiveChange {
-    /// The session was loaded into memory.
-    Opened(LiveSession),
-    /// The session's activity changed.
-    Status {
-        /// Id of the session.
-        session_id: SessionId,
-        /// New activity.
-        status: LiveStatus,
-    },
-    /// The session's title changed.
-    Title {
-        /// Id of the session.
-        session_id: SessionId,
-        /// New title; none if it was removed.
-        title: Option<String>,
-    },
-    /// The session left memory.
-    Closed {
-        /// Id of the session.
-        session_id: SessionId,
-    },
-    /// The session was deleted.
-    Deleted {
-        /// Id of the session.
-        session_id: SessionId,
-    },
-}
-
-impl LiveChange {
-    /// Name of the change's type on the wire.
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::Opened(_) => "opened",
-            Self::Status { .. } => "status",
-            Self::Title { .. } => "title",
-            Self::Closed { .. } => "closed",
-            Self::Deleted { .. } => "deleted",
-        }
-    }
-}
 
 /// Status of all sessions in memory, by owner. Cheap to clone.
 #[derive(Debug, Clone, Default)]

@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use mainspring_api::OpenText;
 use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position, RunId, SessionId, Visibility};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -35,7 +36,6 @@ mod text;
 pub(crate) use life::FeedStatus;
 pub use life::SubscriptionMode;
 pub use subscription::{Delta, Item, Subscription, Thought};
-pub use text::OpenText;
 use text::Segment;
 pub(crate) use text::open_texts;
 

@@ -57,8 +57,8 @@ pub use options::{OnOrphan, Options, Retry, Work};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
 pub use requests::{
-    Accepted, CancelOutcome, Deleted, NewSession, Opening, RunQuery, RunRequest, SessionPatch, SessionQuery,
-    SessionScope, SessionTarget, Snapshot,
+    Accepted, CancelOutcome, Deleted, NewSession, Opening, RunQuery, RunRequest, Scope, SessionPatch,
+    SessionQuery, SessionTarget, Snapshot,
 };
 pub use search::{MessageHit, SearchHit, SearchQuery, SearchResult};
 pub use sessions::session_ref;

@@ -39,9 +39,9 @@ impl Scripted {
 
 #[async_trait]
 impl Provider for Scripted {
-    async fn ask(&self, request: Request) -> BoxStream<'static, Result<Piece, ModelError>> {
+    async fn stream(&self, request: Request) -> BoxStream<'static, Result<Piece, ModelError>> {
         match self.provider().await {
-            Ok(provider) => provider.ask(request).await,
+            Ok(provider) => provider.stream(request).await,
             Err(error) => stream::iter([Err(error)]).boxed(),
         }
     }

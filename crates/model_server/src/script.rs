@@ -62,7 +62,7 @@ pub(super) struct Memory(HashMap<String, PartMemory>);
 /// The maximum number of script parts that are remembered.
 const MAX_REMEMBERED: usize = 4096;
 
-/// What was played of one part of a script.
+/// The history of one part of a script.
 #[derive(Debug, Default)]
 struct PartMemory {
     /// The last time the part was played, its `once` failed.

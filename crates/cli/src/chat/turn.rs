@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 
 use mainspring_client::{Events, Item, Snapshot};
 use mainspring_core::{
@@ -345,8 +346,8 @@ fn answer_of(request: WaitRequest, line: &str) -> Option<Answer> {
 }
 
 /// The last prompt of a person on a path, from its end.
-pub(super) fn last_prompt(path: &[Message]) -> Option<&Message> {
-    path.iter().rev().find(|message| is_prompt(message))
+pub(super) fn last_prompt(path: &[Arc<Message>]) -> Option<&Message> {
+    path.iter().rev().map(|message| &**message).find(|message| is_prompt(message))
 }
 
 /// True for what a person said, as opposed to what tools answered.

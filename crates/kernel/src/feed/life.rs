@@ -3,25 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+pub use mainspring_api::SubscriptionMode;
 use mainspring_core::{Position, RunId, SessionId};
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::{Feed, FeedState, Phase, Segment};
 use crate::error::Error;
 use crate::store::{Chunk, Fence, Loaded};
-
-/// Whether a subscription keeps its session in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum SubscriptionMode {
-    /// Keeps the session in memory.
-    #[default]
-    Controller,
-    /// Does not keep the session in memory. The stream pauses while the session is unloaded and continues afterwards.
-    Observer,
-}
 
 /// Counts of readers. Changed under the lock of the session slots, so that nobody joins a session being unloaded.
 #[derive(Debug, Default)]

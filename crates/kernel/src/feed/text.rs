@@ -1,7 +1,7 @@
 //! Streamed text that is not part of a stored message yet.
 
+use mainspring_api::{OpenBlock, OpenText};
 use mainspring_core::{MessageId, RunId};
-use serde::Serialize;
 
 /// Consecutive streamed text of one block of one message.
 #[derive(Debug)]
@@ -29,46 +29,19 @@ impl Segment {
     }
 }
 
-/// Text streamed so far for one incomplete message, by block.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct OpenText {
-    /// Id of the message.
-    #[serde(rename = "messageId")]
-    pub message: MessageId,
-    /// Number and text of each block.
-    #[serde(serialize_with = "blocks_write")]
-    #[cfg_attr(feature = "schema", schema(value_type = Vec<OpenBlock>))]
-    pub blocks: Vec<(u32, String)>,
-}
-
-/// Text streamed so far for one block.
-#[derive(Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-struct OpenBlock<'a> {
-    /// Number of the block within its message.
-    block: u32,
-    /// Text streamed so far.
-    text: &'a str,
-}
-
 /// Joins pieces of streamed text, given as message, block number and text, into one entry per message.
 pub(crate) fn open_texts<'a>(pieces: impl Iterator<Item = (MessageId, u32, &'a str)>) -> Vec<OpenText> {
     let mut open: Vec<OpenText> = vec![];
     for (message, block, text) in pieces {
-        if open.last().is_none_or(|last| last.message != message) {
-            open.push(OpenText { message, blocks: vec![] });
+        if open.last().is_none_or(|last| last.message_id != message) {
+            open.push(OpenText { message_id: message, blocks: vec![] });
         }
         let Some(last) = open.last_mut() else { continue };
         // Blocks are sorted by number, not by the order in which they began.
-        match last.blocks.binary_search_by_key(&block, |(block, _)| *block) {
-            Ok(at) => last.blocks[at].1.push_str(text),
-            Err(at) => last.blocks.insert(at, (block, text.to_owned())),
+        match last.blocks.binary_search_by_key(&block, |open| open.block) {
+            Ok(at) => last.blocks[at].text.push_str(text),
+            Err(at) => last.blocks.insert(at, OpenBlock { block, text: text.to_owned() }),
         }
     }
     open
-}
-
-fn blocks_write<S: serde::Serializer>(blocks: &[(u32, String)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(blocks.iter().map(|(block, text)| OpenBlock { block: *block, text }))
 }

@@ -1,8 +1,8 @@
 //! Operations on bindings: the ties of a session to runtime-native sessions.
 
+pub use mainspring_api::SessionAdopted;
 use mainspring_core::limits::check_text;
-use mainspring_core::{Binding, RunOptions, Session, SessionId};
-use serde::Serialize;
+use mainspring_core::{Binding, RunOptions, SessionId};
 
 use super::sessions::OnNameTaken;
 use super::{Caller, Kernel, Opening, SessionTarget};
@@ -20,18 +20,6 @@ pub struct Adopted {
     pub cwd: Option<String>,
     /// The instructions the native session was opened with; the session's if not given.
     pub system_prompt: Option<String>,
-}
-
-/// The result of adopting a native session.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct SessionAdopted {
-    /// The session.
-    pub session: Session,
-    /// The binding of the session to a native session.
-    pub binding: Binding,
-    /// True if this request made the binding; false if the session was bound before.
-    pub adopted: bool,
 }
 
 impl Kernel {

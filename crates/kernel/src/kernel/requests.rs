@@ -1,17 +1,15 @@
 //! Types that callers send to the kernel and receive from it.
 
-use std::sync::Arc;
-
+pub use mainspring_api::{CancelOutcome, Opening, Scope, Snapshot};
 use mainspring_core::{
-    Block, ExternalRef, LegacyAlias, Message, Mode, NewDelegation, Place, Policy, Position, RequestName, Run,
-    RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
+    Block, ExternalRef, LegacyAlias, Mode, NewDelegation, Place, Policy, Position, RequestName, Run, RunId,
+    RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::Caller;
 use super::waits::PendingWait;
-use crate::feed::OpenText;
 
 /// Names the session of a prompt: the first of the given names that is found, else a new session with these names.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -164,62 +162,6 @@ pub(crate) struct Accept {
     pub(crate) pending_wait: Option<PendingWait>,
 }
 
-/// Outcome of a cancellation request: what has been done so far.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct CancelOutcome {
-    /// True if the cancellation is recorded.
-    pub accepted: bool,
-    /// Id of the run.
-    pub run_id: RunId,
-    /// Id of the run's latest attempt.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub attempt_id: Option<mainspring_core::AttemptId>,
-    /// True if the cancellation was passed on to the adapter.
-    pub dispatch_attempted: bool,
-    /// True if the adapter confirmed the cancellation.
-    pub adapter_acknowledged: bool,
-    /// Status of the run now.
-    pub status: RunStatus,
-}
-
-/// How opening a session found it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Opening {
-    /// The session was created.
-    Created,
-    /// The session was stored, and was loaded into memory.
-    Started,
-    /// The session was in memory already.
-    Existing,
-}
-
-/// A session at one instant. A subscription from its position delivers everything that happens afterwards.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Snapshot {
-    /// The session.
-    pub session: Session,
-    /// The run that is executing or waits for a person.
-    #[serde(rename = "activeRun", skip_serializing_if = "Option::is_none")]
-    pub active: Option<Run>,
-    /// Queued runs, the next first.
-    #[serde(rename = "queuedRuns")]
-    pub queued: Vec<Run>,
-    /// The last messages of the active path.
-    pub messages: Vec<Arc<Message>>,
-    /// Messages that the active run has written so far. They are not on the active path yet.
-    pub pending: Vec<Arc<Message>>,
-    /// Text of incomplete messages, streamed so far.
-    pub partial: Vec<OpenText>,
-    /// Position of the session's stream.
-    pub position: Position,
-}
-
 /// Changes of a session. Absent fields stay as they are; an inner none removes the value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionPatch {
@@ -260,7 +202,7 @@ pub struct Deleted {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionQuery {
     /// The caller's own sessions, or those visible to its org.
-    pub scope: SessionScope,
+    pub scope: Scope,
     /// Only pinned, or only unpinned sessions.
     pub pinned: Option<bool>,
     /// Only sessions with this status.
@@ -271,19 +213,6 @@ pub struct SessionQuery {
     pub before: Option<(Time, SessionId)>,
     /// Page size; 50 if not given.
     pub limit: Option<usize>,
-}
-
-/// Set of sessions to list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "schema", schema(as = Scope))]
-#[serde(rename_all = "snake_case")]
-pub enum SessionScope {
-    /// The caller's own sessions.
-    #[default]
-    Own,
-    /// Sessions that every member of the caller's org may read.
-    Org,
 }
 
 /// Selects runs to list.

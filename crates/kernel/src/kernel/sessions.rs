@@ -12,8 +12,7 @@ use tokio::sync::oneshot;
 
 use super::runs::{check_size, json_size};
 use super::{
-    Adopted, Caller, Deleted, Kernel, NewSession, Opening, SessionPatch, SessionQuery, SessionScope,
-    SessionTarget,
+    Adopted, Caller, Deleted, Kernel, NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget,
 };
 use crate::actor::{Command, SessionSeed};
 use crate::error::{CreateError, Error};
@@ -114,9 +113,9 @@ impl Kernel {
         query: SessionQuery,
     ) -> Result<Vec<(Session, Option<Run>)>, Error> {
         let of = match (query.scope, &caller.org) {
-            (SessionScope::Own, _) => SessionsOf::Owner(caller.owner.clone()),
-            (SessionScope::Org, Some(org)) => SessionsOf::Org(org.clone()),
-            (SessionScope::Org, None) => {
+            (Scope::Own, _) => SessionsOf::Owner(caller.owner.clone()),
+            (Scope::Org, Some(org)) => SessionsOf::Org(org.clone()),
+            (Scope::Org, None) => {
                 return Err(Error::Invalid("you belong to no org: use the key of one".into()));
             }
         };

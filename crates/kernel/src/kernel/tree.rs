@@ -1,11 +1,10 @@
 //! Operations on a session's message tree.
 
-use std::sync::Arc;
-
+pub use mainspring_api::{MessageView, TreeNode, TreeQuery};
 use mainspring_core::limits::check_key;
 use mainspring_core::tree::ranges;
-use mainspring_core::{Message, MessageId, Range, Session, SessionId};
-use serde::{Deserialize, Serialize};
+use mainspring_core::{MessageId, Range, Session, SessionId};
+use serde::Serialize;
 
 use super::sessions::check_title;
 use super::{Caller, Kernel};
@@ -36,15 +35,6 @@ pub(crate) struct Forking {
     pub(crate) request: Option<Box<Request>>,
 }
 
-/// Selects a page of a tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TreeQuery {
-    /// Only nodes after this message.
-    pub after: Option<MessageId>,
-    /// Page size; 50 if not given.
-    pub limit: Option<usize>,
-}
-
 /// A page of a session's tree.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MessageTree {
@@ -52,44 +42,6 @@ pub struct MessageTree {
     pub nodes: Vec<TreeNode>,
     /// The `after` of the next page, if there may be more nodes.
     pub next: Option<MessageId>,
-}
-
-/// One message of a tree.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct TreeNode {
-    /// The message.
-    #[serde(flatten)]
-    pub message: Arc<Message>,
-    /// Id of the parent message; none for a root.
-    pub parent_id: Option<MessageId>,
-    /// Number of ancestors.
-    pub depth: u32,
-    /// True if the message is on the active path.
-    pub active: bool,
-    /// True if the message belongs to a branch that was rolled back.
-    pub abandoned: bool,
-    /// Id of the child visited last, through which the path continues.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<MessageId>,
-}
-
-/// A message with the ids of its children and siblings.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct MessageView {
-    /// The message and its position in the tree.
-    #[serde(flatten)]
-    pub node: TreeNode,
-    /// Children: the one on the same line first, then the others, oldest first.
-    pub children: Vec<MessageId>,
-    /// Children of the same parent, including this message; for a root, all roots. Empty for a message that was rolled
-    /// back.
-    pub siblings: Vec<MessageId>,
-    /// True if there are more children or siblings than listed.
-    pub more: bool,
 }
 
 impl Kernel {

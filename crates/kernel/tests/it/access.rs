@@ -10,8 +10,7 @@ use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
     Adopted, AgentQuery, ArtifactQuery, ArtifactsOf, Caller, DelegationRequest, ForkRequest, NewArtifact,
-    NewSession, RunQuery, RunRequest, SessionPatch, SessionQuery, SessionScope, SessionTarget, StateOf,
-    TreeQuery,
+    NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
@@ -147,7 +146,7 @@ async fn every_operation_checks_the_caller() {
                 for (verb, came) in reads(&world, &caller, &run).await {
                     assert_eq!(came, expected[0], "{verb} by {caller:?} of {visibility}");
                 }
-                for (verb, came) in changes(&world, &caller, &run).await {
+                for (verb, came) in Box::pin(changes(&world, &caller, &run)).await {
                     assert_eq!(came, expected[1], "{verb} by {caller:?} of {visibility}");
                 }
                 if expected[1] != allowed {
@@ -234,12 +233,12 @@ async fn an_org_lists_shared_sessions_and_an_owner_its_own() {
         let shown = open(&ada, "shown", Visibility::Org).await;
         let private = open(&ada, "private", Visibility::Private).await;
         let bobs = open(&bob, "shown", Visibility::Org).await;
-        assert_eq!(listed(&ada, SessionScope::Own).await.unwrap(), sorted(vec![shown, private]));
+        assert_eq!(listed(&ada, Scope::Own).await.unwrap(), sorted(vec![shown, private]));
         for caller in [&ada, &bob] {
-            assert_eq!(listed(caller, SessionScope::Org).await.unwrap(), sorted(vec![shown, bobs]));
+            assert_eq!(listed(caller, Scope::Org).await.unwrap(), sorted(vec![shown, bobs]));
         }
-        assert_eq!(listed(&eve, SessionScope::Org).await.unwrap(), []);
-        let nowhere = listed(&Caller::new("ada"), SessionScope::Org).await.unwrap_err();
+        assert_eq!(listed(&eve, Scope::Org).await.unwrap(), []);
+        let nowhere = listed(&Caller::new("ada"), Scope::Org).await.unwrap_err();
         assert_eq!(nowhere.code(), "invalid_request");
         // A session key finds only sessions of its owner.
         assert_eq!(world.kernel.session_get(&bob, &by_key("shown")).await.unwrap().id, bobs);

@@ -89,7 +89,12 @@ async fn text_streamed_before_a_question_survives_a_stop() {
         let clock = mainspring_kernel::clock::Clock::manual(crate::world::NOW.plus(1_000));
         let world = World::boot(disk, Options::default(), vec![adapter], clock, 2).await;
         let (snapshot, _) = world.subscribe("a", None).await;
-        assert_eq!(snapshot.partial[0].blocks, [(0, "before it asked".to_owned())], "{}", world.disk.name);
+        assert_eq!(
+            snapshot.partial[0].blocks,
+            [mainspring_api::OpenBlock { block: 0, text: "before it asked".to_owned() }],
+            "{}",
+            world.disk.name
+        );
         world.kernel.run_answer(&world.me, run.id, wait, input("x")).await.unwrap();
         let execution = control.next().await;
         execution.handle.delta(0, "and after").unwrap();

@@ -153,7 +153,7 @@ async fn reading_neither_loads_a_session_nor_keeps_it_loaded() {
     for disk in every_store() {
         let world = World::stored(disk).await;
         let snapshot = world.kernel.session_snapshot(&world.me, &by_key("a")).await.unwrap();
-        assert_eq!((snapshot.messages.len(), snapshot.active), (2, None));
+        assert_eq!((snapshot.messages.len(), snapshot.active_run), (2, None));
         let mut events = world.observe("a", Some(Position::START)).await;
         read_until(&mut events, "run.succeeded").await;
         assert_eq!(events.position(), snapshot.position);

@@ -360,7 +360,7 @@ async fn a_refused_session_update_does_not_block_the_stream() {
     assert_eq!(error.code(), "session_busy");
     let (snapshot, mut events) = world.subscribe("a", None).await;
     let mut text: String =
-        snapshot.partial.iter().flat_map(|open| open.blocks.clone()).map(|(_, text)| text).collect();
+        snapshot.partial.iter().flat_map(|open| open.blocks.clone()).map(|open| open.text).collect();
     let read = async {
         while text != "x x x " {
             if let mainspring_kernel::feed::Item::Delta(delta) = events.next().await.unwrap().unwrap() {

@@ -54,7 +54,7 @@ async fn prompts_join_the_run_and_end_with_it() {
         assert_eq!((merged.state.status(), merged.merged_into), (RunStatus::Queued, Some(run.id)));
         let snapshot = world.kernel.session_snapshot(&world.me, &crate::world::by_key("a")).await.unwrap();
         assert_eq!(snapshot.pending.len(), 4, "all that was said is shown while it works");
-        assert_eq!(snapshot.queued.len(), 2);
+        assert_eq!(snapshot.queued_runs.len(), 2);
         execution.handle.delta(0, "a small blue one").unwrap();
         execution.end(End::succeeded());
         let run = world.ended(run.id).await;

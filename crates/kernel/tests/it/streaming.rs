@@ -30,7 +30,9 @@ struct ReaderState {
 
 impl ReaderState {
     fn from(snapshot: &Snapshot) -> Self {
-        let open = snapshot.partial.iter().map(|open| (open.message, open.blocks.iter().cloned().collect()));
+        let open = snapshot.partial.iter().map(|open| {
+            (open.message_id, open.blocks.iter().map(|open| (open.block, open.text.clone())).collect())
+        });
         Self {
             open: open.collect(),
             messages: snapshot.messages.iter().chain(&snapshot.pending).cloned().collect(),

@@ -392,6 +392,6 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
 }
 
 fn new_message(text: OpenText) -> NewMessage {
-    let content = text.blocks.into_iter().map(|(_, text)| Block::Text { text }).collect();
-    NewMessage { id: text.message, content }
+    let content = text.blocks.into_iter().map(|block| Block::Text { text: block.text }).collect();
+    NewMessage { id: text.message_id, content }
 }

@@ -1,14 +1,14 @@
-//! Files of a prompt, as they are handed to an agent.
+//! Attachments of a prompt.
 
 use mainspring_core::{ArtifactId, Failure, Message};
 use mainspring_kernel::adapter::{AttemptHandle, HandleError};
 use tokio::io::AsyncReadExt;
 
-/// How large a file may be that is handed over.
-const FILE: u64 = 20 << 20;
+/// The largest attachment that an agent is given.
+const MAX_ATTACHMENT_BYTES: u64 = 20 << 20;
 
-/// The bytes of a file that `prompt` names.
-pub(crate) async fn attached(
+/// Reads an attachment of `prompt`.
+pub(crate) async fn read_attachment(
     attempt: &AttemptHandle,
     prompt: &Message,
     id: ArtifactId,
@@ -17,8 +17,9 @@ pub(crate) async fn attached(
         HandleError::Kernel(error) => Failure::new(error.code(), error.to_string()),
         HandleError::Revoked => Failure::new("cancelled", error.to_string()),
     })?;
-    if artifact.size_bytes.is_some_and(|size| size > FILE) {
-        let message = format!("the attachment {id} is larger than {} MB; attach a smaller one", FILE >> 20);
+    if artifact.size_bytes.is_some_and(|size| size > MAX_ATTACHMENT_BYTES) {
+        let limit = MAX_ATTACHMENT_BYTES >> 20;
+        let message = format!("the attachment {id} is larger than {limit} MB; attach a smaller one");
         return Err(Failure::new("invalid_request", message));
     }
     let mut bytes = vec![];

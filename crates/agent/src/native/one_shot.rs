@@ -1,76 +1,69 @@
-//! A question beside the conversation: a model is asked once, its answer is text, and nobody sees it stream.
+//! One-shot model calls beside the conversation, for summaries and titles. The answer is text and is not streamed.
 
 use futures_util::StreamExt;
-use mainspring_core::{Failure, PromptRef, Role, StopReason, Time, Usage};
+use mainspring_core::{Failure, PromptRef, StopReason, Time, Usage};
 use mainspring_kernel::adapter::{AttemptHandle, StepTaken};
 use serde_json::Value;
 
-use crate::models::Chosen;
-use crate::provider::{ErrorKind, ModelError, Part, Piece, Request, Turn};
+use crate::models::SelectedModel;
+use crate::provider::{ErrorKind, ModelError, Piece, Request, RequestMessage};
 
-/// A question beside the conversation.
-pub(super) struct Aside<'a> {
-    pub(super) model: &'a Chosen,
+/// A one-shot model call.
+pub(super) struct OneShot<'a> {
+    pub(super) model: &'a SelectedModel,
     pub(super) system: &'a str,
     pub(super) text: String,
 }
 
-/// What came of it.
-pub(super) struct Told {
+/// The outcome of a one-shot model call.
+pub(super) struct OneShotResult {
     pub(super) text: Result<String, ModelError>,
     pub(super) usage: Usage,
     pub(super) raw_usage: Value,
 }
 
-impl Aside<'_> {
-    /// Asks once.
-    pub(super) async fn ask(self) -> Told {
+impl OneShot<'_> {
+    /// Makes the call, without retries.
+    pub(super) async fn call(self) -> OneShotResult {
         let request = Request {
             model: self.model.model.clone(),
             system: Some(self.system.to_owned()),
-            turns: vec![Turn { role: Role::User, parts: vec![Part::Text(self.text)], private: None }],
+            messages: vec![RequestMessage::user(self.text)],
             tools: vec![],
             options: self.model.options.clone(),
             call_prefix: String::new(),
         };
-        let mut told = Told {
-            text: Err(ModelError::new(ErrorKind::Broken, "the provider's answer broke off")),
-            usage: Usage::default(),
-            raw_usage: Value::Null,
-        };
+        let failed =
+            |error| OneShotResult { text: Err(error), usage: Usage::default(), raw_usage: Value::Null };
         let mut text = String::new();
-        let mut pieces = self.model.provider.ask(request).await;
+        let mut pieces = self.model.provider.stream(request).await;
         while let Some(piece) = pieces.next().await {
             match piece {
                 Ok(Piece::Text(piece)) => text.push_str(&piece),
-                Ok(Piece::Thought(_)) => {}
-                Ok(Piece::Done(answer)) => {
-                    told.usage = answer.usage;
-                    told.usage.cost = self.model.cost(&answer.usage);
-                    told.raw_usage = answer.raw_usage;
-                    told.text = match text.trim() {
-                        "" => Err(ModelError::new(ErrorKind::Refused, "the model said nothing")),
-                        said => Ok(said.to_owned()),
+                Ok(Piece::Thinking(_)) => {}
+                Ok(Piece::Done(completion)) => {
+                    let mut usage = completion.usage;
+                    usage.cost = self.model.cost(&completion.usage);
+                    let text = match text.trim() {
+                        "" => Err(ModelError::new(ErrorKind::Refused, "the model returned no text")),
+                        text => Ok(text.to_owned()),
                     };
-                    return told;
+                    return OneShotResult { text, usage, raw_usage: completion.raw_usage };
                 }
-                Err(error) => {
-                    told.text = Err(error);
-                    return told;
-                }
+                Err(error) => return failed(error),
             }
         }
-        told
+        failed(ModelError::connection_closed())
     }
 }
 
-impl Told {
-    /// The model call as it is recorded.
+impl OneShotResult {
+    /// Returns the step to record for the call.
     pub(super) fn step(
         &self,
         attempt: &AttemptHandle,
         (no, agent): (u32, String),
-        model: &Chosen,
+        model: &SelectedModel,
         prompt: PromptRef,
         started_at: Time,
     ) -> StepTaken {

@@ -1,13 +1,13 @@
-//! Classification of the errors that pi reports for a model that did not answer.
+//! Errors of model providers, as pi reports them.
 //!
-//! Pi passes on the provider's text, with the HTTP status in front of it where there was one. Pi has already retried
-//! whatever it can retry.
+//! Pi passes on the provider's text, prefixed with the HTTP status if there was one. It has already retried what it can
+//! retry.
 
 use mainspring_core::Failure;
 
 /// The kind of an error that pi reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum ModelError {
     Unauthenticated,
     QuotaExceeded,
     TimedOut,
@@ -17,7 +17,7 @@ pub(super) enum Fault {
     Other,
 }
 
-impl Fault {
+impl ModelError {
     /// Classifies the text of an error.
     pub(super) fn of(message: &str) -> Self {
         let text = message.to_lowercase();
@@ -82,11 +82,11 @@ impl Fault {
     }
 }
 
-/// The HTTP status that a message begins with.
+/// The HTTP status at the beginning of a message.
 fn status(message: &str) -> Option<u16> {
     let digits = message.get(..3).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
-    let alone = !message[3..].starts_with(|next: char| next.is_alphanumeric());
-    digits.parse().ok().filter(|status| alone && (400..600).contains(status))
+    let is_whole_word = !message[3..].starts_with(|next: char| next.is_alphanumeric());
+    digits.parse().ok().filter(|status| is_whole_word && (400..600).contains(status))
 }
 
 #[cfg(test)]
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_have_kinds() {
+    fn errors_are_classified_by_status_and_words() {
         for (message, code) in [
             ("401: {\"message\":\"bad key\"}", "authentication"),
             ("No API key found for anthropic.", "authentication"),
@@ -113,7 +113,7 @@ mod tests {
             ("", "adapter_execution_failed"),
             ("ünbekannt", "adapter_execution_failed"),
         ] {
-            assert_eq!(Fault::of(message).failure(message).code, code, "{message}");
+            assert_eq!(ModelError::of(message).failure(message).code, code, "{message}");
         }
     }
 }

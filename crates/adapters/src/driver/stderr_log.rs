@@ -1,4 +1,4 @@
-//! What an agent writes to its standard error, kept with the attempt.
+//! The standard error of an agent, kept as an artifact of the attempt.
 
 use mainspring_core::ArtifactRole;
 use mainspring_kernel::adapter::{AttemptHandle, NewArtifact};
@@ -7,7 +7,7 @@ use super::{Dialect, Driver};
 use crate::process::Log;
 
 impl<D: Dialect> Driver<D> {
-    /// What the agent's environment holds that is nobody else's to see.
+    /// The configured variables of the agent's environment, whose values its log must not show.
     pub(super) fn secrets(&self) -> impl Iterator<Item = (String, String)> {
         let options = &self.options;
         let passed =
@@ -15,7 +15,7 @@ impl<D: Dialect> Driver<D> {
         options.env.iter().cloned().chain(passed)
     }
 
-    /// Keeps what the agent has written to its standard error as an artifact of the attempt.
+    /// Stores the log as an artifact of the attempt, unless it is empty.
     pub(super) async fn keep_log(&self, attempt: &AttemptHandle, log: &Log) {
         let text = log.text();
         if text.trim().is_empty() {
@@ -28,7 +28,7 @@ impl<D: Dialect> Driver<D> {
             mime_type: Some("text/plain".into()),
         };
         if let Err(error) = attempt.artifact(new, &mut text.as_bytes()).await {
-            tracing::warn!(%error, attempt = %attempt.id(), "what an agent wrote to its standard error is lost");
+            tracing::warn!(%error, attempt = %attempt.id(), "an agent's stderr log could not be stored");
         }
     }
 }
