@@ -1,7 +1,7 @@
 //! Agents that speak the Agent Client Protocol over their standard input and output.
 //!
-//! One that can neither resume nor load gets a new native session with the text of the path whenever the process that
-//! knew the old one is gone.
+//! An agent that can neither resume nor load gets a new native session with the text of the path whenever the process
+//! that had the old one has ended.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,36 +14,39 @@ use mainspring_kernel::policy::{Permissions, Rule};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::driver::{Dialect, Ground, Lost, Turn, Turned};
+use crate::driver::{Dialect, ProcessContext, ResumeError, SetupError, TurnContext, TurnOutcome};
 use crate::process::Launch;
 
 mod client;
 mod files;
 mod login;
 mod mcp;
+mod permission;
 mod prompt;
+mod settings;
 mod terminal;
 mod turn;
 mod wire;
 mod worker;
-use client::Offer;
+use client::ClientFeatures;
 use login::Login;
 pub use mcp::McpServer;
-use prompt::Piece;
-use turn::Play;
+use prompt::PromptPart;
+use settings::Setting;
+use turn::AcpTurn;
 use wire::CallError;
-use worker::{Choice, House, Worker};
+use worker::{AcpWorker, AgentRegistry};
 
-/// What is particular to an agent that speaks ACP.
+/// Options of an agent that speaks ACP.
 #[derive(Debug, Clone, Default)]
 pub struct AcpOptions {
-    /// How it is to authenticate; not at all if none.
+    /// The authentication method to use. `None` means no authentication.
     pub auth_method: Option<String>,
     /// The agent's mode for runs that may act.
     pub act_mode: Option<String>,
     /// The agent's mode for runs that may only answer.
     pub ask_mode: Option<String>,
-    /// The MCP servers that its sessions get, by name, or why one cannot be used.
+    /// The MCP servers of its sessions by name, or the reason why one cannot be used.
     pub mcp: Vec<(String, Result<McpServer, String>)>,
 }
 
@@ -51,46 +54,46 @@ pub struct AcpOptions {
 pub(crate) struct Acp {
     options: AcpOptions,
     login: Login,
-    offer: Offer,
-    /// What native sessions have cost so far, as their agents say.
+    features: ClientFeatures,
+    /// The cost of native sessions so far, as their agents report it.
     costs: Mutex<HashMap<String, f64>>,
-    house: Arc<House>,
+    registry: Arc<AgentRegistry>,
 }
 
 impl Acp {
-    /// For agents of the adapter `name` that are offered what `rules` let happen.
+    /// Creates the dialect of the adapter `name`. Agents are offered the client features that `rules` can allow.
     pub(crate) fn new(name: &str, options: AcpOptions, rules: &[Rule]) -> Self {
         let login = Login::new(options.auth_method.clone());
-        let house = Arc::new(House { adapter: name.to_owned(), served: Mutex::default() });
-        Self { options, login, offer: Offer::of(rules), costs: Mutex::default(), house }
+        let registry = Arc::new(AgentRegistry { adapter: name.to_owned(), last_process: Mutex::default() });
+        Self { options, login, features: ClientFeatures::of(rules), costs: Mutex::default(), registry }
     }
 
-    /// The MCP servers that the session of `attempt` gets.
-    fn servers(&self, worker: &Worker, attempt: &AttemptHandle) -> Result<Vec<Value>, Failure> {
-        mcp::told(&self.options.mcp, &worker.capabilities.mcp_capabilities, attempt)
+    /// The MCP servers for the session of `attempt`.
+    fn servers(&self, worker: &AcpWorker, attempt: &AttemptHandle) -> Result<Vec<Value>, Failure> {
+        mcp::server_params(&self.options.mcp, &worker.capabilities.mcp_capabilities, attempt)
     }
 }
 
 impl Dialect for Acp {
-    type Worker = Worker;
-    type Prompt = Vec<Piece>;
+    type Worker = AcpWorker;
+    type Prompt = Vec<PromptPart>;
 
     const PINNED: bool = false;
     const STEERS: bool = false;
     const AUTHENTICATES: bool = true;
 
     fn arguments(&self, _permissions: Permissions) -> &'static [&'static str] {
-        // What it may do is decided when it asks.
+        // Permissions are decided when the agent asks.
         &[]
     }
 
     async fn prompt(&self, attempt: &AttemptHandle) -> Result<Self::Prompt, Failure> {
-        prompt::pieces(attempt, &attempt.assignment().prompt).await
+        prompt::read_parts(attempt, &attempt.assignment().prompt).await
     }
 
-    async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
-        let worker = Worker::start(launch, self.offer, &self.house, ground).await?;
-        self.login.greet(&worker).await?;
+    async fn start(&self, launch: &Launch, context: &ProcessContext) -> Result<AcpWorker, SetupError> {
+        let worker = AcpWorker::start(launch, self.features, &self.registry, context).await?;
+        self.login.authenticate_started(&worker).await?;
         Ok(worker)
     }
 
@@ -98,46 +101,57 @@ impl Dialect for Acp {
         self.login.methods()
     }
 
-    async fn authenticate(&self, launch: &Launch, ground: &Ground, method: &str) -> Result<(), Failure> {
-        self.login.try_out(Worker::start(launch, self.offer, &self.house, ground).await?, method).await
+    async fn authenticate(
+        &self,
+        launch: &Launch,
+        context: &ProcessContext,
+        method: &str,
+    ) -> Result<(), Failure> {
+        let started = AcpWorker::start(launch, self.features, &self.registry, context).await;
+        self.login.try_method(started.map_err(|error| error.failure)?, method).await
     }
 
-    async fn open(&self, worker: &Worker, cwd: &Path, attempt: &AttemptHandle) -> Result<String, Failure> {
+    async fn open(
+        &self,
+        worker: &AcpWorker,
+        cwd: &Path,
+        attempt: &AttemptHandle,
+    ) -> Result<String, SetupError> {
         let servers = self.servers(worker, attempt)?;
         worker.open(cwd, &servers).await
     }
 
     async fn resume(
         &self,
-        worker: &Worker,
+        worker: &AcpWorker,
         native: &str,
         cwd: &Path,
         attempt: &AttemptHandle,
-    ) -> Result<(), Lost> {
-        let servers = self.servers(worker, attempt).map_err(Lost::Refused)?;
-        worker.resume(native, cwd, &servers).await.map_err(|error| lost(worker, error))
+    ) -> Result<(), ResumeError> {
+        let servers = self.servers(worker, attempt).map_err(ResumeError::Refused)?;
+        worker.resume(native, cwd, &servers).await.map_err(|error| resume_error(worker, error))
     }
 
     async fn fork(
         &self,
-        worker: &Worker,
+        worker: &AcpWorker,
         native: &str,
         cwd: &Path,
         attempt: &AttemptHandle,
-    ) -> Result<String, Lost> {
-        let servers = self.servers(worker, attempt).map_err(Lost::Refused)?;
-        worker.fork(native, cwd, &servers).await.map_err(|error| lost(worker, error))
+    ) -> Result<String, ResumeError> {
+        let servers = self.servers(worker, attempt).map_err(ResumeError::Refused)?;
+        worker.fork(native, cwd, &servers).await.map_err(|error| resume_error(worker, error))
     }
 
-    async fn close(&self, worker: &Worker, native: &str) {
+    async fn close(&self, worker: &AcpWorker, native: &str) {
         self.costs.lock().remove(native);
-        self.house.served.lock().remove(native);
+        self.registry.last_process.lock().remove(native);
         worker.close(native).await;
     }
 
-    async fn choose(
+    async fn configure(
         &self,
-        worker: &Worker,
+        worker: &AcpWorker,
         native: &str,
         run: &Run,
         model: Option<&str>,
@@ -146,49 +160,52 @@ impl Dialect for Acp {
             Mode::Act => self.options.act_mode.as_deref(),
             Mode::Ask => self.options.ask_mode.as_deref(),
         };
-        let wanted = [(Choice::Model, model), (Choice::Mode, mode)];
-        for (what, value) in wanted.into_iter().filter_map(|(what, value)| Some((what, value?))) {
-            worker.choose(native, what, value).await?;
+        let wanted = [(Setting::Model, model), (Setting::Mode, mode)];
+        for (setting, value) in wanted.into_iter().filter_map(|(setting, value)| Some((setting, value?))) {
+            worker.configure(native, setting, value).await?;
         }
         Ok(())
     }
 
-    async fn play(&self, turn: Turn<'_, Worker>, prompt: Self::Prompt) -> Turned {
+    async fn run_turn(&self, turn: TurnContext<'_, AcpWorker>, prompt: Self::Prompt) -> TurnOutcome {
         let native = turn.native.to_owned();
-        // Some say it as they take it up.
-        let said = turn.worker.connection.cost(&native);
-        let cost_before = match turn.opened {
+        // Some agents report the cost so far when they resume a session.
+        let reported = turn.worker.connection.take_cost(&native);
+        let cost_before = match turn.is_new_session {
             true => Some(0.0),
-            false => said.or_else(|| self.costs.lock().get(&native).copied()),
+            false => reported.or_else(|| self.costs.lock().get(&native).copied()),
         };
-        let blocks = match prompt::blocks(prompt, &turn.worker.capabilities.prompt_capabilities) {
+        let blocks = match prompt::to_blocks(prompt, &turn.worker.capabilities.prompt_capabilities) {
             Ok(blocks) => blocks,
-            // The agent has heard nothing of it.
+            // Nothing was sent to the agent.
             Err(error) => {
-                return Turned::Ended(End::Failed { error, retryable: false, usage: Usage::default() });
+                return TurnOutcome::Ended(End::Failed { error, retryable: false, usage: Usage::default() });
             }
         };
-        let told = turn.preface.as_deref().map(prompt::text_block);
-        let prompt = told.into_iter().chain(blocks).collect();
-        let (turned, cost) = Play::new(turn, cost_before).play(prompt).await;
+        let preface = turn.preface.as_deref().map(prompt::text_block);
+        let prompt = preface.into_iter().chain(blocks).collect();
+        let (outcome, cost) = AcpTurn::new(turn, cost_before).run(prompt).await;
         match cost {
             Some(cost) => self.costs.lock().insert(native, cost),
-            // What comes next is more than the next turn has cost.
+            // Without a report, the next one covers more than the next turn.
             None => self.costs.lock().remove(&native),
         };
-        turned
+        outcome
     }
 
-    fn cancel(&self, worker: &Worker, native: &str) -> bool {
+    fn cancel(&self, worker: &AcpWorker, native: &str) -> bool {
         worker.connection.notify("session/cancel", json!({"sessionId": native}))
     }
 }
 
-/// An error that is no failure of the connection means that the agent does not know the session any more.
-fn lost(worker: &Worker, error: CallError) -> Lost {
+/// Classifies an error of a resume or fork request. Every refusal but a missing login means that the agent no longer
+/// knows the session.
+fn resume_error(worker: &AcpWorker, error: CallError) -> ResumeError {
     match error {
-        CallError::Gone => Lost::Gone,
-        CallError::Refused { code: ErrorCode::AUTH_REQUIRED, .. } => Lost::Refused(worker.failure(&error)),
-        error => Lost::Unknown(error.to_string()),
+        CallError::Disconnected => ResumeError::Disconnected,
+        CallError::Refused { code: ErrorCode::AUTH_REQUIRED, .. } => {
+            ResumeError::Refused(worker.failure(&error))
+        }
+        error => ResumeError::Unknown(error.to_string()),
     }
 }

@@ -1,11 +1,11 @@
-//! What every agent in a process of its own has in common, whatever it speaks.
+//! The driver: everything that agents in their own processes have in common, independent of their protocol.
 //!
 //! ```text
-//! attempt ─▶ worker of the pool ─▶ native session: the one of the binding, taken up again, or a new one ─▶ turn
+//! attempt ─▶ worker from the pool ─▶ native session: the bound one resumed, a fork, or a new one ─▶ turn
 //! ```
 //!
-//! What an agent can do is read from the agent. One that cannot take up the session of an earlier process gets a new
-//! native session with the text of the path whenever the process that knew the old one is gone.
+//! The driver asks the agent what it can do. An agent that cannot resume a session of an earlier process gets a new
+//! native session with the text of the path whenever the process that had the old one has ended.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -24,92 +24,111 @@ use mainspring_kernel::policy::{Permissions, Rules};
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 
-use crate::pool::{Home, Lease, Pool, PoolOptions, Spot, Worker as _};
+use crate::pool::{LastSession, Lease, Pool, PoolOptions, PooledWorker as _, WorkerKey};
 use crate::process::{self, Launch, Log, check_folder};
 
+mod attachment;
 mod dialect;
-mod files;
-mod log;
-mod natives;
 mod preface;
 mod session;
+mod session_locks;
+mod stderr_log;
 mod turn;
-pub(crate) use dialect::{Agent, Dialect, Ground, Lost, Turn, gone, with_last_words};
+pub(crate) use attachment::read_attachment;
 pub use dialect::{AgentOptions, KeepLog};
-pub(crate) use files::attached;
-use natives::Natives;
-use session::Start;
-pub(crate) use turn::{Questions, Turned, Voice, excerpt};
+pub(crate) use dialect::{
+    AgentWorker, Dialect, ProcessContext, ResumeError, SetupError, TurnContext, process_ended,
+    with_last_output,
+};
+use session::SessionStart;
+use session_locks::SessionLocks;
+pub(crate) use turn::{QuestionQueue, TextBlocks, TurnOutcome, excerpt};
 
-/// How long a login may take, in milliseconds: a person may have to do something elsewhere.
-const LOGIN: u64 = 10 * 60 * 1_000;
+/// How long a login may take. A person may have to complete it in another program.
+const LOGIN_TIMEOUT_MS: u64 = 10 * 60 * 1_000;
+/// The pause after the first failed start of a process.
+const START_BACKOFF_MS: u64 = 250;
 
-/// Drives one agent, in as many processes as are needed.
+/// Drives one agent, in as many processes as needed.
 pub(crate) struct Driver<D: Dialect> {
     dialect: Arc<D>,
     options: AgentOptions,
     pool: Pool<D::Worker>,
-    ground: Ground,
-    /// The workers of the attempts that are under way, and the native sessions they prompt.
-    live: Mutex<HashMap<AttemptId, Live<D::Worker>>>,
-    natives: Natives,
-    /// Whether the agent takes up sessions, once one has been started.
-    resumes: Mutex<Option<bool>>,
+    context: ProcessContext,
+    active: Mutex<HashMap<AttemptId, ActiveAttempt<D::Worker>>>,
+    session_locks: SessionLocks,
+    /// Whether the agent can resume sessions; unknown before its first process.
+    can_resume: Mutex<Option<bool>>,
 }
 
-struct Live<W> {
+/// An attempt that has a worker.
+struct ActiveAttempt<W> {
     worker: Arc<W>,
+    /// The native session it prompts, once that is open.
     native: Option<String>,
-    /// The native session that the worker served before.
-    before: Option<String>,
+    /// The native session the worker served before.
+    previous_native: Option<String>,
 }
 
-/// Why an attempt does not go on.
-enum Stop {
+/// Why an attempt ended without a turn outcome.
+enum AttemptError {
     Cancelled,
+    /// The failure, and whether it is retryable.
     Failed(Failure, bool),
+    /// The agent no longer knows the native session.
     Stale(String),
     Handle(HandleError),
 }
 
-impl From<HandleError> for Stop {
+impl From<HandleError> for AttemptError {
     fn from(error: HandleError) -> Self {
         Self::Handle(error)
     }
 }
 
+impl From<SetupError> for AttemptError {
+    fn from(error: SetupError) -> Self {
+        Self::Failed(error.failure, error.retryable)
+    }
+}
+
 impl<D: Dialect> Driver<D> {
-    /// Starts its first process when it is needed.
+    /// Creates a driver without processes; the first attempt starts one.
     pub(crate) fn new(dialect: D, options: AgentOptions, clock: Clock) -> Self {
         let pool = PoolOptions {
-            max: options.max_processes,
-            idle: millis(options.idle),
-            backoff: 250,
+            max_workers: options.max_processes,
+            idle_ms: to_millis(options.idle),
+            backoff_ms: START_BACKOFF_MS,
             pinned: D::PINNED,
         };
         Self {
             pool: Pool::new(pool, clock.clone(), Tasks::default()),
-            ground: Ground { tasks: Tasks::default(), clock, ignored: Arc::default() },
+            context: ProcessContext { tasks: Tasks::default(), clock, ignored: Arc::default() },
             dialect: Arc::new(dialect),
             options,
-            live: Mutex::default(),
-            natives: Natives::default(),
-            resumes: Mutex::default(),
+            active: Mutex::default(),
+            session_locks: SessionLocks::default(),
+            can_resume: Mutex::default(),
         }
     }
 
-    /// Executes an attempt; whose log it is, is in `log` as soon as there is a process.
-    async fn run(&self, attempt: &AttemptHandle, log: &Mutex<Option<Log>>) -> Result<End, Stop> {
-        let about = attempt.assignment();
-        let cwd = about.run.options.cwd.as_ref().map_or_else(|| self.options.cwd.clone(), PathBuf::from);
-        check_folder(&cwd).map_err(|error| refused("invalid_request", error.to_string()))?;
-        let prompt = self.dialect.prompt(attempt).await.map_err(|failure| Stop::Failed(failure, false))?;
-        let bound = about.binding.as_ref().and_then(|binding| binding.native.clone());
-        // While it is held, nobody forks it.
-        let _held = match &bound {
+    /// Executes an attempt. Sets `log` to the log of its process as soon as it has one.
+    async fn run_attempt(
+        &self,
+        attempt: &AttemptHandle,
+        log: &Mutex<Option<Log>>,
+    ) -> Result<End, AttemptError> {
+        let assignment = attempt.assignment();
+        let cwd = assignment.run.options.cwd.as_ref().map_or_else(|| self.options.cwd.clone(), PathBuf::from);
+        check_folder(&cwd).map_err(|error| permanent("invalid_request", error.to_string()))?;
+        let prompt =
+            self.dialect.prompt(attempt).await.map_err(|failure| AttemptError::Failed(failure, false))?;
+        let bound = assignment.binding.as_ref().and_then(|binding| binding.native.clone());
+        // The lock keeps other attempts from forking the session meanwhile.
+        let _lock = match &bound {
             Some(native) => tokio::select! {
-                held = self.natives.hold(native) => Some(held),
-                () = attempt.cancelled() => return Err(Stop::Cancelled),
+                lock = self.session_locks.lock(native) => Some(lock),
+                () = attempt.cancelled() => return Err(AttemptError::Cancelled),
             },
             None => None,
         };
@@ -118,74 +137,75 @@ impl<D: Dialect> Driver<D> {
             None => attempt.origin().await?,
         };
 
-        let permissions = self.options.permissions.of_mode(about.run.mode).narrowed(attempt).await?;
-        let spot = Spot { cwd: cwd.clone(), arguments: self.dialect.arguments(permissions) };
-        let near = bound.as_deref().or_else(|| origin.as_ref()?.native.as_deref());
-        let lease = self.lease(attempt, &spot, near, log).await?;
+        let permissions = self.options.permissions.of_mode(assignment.run.mode).narrowed(attempt).await?;
+        let key = WorkerKey { cwd: cwd.clone(), arguments: self.dialect.arguments(permissions) };
+        let preferred = bound.as_deref().or_else(|| origin.as_ref()?.native.as_deref());
+        let lease = self.lease_worker(attempt, &key, preferred, log).await?;
         let worker = lease.worker();
-        let before = lease.home.as_ref().map(|home| home.native.clone());
-        self.live.lock().insert(attempt.id(), Live { worker: worker.clone(), native: None, before });
-        match self.play(attempt, &lease, &cwd, (bound, origin), (prompt, permissions)).await {
-            Ok((native, Turned::Ended(end))) => {
-                let only = !worker.resumes();
-                lease.release(Some(Home { native, only }));
+        let previous_native = lease.last_session.as_ref().map(|session| session.native.clone());
+        let active = ActiveAttempt { worker: worker.clone(), native: None, previous_native };
+        self.active.lock().insert(attempt.id(), active);
+        match self.run_turn(attempt, &lease, &cwd, (bound, origin), (prompt, permissions)).await {
+            Ok((native, TurnOutcome::Ended(end))) => {
+                let process_local = !worker.can_resume();
+                lease.release(Some(LastSession { native, process_local }));
                 Ok(end)
             }
-            Ok((_, Turned::Unknown(reason))) | Err(Stop::Stale(reason)) => {
+            Ok((_, TurnOutcome::UnknownSession(reason))) | Err(AttemptError::Stale(reason)) => {
                 lease.release(None);
-                Err(Stop::Stale(reason))
+                Err(AttemptError::Stale(reason))
             }
-            // What it does now is not known, and the attempt ends only when it does nothing.
-            Ok((_, Turned::Broken(end))) => {
-                self.end(attempt, lease).await?;
+            // The agent may still be working. The attempt must not end before the process has.
+            Ok((_, TurnOutcome::Broken(end))) => {
+                self.kill_worker(attempt, lease).await?;
                 Ok(end)
             }
-            Err(stop) => {
-                self.end(attempt, lease).await?;
-                Err(stop)
+            Err(error) => {
+                self.kill_worker(attempt, lease).await?;
+                Err(error)
             }
         }
     }
 
-    /// Opens or takes up the native session and has it answer; gives its id.
-    async fn play(
+    /// Opens, forks or resumes the native session and prompts it. Returns its id and the outcome of the turn.
+    async fn run_turn(
         &self,
         attempt: &AttemptHandle,
         lease: &Lease<D::Worker>,
         cwd: &Path,
-        from: (Option<String>, Option<Binding>),
+        source: (Option<String>, Option<Binding>),
         (prompt, permissions): (D::Prompt, Permissions),
-    ) -> Result<(String, Turned), Stop> {
+    ) -> Result<(String, TurnOutcome), AttemptError> {
         let worker = lease.worker();
-        let session = self.session(attempt, lease, cwd, from);
-        let (native, start) = self.in_time(attempt, &*worker, session).await?;
+        let session = self.prepare_session(attempt, lease, cwd, source);
+        let (native, start) = self.with_start_timeout(attempt, &*worker, session).await?;
         let run = &attempt.assignment().run;
         let model = run.options.model.as_ref().or(self.options.model.as_ref());
-        let choices = async {
-            let chosen = self.dialect.choose(&worker, &native, run, model.map(String::as_str)).await;
-            chosen.map_err(|failure| Stop::Failed(failure, false))
+        let configure = async {
+            let configured = self.dialect.configure(&worker, &native, run, model.map(String::as_str)).await;
+            configured.map_err(|failure| AttemptError::Failed(failure, false))
         };
-        self.in_time(attempt, &*worker, choices).await?;
+        self.with_start_timeout(attempt, &*worker, configure).await?;
 
         let standing = permissions.standing(attempt);
         let granted = standing.iter().cloned().map(|grant| Record::Granted(Box::new(grant)));
         let opened = match &start {
-            Start::Resumed(_) => Record::Resumed,
-            Start::Forked | Start::Opened(_) => Record::Opened {
+            SessionStart::Resumed(_) => Record::Resumed,
+            SessionStart::Forked | SessionStart::Opened(_) => Record::Opened {
                 native: Some(native.clone()),
-                fidelity: fidelity(worker.resumes()),
-                reconstructed: matches!(&start, Start::Opened(preface) if preface.reconstructed),
+                fidelity: fidelity(worker.can_resume()),
+                reconstructed: matches!(&start, SessionStart::Opened(preface) if preface.reconstructed),
             },
         };
         attempt.record(granted.chain([opened]).collect()).await?;
-        if let Some(live) = self.live.lock().get_mut(&attempt.id()) {
-            live.native = Some(native.clone());
+        if let Some(active) = self.active.lock().get_mut(&attempt.id()) {
+            active.native = Some(native.clone());
         }
         if attempt.is_cancelled() {
-            // Told to stop before there was anything to stop; nobody tells the agent later.
-            return Err(Stop::Cancelled);
+            // `cancel` was called before there was a turn, so the agent would never hear of it.
+            return Err(AttemptError::Cancelled);
         }
-        let turn = Turn {
+        let turn = TurnContext {
             attempt,
             worker,
             native: &native,
@@ -194,117 +214,119 @@ impl<D: Dialect> Driver<D> {
             launch: Launch {
                 env: vec![],
                 pass_env: vec![],
-                ..self.launch(attempt.id(), &Spot { cwd: cwd.to_owned(), ..Spot::default() })
+                ..self.launch(attempt.id(), &WorkerKey { cwd: cwd.to_owned(), ..WorkerKey::default() })
             },
-            ground: &self.ground,
-            opened: matches!(start, Start::Opened(_)),
+            context: &self.context,
+            is_new_session: matches!(start, SessionStart::Opened(_)),
             preface: match start {
-                Start::Opened(preface) => preface.text,
-                Start::Resumed(missed) => missed,
-                Start::Forked => None,
+                SessionStart::Opened(preface) => preface.text,
+                SessionStart::Resumed(interrupted) => interrupted,
+                SessionStart::Forked => None,
             },
         };
-        let turned = self.dialect.play(turn, prompt).await;
-        Ok((native, turned))
+        let outcome = self.dialect.run_turn(turn, prompt).await;
+        Ok((native, outcome))
     }
 
-    /// Ends a worker that cannot be trusted any more.
-    async fn end(&self, attempt: &AttemptHandle, lease: Lease<D::Worker>) -> Result<(), Stop> {
+    /// Kills a worker whose state is unknown.
+    async fn kill_worker(
+        &self,
+        attempt: &AttemptHandle,
+        lease: Lease<D::Worker>,
+    ) -> Result<(), AttemptError> {
         let worker = lease.worker();
         drop(lease);
         match worker.kill().await {
             Death::Proven => Ok(()),
-            // To return would say that it has stopped. The kernel gives up waiting and asks to [`Adapter::kill`].
+            // Returning would claim that the agent has stopped. The kernel gives up waiting and calls [`Adapter::kill`].
             Death::Unproven if attempt.is_cancelled() => std::future::pending().await,
-            Death::Unproven => Err(refused(
+            Death::Unproven => Err(permanent(
                 "transport_interruption",
                 "the agent's process was ended from outside; whether all of it has ended is not known".into(),
             )),
         }
     }
 
-    /// A worker for this attempt.
-    async fn lease(
+    /// Leases a worker for this attempt, starting a process if needed.
+    async fn lease_worker(
         &self,
         attempt: &AttemptHandle,
-        spot: &Spot,
+        key: &WorkerKey,
         native: Option<&str>,
         log: &Mutex<Option<Log>>,
-    ) -> Result<Lease<D::Worker>, Stop> {
+    ) -> Result<Lease<D::Worker>, AttemptError> {
         let start = async || {
-            let launch = self.launch(attempt.id(), spot);
+            let launch = self.launch(attempt.id(), key);
             *log.lock() = Some(launch.log.clone());
-            let until = self.deadline();
+            let until = self.start_deadline();
             tokio::select! {
-                started = self.dialect.start(&launch, &self.ground) => started,
-                () = self.ground.clock.sleep_until(until) => {
-                    Err(with_last_words(self.too_slow("start"), &launch.log))
+                started = self.dialect.start(&launch, &self.context) => started,
+                () = self.context.clock.sleep_until(until) => {
+                    let failure = with_last_output(self.timeout_failure("start"), &launch.log);
+                    Err(SetupError::retryable(failure))
                 }
             }
         };
         let lease = tokio::select! {
-            lease = self.pool.acquire(spot, native, start) => lease,
+            lease = self.pool.acquire(key, native, start) => lease,
             () = attempt.cancelled() => {
-                // What was being started is being ended; nothing is said before it has.
-                process::ended(&self.launch(attempt.id(), spot).mark(), &self.ground.clock).await;
-                return Err(Stop::Cancelled);
+                // The starting process is being killed. The attempt ends only after it.
+                let mark = self.launch(attempt.id(), key).mark();
+                process::wait_until_gone(&mark, &self.context.clock).await;
+                return Err(AttemptError::Cancelled);
             }
         };
-        let lease = lease.map_err(|failure| {
-            let again = failure.code == "adapter_unavailable" || failure.code == "timeout";
-            Stop::Failed(failure, again)
-        })?;
         let lease =
-            lease.ok_or_else(|| refused("adapter_unavailable", "mainspring is shutting down".into()))?;
+            lease?.ok_or_else(|| permanent("adapter_unavailable", "mainspring is shutting down".into()))?;
         let worker = lease.worker();
-        *self.resumes.lock() = Some(worker.resumes());
-        // One that was there before has written for others.
+        *self.can_resume.lock() = Some(worker.can_resume());
+        // The log of a reused worker still holds the output of earlier attempts.
         if log.lock().is_none() {
-            worker.process().log().begin();
+            worker.process().log().clear();
             *log.lock() = Some(worker.process().log().clone());
         }
         Ok(lease)
     }
 
-    /// Bounds what is to happen before the agent works: by time, by a cancellation, by the agent's end.
-    async fn in_time<T>(
+    /// Runs a step that precedes the turn. It ends early on timeout, cancellation, or the end of the agent's process.
+    async fn with_start_timeout<T>(
         &self,
         attempt: &AttemptHandle,
         worker: &D::Worker,
-        what: impl Future<Output = Result<T, Stop>>,
-    ) -> Result<T, Stop> {
-        let until = self.deadline();
+        step: impl Future<Output = Result<T, AttemptError>>,
+    ) -> Result<T, AttemptError> {
+        let until = self.start_deadline();
         tokio::select! {
-            done = what => done,
-            () = attempt.cancelled() => Err(Stop::Cancelled),
-            () = worker.gone() => Err(Stop::Failed(gone(worker), true)),
-            () = self.ground.clock.sleep_until(until) => {
-                let failure = self.too_slow("open its session");
-                Err(Stop::Failed(with_last_words(failure, worker.process().log()), true))
+            done = step => done,
+            () = attempt.cancelled() => Err(AttemptError::Cancelled),
+            () = worker.disconnected() => Err(AttemptError::Failed(process_ended(worker), true)),
+            () = self.context.clock.sleep_until(until) => {
+                let failure = self.timeout_failure("open its session");
+                Err(AttemptError::Failed(with_last_output(failure, worker.process().log()), true))
             }
         }
     }
 
-    fn deadline(&self) -> Time {
-        self.ground.clock.now().plus(millis(self.options.start_timeout))
+    fn start_deadline(&self) -> Time {
+        self.context.clock.now().plus(to_millis(self.options.start_timeout))
     }
 
-    fn too_slow(&self, what: &str) -> Failure {
+    fn timeout_failure(&self, action: &str) -> Failure {
         let waited = self.options.start_timeout.as_millis();
-        let message = format!("the agent did not {what} within {waited} ms, its start_timeout_ms");
+        let message = format!("the agent did not {action} within {waited} ms, its start_timeout_ms");
         Failure::new("timeout", message)
     }
 
-    /// How the process is started that `attempt` needs: at most one, so that its name is the attempt's.
-    fn launch(&self, attempt: AttemptId, spot: &Spot) -> Launch {
+    /// The parameters of the process that `attempt` starts. An attempt starts at most one, so the attempt's id names it.
+    fn launch(&self, attempt: AttemptId, key: &WorkerKey) -> Launch {
         let options = &self.options;
-        let arguments = spot.arguments.iter().map(|argument| (*argument).to_owned());
+        let arguments = key.arguments.iter().map(|argument| (*argument).to_owned());
         Launch {
             guard: options.guard.clone(),
             command: options.command.iter().cloned().chain(arguments).collect(),
             env: options.env.clone(),
             pass_env: options.pass_env.clone(),
-            cwd: spot.cwd.clone(),
+            cwd: key.cwd.clone(),
             grace: options.stop_grace,
             scope: options.scope.clone(),
             name: attempt.to_string(),
@@ -313,38 +335,38 @@ impl<D: Dialect> Driver<D> {
     }
 }
 
-/// An adapter that has processes.
+/// An adapter whose agents run in processes.
 #[async_trait]
-pub(crate) trait Driven: Adapter {
-    /// How many processes there are, and how many of them are idle.
+pub(crate) trait ProcessDriver: Adapter {
+    /// The number of processes, and how many of them are idle.
     fn processes(&self) -> (usize, usize);
-    /// How many messages of agents concerned no turn that was under way, or were not understood.
+    /// The number of agent messages that belonged to no current turn or could not be parsed.
     fn ignored(&self) -> u64;
-    /// Ends every process and starts no other.
+    /// Stops every process and refuses to start others.
     async fn close(&self);
 }
 
 #[async_trait]
-impl<D: Dialect> Driven for Driver<D> {
+impl<D: Dialect> ProcessDriver for Driver<D> {
     fn processes(&self) -> (usize, usize) {
         self.pool.size()
     }
 
     fn ignored(&self) -> u64 {
-        self.ground.ignored.load(Ordering::Relaxed)
+        self.context.ignored.load(Ordering::Relaxed)
     }
 
     async fn close(&self) {
         self.pool.close().await;
-        self.ground.tasks.stop();
-        self.ground.tasks.wait().await;
+        self.context.tasks.stop();
+        self.context.tasks.wait().await;
     }
 }
 
 #[async_trait]
 impl<D: Dialect> Adapter for Driver<D> {
     fn capabilities(&self) -> Capabilities {
-        let native = self.resumes.lock().unwrap_or(false);
+        let native = self.can_resume.lock().unwrap_or(false);
         Capabilities {
             adapter: self.options.name.clone(),
             resume_fidelity: fidelity(native),
@@ -369,10 +391,10 @@ impl<D: Dialect> Adapter for Driver<D> {
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
         let log = Mutex::default();
-        let ended = Box::pin(self.run(&attempt, &log)).await;
-        let failed = match &ended {
+        let result = Box::pin(self.run_attempt(&attempt, &log)).await;
+        let failed = match &result {
             Ok(end) => matches!(end, End::Failed { .. }),
-            Err(stop) => matches!(stop, Stop::Failed(..) | Stop::Stale(_)),
+            Err(error) => matches!(error, AttemptError::Failed(..) | AttemptError::Stale(_)),
         };
         if failed || self.options.keep_log == KeepLog::Always {
             let log = log.lock().take();
@@ -380,27 +402,29 @@ impl<D: Dialect> Adapter for Driver<D> {
                 self.keep_log(&attempt, &log).await;
             }
         }
-        // Of an execution that is dropped the worker stays known, to be killed.
-        self.live.lock().remove(&attempt.id());
-        Executed::Ended(match ended {
+        // If this future is dropped instead, the worker stays registered for `kill`.
+        self.active.lock().remove(&attempt.id());
+        Executed::Ended(match result {
             Ok(end) => end,
-            // Without authority nobody listens; what is returned is not applied.
-            Err(Stop::Cancelled | Stop::Handle(HandleError::Revoked)) => return End::stopped(),
-            Err(Stop::Stale(reason)) => End::Stale { reason },
-            Err(Stop::Failed(error, retryable)) => return End::failed(error, retryable),
-            Err(Stop::Handle(HandleError::Kernel(error))) => {
+            // The kernel ignores the result of a revoked attempt.
+            Err(AttemptError::Cancelled | AttemptError::Handle(HandleError::Revoked)) => {
+                return End::stopped();
+            }
+            Err(AttemptError::Stale(reason)) => End::Stale { reason },
+            Err(AttemptError::Failed(error, retryable)) => return End::failed(error, retryable),
+            Err(AttemptError::Handle(HandleError::Kernel(error))) => {
                 return End::failed(Failure::new(error.code(), error.to_string()), error.is_retryable());
             }
         })
     }
 
     async fn cancel(&self, attempt: AttemptId) -> Dispatch {
-        let told = match self.live.lock().get(&attempt) {
-            Some(Live { worker, native: Some(native), .. }) => self.dialect.cancel(worker, native),
-            // It has not begun, and stops by itself.
+        let dispatched = match self.active.lock().get(&attempt) {
+            Some(ActiveAttempt { worker, native: Some(native), .. }) => self.dialect.cancel(worker, native),
+            // The turn has not begun. `execute` watches the cancellation itself.
             _ => true,
         };
-        Dispatch { dispatched: told, acknowledged: false }
+        Dispatch { dispatched, acknowledged: false }
     }
 
     fn auth_methods(&self) -> Vec<AuthMethod> {
@@ -409,45 +433,48 @@ impl<D: Dialect> Adapter for Driver<D> {
 
     async fn authenticate(&self, method: &str) -> Result<(), Failure> {
         let permissions = self.options.permissions;
-        let spot = Spot { cwd: self.options.cwd.clone(), arguments: self.dialect.arguments(permissions) };
-        // Of no attempt: it is ended when it has been tried.
-        let launch = Launch { name: "login".into(), ..self.launch(AttemptId::from_bytes([0; 16]), &spot) };
-        let until = self.ground.clock.now().plus(LOGIN);
+        let key = WorkerKey { cwd: self.options.cwd.clone(), arguments: self.dialect.arguments(permissions) };
+        // A login belongs to no attempt; its process ends with it.
+        let launch = Launch { name: "login".into(), ..self.launch(AttemptId::from_bytes([0; 16]), &key) };
+        let until = self.context.clock.now().plus(LOGIN_TIMEOUT_MS);
         tokio::select! {
-            done = self.dialect.authenticate(&launch, &self.ground, method) => done,
-            () = self.ground.clock.sleep_until(until) => {
+            done = self.dialect.authenticate(&launch, &self.context, method) => done,
+            () = self.context.clock.sleep_until(until) => {
                 Err(Failure::new("timeout", "nobody has finished the login within ten minutes"))
             }
         }
     }
 
     async fn kill(&self, attempt: AttemptId) -> Death {
-        let live = self.live.lock().remove(&attempt);
-        let worker = match live {
-            Some(live) => live.worker.kill().await,
+        let active = self.active.lock().remove(&attempt);
+        let worker = match active {
+            Some(active) => active.worker.kill().await,
             None => Death::Proven,
         };
-        // It may have been dropped while its process started, or while commands ran for it: their guards end them.
-        let others = process::ended(&self.launch(attempt, &Spot::default()).mark(), &self.ground.clock).await;
+        // The future may have been dropped while a process started or terminal commands ran. Their guards end them.
+        let mark = self.launch(attempt, &WorkerKey::default()).mark();
+        let others = process::wait_until_gone(&mark, &self.context.clock).await;
         if worker == Death::Proven { others } else { worker }
     }
 
     fn forget(&self, native: &str) {
-        let idle = self.pool.evict(native);
-        let served = |live: &&Live<D::Worker>| {
-            live.before.as_deref() == Some(native) && live.native.as_deref() != Some(native)
+        let idle = self.pool.take_idle(native);
+        let served_before = |active: &&ActiveAttempt<D::Worker>| {
+            active.previous_native.as_deref() == Some(native) && active.native.as_deref() != Some(native)
         };
-        let busy = self.live.lock().values().find(served).map(|live| live.worker.clone());
-        let Some(worker) = idle.as_ref().map(Lease::worker).or(busy).filter(|worker| worker.closes()) else {
+        let busy = self.active.lock().values().find(served_before).map(|active| active.worker.clone());
+        let worker = idle.as_ref().map(Lease::worker).or(busy);
+        let Some(worker) = worker.filter(|worker| worker.can_close()) else {
             idle.into_iter().for_each(|lease| lease.release(None));
             return;
         };
-        let (dialect, clock, until) = (self.dialect.clone(), self.ground.clock.clone(), self.deadline());
+        let (dialect, clock, until) =
+            (self.dialect.clone(), self.context.clock.clone(), self.start_deadline());
         let (native, tasks) = (native.to_owned(), self.pool.tasks().clone());
         self.pool.tasks().spawn(async move {
             tokio::select! {
                 () = dialect.close(&worker, &native) => {}
-                () = worker.gone() => {}
+                () = worker.disconnected() => {}
                 () = tasks.stopping() => {}
                 () = clock.sleep_until(until) => {}
             }
@@ -456,15 +483,16 @@ impl<D: Dialect> Adapter for Driver<D> {
     }
 }
 
-fn refused(code: &str, message: String) -> Stop {
-    Stop::Failed(Failure::new(code, message), false)
+/// A failure that is not retryable.
+fn permanent(code: &str, message: String) -> AttemptError {
+    AttemptError::Failed(Failure::new(code, message), false)
 }
 
-/// What of a native session survives its process: the kernel has the path, so the next one is told of it.
-fn fidelity(resumes: bool) -> Fidelity {
-    if resumes { Fidelity::Native } else { Fidelity::Reconstructed }
+/// How much of a native session survives its process. Without resume, the kernel still has the path for the next one.
+fn fidelity(can_resume: bool) -> Fidelity {
+    if can_resume { Fidelity::Native } else { Fidelity::Reconstructed }
 }
 
-fn millis(time: Duration) -> u64 {
+fn to_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What drives agent runtimes beneath the kernel.
+//! Adapters that drive agent runtimes for the kernel: the built-in script agent, ACP agents, and pi.
 
 use async_trait::async_trait;
 use mainspring_core::{AttemptId, AuthMethod, Failure};
@@ -16,32 +16,32 @@ pub use acp::{AcpOptions, McpServer};
 pub use driver::{AgentOptions, KeepLog};
 pub use script::ScriptAdapter;
 
-/// An adapter whose agent runs in processes of its own, started when they are needed.
-pub struct ProcessAdapter(Box<dyn driver::Driven>);
+/// An adapter whose agent runs in its own processes, started on demand.
+pub struct ProcessAdapter(Box<dyn driver::ProcessDriver>);
 
 impl ProcessAdapter {
-    /// For an agent that speaks the Agent Client Protocol.
+    /// Creates an adapter for an agent that speaks the Agent Client Protocol.
     pub fn acp(options: AgentOptions, acp: AcpOptions, clock: Clock) -> Self {
         let dialect = acp::Acp::new(&options.name, acp, &options.rules);
         Self(Box::new(driver::Driver::new(dialect, options, clock)))
     }
 
-    /// For pi, in its RPC mode.
+    /// Creates an adapter for pi in its RPC mode.
     pub fn pi(options: AgentOptions, clock: Clock) -> Self {
         Self(Box::new(driver::Driver::new(pi::Pi, options, clock)))
     }
 
-    /// How many processes there are, and how many of them are idle.
+    /// The number of processes, and how many of them are idle.
     pub fn processes(&self) -> (usize, usize) {
         self.0.processes()
     }
 
-    /// How many messages of agents concerned no turn that was under way, or were not understood.
+    /// The number of agent messages that belonged to no current turn or could not be parsed.
     pub fn ignored(&self) -> u64 {
         self.0.ignored()
     }
 
-    /// Ends every process and starts no other.
+    /// Stops every process and refuses to start others.
     pub async fn close(&self) {
         self.0.close().await;
     }

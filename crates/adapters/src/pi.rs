@@ -1,9 +1,9 @@
-//! Pi, driven by `pi --mode rpc`: JSON lines over its standard input and output.
+//! Pi in its RPC mode (`pi --mode rpc`): JSON lines over its standard input and output.
 //!
-//! A pi process has one session open at a time and keeps it in a file, so that another process can take it up. A native
-//! session keeps its process while there is room for others; where there is none, the process that has been idle longest
-//! opens another session, and what was said in the one before stays there. One that keeps no sessions (`--no-session`)
-//! is told the text of the path, like every agent that cannot resume.
+//! A pi process has one session open at a time and stores it in a file, so that another process can resume it. A native
+//! session keeps its process as long as the pool may start others. When the pool is full, the process that has been idle
+//! longest switches to another session. A pi without session files (`--no-session`) gets the text of the path, like every
+//! agent that cannot resume.
 
 use std::path::Path;
 
@@ -14,37 +14,39 @@ use mainspring_kernel::adapter::AttemptHandle;
 use mainspring_kernel::policy::Permissions;
 use serde_json::{Value, json};
 
-use crate::driver::{Dialect, Ground, Lost, Turn, Turned, attached};
+use crate::driver::{
+    Dialect, ProcessContext, ResumeError, SetupError, TurnContext, TurnOutcome, read_attachment,
+};
 use crate::process::Launch;
 
 mod dialog;
-mod fault;
+mod model_error;
 mod turn;
 mod wire;
 mod worker;
-use worker::Worker;
+use worker::PiWorker;
 
-/// Pi asks nobody before it uses a tool. Where nothing is allowed it gets only those that change nothing.
+/// Arguments for runs that may change nothing. Pi does not ask before it uses a tool, so it gets only tools that read.
 const READ_ONLY: &[&str] = &["--tools", "read,grep,find,ls"];
 
 /// Pi's RPC mode.
 pub(crate) struct Pi;
 
-/// A prompt as pi gets it.
-pub(crate) struct Prompt {
+/// A prompt in pi's format.
+pub(crate) struct PiPrompt {
     text: String,
     images: Vec<Value>,
 }
 
-impl Prompt {
-    /// What `message` says and shows.
-    async fn of(attempt: &AttemptHandle, message: &Message) -> Result<Self, Failure> {
+impl PiPrompt {
+    /// Converts `message` and reads its images.
+    async fn read(attempt: &AttemptHandle, message: &Message) -> Result<Self, Failure> {
         let mut prompt = Self { text: String::new(), images: vec![] };
         for block in &message.content {
             match block {
                 Block::Text { text } => prompt.text.push_str(text),
                 Block::Attachment { artifact, mime_type, .. } if mime_type.starts_with("image/") => {
-                    let data = STANDARD.encode(attached(attempt, message, *artifact).await?);
+                    let data = STANDARD.encode(read_attachment(attempt, message, *artifact).await?);
                     prompt.images.push(json!({"type": "image", "data": data, "mimeType": mime_type}));
                 }
                 Block::Attachment { .. } => {
@@ -61,12 +63,12 @@ impl Prompt {
 }
 
 impl Dialect for Pi {
-    type Worker = Worker;
-    type Prompt = Prompt;
+    type Worker = PiWorker;
+    type Prompt = PiPrompt;
 
     const PINNED: bool = true;
     const STEERS: bool = true;
-    // Its keys are its own configuration's, or its environment's.
+    // Pi takes its keys from its own configuration or its environment.
     const AUTHENTICATES: bool = false;
 
     fn arguments(&self, permissions: Permissions) -> &'static [&'static str] {
@@ -76,58 +78,63 @@ impl Dialect for Pi {
         }
     }
 
-    async fn prompt(&self, attempt: &AttemptHandle) -> Result<Prompt, Failure> {
-        Prompt::of(attempt, &attempt.assignment().prompt).await
+    async fn prompt(&self, attempt: &AttemptHandle) -> Result<PiPrompt, Failure> {
+        PiPrompt::read(attempt, &attempt.assignment().prompt).await
     }
 
-    async fn start(&self, launch: &Launch, ground: &Ground) -> Result<Worker, Failure> {
-        Worker::start(launch, ground).await
+    async fn start(&self, launch: &Launch, context: &ProcessContext) -> Result<PiWorker, SetupError> {
+        PiWorker::start(launch, context).await
     }
 
-    async fn open(&self, worker: &Worker, _cwd: &Path, _attempt: &AttemptHandle) -> Result<String, Failure> {
+    async fn open(
+        &self,
+        worker: &PiWorker,
+        _cwd: &Path,
+        _attempt: &AttemptHandle,
+    ) -> Result<String, SetupError> {
         worker.open().await
     }
 
     async fn resume(
         &self,
-        worker: &Worker,
+        worker: &PiWorker,
         native: &str,
         _cwd: &Path,
         _attempt: &AttemptHandle,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), ResumeError> {
         worker.resume(native).await
     }
 
     async fn fork(
         &self,
-        _worker: &Worker,
+        _worker: &PiWorker,
         native: &str,
         _cwd: &Path,
         _attempt: &AttemptHandle,
-    ) -> Result<String, Lost> {
-        Err(Lost::Unknown(format!("pi does not fork {native}")))
+    ) -> Result<String, ResumeError> {
+        Err(ResumeError::Unknown(format!("pi does not fork {native}")))
     }
 
-    async fn close(&self, _worker: &Worker, _native: &str) {}
+    async fn close(&self, _worker: &PiWorker, _native: &str) {}
 
-    async fn choose(
+    async fn configure(
         &self,
-        worker: &Worker,
+        worker: &PiWorker,
         _native: &str,
         _run: &Run,
         model: Option<&str>,
     ) -> Result<(), Failure> {
         match model {
-            Some(model) => worker.choose(model).await,
+            Some(model) => worker.set_model(model).await,
             None => Ok(()),
         }
     }
 
-    async fn play(&self, turn: Turn<'_, Worker>, prompt: Prompt) -> Turned {
-        turn::Play::play(turn, prompt).await
+    async fn run_turn(&self, turn: TurnContext<'_, PiWorker>, prompt: PiPrompt) -> TurnOutcome {
+        turn::PiTurn::run(turn, prompt).await
     }
 
-    fn cancel(&self, worker: &Worker, _native: &str) -> bool {
+    fn cancel(&self, worker: &PiWorker, _native: &str) -> bool {
         worker.connection.send(wire::command("abort"));
         worker.connection.is_open()
     }

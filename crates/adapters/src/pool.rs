@@ -1,8 +1,8 @@
-//! Pools of workers: bounded, reused, shut down when idle, started again with care.
+//! Pools of workers: bounded, reused, stopped when idle, restarted with a backoff.
 //!
-//! A worker serves one attempt at a time, under a lease. It remembers the native session it served last, its home: only
-//! there does it know how things stand, and no two know it of the same. One whose native session lives nowhere else is
-//! kept for that session alone.
+//! A worker serves one attempt at a time, under a lease. It remembers the native session it served last, because only
+//! that one is up to date in its memory. At most one idle worker remembers a given native session. A worker is reserved
+//! for its native session if that session exists in no other place than the worker's process.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -15,36 +15,36 @@ use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// What a pool holds.
-pub(crate) trait Worker: Send + Sync + 'static {
-    /// False once it can do no more work.
+/// A worker that a pool can hold.
+pub(crate) trait PooledWorker: Send + Sync + 'static {
+    /// Reports whether it can serve another attempt.
     fn is_alive(&self) -> bool;
-    /// True while it has a native session in its memory, as that stands now.
-    fn holds(&self, native: &str) -> bool;
-    /// Ends it in good order.
+    /// Reports whether it has the current state of a native session in memory.
+    fn has_session(&self, native: &str) -> bool;
+    /// Ends it gracefully.
     fn stop(&self) -> impl Future<Output = Death> + Send;
     /// Ends it at once.
     fn kill(&self) -> impl Future<Output = Death> + Send;
 }
 
-/// How a pool behaves.
+/// Limits and timing of a pool.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolOptions {
-    /// How many workers there are at once.
-    pub(crate) max: usize,
-    /// How long an idle one is kept, in milliseconds.
-    pub(crate) idle: u64,
-    /// The pause after a start that failed, in milliseconds; twice that after the next.
-    pub(crate) backoff: u64,
-    /// A native session keeps its worker while another may be started.
+    /// The maximum number of workers.
+    pub(crate) max_workers: usize,
+    /// How long an idle worker is kept.
+    pub(crate) idle_ms: u64,
+    /// The pause after a failed start; it doubles with each further failure.
+    pub(crate) backoff_ms: u64,
+    /// Whether a native session keeps its worker as long as the pool may start others.
     pub(crate) pinned: bool,
 }
 
-/// The longest pause between two starts, in milliseconds.
-const LONGEST_PAUSE: u64 = 30_000;
+/// The longest pause after a failed start.
+const MAX_BACKOFF_MS: u64 = 30_000;
 
 /// Workers of one kind. Cheap to clone.
-pub(crate) struct Pool<W>(Arc<Shared<W>>);
+pub(crate) struct Pool<W>(Arc<PoolInner<W>>);
 
 impl<W> Clone for Pool<W> {
     fn clone(&self) -> Self {
@@ -52,91 +52,109 @@ impl<W> Clone for Pool<W> {
     }
 }
 
-struct Shared<W> {
-    state: Mutex<State<W>>,
+struct PoolInner<W> {
+    state: Mutex<PoolState<W>>,
     changed: Notify,
     options: PoolOptions,
     clock: Clock,
     tasks: Tasks,
 }
 
-struct State<W> {
-    idle: Vec<Idle<W>>,
-    /// All that are there or are about to be, also those that are being ended.
+struct PoolState<W> {
+    /// Longest idle first.
+    idle: Vec<IdleWorker<W>>,
+    /// The number of workers, including those being started or ended.
     count: usize,
+    /// Consecutive failed starts.
     failures: u32,
-    not_before: Time,
+    start_not_before: Time,
     closed: bool,
 }
 
-struct Idle<W> {
+struct IdleWorker<W> {
     worker: Arc<W>,
-    spot: Spot,
-    home: Option<Home>,
+    key: WorkerKey,
+    last_session: Option<LastSession>,
     since: Time,
 }
 
-/// What a worker was started for, and cannot be used beyond.
+impl<W> IdleWorker<W> {
+    fn served_last(&self, native: &str) -> bool {
+        self.last_session.as_ref().is_some_and(|session| session.native == native)
+    }
+
+    fn is_reserved(&self) -> bool {
+        self.last_session.as_ref().is_some_and(|session| session.process_local)
+    }
+}
+
+/// The parameters a worker was started with. It serves only attempts with the same ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Spot {
-    /// The folder it works in.
+pub(crate) struct WorkerKey {
+    /// The working directory.
     pub(crate) cwd: PathBuf,
-    /// What its command was given besides.
+    /// Additional arguments of its command.
     pub(crate) arguments: &'static [&'static str],
 }
 
 /// The native session a worker served last.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Home {
+pub(crate) struct LastSession {
     pub(crate) native: String,
-    /// It lives in this worker alone.
-    pub(crate) only: bool,
+    /// Whether the session exists in this worker's process only.
+    pub(crate) process_local: bool,
 }
 
-/// What the next step towards a worker is.
-enum Step<W> {
-    Take(Idle<W>),
+/// The next step of [`Pool::acquire`].
+enum AcquireStep<W> {
+    Take(IdleWorker<W>),
+    /// Start a worker, not before this time.
     Start(Time),
     Wait,
     Closed,
 }
 
-/// A worker at work. Dropped without [`Lease::release`], it is killed.
-pub(crate) struct Lease<W: Worker> {
+/// Exclusive use of a worker. Dropping it without [`Lease::release`] kills the worker.
+pub(crate) struct Lease<W: PooledWorker> {
     worker: Option<Arc<W>>,
-    spot: Spot,
-    /// The native session it served last.
-    pub(crate) home: Option<Home>,
+    key: WorkerKey,
+    /// The native session the worker served before this lease.
+    pub(crate) last_session: Option<LastSession>,
     pool: Pool<W>,
 }
 
-impl<W: Worker> Pool<W> {
+impl<W: PooledWorker> Pool<W> {
     pub(crate) fn new(options: PoolOptions, clock: Clock, tasks: Tasks) -> Self {
-        let state = State { idle: vec![], count: 0, failures: 0, not_before: Time(0), closed: false };
-        Self(Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), options, clock, tasks }))
+        let state =
+            PoolState { idle: vec![], count: 0, failures: 0, start_not_before: Time(0), closed: false };
+        Self(Arc::new(PoolInner { state: Mutex::new(state), changed: Notify::new(), options, clock, tasks }))
     }
 
-    /// A worker for `spot`: the one that is home to `native`, another that is idle there, or a new one, in the other
-    /// order if workers are pinned; waits while there are too many. None once the pool is closed.
+    /// Leases a worker with this key: the one that served `native` last, else another idle one, else a new one. A pinned
+    /// pool prefers a new worker to another idle one. Waits while the pool is full. Returns `None` once it is closed.
     pub(crate) async fn acquire<E>(
         &self,
-        spot: &Spot,
+        key: &WorkerKey,
         native: Option<&str>,
         start: impl AsyncFnOnce() -> Result<W, E>,
     ) -> Result<Option<Lease<W>>, E> {
-        let lease =
-            |worker, home| Lease { worker: Some(worker), spot: spot.clone(), home, pool: self.clone() };
+        let lease = |worker, last_session| Lease {
+            worker: Some(worker),
+            key: key.clone(),
+            last_session,
+            pool: self.clone(),
+        };
         let not_before = loop {
             let changed = self.0.changed.notified();
-            match self.step(spot, native) {
-                Step::Take(idle) => return Ok(Some(lease(idle.worker, idle.home))),
-                Step::Start(not_before) => break not_before,
-                Step::Wait => changed.await,
-                Step::Closed => return Ok(None),
+            match self.next_step(key, native) {
+                AcquireStep::Take(idle) => return Ok(Some(lease(idle.worker, idle.last_session))),
+                AcquireStep::Start(not_before) => break not_before,
+                AcquireStep::Wait => changed.await,
+                AcquireStep::Closed => return Ok(None),
             }
         };
-        // Given up while it starts, its place is free again.
-        let place_taken = Place { pool: self, kept: false };
+        // Frees the slot if this future is dropped during the start.
+        let slot = StartSlot { pool: self, filled: false };
         self.0.clock.sleep_until(not_before).await;
         let started = start().await;
         let mut state = self.0.state.lock();
@@ -144,12 +162,12 @@ impl<W: Worker> Pool<W> {
             Ok(worker) => {
                 state.failures = 0;
                 drop(state);
-                place_taken.keep();
+                slot.fill();
                 Ok(Some(lease(Arc::new(worker), None)))
             }
             Err(error) => {
-                let pause = self.0.options.backoff.saturating_mul(1 << state.failures.min(16));
-                state.not_before = self.0.clock.now().plus(pause.min(LONGEST_PAUSE));
+                let pause = self.0.options.backoff_ms.saturating_mul(1 << state.failures.min(16));
+                state.start_not_before = self.0.clock.now().plus(pause.min(MAX_BACKOFF_MS));
                 state.failures += 1;
                 drop(state);
                 Err(error)
@@ -157,83 +175,92 @@ impl<W: Worker> Pool<W> {
         }
     }
 
-    fn step(&self, spot: &Spot, native: Option<&str>) -> Step<W> {
+    fn next_step(&self, key: &WorkerKey, native: Option<&str>) -> AcquireStep<W> {
         let mut state = self.0.state.lock();
         if state.closed {
-            return Step::Closed;
+            return AcquireStep::Closed;
         }
         let (alive, dead): (Vec<_>, Vec<_>) =
             std::mem::take(&mut state.idle).into_iter().partition(|idle| idle.worker.is_alive());
         state.idle = alive;
         dead.into_iter().for_each(|idle| self.retire(idle.worker));
-        let at_home = |idle: &Idle<W>| idle.home.as_ref().is_some_and(|home| Some(&*home.native) == native);
-        let free = |idle: &Idle<W>| !idle.home.as_ref().is_some_and(|home| home.only);
-        let here = |idle: &Idle<W>| idle.spot == *spot;
-        let may_start = state.count < self.0.options.max;
-        let kept = |idle: &Idle<W>| self.0.options.pinned && may_start && idle.home.is_some();
-        let usable = |idle: &Idle<W>| here(idle) && free(idle) && !kept(idle);
-        let found = state.idle.iter().position(|idle| here(idle) && at_home(idle));
-        // Some let no other process take up what one has open.
-        let holds = |idle: &Idle<W>| native.is_some_and(|native| idle.worker.holds(native));
-        let found =
-            found.or_else(|| state.idle.iter().position(|idle| here(idle) && free(idle) && holds(idle)));
-        let found = found.or_else(|| match self.0.options.pinned {
-            // The one that has been idle longest loses its place first.
-            true => state.idle.iter().position(usable),
-            false => state.idle.iter().rposition(usable),
-        });
-        if let Some(at) = found {
-            return Step::Take(state.idle.remove(at));
+        let may_start = state.count < self.0.options.max_workers;
+        if let Some(index) = self.find_idle(&state.idle, key, native, may_start) {
+            return AcquireStep::Take(state.idle.remove(index));
         }
         if may_start {
             state.count += 1;
-            return Step::Start(state.not_before);
+            return AcquireStep::Start(state.start_not_before);
         }
-        // The one that has been idle longest makes room.
+        // The pool is full: the longest idle worker makes room.
         if !state.idle.is_empty() {
             let oldest = state.idle.remove(0);
             self.retire(oldest.worker);
         }
-        Step::Wait
+        AcquireStep::Wait
     }
 
-    /// The idle worker that is home to `native`, which is nobody's home any more.
-    pub(crate) fn evict(&self, native: &str) -> Option<Lease<W>> {
+    /// Finds the idle worker that fits best.
+    fn find_idle(
+        &self,
+        idle: &[IdleWorker<W>],
+        key: &WorkerKey,
+        native: Option<&str>,
+        may_start: bool,
+    ) -> Option<usize> {
+        let served_last = |idle: &IdleWorker<W>| native.is_some_and(|native| idle.served_last(native));
+        // Some agents let no other process resume a session that one has open.
+        let has_session = |idle: &IdleWorker<W>| native.is_some_and(|native| idle.worker.has_session(native));
+        let is_pinned =
+            |idle: &IdleWorker<W>| self.0.options.pinned && may_start && idle.last_session.is_some();
+        let same_key = |idle: &IdleWorker<W>| idle.key == *key;
+        let is_free = |idle: &IdleWorker<W>| same_key(idle) && !idle.is_reserved();
+        let is_usable = |idle: &IdleWorker<W>| is_free(idle) && !is_pinned(idle);
+        let found = idle.iter().position(|idle| same_key(idle) && served_last(idle));
+        let found = found.or_else(|| idle.iter().position(|idle| is_free(idle) && has_session(idle)));
+        found.or_else(|| match self.0.options.pinned {
+            // The session that was idle longest loses its worker.
+            true => idle.iter().position(is_usable),
+            false => idle.iter().rposition(is_usable),
+        })
+    }
+
+    /// Leases the idle worker that served `native` last, and forgets that it did.
+    pub(crate) fn take_idle(&self, native: &str) -> Option<Lease<W>> {
         let mut state = self.0.state.lock();
-        let at_home = |idle: &Idle<W>| idle.home.as_ref().is_some_and(|home| home.native == native);
-        let at = state.idle.iter().position(at_home).filter(|_| !state.closed)?;
-        let Idle { worker, spot, .. } = state.idle.remove(at);
-        Some(Lease { worker: Some(worker), spot, home: None, pool: self.clone() })
+        let index = state.idle.iter().position(|idle| idle.served_last(native)).filter(|_| !state.closed)?;
+        let IdleWorker { worker, key, .. } = state.idle.remove(index);
+        Some(Lease { worker: Some(worker), key, last_session: None, pool: self.clone() })
     }
 
-    /// Ends a worker in good order; its place is free once it has ended.
+    /// Stops a worker gracefully. Its slot is free once it has ended.
     fn retire(&self, worker: Arc<W>) {
         let pool = self.clone();
         self.0.tasks.spawn(async move {
             worker.stop().await;
-            pool.left();
+            pool.free_slot();
         });
     }
 
-    fn left(&self) {
+    fn free_slot(&self) {
         self.0.state.lock().count -= 1;
         self.0.changed.notify_waiters();
     }
 
-    /// Stops an idle worker when it has been idle long enough.
-    fn watch(&self, worker: &Arc<W>, since: Time) {
+    /// Stops a worker if it stays idle for the configured time.
+    fn stop_when_idle(&self, worker: &Arc<W>, since: Time) {
         let (pool, worker) = (self.clone(), Arc::downgrade(worker));
         self.0.tasks.spawn(async move {
-            let due = since.plus(pool.0.options.idle);
+            let due = since.plus(pool.0.options.idle_ms);
             tokio::select! {
                 () = pool.0.clock.sleep_until(due) => {}
                 () = pool.0.tasks.stopping() => return,
             }
             let mut state = pool.0.state.lock();
-            let is_it = |idle: &Idle<W>| {
+            let is_same = |idle: &IdleWorker<W>| {
                 idle.since == since && std::ptr::eq(Arc::as_ptr(&idle.worker), worker.as_ptr())
             };
-            let found = state.idle.iter().position(is_it).map(|at| state.idle.remove(at));
+            let found = state.idle.iter().position(is_same).map(|index| state.idle.remove(index));
             drop(state);
             if let Some(idle) = found {
                 pool.retire(idle.worker);
@@ -241,18 +268,19 @@ impl<W: Worker> Pool<W> {
         });
     }
 
-    /// For what is done with workers: the pool is closed when it has ended.
+    /// Background work of this pool. [`Pool::close`] waits for it.
     pub(crate) fn tasks(&self) -> &Tasks {
         &self.0.tasks
     }
 
-    /// How many workers there are, and how many of them are idle.
+    /// The number of workers, and how many of them are idle.
     pub(crate) fn size(&self) -> (usize, usize) {
         let state = self.0.state.lock();
         (state.count, state.idle.len())
     }
 
-    /// Ends every idle worker and starts no other; returns once all that was ever started has ended.
+    /// Stops every idle worker and refuses to start others. Returns once they have ended; a leased worker is stopped when
+    /// its lease ends.
     pub(crate) async fn close(&self) {
         let idle = {
             let mut state = self.0.state.lock();
@@ -266,28 +294,28 @@ impl<W: Worker> Pool<W> {
     }
 }
 
-/// A place in the pool for a worker that is being started.
-struct Place<'a, W: Worker> {
+/// The slot of a worker that is being started. Freed on drop unless filled.
+struct StartSlot<'a, W: PooledWorker> {
     pool: &'a Pool<W>,
-    kept: bool,
+    filled: bool,
 }
 
-impl<W: Worker> Place<'_, W> {
-    fn keep(mut self) {
-        self.kept = true;
+impl<W: PooledWorker> StartSlot<'_, W> {
+    fn fill(mut self) {
+        self.filled = true;
     }
 }
 
-impl<W: Worker> Drop for Place<'_, W> {
+impl<W: PooledWorker> Drop for StartSlot<'_, W> {
     fn drop(&mut self) {
-        if !self.kept {
-            self.pool.left();
+        if !self.filled {
+            self.pool.free_slot();
         }
     }
 }
 
-impl<W: Worker> Lease<W> {
-    /// The worker.
+impl<W: PooledWorker> Lease<W> {
+    /// The leased worker.
     pub(crate) fn worker(&self) -> Arc<W> {
         match &self.worker {
             Some(worker) => worker.clone(),
@@ -295,8 +323,8 @@ impl<W: Worker> Lease<W> {
         }
     }
 
-    /// Gives the worker back, for others to use.
-    pub(crate) fn release(mut self, home: Option<Home>) {
+    /// Returns the worker to the pool, with the native session it served.
+    pub(crate) fn release(mut self, served: Option<LastSession>) {
         let Some(worker) = self.worker.take() else { return };
         let pool = &self.pool;
         let mut state = pool.0.state.lock();
@@ -305,27 +333,27 @@ impl<W: Worker> Lease<W> {
             pool.retire(worker);
             return;
         }
-        // Another that served it before does not know what has happened since.
-        if let Some(home) = &home {
-            let before =
-                |idle: &&mut Idle<W>| idle.home.as_ref().is_some_and(|old| old.native == home.native);
-            state.idle.iter_mut().filter(before).for_each(|idle| idle.home = None);
+        // Another worker that served the session earlier is out of date.
+        if let Some(served) = &served {
+            let stale = state.idle.iter_mut().filter(|idle| idle.served_last(&served.native));
+            stale.for_each(|idle| idle.last_session = None);
         }
         let since = pool.0.clock.now();
-        state.idle.push(Idle { worker: worker.clone(), spot: std::mem::take(&mut self.spot), home, since });
+        let key = std::mem::take(&mut self.key);
+        state.idle.push(IdleWorker { worker: worker.clone(), key, last_session: served, since });
         drop(state);
         pool.0.changed.notify_waiters();
-        pool.watch(&worker, since);
+        pool.stop_when_idle(&worker, since);
     }
 }
 
-impl<W: Worker> Drop for Lease<W> {
+impl<W: PooledWorker> Drop for Lease<W> {
     fn drop(&mut self) {
         if let Some(worker) = self.worker.take() {
             let pool = self.pool.clone();
             self.pool.0.tasks.spawn(async move {
                 worker.kill().await;
-                pool.left();
+                pool.free_slot();
             });
         }
     }

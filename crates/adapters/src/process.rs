@@ -1,12 +1,11 @@
-//! Processes of agents: each under a guard, with an environment that is allowed, an output that is bounded, and an end
-//! that is proven.
+//! Agent processes. Each runs under a guard, with an allow-listed environment, bounded logs and a proven end.
 //!
 //! ```text
 //! mainspring ──stdin──▶ guard ──stdin──▶ agent ──stdout, stderr──▶ mainspring
 //! ```
 //!
-//! The agent's output does not pass through the guard; its input does, so that the guard notices when mainspring is
-//! gone, however it went.
+//! The agent's output does not pass through the guard. Its input does, so that the guard notices the end of mainspring
+//! even after `kill -9`.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -29,19 +28,19 @@ mod tail;
 mod tree;
 pub use log::Log;
 pub(crate) use tail::Tail;
-pub use tree::marked;
+pub use tree::processes_with_variable;
 
-/// The variable that marks what was started under a guard: `SCOPE#NAME`. Not one of `MAINSPRING_*`, which mainspring
-/// would take for a setting when an agent starts it.
-pub const MARK: &str = "GUARDED_BY_MAINSPRING";
-/// How long a guard may take, beyond the agent's grace period, to end its tree.
-const DEATH: Duration = Duration::from_secs(5);
-/// How long the end of a standard error is waited for, in milliseconds.
-const LAST_WORDS: u64 = 500;
-/// How often it is looked whether something is left, in milliseconds.
-const SWEEP: u64 = 20;
-/// What of mainspring's own environment an agent sees: where things are and how to show them, and no secrets.
-const ALLOWED: &[&str] = &[
+/// The environment variable that marks every process started under a guard; its value is `SCOPE#NAME`. The name does
+/// not start with `MAINSPRING_`, because a mainspring started by an agent would read it as a setting.
+pub const MARK_VARIABLE: &str = "GUARDED_BY_MAINSPRING";
+/// How long a guard may take, beyond the agent's grace period, to end its process tree.
+const KILL_TIMEOUT_MS: u64 = 5_000;
+/// How long to wait for the end of a standard error after its process has ended.
+const STDERR_DRAIN_TIMEOUT_MS: u64 = 500;
+/// How often to look for remaining processes.
+const SWEEP_INTERVAL_MS: u64 = 20;
+/// Variables of mainspring's own environment that every agent gets: locations and locale, no secrets.
+const ALLOWED_ENV: &[&str] = &[
     "PATH",
     "HOME",
     "USER",
@@ -56,63 +55,63 @@ const ALLOWED: &[&str] = &[
     "SSL_CERT_DIR",
     "NODE_EXTRA_CA_CERTS",
 ];
-const ALLOWED_PREFIXES: &[&str] = &["LC_", "XDG_"];
+const ALLOWED_ENV_PREFIXES: &[&str] = &["LC_", "XDG_"];
 
-/// How to start an agent.
+/// How to start an agent process.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// The guard's command; what follows it are `--grace-ms N -- COMMAND…`.
+    /// The guard's command; `--grace-ms N -- COMMAND…` is appended to it.
     pub guard: Vec<OsString>,
     /// The agent's command.
     pub command: Vec<String>,
-    /// What it finds in its environment besides what is allowed.
+    /// Additional variables of its environment.
     pub env: Vec<(String, String)>,
-    /// Names of variables that it may see besides.
+    /// Names of further variables to copy from mainspring's own environment.
     pub pass_env: Vec<String>,
-    /// Where it starts: a folder that exists.
+    /// The working directory; it must exist.
     pub cwd: PathBuf,
-    /// How long it has to end by itself once it is told to stop.
+    /// How long the agent has to exit by itself after its input was closed.
     pub grace: Duration,
-    /// Whose processes these are: the same for all that one mainspring starts.
+    /// Identifies the mainspring instance that starts the process; the same for all of its processes.
     pub scope: String,
-    /// A name that no other process has.
+    /// A name that is unique among the processes of the scope.
     pub name: String,
-    /// Where goes what it writes to its standard error.
+    /// Receives the standard error.
     pub log: Log,
 }
 
 impl Launch {
-    /// What marks its processes.
+    /// The value of [`MARK_VARIABLE`] in its processes.
     pub fn mark(&self) -> String {
         format!("{}#{}", self.scope, self.name)
     }
 }
 
-/// Why a process was not started. Nothing of it is left.
+/// Why a process was not started. No process remains.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The folder is not one.
+    /// The working directory cannot be used.
     #[error("the folder {} {reason}; name an absolute path of a folder that exists", path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason, as a predicate of "the folder".
         reason: &'static str,
     },
     /// The guard could not be started.
     #[error("the guard {guard} could not be started: {source}")]
     Guard {
-        /// Its command.
+        /// The guard's program.
         guard: String,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
-/// A running agent under its guard. Dropped, it is killed.
+/// A running agent under its guard. Dropping it kills the process tree.
 #[derive(Debug)]
 pub struct Process {
-    orders: mpsc::UnboundedSender<Signal>,
+    signals: mpsc::UnboundedSender<Signal>,
     ended: watch::Receiver<Option<ExitStatus>>,
     log: Log,
     clock: Clock,
@@ -120,17 +119,17 @@ pub struct Process {
     mark: String,
 }
 
-/// The two ends of an agent's standard input and output.
+/// Mainspring's ends of an agent's standard input and output.
 #[derive(Debug)]
 pub struct Pipes {
-    /// What is written here the agent reads.
+    /// Writes to the agent's standard input.
     pub stdin: ChildStdin,
-    /// What the agent writes.
+    /// Reads the agent's standard output.
     pub stdout: ChildStdout,
 }
 
 impl Process {
-    /// Starts an agent.
+    /// Starts an agent under its guard.
     pub fn start(launch: &Launch, tasks: &Tasks, clock: &Clock) -> Result<(Self, Pipes), StartError> {
         check_folder(&launch.cwd)?;
         let failed = |source| StartError::Guard {
@@ -143,13 +142,13 @@ impl Process {
         else {
             return Err(failed(std::io::ErrorKind::BrokenPipe.into()));
         };
-        let (orders, received) = mpsc::unbounded_channel();
+        let (signals, received) = mpsc::unbounded_channel();
         let (end, ended) = watch::channel(None);
         let log = launch.log.clone();
-        let last_words = tasks.spawn(collect(stderr, move |bytes| log.push(bytes)));
-        tasks.spawn(keep(guard, received, last_words, clock.clone(), end));
+        let stderr_reader = tasks.spawn(read_chunks(stderr, move |bytes| log.push(bytes)));
+        tasks.spawn(supervise(guard, received, stderr_reader, clock.clone(), end));
         let process = Self {
-            orders,
+            signals,
             ended,
             log: launch.log.clone(),
             clock: clock.clone(),
@@ -159,86 +158,88 @@ impl Process {
         Ok((process, Pipes { stdin, stdout }))
     }
 
-    /// True while its guard has not ended.
+    /// Reports whether the guard is still running.
     pub fn is_alive(&self) -> bool {
         self.ended.borrow().is_none()
     }
 
-    /// Resolves once the guard has ended, and with it the tree: what the agent exited with, where that is known.
+    /// Waits until the guard and with it the process tree has ended. Returns the agent's exit code, if known.
     pub fn ended(&self) -> impl Future<Output = Option<i32>> + Send + use<> {
         let mut ended = self.ended.clone();
         async move {
-            // The sender is gone only with the runtime.
+            // The sender is dropped only when the runtime shuts down.
             let status = ended.wait_for(Option::is_some).await;
             status.ok().and_then(|status| status.and_then(|status| status.code()))
         }
     }
 
-    /// What it has written to its standard error.
+    /// The log of its standard error.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// Closes its input, gives it the grace period, then kills the tree.
+    /// Closes the agent's input, waits for the grace period, then kills the process tree.
     pub async fn stop(&self) -> Death {
-        self.end(Signal::TERM, self.grace + DEATH).await
+        let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
+        self.end(Signal::TERM, grace_ms.saturating_add(KILL_TIMEOUT_MS)).await
     }
 
-    /// Kills the tree.
+    /// Kills the process tree.
     pub async fn kill(&self) -> Death {
-        self.end(Signal::QUIT, DEATH).await
+        self.end(Signal::QUIT, KILL_TIMEOUT_MS).await
     }
 
-    async fn end(&self, order: Signal, within: Duration) -> Death {
-        // Nobody receives it when the guard has ended already.
-        let _ = self.orders.send(order);
-        let until = self.clock.now().plus(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
+    async fn end(&self, signal: Signal, timeout_ms: u64) -> Death {
+        // The channel is closed if the guard has ended already.
+        let _ = self.signals.send(signal);
+        let until = self.clock.now().plus(timeout_ms);
         tokio::select! {
             _ = self.ended() => {}
             () = self.clock.sleep_until(until) => return Death::Unproven,
         }
-        // What we tell it ends a guard only while it does not listen yet, and then it has started nothing.
-        let ours = [Signal::QUIT, Signal::TERM].map(Signal::as_raw);
-        let by_itself = self.ended.borrow().is_some_and(|status| {
-            status.code().is_some() || status.signal().is_some_and(|signal| ours.contains(&signal))
+        // These signals end a guard only before it has installed its handlers, and then it has started nothing yet.
+        let sent_here = [Signal::QUIT, Signal::TERM].map(Signal::as_raw);
+        let ended_itself = self.ended.borrow().is_some_and(|status| {
+            status.code().is_some() || status.signal().is_some_and(|signal| sent_here.contains(&signal))
         });
-        if by_itself {
+        if ended_itself {
             return Death::Proven;
         }
-        // Somebody killed the guard. What it guarded is killed here, as far as it can be found.
-        kill_all(&marked(MARK, |mark| mark == self.mark));
+        // The guard was killed from outside. Kill every process of its tree that still carries the mark.
+        kill_all(&processes_with_variable(MARK_VARIABLE, |mark| mark == self.mark));
         Death::Unproven
     }
 }
 
-/// Waits until nothing is left of what an earlier mainspring of this scope had started, and kills what its guards do
-/// not: those that were killed themselves leave their trees behind. Whoever calls this owns the scope.
+/// Waits until no process of an earlier mainspring with this scope is left. After a timeout, kills the remaining ones:
+/// a guard that was killed itself leaves its process tree behind. The caller must own the scope.
 pub async fn sweep(scope: &str, clock: &Clock) {
-    let ours = |mark: &str| mark.strip_prefix(scope).is_some_and(|rest| rest.starts_with('#'));
-    let patience = clock.now().plus(u64::try_from(DEATH.as_millis()).unwrap_or(u64::MAX));
+    let in_scope = |mark: &str| mark.strip_prefix(scope).is_some_and(|rest| rest.starts_with('#'));
+    let deadline = clock.now().plus(KILL_TIMEOUT_MS);
     loop {
-        let left = marked(MARK, ours);
+        let left = processes_with_variable(MARK_VARIABLE, in_scope);
         if left.is_empty() {
             return;
         }
-        if clock.now() >= patience {
-            tracing::warn!(processes = left.len(), "agents were left by an earlier process; they are killed");
+        if clock.now() >= deadline {
+            tracing::warn!(processes = left.len(), "killing agent processes left by an earlier mainspring");
             kill_all(&left);
         }
-        clock.sleep_until(clock.now().plus(SWEEP)).await;
+        clock.sleep_until(clock.now().plus(SWEEP_INTERVAL_MS)).await;
     }
 }
 
-/// Waits until nothing is left that carries `mark`, alone or with a dot and more after it; whoever started it has told
-/// its guard to end it.
-pub async fn ended(mark: &str, clock: &Clock) -> Death {
-    let patience = clock.now().plus(u64::try_from(DEATH.as_millis()).unwrap_or(u64::MAX));
-    let is = |it: &str| it.strip_prefix(mark).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    while !marked(MARK, is).is_empty() {
-        if clock.now() >= patience {
+/// Waits until no process is left whose mark is `mark`, or `mark` followed by a dot and more. The caller has already
+/// told the guards of these processes to end them.
+pub async fn wait_until_gone(mark: &str, clock: &Clock) -> Death {
+    let deadline = clock.now().plus(KILL_TIMEOUT_MS);
+    let matches =
+        |value: &str| value.strip_prefix(mark).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    while !processes_with_variable(MARK_VARIABLE, matches).is_empty() {
+        if clock.now() >= deadline {
             return Death::Unproven;
         }
-        clock.sleep_until(clock.now().plus(SWEEP)).await;
+        clock.sleep_until(clock.now().plus(SWEEP_INTERVAL_MS)).await;
     }
     Death::Proven
 }
@@ -258,22 +259,22 @@ fn command(launch: &Launch) -> Command {
     command
         .env_clear()
         .envs(std::env::vars_os().filter(|(name, _)| is_allowed(name.to_str(), &launch.pass_env)));
-    command.envs(launch.env.iter().cloned()).env("PWD", &launch.cwd).env(MARK, launch.mark());
+    command.envs(launch.env.iter().cloned()).env("PWD", &launch.cwd).env(MARK_VARIABLE, launch.mark());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Signals from a terminal are for mainspring.
+    // A terminal's signals must reach mainspring only.
     command.process_group(0);
     command
 }
 
 fn is_allowed(name: Option<&str>, passed: &[String]) -> bool {
     name.is_some_and(|name| {
-        ALLOWED.contains(&name)
-            || ALLOWED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        ALLOWED_ENV.contains(&name)
+            || ALLOWED_ENV_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
             || passed.iter().any(|passed| passed == name)
     })
 }
 
-/// Refuses a folder in which nothing can be started.
+/// Checks that a process can be started in the folder `path`.
 pub fn check_folder(path: &Path) -> Result<(), StartError> {
     let bad = |reason| Err(StartError::Folder { path: path.to_owned(), reason });
     match std::fs::metadata(path) {
@@ -285,44 +286,46 @@ pub fn check_folder(path: &Path) -> Result<(), StartError> {
     }
 }
 
-/// Owns the guard: alone sends it signals, so that none reaches a stranger that got its number.
-async fn keep(
+/// Forwards signals to the guard until it ends. Only this task signals and reaps the guard, so no signal can reach
+/// another process that reuses its pid.
+async fn supervise(
     mut guard: Child,
-    mut orders: mpsc::UnboundedReceiver<Signal>,
-    last_words: JoinHandle<()>,
+    mut signals: mpsc::UnboundedReceiver<Signal>,
+    stderr_reader: JoinHandle<()>,
     clock: Clock,
     ended: watch::Sender<Option<ExitStatus>>,
 ) {
     let mut dropped = false;
     loop {
-        let order = tokio::select! {
+        let signal = tokio::select! {
             biased;
             status = guard.wait() => {
-                // Whoever learns of the end can read the last words. Only what outlived its guard keeps them open.
-                let until = clock.now().plus(LAST_WORDS);
+                // The log is complete before the end is announced. Only a process that outlived its guard can hold
+                // the pipe open longer.
+                let until = clock.now().plus(STDERR_DRAIN_TIMEOUT_MS);
                 tokio::select! {
-                    _ = last_words => {}
+                    _ = stderr_reader => {}
                     () = clock.sleep_until(until) => {}
                 }
                 let _ = ended.send(Some(status.unwrap_or_default()));
                 return;
             }
-            order = orders.recv(), if !dropped => {
-                dropped = order.is_none();
-                order.unwrap_or(Signal::QUIT)
+            signal = signals.recv(), if !dropped => {
+                dropped = signal.is_none();
+                signal.unwrap_or(Signal::QUIT)
             }
         };
         if let Some(pid) = guard.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {
-            let _ = kill_process(pid, order);
+            let _ = kill_process(pid, signal);
         }
     }
 }
 
-/// Gives everything that can be read to `take`.
-pub(crate) async fn collect(mut from: impl AsyncRead + Unpin, take: impl Fn(&[u8])) {
+/// Reads `source` to its end and passes each chunk to `on_chunk`.
+pub(crate) async fn read_chunks(mut source: impl AsyncRead + Unpin, on_chunk: impl Fn(&[u8])) {
     let mut buffer = vec![0; 8 << 10];
-    while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        take(&buffer[..count]);
+    while let Ok(count @ 1..) = source.read(&mut buffer).await {
+        on_chunk(&buffer[..count]);
     }
 }
 
@@ -331,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_not_passed_on() {
+    fn only_allowed_and_passed_variables_are_inherited() {
         let passed = ["ANTHROPIC_API_KEY".to_owned()];
         for allowed in ["PATH", "HOME", "LC_ALL", "XDG_STATE_HOME", "ANTHROPIC_API_KEY"] {
             assert!(is_allowed(Some(allowed), &passed), "{allowed}");
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_checked() {
+    fn check_folder_names_the_reason() {
         let reason = |path: &str| check_folder(Path::new(path)).map_err(|error| error.to_string());
         assert!(reason("/").is_ok());
         assert!(reason("tmp").unwrap_err().contains("is not absolute"));

@@ -1,9 +1,10 @@
-//! The script agent: deterministic, built in, needs no model. Its prompt is the script it follows.
+//! The built-in script agent: deterministic and without a model. It executes its prompt as a script.
 //!
-//! It is for trying things out and for driving every path of the kernel: streaming, tools, questions, failures that
-//! are retried, crashes, hangs, agents that ignore a cancellation. docs/script.md describes the language.
+//! Demos and tests use it to drive every path of the kernel: streaming, tools, questions, retried failures, crashes,
+//! hangs, ignored cancellations. docs/script.md describes the language.
 
 use async_trait::async_trait;
+use mainspring_core::script::{Call, Command, parse};
 use mainspring_core::{
     Answer, Approval, AttemptId, Block, ClientCall, ClientResult, Failure, Fidelity, Place, ToolOutcome,
     WaitRequest,
@@ -14,15 +15,13 @@ use mainspring_kernel::adapter::{
 };
 use serde_json::{Value, json};
 
-mod parse;
 mod tools;
-pub use parse::{BadScript, Call, Command, parse};
 
-/// Follows the script that is its prompt.
+/// Executes each prompt as a script.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ScriptAdapter;
 
-/// The adapter's name.
+/// The name of the script adapter.
 pub const NAME: &str = "script";
 
 #[async_trait]
@@ -50,69 +49,70 @@ impl Adapter for ScriptAdapter {
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
         let script = match parse(&attempt.assignment().prompt.text()) {
             Ok(script) => script,
-            Err(bad) => return End::failed(Failure::new("script_error", bad.to_string()), false),
+            Err(error) => return End::failed(Failure::new("script_error", error.to_string()), false),
         };
-        let mut player = Player { attempt, ignores_cancel: false };
-        match player.play(&script).await {
+        let mut interpreter = Interpreter { attempt, ignores_cancel: false };
+        match interpreter.run(&script).await {
             Ok(executed) => executed,
-            // Without authority nobody listens; what is returned is not applied.
-            Err(Stop::Cancelled | Stop::Handle(HandleError::Revoked)) => End::stopped(),
-            Err(Stop::Handle(HandleError::Kernel(error))) => {
+            // The kernel ignores the result of a revoked attempt.
+            Err(Interrupted::Cancelled | Interrupted::Handle(HandleError::Revoked)) => End::stopped(),
+            Err(Interrupted::Handle(HandleError::Kernel(error))) => {
                 End::failed(Failure::new(error.code(), error.to_string()), error.is_retryable())
             }
         }
     }
 
     async fn cancel(&self, _attempt: AttemptId) -> Dispatch {
-        // It sees the handle's own signal. It has stopped when it returns, and says nothing before.
+        // The interpreter watches the handle's cancellation itself; it confirms only by returning.
         Dispatch { dispatched: true, acknowledged: false }
     }
 
     async fn kill(&self, _attempt: AttemptId) -> Death {
-        // It is nothing but the future that has been dropped.
+        // The agent consists only of the future, which was dropped.
         Death::Proven
     }
 
     fn forget(&self, _native: &str) {}
 }
 
-enum Stop {
+/// Why a script did not run to its end.
+enum Interrupted {
     Cancelled,
     Handle(HandleError),
 }
 
-impl From<HandleError> for Stop {
+impl From<HandleError> for Interrupted {
     fn from(error: HandleError) -> Self {
         Self::Handle(error)
     }
 }
 
-struct Player {
+struct Interpreter {
     attempt: AttemptHandle,
     ignores_cancel: bool,
 }
 
-impl Player {
-    async fn play(&mut self, script: &[Command]) -> Result<Executed, Stop> {
-        let no = self.attempt.assignment().attempt.no;
-        let mut from = 0;
+impl Interpreter {
+    async fn run(&mut self, script: &[Command]) -> Result<Executed, Interrupted> {
+        let attempt_no = self.attempt.assignment().attempt.no;
+        let mut start = 0;
         if let Some(answered) = self.attempt.answer() {
-            from = answered.resume["next"].as_u64().and_then(|next| usize::try_from(next).ok()).unwrap_or(0);
+            start = answered.resume["next"].as_u64().and_then(|next| usize::try_from(next).ok()).unwrap_or(0);
             self.ignores_cancel = answered.resume["ignoresCancel"].as_bool().unwrap_or(false);
-            let asked = from.checked_sub(1).and_then(|at| Some((at, script.get(at)?)));
-            match (&answered.answer, asked) {
-                (Answer::Tools { results }, Some((at, Command::Tools(calls)))) => {
-                    let blocks = self.results(at, calls, results);
+            let waiting = start.checked_sub(1).and_then(|index| Some((index, script.get(index)?)));
+            match (&answered.answer, waiting) {
+                (Answer::Tools { results }, Some((index, Command::Tools(calls)))) => {
+                    let blocks = self.result_blocks(index, calls, results);
                     self.attempt.record(vec![Record::ToolResults { blocks }]).await?;
                 }
                 (answer, _) => self.attempt.delta(0, &reply_to(answer))?,
             }
         }
-        for (at, command) in script.iter().enumerate().skip(from) {
+        for (index, command) in script.iter().enumerate().skip(start) {
             self.check_cancel()?;
             match command {
-                Command::Say(text) => self.say(text)?,
-                Command::Vary(texts) => self.say(self.vary(texts))?,
+                Command::Say(text) => self.stream_words(text)?,
+                Command::Vary(texts) => self.stream_words(self.pick_variant(texts))?,
                 Command::Stream { count, every, text } => self.stream(*count, *every, text).await?,
                 Command::Think(text) => self.attempt.thought(text)?,
                 Command::Progress(text) => {
@@ -121,13 +121,13 @@ impl Player {
                 Command::Usage(usage) => self.attempt.record(vec![Record::Usage(*usage)]).await?,
                 Command::Sleep(millis) => self.sleep(*millis).await?,
                 Command::Tools(calls) => {
-                    if let Some(waiting) = self.tools(at, calls).await? {
-                        return Ok(waiting);
+                    if let Some(executed) = self.run_tools(index, calls).await? {
+                        return Ok(executed);
                     }
                 }
-                Command::Ask(question) => return self.ask(at, WaitRequest::Input, question).await,
-                Command::Approve(question) => return self.ask(at, WaitRequest::Approval, question).await,
-                Command::Fail { once: true, .. } | Command::Crash { once: true } if no > 1 => {}
+                Command::Ask(question) => return self.ask(index, WaitRequest::Input, question).await,
+                Command::Approve(question) => return self.ask(index, WaitRequest::Approval, question).await,
+                Command::Fail { once: true, .. } | Command::Crash { once: true } if attempt_no > 1 => {}
                 Command::Fail { once, retry, message } => {
                     return Ok(End::failed(Failure::new("script_failed", message), *once || *retry));
                 }
@@ -139,12 +139,12 @@ impl Player {
         Ok(End::succeeded())
     }
 
-    fn check_cancel(&self) -> Result<(), Stop> {
-        if self.attempt.is_cancelled() && !self.ignores_cancel { Err(Stop::Cancelled) } else { Ok(()) }
+    fn check_cancel(&self) -> Result<(), Interrupted> {
+        if self.attempt.is_cancelled() && !self.ignores_cancel { Err(Interrupted::Cancelled) } else { Ok(()) }
     }
 
     /// Streams `text` word by word, as a model would.
-    fn say(&self, text: &str) -> Result<(), Stop> {
+    fn stream_words(&self, text: &str) -> Result<(), Interrupted> {
         for word in text.split_inclusive(' ') {
             self.attempt.delta(0, word)?;
         }
@@ -152,24 +152,24 @@ impl Player {
         Ok(())
     }
 
-    /// The first of `texts`; as another answer to the same prompt, one of the others.
-    fn vary<'a>(&self, texts: &'a [String]) -> &'a str {
+    /// Returns the first text, or one of the others if the run regenerates an answer.
+    fn pick_variant<'a>(&self, texts: &'a [String]) -> &'a str {
         let run = &self.attempt.assignment().run;
         let others = texts.len().saturating_sub(1).max(1);
-        let at = match run.place {
+        let index = match run.place {
             Place::Regenerate { .. } => 1 + usize::from(run.id.as_bytes()[15]) % others,
             _ => 0,
         };
-        texts.get(at).map(String::as_str).unwrap_or_default()
+        texts.get(index).map(String::as_str).unwrap_or_default()
     }
 
-    async fn stream(&self, count: u64, every: u64, text: &str) -> Result<(), Stop> {
+    async fn stream(&self, count: u64, interval_ms: u64, text: &str) -> Result<(), Interrupted> {
         for no in 1..=count {
             match text {
                 "" => self.attempt.delta(0, &format!("{no} "))?,
                 text => self.attempt.delta(0, &format!("{text} "))?,
             }
-            match every {
+            match interval_ms {
                 0 if no % 256 == 0 => tokio::task::yield_now().await,
                 0 => {}
                 millis => self.sleep(millis).await?,
@@ -179,7 +179,7 @@ impl Player {
         Ok(())
     }
 
-    async fn sleep(&self, millis: u64) -> Result<(), Stop> {
+    async fn sleep(&self, millis: u64) -> Result<(), Interrupted> {
         let until = self.attempt.now().plus(millis);
         if self.ignores_cancel {
             self.attempt.sleep_until(until).await;
@@ -187,42 +187,42 @@ impl Player {
         }
         tokio::select! {
             () = self.attempt.sleep_until(until) => Ok(()),
-            () = self.attempt.cancelled() => Err(Stop::Cancelled),
+            () = self.attempt.cancelled() => Err(Interrupted::Cancelled),
         }
     }
 
-    async fn hang(&self) -> Result<(), Stop> {
+    async fn hang(&self) -> Result<(), Interrupted> {
         if self.ignores_cancel {
             std::future::pending::<()>().await;
         }
         self.attempt.cancelled().await;
-        Err(Stop::Cancelled)
+        Err(Interrupted::Cancelled)
     }
 
-    /// One tool round: the calls are durable before the tools run, their outcomes before the script goes on. Those that
-    /// the caller executes come last: the run waits for them with what the others said.
-    async fn tools(&self, at: usize, calls: &[Call]) -> Result<Option<Executed>, Stop> {
+    /// Runs one round of tool calls. The calls are durable before the tools run, the outcomes before the script
+    /// continues. If some of the tools are the caller's, the attempt waits for them, holding the other results.
+    async fn run_tools(&self, index: usize, calls: &[Call]) -> Result<Option<Executed>, Interrupted> {
         let declared = &self.attempt.assignment().run.options.tools;
         let is_client = |call: &Call| declared.iter().any(|tool| tool.name == call.name);
-        if let Some(taken) = calls.iter().find(|call| is_client(call) && tools::is_own(&call.name)) {
+        if let Some(taken) = calls.iter().find(|call| is_client(call) && tools::is_builtin(&call.name)) {
             let message = format!("the script has a tool of its own called {:?}", taken.name);
             return Ok(Some(End::failed(Failure::new("tool_name_taken", message), false)));
         }
-        let blocks = self.numbered(at, calls).map(|(id, call)| Block::ToolUse {
+        let blocks = self.with_ids(index, calls).map(|(id, call)| Block::ToolUse {
             id,
             name: call.name.clone(),
             input: call.input.clone(),
         });
         let mut records = vec![Record::Message { blocks: blocks.collect(), usage: None }];
-        let own = || self.numbered(at, calls).filter(|(_, call)| !is_client(call));
-        records.extend(own().map(|(id, call)| Record::ToolStarted {
+        let builtin = || self.with_ids(index, calls).filter(|(_, call)| !is_client(call));
+        records.extend(builtin().map(|(id, call)| Record::ToolStarted {
             tool_use_id: id,
             name: call.name.clone(),
             input: None,
         }));
         self.attempt.record(records).await?;
-        let (mut results, mut ended) = (vec![], vec![]);
-        for (tool_use_id, call) in own() {
+        let (mut results, mut outcomes) = (vec![], vec![]);
+        for (tool_use_id, call) in builtin() {
             let outcome = tools::run(&call.name, &call.input);
             let is_error = outcome.is_err();
             let (text, record) = match outcome {
@@ -234,10 +234,10 @@ impl Player {
                 }
             };
             results.push(ClientResult { tool_use_id, content: Value::String(text), is_error });
-            ended.push(record);
+            outcomes.push(record);
         }
-        let asked = self.numbered(at, calls).filter(|(_, call)| is_client(call));
-        let asked: Vec<ClientCall> = asked
+        let client_calls = self.with_ids(index, calls).filter(|(_, call)| is_client(call));
+        let client_calls: Vec<ClientCall> = client_calls
             .map(|(tool_use_id, call)| ClientCall {
                 tool_use_id,
                 name: call.name.clone(),
@@ -245,33 +245,34 @@ impl Player {
                 answered: false,
             })
             .collect();
-        if asked.is_empty() {
-            ended.push(Record::ToolResults { blocks: self.results(at, calls, &results) });
-            self.attempt.record(ended).await?;
+        if client_calls.is_empty() {
+            outcomes.push(Record::ToolResults { blocks: self.result_blocks(index, calls, &results) });
+            self.attempt.record(outcomes).await?;
             return Ok(None);
         }
-        if !ended.is_empty() {
-            self.attempt.record(ended).await?;
+        if !outcomes.is_empty() {
+            self.attempt.record(outcomes).await?;
         }
-        Ok(Some(Executed::Waiting(Ask { results, resume: self.resume(at), ..Ask::calls(asked) })))
+        let resume = self.resume_state(index);
+        Ok(Some(Executed::Waiting(Ask { results, resume, ..Ask::calls(client_calls) })))
     }
 
-    /// The calls with their ids: unique within the session, and the same again if this attempt is played again.
-    fn numbered<'a>(
+    /// Pairs each call with its id, which is unique within the session and the same when this attempt is executed again.
+    fn with_ids<'a>(
         &self,
-        at: usize,
+        index: usize,
         calls: &'a [Call],
     ) -> impl Iterator<Item = (String, &'a Call)> + use<'a> {
         let attempt = self.attempt.id();
         let only = calls.len() == 1;
         calls.iter().enumerate().map(move |(no, call)| match only {
-            true => (format!("{attempt}.{at}"), call),
-            false => (format!("{attempt}.{at}.{no}"), call),
+            true => (format!("{attempt}.{index}"), call),
+            false => (format!("{attempt}.{index}.{no}"), call),
         })
     }
 
-    /// What came of the calls, in their order.
-    fn results(&self, at: usize, calls: &[Call], results: &[ClientResult]) -> Vec<Block> {
+    /// Builds the result blocks in the order of the calls.
+    fn result_blocks(&self, index: usize, calls: &[Call], results: &[ClientResult]) -> Vec<Block> {
         let block = |(id, call): (String, &Call)| {
             let result = results.iter().find(|result| result.tool_use_id == id)?;
             Some(Block::ToolResult {
@@ -281,19 +282,19 @@ impl Player {
                 is_error: result.is_error,
             })
         };
-        self.numbered(at, calls).filter_map(block).collect()
+        self.with_ids(index, calls).filter_map(block).collect()
     }
 
-    /// What the player wants back with an answer: where the script goes on.
-    fn resume(&self, at: usize) -> Value {
-        json!({"next": at + 1, "ignoresCancel": self.ignores_cancel})
+    /// The state that comes back with the answer: the script continues after the command at `index`.
+    fn resume_state(&self, index: usize) -> Value {
+        json!({"next": index + 1, "ignoresCancel": self.ignores_cancel})
     }
 
-    /// Puts a question and gives the worker back; the script goes on after it once it is answered.
-    async fn ask(&self, at: usize, request: WaitRequest, question: &str) -> Result<Executed, Stop> {
-        self.say(question)?;
+    /// Asks a question and returns, which frees the worker. The script continues when the answer arrives.
+    async fn ask(&self, index: usize, request: WaitRequest, question: &str) -> Result<Executed, Interrupted> {
+        self.stream_words(question)?;
         self.attempt.record(vec![Record::Message { blocks: vec![], usage: None }]).await?;
-        Ok(Executed::Waiting(Ask { resume: self.resume(at), ..Ask::new(request, question) }))
+        Ok(Executed::Waiting(Ask { resume: self.resume_state(index), ..Ask::new(request, question) }))
     }
 }
 

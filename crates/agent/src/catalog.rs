@@ -1,4 +1,4 @@
-//! What the native runtime knows, told to the kernel: the definitions that are everybody's, and the models.
+//! The catalog of the native runtime: the shared agent definitions and the models, for the kernel.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::models::Models;
 use crate::native;
 use crate::provider::ModelOptions;
 
-/// What the native runtime knows.
+/// The shared agent definitions and the models of the native runtime.
 #[derive(Debug, Clone)]
 pub struct NativeCatalog {
     definitions: Arc<Definitions>,
@@ -18,7 +18,7 @@ pub struct NativeCatalog {
 }
 
 impl NativeCatalog {
-    /// What is known of these.
+    /// Creates the catalog.
     pub fn new(definitions: Arc<Definitions>, models: Models) -> Self {
         Self { definitions, models }
     }
@@ -26,8 +26,8 @@ impl NativeCatalog {
 
 impl Catalog for NativeCatalog {
     fn shared(&self) -> Vec<AgentDefinition> {
-        let well = self.definitions.list().into_iter().filter_map(|one| one.definition.ok());
-        well.map(|definition| definition.described()).collect()
+        let valid = self.definitions.list().into_iter().filter_map(|listed| listed.definition.ok());
+        valid.map(|definition| definition.to_record()).collect()
     }
 
     fn check(&self, definition: &AgentDefinition) -> Result<(), String> {
@@ -44,10 +44,10 @@ impl Catalog for NativeCatalog {
         }
         let (model, profile) = (options.model.as_deref(), options.model_profile.as_deref());
         if model.is_some() || profile.is_some() {
-            self.models.choose(model, profile).map_err(|error| error.message)?;
+            self.models.select(model, profile).map_err(|error| error.message)?;
         }
         match &options.model_options {
-            Some(given) => ModelOptions::default().with(given).map(drop),
+            Some(given) => ModelOptions::default().merge(given).map(drop),
             None => Ok(()),
         }
     }

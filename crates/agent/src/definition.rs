@@ -1,4 +1,5 @@
-//! Agent definitions: who an agent is. A file each, `agents/*.toml`, read anew when it has changed.
+//! Agent definitions: model, system prompt, tools and limits of an agent. Each is a file `agents/*.toml` and is read
+//! again when the file has changed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,49 +13,50 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::output::Form;
+use crate::output::OutputSchema;
 
-/// The definition of sessions that name none.
+/// The definition of sessions that name no other.
 pub const GENERALIST: &str = "mainspring.generalist@1";
 
-/// Bytes of a tool's answer that a model is shown at least: less says nothing.
-pub const MIN_RESULT: usize = 1_000;
+/// The lower bound of `result_bytes`: a smaller part of a tool result is useless to a model.
+pub const MIN_RESULT_BYTES: usize = 1_000;
 
-/// Who an agent is.
+/// A valid agent definition.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Definition {
-    /// Its name, without the version.
+    /// The name, without the version.
     pub id: String,
-    /// Which edition of it.
+    /// The version.
     pub version: u32,
-    /// What it is for, for people.
+    /// The purpose, for people.
     pub description: String,
     /// The model, as `PROVIDER/MODEL`.
     pub model: Option<String>,
     /// The model profile.
     pub profile: Option<String>,
-    /// What the model is told beforehand: a template over `session`, `run` and `state`.
+    /// The template of the system prompt, with the variables `session`, `run` and `state`.
     pub system: Option<String>,
-    /// The tools it may call: names, in which `*` stands for anything.
+    /// The tools that the agent may call: names, in which `*` matches anything.
     pub tools: Vec<String>,
-    /// The MCP servers whose tools it has: names, in which `*` stands for anything. If not given, all that answer.
+    /// The MCP servers whose tools the agent has: names, in which `*` matches anything. If not given, all that can be
+    /// started.
     pub mcp: Option<Vec<String>>,
-    /// The tools that a person must allow each time.
+    /// The tools that need a person's approval for each call.
     pub approve: Vec<String>,
-    /// The tools it may not call.
+    /// The tools that the agent may not call.
     pub deny: Vec<String>,
-    /// How much a run may use.
+    /// The limits of a run.
     pub limits: RunLimits,
-    /// The form its answers have.
-    pub output: Option<Form>,
-    /// Bytes of a tool's answer that the model is shown; the rest becomes an artifact.
+    /// The schema of its answers.
+    pub output: Option<OutputSchema>,
+    /// The maximum size of a tool result in a request; a larger one is stored as an artifact.
     pub result_bytes: Option<usize>,
 }
 
-/// A definition as it is written.
+/// The TOML form of a definition.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct DefinitionFile {
     id: String,
     #[serde(default = "one")]
     version: u32,
@@ -74,8 +76,8 @@ struct Written {
     approve: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     deny: Vec<String>,
-    #[serde(default, skip_serializing_if = "WrittenLimits::is_empty")]
-    limits: WrittenLimits,
+    #[serde(default, skip_serializing_if = "LimitsFile::is_empty")]
+    limits: LimitsFile,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_schema: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,7 +86,7 @@ struct Written {
 
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct WrittenLimits {
+struct LimitsFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     max_steps: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +99,7 @@ struct WrittenLimits {
     ask: Option<bool>,
 }
 
-impl WrittenLimits {
+impl LimitsFile {
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -112,41 +114,41 @@ fn all() -> Vec<String> {
 }
 
 impl Definition {
-    /// Reads a definition, and says what is wrong with it.
+    /// Parses and checks a TOML definition. The error says what is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
-        Self::new(read(text)?)
+        Self::new(from_toml(text)?)
     }
 
-    /// What `described` comes to; or what is wrong with it.
-    pub fn new(described: AgentDefinition) -> Result<Self, String> {
-        agent::check_id(&described.id)
+    /// Checks a definition. The error says what is wrong.
+    pub fn new(record: AgentDefinition) -> Result<Self, String> {
+        agent::check_id(&record.id)
             .map_err(|_| "id: 1 to 128 letters, digits, dots, underscores and hyphens".to_owned())?;
-        if let Some(system) = &described.system {
+        if let Some(system) = &record.system {
             environment().template_from_str(system).map_err(|error| format!("system: {error:#}"))?;
         }
-        if described.result_bytes.is_some_and(|bytes| bytes < MIN_RESULT) {
-            return Err(format!("result_bytes: at least {MIN_RESULT}"));
+        if record.result_bytes.is_some_and(|bytes| bytes < MIN_RESULT_BYTES) {
+            return Err(format!("result_bytes: at least {MIN_RESULT_BYTES}"));
         }
-        let output = described.output_schema.map(|schema| Form::new(&schema)).transpose();
+        let output = record.output_schema.map(|schema| OutputSchema::new(&schema)).transpose();
         Ok(Self {
-            id: described.id,
-            version: described.version,
-            description: described.description,
-            model: described.model,
-            profile: described.profile,
-            system: described.system,
-            tools: described.tools,
-            mcp: described.mcp,
-            approve: described.approve,
-            deny: described.deny,
-            limits: described.limits,
+            id: record.id,
+            version: record.version,
+            description: record.description,
+            model: record.model,
+            profile: record.profile,
+            system: record.system,
+            tools: record.tools,
+            mcp: record.mcp,
+            approve: record.approve,
+            deny: record.deny,
+            limits: record.limits,
             output: output.map_err(|error| format!("output_schema: {error}"))?,
-            result_bytes: described.result_bytes,
+            result_bytes: record.result_bytes,
         })
     }
 
-    /// What it says, for others to read.
-    pub fn described(&self) -> AgentDefinition {
+    /// Returns the public record of the definition.
+    pub fn to_record(&self) -> AgentDefinition {
         AgentDefinition {
             id: self.id.clone(),
             version: self.version,
@@ -159,17 +161,17 @@ impl Definition {
             approve: self.approve.clone(),
             deny: self.deny.clone(),
             limits: self.limits,
-            output_schema: self.output.as_ref().map(|form| form.schema().clone()),
+            output_schema: self.output.as_ref().map(|output| output.schema().clone()),
             result_bytes: self.result_bytes,
         }
     }
 
-    /// Its name with its version.
+    /// Returns the name with the version.
     pub fn name(&self) -> String {
         format!("{}@{}", self.id, self.version)
     }
 
-    /// True when what the model is told beforehand depends on state.
+    /// Returns true if the system prompt uses state.
     pub fn reads_state(&self) -> bool {
         let Some(system) = &self.system else { return false };
         let environment = environment();
@@ -177,8 +179,8 @@ impl Definition {
         template.is_ok_and(|template| template.undeclared_variables(false).contains("state"))
     }
 
-    /// What the model is told beforehand, with `context` put in.
-    pub fn system(&self, context: &impl Serialize) -> Result<Option<String>, String> {
+    /// Renders the system prompt with `context`.
+    pub fn render_system(&self, context: &impl Serialize) -> Result<Option<String>, String> {
         let Some(system) = &self.system else { return Ok(None) };
         let text = environment()
             .render_str(system, minijinja::value::Serde(context))
@@ -187,22 +189,22 @@ impl Definition {
     }
 }
 
-/// What a file says, if it says it right.
-pub fn read(text: &str) -> Result<AgentDefinition, String> {
-    let written: Written =
+/// Parses a TOML definition.
+pub fn from_toml(text: &str) -> Result<AgentDefinition, String> {
+    let file: DefinitionFile =
         toml::from_str(text).map_err(|error| error.to_string().trim().replace('\n', " "))?;
-    let limits = written.limits;
+    let limits = file.limits;
     Ok(AgentDefinition {
-        id: written.id,
-        version: written.version,
-        description: written.description,
-        model: written.model,
-        profile: written.profile,
-        system: written.system,
-        tools: written.tools,
-        mcp: written.mcp,
-        approve: written.approve,
-        deny: written.deny,
+        id: file.id,
+        version: file.version,
+        description: file.description,
+        model: file.model,
+        profile: file.profile,
+        system: file.system,
+        tools: file.tools,
+        mcp: file.mcp,
+        approve: file.approve,
+        deny: file.deny,
         limits: RunLimits {
             max_steps: limits.max_steps,
             max_tokens: limits.max_tokens,
@@ -210,40 +212,40 @@ pub fn read(text: &str) -> Result<AgentDefinition, String> {
             max_time: limits.max_time_s.map(|seconds| seconds.saturating_mul(1000)),
             ask: limits.ask,
         },
-        output_schema: written.output_schema,
-        result_bytes: written.result_bytes,
+        output_schema: file.output_schema,
+        result_bytes: file.result_bytes,
     })
 }
 
-/// The file that says this; none if there are no words for it: a null in a schema, parts of a second.
-pub fn write(described: &AgentDefinition) -> Option<String> {
-    let AgentDefinition { limits, .. } = described;
-    let written = Written {
-        id: described.id.clone(),
-        version: described.version,
-        description: described.description.clone(),
-        model: described.model.clone(),
-        profile: described.profile.clone(),
-        system: described.system.clone(),
-        tools: described.tools.clone(),
-        mcp: described.mcp.clone(),
-        approve: described.approve.clone(),
-        deny: described.deny.clone(),
-        limits: WrittenLimits {
+/// Returns the TOML form; `None` if TOML cannot express the definition: a null in a schema, a fraction of a second.
+pub fn to_toml(record: &AgentDefinition) -> Option<String> {
+    let AgentDefinition { limits, .. } = record;
+    let file = DefinitionFile {
+        id: record.id.clone(),
+        version: record.version,
+        description: record.description.clone(),
+        model: record.model.clone(),
+        profile: record.profile.clone(),
+        system: record.system.clone(),
+        tools: record.tools.clone(),
+        mcp: record.mcp.clone(),
+        approve: record.approve.clone(),
+        deny: record.deny.clone(),
+        limits: LimitsFile {
             max_steps: limits.max_steps,
             max_tokens: limits.max_tokens,
             max_cost_usd: limits.max_cost.and_then(Cost::usd),
             max_time_s: limits.max_time.map(|millis| millis / 1000),
             ask: limits.ask,
         },
-        output_schema: described.output_schema.clone(),
-        result_bytes: described.result_bytes,
+        output_schema: record.output_schema.clone(),
+        result_bytes: record.result_bytes,
     };
-    let file = toml::to_string_pretty(&written).ok()?;
-    read(&file).is_ok_and(|same| same == *described).then_some(file)
+    let toml = toml::to_string_pretty(&file).ok()?;
+    from_toml(&toml).is_ok_and(|parsed| parsed == *record).then_some(toml)
 }
 
-/// Templates cannot run for ever, and what is not there is empty.
+/// Limits the run time of templates and renders undefined variables as empty.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Chainable);
@@ -251,32 +253,32 @@ fn environment() -> Environment<'static> {
     environment
 }
 
-/// A definition as it is listed: what it is, or what is wrong with its file.
+/// An entry of the list of definitions: valid, or the error in its file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Listed {
-    /// Where it is written; none if it is built in.
+pub struct ListedDefinition {
+    /// The file; `None` if the definition is built in.
     pub path: Option<PathBuf>,
-    /// What it says.
+    /// The definition, or the error.
     pub definition: Result<Arc<Definition>, String>,
 }
 
-/// The definitions there are.
+/// All agent definitions.
 #[derive(Debug)]
 pub struct Definitions {
     folder: Option<PathBuf>,
     built_in: Vec<Arc<Definition>>,
-    read: Mutex<BTreeMap<PathBuf, Read>>,
+    cache: Mutex<BTreeMap<PathBuf, CachedFile>>,
 }
 
-/// A file as it was read, and by what it is known to be the same.
+/// A file that was read, with the modification time and size it had.
 #[derive(Debug, Clone)]
-struct Read {
+struct CachedFile {
     stamp: (Option<SystemTime>, u64),
     definition: Result<Arc<Definition>, String>,
 }
 
 impl Definitions {
-    /// The definitions in `folder`, which need not exist, and the one that is built in.
+    /// The definitions in `folder`, which need not exist, and the built-in one.
     pub fn new(folder: Option<PathBuf>) -> Self {
         let generalist = Definition {
             id: GENERALIST.trim_end_matches("@1").into(),
@@ -293,49 +295,52 @@ impl Definitions {
             output: None,
             result_bytes: None,
         };
-        Self { folder, built_in: vec![Arc::new(generalist)], read: Mutex::default() }
+        Self { folder, built_in: vec![Arc::new(generalist)], cache: Mutex::default() }
     }
 
-    /// With another one.
+    /// Adds a built-in definition.
     #[must_use]
     pub fn with(mut self, definition: Definition) -> Self {
         self.built_in.push(Arc::new(definition));
         self
     }
 
-    /// Every definition, and every file that is none.
-    pub fn list(&self) -> Vec<Listed> {
-        let built_in = self.built_in.iter().map(|one| Listed { path: None, definition: Ok(one.clone()) });
-        let mut listed: Vec<Listed> = built_in.collect();
-        let mut read = self.read.lock();
+    /// Lists every definition, including files with errors.
+    pub fn list(&self) -> Vec<ListedDefinition> {
+        let built_in = self
+            .built_in
+            .iter()
+            .map(|definition| ListedDefinition { path: None, definition: Ok(definition.clone()) });
+        let mut listed: Vec<ListedDefinition> = built_in.collect();
+        let mut cache = self.cache.lock();
         let files = self.files();
-        read.retain(|path, _| files.contains(path));
+        cache.retain(|path, _| files.contains(path));
         for path in files {
-            let definition = read_again(&mut read, &path);
-            listed.push(Listed { path: Some(path), definition });
+            let definition = load(&mut cache, &path);
+            listed.push(ListedDefinition { path: Some(path), definition });
         }
         listed
     }
 
-    /// The definition of this name, `ID@VERSION`, or the latest version of `ID`.
+    /// Finds the definition `ID@VERSION`, or the latest version of `ID`.
     pub fn find(&self, name: &str) -> Result<Arc<Definition>, String> {
-        let wanted: AgentName = name.parse().map_err(|bad: BadName| bad.to_string())?;
-        self.find_for(&wanted, None)
+        let name: AgentName = name.parse().map_err(|bad: BadName| bad.to_string())?;
+        self.find_for(&name, None)
     }
 
-    /// The definition of this name for an owner who has made `own` under it.
+    /// Finds the definition for an owner whose own definition of this name is `own`.
     pub fn find_for(
         &self,
         name: &AgentName,
         own: Option<AgentDefinition>,
     ) -> Result<Arc<Definition>, String> {
         let listed = self.list();
-        let known = listed.iter().filter_map(|one| one.definition.as_ref().ok());
-        let wanted = |one: &&Arc<Definition>| {
-            one.id == name.id && name.version.is_none_or(|version| one.version == version)
+        let valid = listed.iter().filter_map(|listed| listed.definition.as_ref().ok());
+        let matches = |definition: &&Arc<Definition>| {
+            definition.id == name.id && name.version.is_none_or(|version| definition.version == version)
         };
-        let shared = known.clone().filter(wanted).max_by_key(|one| one.version);
-        // What an owner made comes before a file of the same name and version.
+        let shared = valid.clone().filter(matches).max_by_key(|definition| definition.version);
+        // An owner's definition takes precedence over a file of the same name and version.
         match (shared, own) {
             (Some(shared), Some(own)) if shared.version > own.version => return Ok(shared.clone()),
             (_, Some(own)) => return Definition::new(own).map(Arc::new),
@@ -343,14 +348,12 @@ impl Definitions {
             (None, None) => {}
         }
         let name = name.to_string();
-        let broken =
-            listed.iter().filter_map(|one| Some((one.path.as_ref()?, one.definition.as_ref().err()?)));
-        let broken: Vec<String> =
-            broken.map(|(path, error)| format!("{} cannot be read: {error}", path.display())).collect();
-        let names: Vec<String> = known.map(|one| one.name()).collect();
+        let names: Vec<String> = valid.map(|definition| definition.name()).collect();
         let mut message = format!("no agent definition {name:?}; there is {}", names.join(", "));
-        for problem in broken {
-            message = format!("{message}; {problem}");
+        for ListedDefinition { path, definition } in &listed {
+            if let (Some(path), Err(error)) = (path, definition) {
+                message = format!("{message}; {} cannot be read: {error}", path.display());
+            }
         }
         Err(message)
     }
@@ -365,15 +368,16 @@ impl Definitions {
     }
 }
 
-fn read_again(read: &mut BTreeMap<PathBuf, Read>, path: &Path) -> Result<Arc<Definition>, String> {
+/// Reads the file, or takes it from the cache if it has not changed.
+fn load(cache: &mut BTreeMap<PathBuf, CachedFile>, path: &Path) -> Result<Arc<Definition>, String> {
     let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
     let stamp = (metadata.modified().ok(), metadata.len());
-    if let Some(known) = read.get(path).filter(|known| known.stamp == stamp) {
-        return known.definition.clone();
+    if let Some(cached) = cache.get(path).filter(|cached| cached.stamp == stamp) {
+        return cached.definition.clone();
     }
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let definition = Definition::parse(&text).map(Arc::new);
-    read.insert(path.to_owned(), Read { stamp, definition: definition.clone() });
+    cache.insert(path.to_owned(), CachedFile { stamp, definition: definition.clone() });
     definition
 }
 
@@ -398,34 +402,34 @@ ask = true
 "#;
 
     #[test]
-    fn a_definition_is_read_and_its_system_prompt_filled_in() {
+    fn a_definition_is_parsed_and_its_system_prompt_rendered() {
         let coder = Definition::parse(CODER).unwrap();
         assert_eq!(coder.name(), "coder@2");
         assert!(coder.reads_state());
-        let described = coder.described();
-        assert_eq!(Definition::new(described.clone()).unwrap(), coder);
-        assert_eq!(read(&write(&described).unwrap()).unwrap(), described);
+        let record = coder.to_record();
+        assert_eq!(Definition::new(record.clone()).unwrap(), coder);
+        assert_eq!(from_toml(&to_toml(&record).unwrap()).unwrap(), record);
         assert_eq!(coder.limits.max_cost, Some(Cost::from(0.5)));
         let context = json!({"session": {"owner": "ada"}, "state": {"name": "engines"}});
-        assert_eq!(coder.system(&context).unwrap().unwrap(), "You work for ada on engines.");
+        assert_eq!(coder.render_system(&context).unwrap().unwrap(), "You work for ada on engines.");
         let bare = json!({"session": {"owner": "ada"}});
-        assert_eq!(coder.system(&bare).unwrap().unwrap(), "You work for ada.");
+        assert_eq!(coder.render_system(&bare).unwrap().unwrap(), "You work for ada.");
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_a_template_cannot_run_for_ever() {
-        let wrong = |text: &str| Definition::parse(text).unwrap_err();
-        assert!(wrong("id = \"a b\"").starts_with("id:"));
-        assert!(wrong("id = \"a\"\nsystem = \"{{ x\"").starts_with("system:"));
-        assert!(wrong("id = \"a\"\noutput_schema = { type = \"nonsense\" }").starts_with("output_schema:"));
-        assert!(wrong("id = \"a\"\ncolour = 1").contains("colour"));
-        assert!(wrong("id = \"a\"\nresult_bytes = 3").starts_with("result_bytes:"));
+    fn errors_name_the_field_and_a_template_cannot_run_forever() {
+        let error = |text: &str| Definition::parse(text).unwrap_err();
+        assert!(error("id = \"a b\"").starts_with("id:"));
+        assert!(error("id = \"a\"\nsystem = \"{{ x\"").starts_with("system:"));
+        assert!(error("id = \"a\"\noutput_schema = { type = \"nonsense\" }").starts_with("output_schema:"));
+        assert!(error("id = \"a\"\ncolour = 1").contains("colour"));
+        assert!(error("id = \"a\"\nresult_bytes = 3").starts_with("result_bytes:"));
         let endless = "id = \"a\"\nsystem = \"{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}\"";
-        assert!(Definition::parse(endless).unwrap().system(&json!({})).is_err());
+        assert!(Definition::parse(endless).unwrap().render_system(&json!({})).is_err());
     }
 
     #[test]
-    fn files_are_read_anew_and_a_broken_one_harms_no_other() {
+    fn changed_files_are_read_again_and_an_invalid_one_affects_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let definitions = Definitions::new(Some(folder.path().join("agents")));
         assert_eq!(definitions.find("mainspring.generalist").unwrap().name(), GENERALIST);

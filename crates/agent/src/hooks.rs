@@ -1,4 +1,4 @@
-//! Hooks: where an embedder takes part in the loop. All are optional; the defaults change nothing.
+//! Hooks: an embedder's code inside the agent loop. All are optional; the defaults change nothing.
 
 use async_trait::async_trait;
 use mainspring_core::{Failure, RunId, SessionId, WaitRequest};
@@ -6,113 +6,112 @@ use mainspring_kernel::adapter::End;
 use serde::{Deserialize, Serialize};
 
 use crate::native::Plan;
-use crate::provider::{Call, ModelError};
+use crate::provider::{ModelError, ToolUse};
 
-/// Which run a hook is called for.
+/// The run that a hook is called for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
-pub struct Occasion {
+pub struct HookContext {
     pub session: SessionId,
     pub run: RunId,
 }
 
-/// What an embedder may decide while a run goes on.
+/// Decisions of an embedder during a run.
 #[async_trait]
 pub trait Hooks: Send + Sync + 'static {
-    /// Before the first step of each execution: may change what the run follows, or refuse it.
-    async fn on_start(&self, _of: Occasion, _plan: &mut Plan) -> Result<(), Failure> {
+    /// Called before the first step of each execution. May change the plan or refuse the run.
+    async fn on_start(&self, _context: HookContext, _plan: &mut Plan) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// A model calls a tool that it may call, with arguments that fit.
-    async fn on_tool_use(&self, _of: Occasion, _call: &Call) -> Decision {
-        Decision::Execute
+    /// Called when the model calls a tool that is allowed, with valid arguments. Decides about the call.
+    async fn on_tool_use(&self, _context: HookContext, _call: &ToolUse) -> ToolDecision {
+        ToolDecision::Execute
     }
 
-    /// A tool was called, refused or answered for: the model is told what this returns.
-    async fn on_tool_result(&self, _of: Occasion, _call: &Call, result: ToolResult) -> ToolResult {
+    /// Called with the result of every tool call, also of one that did not run. Returns the result for the model.
+    async fn on_tool_result(&self, _context: HookContext, _call: &ToolUse, result: ToolResult) -> ToolResult {
         result
     }
 
-    /// The model has answered without calling tools.
-    async fn on_turn(&self, _of: Occasion, _text: &str) -> Next {
-        Next::Stop
+    /// Called when the model has answered without calling tools.
+    async fn on_turn(&self, _context: HookContext, _text: &str) -> AfterTurn {
+        AfterTurn::Stop
     }
 
-    /// The execution is over: it did its work, was stopped or went wrong. Not called when it only waits, nor when it was
-    /// killed.
-    async fn on_end(&self, _of: Occasion, _end: &End) {}
+    /// Called when the execution has succeeded, stopped or failed. Not called when the run waits or was killed.
+    async fn on_end(&self, _context: HookContext, _end: &End) {}
 
-    /// The model did not answer. What is retryable is tried again in any case, a bounded number of times; the plan may
-    /// be changed for that.
-    async fn on_error(&self, _of: Occasion, _error: &ModelError, _plan: &mut Plan) -> OnError {
-        OnError::Default
+    /// Called when a model call has failed. May change the plan for the retry. The number of retries is bounded in any
+    /// case.
+    async fn on_error(&self, _context: HookContext, _error: &ModelError, _plan: &mut Plan) -> AfterError {
+        AfterError::Default
     }
 }
 
-/// Nothing is decided.
+/// Hooks that change nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoHooks;
 
 impl Hooks for NoHooks {}
 
-/// What becomes of a tool call.
+/// The decision about a tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Decision {
-    /// It runs.
+pub enum ToolDecision {
+    /// The tool runs.
     Execute,
-    /// It does not, and the model is told why.
+    /// The tool does not run, and the model gets the reason as an error.
     Reject {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It does not, and this is its answer.
+    /// The tool does not run, and the model gets this result.
     Result {
-        /// What the model is told.
+        /// The result.
         result: ToolResult,
     },
-    /// A person decides.
+    /// The run waits for a person.
     Pause {
-        /// What is asked.
+        /// The question.
         question: String,
-        /// What kind of answer it takes: yes runs the tool, an input is its answer.
+        /// The kind of answer: an approval runs the tool, an input becomes its result.
         request: WaitRequest,
     },
 }
 
-/// What a model is told of a tool call.
+/// The result of a tool call for the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolResult {
-    /// The answer.
+    /// The text.
     pub text: String,
-    /// True when it went wrong.
+    /// True if the call failed.
     pub is_error: bool,
 }
 
 impl ToolResult {
-    /// It went wrong.
+    /// Creates the result of a failed call.
     pub fn error(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_error: true }
     }
 }
 
-/// What comes after an answer.
+/// The decision after an answer of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
+pub enum AfterTurn {
     /// The run ends.
     Stop,
-    /// The model is told this, and goes on.
+    /// The model is called again with this prompt.
     Continue(String),
 }
 
-/// What comes after a failure.
+/// The decision after a failed model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnError {
-    /// What is retryable is tried again.
+pub enum AfterError {
+    /// Retries if the error is retryable.
     Default,
-    /// It is tried again, whatever it is.
+    /// Retries in any case.
     Retry,
-    /// It is not tried again.
+    /// Does not retry.
     Stop,
 }

@@ -1,4 +1,4 @@
-//! Models: providers by name, profiles that name a model for a purpose, and what a model costs.
+//! Models: providers by name, profiles that name a model for a purpose, prices and context windows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -13,98 +13,98 @@ use crate::provider::{
     Connections, ErrorKind, GenaiProvider, KeySource, Kind, ModelError, ModelOptions, Provider,
 };
 use crate::tool::mcp::McpConfig;
-use crate::window::window;
+use crate::window::context_window;
 
-/// The profile of runs that name none.
+/// The profile of runs that name no other.
 pub const DEFAULT_PROFILE: &str = "main_reasoner";
 
-/// The profile of the model that summarises what does not fit.
+/// The profile of the model that summarizes old messages.
 pub const SUMMARIZER: &str = "summarizer";
 
-/// The profile of the model that names sessions; else the summarizer does.
+/// The profile of the model that generates titles. If it is missing, the summarizer does it.
 pub const TITLER: &str = "titler";
-/// The provider without a key, whose models follow scripts; whoever wires the parts together brings it.
+/// The name of the provider without a key, whose models follow scripts. The facade adds the provider itself.
 pub const SCRIPTED: &str = "scripted";
 
-/// What the configuration says of models: the tables `providers`, `models`, `prices` and `mcp`.
+/// The configuration of models: the tables `providers`, `models`, `prices` and `mcp`.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
 pub struct ModelsConfig {
-    /// Who runs models, beside those that are built in.
+    /// Providers, in addition to the built-in ones.
     pub providers: BTreeMap<String, ProviderConfig>,
-    /// Profiles: which model for which purpose.
+    /// Profiles: the model for each purpose.
     pub models: BTreeMap<String, Profile>,
-    /// MCP servers, whose tools agents have.
+    /// MCP servers, whose tools agents can use.
     pub mcp: BTreeMap<String, McpConfig>,
-    /// Prices in US dollars for a million tokens, by the beginning of a model's name.
+    /// Prices in US dollars per million tokens, by the prefix of a model's name.
     pub prices: BTreeMap<String, Price>,
 }
 
 impl ModelsConfig {
-    /// Says what is wrong with it.
-    pub fn check(&self) -> Result<(), BadModels> {
+    /// Checks the configuration.
+    pub fn check(&self) -> Result<(), ModelsConfigError> {
         for (name, provider) in &self.providers {
             read_provider(name, provider)?;
         }
         for (name, server) in &self.mcp {
-            let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
-            let named = !name.is_empty() && name.len() <= 32 && name.bytes().all(plain);
-            let reason = match named {
+            let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+            let valid_name = !name.is_empty() && name.len() <= 32 && name.bytes().all(allowed);
+            let reason = match valid_name {
                 true => server.check().err(),
                 false => Some("a server's name has 1 to 32 letters, digits and hyphens".to_owned()),
             };
             if let Some(reason) = reason {
-                return Err(BadModels { key: format!("mcp.{name}"), reason });
+                return Err(ModelsConfigError { key: format!("mcp.{name}"), reason });
             }
         }
         let built_in = BUILT_IN.iter().map(|(name, ..)| *name).chain([SCRIPTED]);
         let known: BTreeSet<&str> = self.providers.keys().map(String::as_str).chain(built_in).collect();
         for (name, profile) in &self.models {
-            if profile.context_tokens.is_some_and(|tokens| tokens < MIN_WINDOW) {
-                let reason = format!("a model takes at least {MIN_WINDOW} tokens");
-                return Err(BadModels { key: format!("models.{name}.context_tokens"), reason });
+            if profile.context_tokens.is_some_and(|tokens| tokens < MIN_WINDOW_TOKENS) {
+                let reason = format!("must be at least {MIN_WINDOW_TOKENS}");
+                return Err(ModelsConfigError { key: format!("models.{name}.context_tokens"), reason });
             }
             if !known.contains(profile.provider.as_str()) {
                 let known = known.into_iter().collect::<Vec<_>>().join(", ");
                 let reason = format!("no provider {:?}; there is {known}", profile.provider);
-                return Err(BadModels { key: format!("models.{name}.provider"), reason });
+                return Err(ModelsConfigError { key: format!("models.{name}.provider"), reason });
             }
         }
         Ok(())
     }
 }
 
-/// Who runs models, and where.
+/// The configuration of a provider.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderConfig {
     /// The protocol: `anthropic`, `openai`, `openai-responses` or `gemini`.
     pub kind: String,
-    /// Where it is, if not where its own company serves it.
+    /// The base URL, if it is not the official one of the protocol.
     pub base_url: Option<String>,
-    /// The environment variable that holds its key.
+    /// The environment variable with the key.
     pub key_env: Option<String>,
-    /// The file that holds its key.
+    /// The file with the key.
     pub key_file: Option<PathBuf>,
 }
 
-/// Which model, and how it answers.
+/// A model and its options.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Who runs it.
+    /// The name of the provider.
     pub provider: String,
-    /// The model, by its provider's name.
+    /// The provider's name of the model.
     pub model: String,
-    /// How much chance there is.
+    /// The sampling temperature.
     pub temperature: Option<f64>,
-    /// How long an answer may be, in tokens.
+    /// The maximum length of an answer, in tokens.
     pub max_tokens: Option<u32>,
-    /// How much it thinks: `low`, `medium`, `high`, or a number of tokens.
+    /// The reasoning effort: `low`, `medium`, `high`, or a number of tokens.
     pub reasoning: Option<String>,
-    /// Milliseconds that it may be silent.
+    /// The maximum time without data from the provider, in milliseconds.
     pub silence_ms: Option<u64>,
-    /// How many tokens it takes, prompt and answer together; if not given, as is known of the model.
+    /// The context window in tokens, prompt and answer together; if not given, the built-in value for the model.
     pub context_tokens: Option<u64>,
 }
 
@@ -119,17 +119,17 @@ impl Profile {
     }
 }
 
-/// A wrong line of the configuration.
+/// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {reason}")]
-pub struct BadModels {
-    /// Where it is.
+pub struct ModelsConfigError {
+    /// The key of the setting.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// The problem and how to fix it.
     pub reason: String,
 }
 
-/// Every model that can be asked.
+/// All configured models.
 #[derive(Clone, Default)]
 pub struct Models {
     providers: BTreeMap<String, Arc<dyn Provider>>,
@@ -144,46 +144,46 @@ impl Debug for Models {
     }
 }
 
-/// The model that a run asks.
+/// A model selected for a run.
 #[derive(Clone)]
-pub struct Chosen {
-    /// Who runs it, by name.
+pub struct SelectedModel {
+    /// The name of the provider.
     pub provider_name: String,
-    /// Who runs it.
+    /// The provider.
     pub provider: Arc<dyn Provider>,
-    /// The model.
+    /// The provider's name of the model.
     pub model: String,
-    /// The profile that named it.
+    /// The profile that selected the model.
     pub profile: Option<String>,
-    /// How it answers.
+    /// The options of requests.
     pub options: ModelOptions,
-    /// What it costs, if that is known.
+    /// The price, if it is known.
     pub price: Option<Price>,
-    /// How many tokens it takes, prompt and answer together, if that is known.
-    pub window: Option<u64>,
+    /// The context window in tokens, prompt and answer together, if it is known.
+    pub context_window: Option<u64>,
 }
 
-/// Tokens below which no window makes sense.
-const MIN_WINDOW: u64 = 1_000;
+/// The lower bound of a configured context window.
+const MIN_WINDOW_TOKENS: u64 = 1_000;
 
-/// Tokens that are left for an answer, if nobody says how long it may be.
-const ANSWER: u64 = 8_192;
+/// The part of the context window reserved for an answer without a maximum length.
+const DEFAULT_ANSWER_TOKENS: u64 = 8_192;
 
-impl Chosen {
-    /// What `usage` costs, unless nobody knows the model's price.
+impl SelectedModel {
+    /// Returns the cost of `usage`; unknown if the price is.
     pub fn cost(&self, usage: &Usage) -> Cost {
         self.price.map_or(Cost::UNKNOWN, |price| price.cost(usage))
     }
 
-    /// How many tokens a prompt may come to, if that is known.
-    pub fn room(&self) -> Option<u64> {
-        let window = self.window?;
-        let answer = self.options.max_tokens.map_or(ANSWER, u64::from);
+    /// Returns the maximum size of a prompt, if the context window is known.
+    pub fn max_prompt_tokens(&self) -> Option<u64> {
+        let window = self.context_window?;
+        let answer = self.options.max_tokens.map_or(DEFAULT_ANSWER_TOKENS, u64::from);
         Some(window - answer.min(window / 4))
     }
 }
 
-/// The providers that need no configuration but a key: name, kind, place, variable.
+/// The built-in providers: name, kind, base URL if not the official one, environment variable of the key.
 const BUILT_IN: [(&str, Kind, Option<&str>, Option<&str>); 5] = [
     ("anthropic", Kind::Anthropic, None, Some("ANTHROPIC_API_KEY")),
     ("openai", Kind::OpenAiResponses, None, Some("OPENAI_API_KEY")),
@@ -193,19 +193,19 @@ const BUILT_IN: [(&str, Kind, Option<&str>, Option<&str>); 5] = [
 ];
 
 impl Models {
-    /// The models that `config` describes, and those of the providers that are built in.
-    pub fn new(config: &ModelsConfig) -> Result<Self, BadModels> {
+    /// Creates the models of `config` and of the built-in providers.
+    pub fn new(config: &ModelsConfig) -> Result<Self, ModelsConfigError> {
         config.check()?;
         let connections = Connections::default();
         let mut models =
             Self { prices: Prices::new(&config.prices), profiles: config.models.clone(), ..Self::default() };
-        let mut add = |name: &str, kind, place: &str, key| {
-            let provider = GenaiProvider::new(name, kind, place, key, &connections);
+        let mut add = |name: &str, kind, base_url: &str, key| {
+            let provider = GenaiProvider::new(name, kind, base_url, key, &connections);
             models.providers.insert(name.into(), Arc::new(provider));
         };
-        for (name, kind, place, variable) in BUILT_IN {
+        for (name, kind, base_url, variable) in BUILT_IN {
             let key = variable.map_or(KeySource::None, |name| KeySource::Variable(name.into()));
-            add(name, kind, place.unwrap_or(kind.base_url()), key);
+            add(name, kind, base_url.unwrap_or(kind.base_url()), key);
         }
         for (name, provider) in &config.providers {
             let (kind, base_url, key) = read_provider(name, provider)?;
@@ -214,23 +214,24 @@ impl Models {
         Ok(models)
     }
 
-    /// With another provider.
+    /// Adds a provider.
     #[must_use]
     pub fn with_provider(mut self, name: &str, provider: Arc<dyn Provider>) -> Self {
         self.providers.insert(name.into(), provider);
         self
     }
 
-    /// The models that are configured and who runs models, as callers are told of them.
+    /// Lists the profiles and the providers.
     pub fn list(&self) -> ModelList {
-        let key = |name: &str| self.providers.get(name).map_or(KeyPresence::Missing, |known| known.key());
+        let key =
+            |name: &str| self.providers.get(name).map_or(KeyPresence::Missing, |provider| provider.key());
         let profile = |(name, profile): (&String, &Profile)| ModelProfile {
             profile: name.clone(),
             provider: profile.provider.clone(),
             model: profile.model.clone(),
             key: key(&profile.provider),
-            context_tokens: profile.context_tokens.or_else(|| window(&profile.model)),
-            price: self.prices.shown(&profile.provider, &profile.model),
+            context_tokens: profile.context_tokens.or_else(|| context_window(&profile.model)),
+            price: self.prices.describe(&profile.provider, &profile.model),
         };
         let provider = |(name, provider): (&String, &Arc<dyn Provider>)| ModelProvider {
             provider: name.clone(),
@@ -243,28 +244,28 @@ impl Models {
         }
     }
 
-    /// The names of the profiles.
+    /// Returns the profiles by name.
     pub fn profiles(&self) -> impl Iterator<Item = (&str, &Profile)> {
         self.profiles.iter().map(|(name, profile)| (name.as_str(), profile))
     }
 
-    /// The model that is wished for: `model` as `PROVIDER/MODEL`, or as the name of a model of the profile's provider;
-    /// else the profile's own.
-    pub fn choose(&self, model: Option<&str>, profile: Option<&str>) -> Result<Chosen, ModelError> {
+    /// Selects a model. `model` is `PROVIDER/MODEL` or a model of the profile's provider; without it, the profile's own
+    /// model is selected.
+    pub fn select(&self, model: Option<&str>, profile: Option<&str>) -> Result<SelectedModel, ModelError> {
         let name = profile.unwrap_or(DEFAULT_PROFILE);
         let known = self.profiles.get(name);
         if known.is_none() && profile.is_some() {
-            let all = self.profiles.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            let all = if all.is_empty() { "none; write [models.NAME]".into() } else { all };
-            return Err(unconfigured(format!("no model profile {name:?}; there is {all}")));
+            let names = self.profiles.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let names = if names.is_empty() { "none; write [models.NAME]".into() } else { names };
+            return Err(unconfigured(format!("no model profile {name:?}; there is {names}")));
         }
-        let named = model.and_then(|model| model.split_once('/'));
-        let (provider, model) = match (named, model, known) {
+        let split = model.and_then(|model| model.split_once('/'));
+        let (provider, model) = match (split, model, known) {
             (Some((provider, model)), ..) if self.providers.contains_key(provider) => (provider, model),
             (_, Some(model), Some(profile)) => (profile.provider.as_str(), model),
             (_, Some(model), None) => {
                 return Err(unconfigured(format!(
-                    "nobody knows who runs {model:?}; name it as PROVIDER/MODEL, such as anthropic/{model}"
+                    "the provider of {model:?} is unknown; name the model as PROVIDER/MODEL, such as anthropic/{model}"
                 )));
             }
             (_, None, Some(profile)) => (profile.provider.as_str(), profile.model.as_str()),
@@ -277,23 +278,23 @@ impl Models {
         };
         let found = self.providers.get(provider).cloned();
         let found = found.ok_or_else(|| unconfigured(format!("no provider {provider:?}")))?;
-        Ok(Chosen {
+        Ok(SelectedModel {
             provider_name: provider.into(),
             provider: found,
             model: model.into(),
             profile: known.map(|_| name.to_owned()),
             options: known.map(Profile::options).unwrap_or_default(),
-            price: self.prices.of(provider, model),
-            window: known
+            price: self.prices.get(provider, model),
+            context_window: known
                 .filter(|known| known.model == model)
                 .and_then(|known| known.context_tokens)
-                .or_else(|| window(model)),
+                .or_else(|| context_window(model)),
         })
     }
 
-    /// The model of a purpose; none if no profile is configured for it.
-    pub fn purpose(&self, profile: &str) -> Option<Chosen> {
-        self.profiles.get(profile).and_then(|_| self.choose(None, Some(profile)).ok())
+    /// Selects the model for a purpose; `None` if its profile is not configured.
+    pub fn for_purpose(&self, profile: &str) -> Option<SelectedModel> {
+        self.profiles.get(profile).and_then(|_| self.select(None, Some(profile)).ok())
     }
 }
 
@@ -301,8 +302,12 @@ fn unconfigured(message: String) -> ModelError {
     ModelError::new(ErrorKind::NotConfigured, message)
 }
 
-fn read_provider(name: &str, config: &ProviderConfig) -> Result<(Kind, String, KeySource), BadModels> {
-    let bad = |field: &str, reason: String| BadModels { key: format!("providers.{name}.{field}"), reason };
+fn read_provider(
+    name: &str,
+    config: &ProviderConfig,
+) -> Result<(Kind, String, KeySource), ModelsConfigError> {
+    let bad =
+        |field: &str, reason: String| ModelsConfigError { key: format!("providers.{name}.{field}"), reason };
     if name.contains('/') || name.is_empty() {
         return Err(bad("", "a provider's name is not empty and has no slash".into()));
     }
@@ -326,45 +331,48 @@ fn read_provider(name: &str, config: &ProviderConfig) -> Result<(Kind, String, K
 mod tests {
     use super::*;
 
-    fn models(toml: &str) -> Result<Models, BadModels> {
+    fn models(toml: &str) -> Result<Models, ModelsConfigError> {
         Models::new(&toml::from_str(toml).unwrap())
     }
 
     #[test]
-    fn a_model_is_chosen_by_name_by_profile_or_not_at_all() {
+    fn a_model_is_selected_by_name_or_by_profile() {
         let models = models(
             "[providers.local]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\n\
              [models.main_reasoner]\nprovider = \"local\"\nmodel = \"big\"\ntemperature = 0.5\n\
              [models.worker]\nprovider = \"anthropic\"\nmodel = \"claude-haiku-4-5\"",
         )
         .unwrap();
-        let shown = |model, profile| match models.choose(model, profile) {
-            Ok(chosen) => format!("{} {} {:?}", chosen.provider_name, chosen.model, chosen.profile),
+        let selected = |model, profile| match models.select(model, profile) {
+            Ok(model) => format!("{} {} {:?}", model.provider_name, model.model, model.profile),
             Err(error) => error.to_string(),
         };
-        assert_eq!(shown(None, None), r#"local big Some("main_reasoner")"#);
-        assert_eq!(shown(None, Some("worker")), r#"anthropic claude-haiku-4-5 Some("worker")"#);
-        assert_eq!(shown(Some("meta/llama"), None), r#"local meta/llama Some("main_reasoner")"#);
-        assert_eq!(shown(Some("gemini/g-1"), Some("worker")), r#"gemini g-1 Some("worker")"#);
-        assert_eq!(shown(None, Some("poet")), r#"no model profile "poet"; there is main_reasoner, worker"#);
+        assert_eq!(selected(None, None), r#"local big Some("main_reasoner")"#);
+        assert_eq!(selected(None, Some("worker")), r#"anthropic claude-haiku-4-5 Some("worker")"#);
+        assert_eq!(selected(Some("meta/llama"), None), r#"local meta/llama Some("main_reasoner")"#);
+        assert_eq!(selected(Some("gemini/g-1"), Some("worker")), r#"gemini g-1 Some("worker")"#);
+        assert_eq!(
+            selected(None, Some("poet")),
+            r#"no model profile "poet"; there is main_reasoner, worker"#
+        );
         let none = Models::new(&ModelsConfig::default()).unwrap();
-        assert!(none.choose(None, None).err().unwrap().message.starts_with("no model is configured"));
-        assert!(none.choose(Some("gpt-x"), None).err().unwrap().message.contains("PROVIDER/MODEL"));
-        assert_eq!(none.choose(Some("openai/gpt-x"), None).unwrap().model, "gpt-x");
+        assert!(none.select(None, None).err().unwrap().message.starts_with("no model is configured"));
+        assert!(none.select(Some("gpt-x"), None).err().unwrap().message.contains("PROVIDER/MODEL"));
+        assert_eq!(none.select(Some("openai/gpt-x"), None).unwrap().model, "gpt-x");
     }
 
     #[test]
-    fn a_wrong_line_is_named() {
-        let shown = |toml| models(toml).err().map(|bad| bad.to_string()).unwrap_or_default();
+    fn an_invalid_setting_is_named() {
+        let error = |toml| models(toml).err().map(|bad| bad.to_string()).unwrap_or_default();
         assert_eq!(
-            shown("[providers.x]\nkind = \"y\""),
+            error("[providers.x]\nkind = \"y\""),
             "providers.x.kind: \"y\" is none of anthropic, openai, openai-responses, gemini"
         );
-        assert!(shown("[providers.x]\nkind = \"openai\"\nbase_url = \"ftp://a\"").contains("http://"));
-        assert!(shown("[models.m]\nprovider = \"nobody\"\nmodel = \"m\"").starts_with("models.m.provider"));
+        assert!(error("[providers.x]\nkind = \"openai\"\nbase_url = \"ftp://a\"").contains("http://"));
+        assert!(error("[models.m]\nprovider = \"nobody\"\nmodel = \"m\"").starts_with("models.m.provider"));
         let narrow = "[models.m]\nprovider = \"anthropic\"\nmodel = \"m\"\ncontext_tokens = 9";
-        assert_eq!(shown(narrow), "models.m.context_tokens: a model takes at least 1000 tokens");
+        assert_eq!(error(narrow), "models.m.context_tokens: must be at least 1000");
         let both = "[providers.x]\nkind = \"openai\"\nkey_env = \"A\"\nkey_file = \"b\"";
-        assert!(shown(both).contains("not both"));
+        assert!(error(both).contains("not both"));
     }
 }

@@ -4,13 +4,13 @@
 //!            ┌──────── results ────────┐
 //!            ▼                         │
 //! limits ─▶ step ──calls──▶ decide ─▶ tools
-//!   ▲        │                │
-//!   │        └─said─▶ form, on_turn ──▶ end
-//!   └── continue ────────┘    └─ pause ─▶ a person
+//!   ▲        │                └─ pause ─▶ wait
+//!   │        └─answer─▶ schema, on_turn ──▶ end
+//!   └────── continue ───────────┘
 //! ```
 //!
-//! The path is the state: whoever executes next looks at its head and goes on from there. What is decided and not yet
-//! on the path waits in [`resume::Resume`], with the question it waits for.
+//! The path is the state: an execution continues from the end of the path. Decisions that are not on the path yet are
+//! stored in [`resume::Resume`], together with the question that the run waits for.
 
 use std::sync::Arc;
 
@@ -21,16 +21,17 @@ use mainspring_kernel::adapter::{
 };
 
 use crate::definition::Definitions;
-use crate::hooks::{Hooks, NoHooks, Occasion};
+use crate::hooks::{HookContext, Hooks, NoHooks};
 use crate::models::Models;
 use crate::provider::ModelError;
 use crate::tool::Toolbox;
 use crate::tool::mcp::McpServers;
 
-mod aside;
 mod context;
 mod estimate;
+mod execution;
 mod files;
+mod one_shot;
 mod plan;
 mod prompt;
 mod resume;
@@ -38,33 +39,32 @@ mod round;
 mod step;
 mod summary;
 mod title;
-mod turn;
 pub use plan::Plan;
 
 /// The adapter's name.
 pub const NAME: &str = "native";
 
-/// How the loop behaves where nothing else says so.
+/// Defaults of the agent loop.
 #[derive(Debug, Clone)]
 pub struct NativeOptions {
-    /// How often a model is asked again that did not answer.
-    pub tries: u32,
-    /// Milliseconds before it is asked again; each further time waits twice as long.
-    pub retry_base: u64,
-    /// Milliseconds that no such wait exceeds, unless the provider asks for it.
-    pub retry_max: u64,
-    /// Bytes of a tool's answer that the model is shown.
+    /// How often a model is called for one step before the run fails.
+    pub max_tries: u32,
+    /// Milliseconds before the first retry; doubled for each further one.
+    pub retry_base_ms: u64,
+    /// The longest wait before a retry in milliseconds, unless the provider asks for more.
+    pub retry_max_ms: u64,
+    /// The maximum size of a tool result in a request.
     pub result_bytes: usize,
-    /// How much a run may use.
+    /// The limits of a run.
     pub limits: RunLimits,
 }
 
 impl Default for NativeOptions {
     fn default() -> Self {
         Self {
-            tries: 3,
-            retry_base: 1_000,
-            retry_max: 60_000,
+            max_tries: 3,
+            retry_base_ms: 1_000,
+            retry_max_ms: 60_000,
             result_bytes: 64 << 10,
             limits: RunLimits { max_steps: Some(100), ..RunLimits::default() },
         }
@@ -72,11 +72,10 @@ impl Default for NativeOptions {
 }
 
 impl NativeOptions {
-    /// Milliseconds to wait before a model is asked again that did not answer for the `tries`th time.
-    fn wait(&self, tries: u32, error: &ModelError) -> u64 {
-        let doubled =
-            self.retry_base.saturating_mul(1 << tries.saturating_sub(1).min(32)).min(self.retry_max);
-        error.retry_after.unwrap_or(0).max(doubled)
+    /// Returns the milliseconds to wait after try number `tries` has failed.
+    fn retry_delay_ms(&self, tries: u32, error: &ModelError) -> u64 {
+        let backoff = self.retry_base_ms.saturating_mul(1 << tries.saturating_sub(1).min(32));
+        error.retry_after_ms.unwrap_or(0).max(backoff.min(self.retry_max_ms))
     }
 }
 
@@ -92,7 +91,7 @@ pub struct NativeAdapter {
 }
 
 impl NativeAdapter {
-    /// An adapter for `models`, with `tools`, for the agents of `definitions`.
+    /// Creates an adapter.
     pub fn new(models: Models, tools: Toolbox, definitions: impl Into<Arc<Definitions>>) -> Self {
         Self {
             models: Arc::new(models),
@@ -104,60 +103,60 @@ impl NativeAdapter {
         }
     }
 
-    /// With the tools of these MCP servers.
+    /// Adds the tools of MCP servers.
     #[must_use]
     pub fn with_mcp(mut self, servers: McpServers) -> Self {
         self.mcp = servers;
         self
     }
 
-    /// The MCP servers there are.
+    /// Returns the MCP servers.
     pub fn mcp(&self) -> &McpServers {
         &self.mcp
     }
 
-    /// With these hooks.
+    /// Sets the hooks.
     #[must_use]
     pub fn with_hooks(mut self, hooks: impl Hooks) -> Self {
         self.hooks = Arc::new(hooks);
         self
     }
 
-    /// With these options.
+    /// Sets the options.
     #[must_use]
     pub fn with_options(mut self, options: NativeOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// The agents there are.
+    /// Returns the agent definitions.
     pub fn definitions(&self) -> &Definitions {
         &self.definitions
     }
 }
 
-/// Why an execution returns before its end.
+/// Why an execution returns early.
 #[derive(Debug)]
-enum Stop {
-    /// It returns this.
-    With(Box<Executed>),
-    /// A call of its handle was not applied.
+enum Exit {
+    /// The run ends or waits.
+    Return(Box<Executed>),
+    /// A call of the attempt handle failed.
     Handle(HandleError),
 }
 
-impl From<HandleError> for Stop {
+impl From<HandleError> for Exit {
     fn from(error: HandleError) -> Self {
         Self::Handle(error)
     }
 }
 
-impl From<Executed> for Stop {
+impl From<Executed> for Exit {
     fn from(executed: Executed) -> Self {
-        Self::With(Box::new(executed))
+        Self::Return(Box::new(executed))
     }
 }
 
-impl Stop {
+impl Exit {
     fn failed(code: &str, message: impl Into<String>) -> Self {
         End::failed(Failure::new(code, message), false).into()
     }
@@ -186,30 +185,30 @@ impl Adapter for NativeAdapter {
     }
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
-        let about = attempt.assignment();
-        let occasion = Occasion { session: about.session.id, run: about.run.id };
-        let executed = match turn::Looper::run(self, attempt).await {
+        let assignment = attempt.assignment();
+        let hook_context = HookContext { session: assignment.session.id, run: assignment.run.id };
+        let executed = match execution::Execution::run(self, attempt).await {
             Ok(executed) => executed,
-            Err(Stop::With(executed)) => *executed,
-            // Without authority nobody listens; what is returned is not applied.
-            Err(Stop::Handle(HandleError::Revoked)) => End::stopped(),
-            Err(Stop::Handle(HandleError::Kernel(error))) => {
+            Err(Exit::Return(executed)) => *executed,
+            // The attempt has lost its authority: the kernel ignores what is returned.
+            Err(Exit::Handle(HandleError::Revoked)) => End::stopped(),
+            Err(Exit::Handle(HandleError::Kernel(error))) => {
                 End::failed(Failure::new(error.code(), error.to_string()), error.is_retryable())
             }
         };
         if let Executed::Ended(end) = &executed {
-            self.hooks.on_end(occasion, end).await;
+            self.hooks.on_end(hook_context, end).await;
         }
         executed
     }
 
     async fn cancel(&self, _attempt: AttemptId) -> Dispatch {
-        // The loop listens to its handle.
+        // The loop watches its attempt handle.
         Dispatch { dispatched: true, acknowledged: false }
     }
 
     async fn kill(&self, _attempt: AttemptId) -> Death {
-        // Model calls and tools live inside the execution, and it was dropped.
+        // Model calls and tools are part of the execution's future, which was dropped.
         Death::Proven
     }
 

@@ -1,61 +1,69 @@
-//! Structured output: the form an answer has, and whether it has it.
+//! Structured output: the JSON Schema of an answer, and its validation.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-/// The form that answers have: a JSON Schema.
+/// The number of problems that an error message lists.
+const MAX_PROBLEMS: usize = 5;
+
+/// The JSON Schema of an answer.
 #[derive(Debug, Clone)]
-pub struct Form {
+pub struct OutputSchema {
     schema: Value,
     validator: Arc<jsonschema::Validator>,
 }
 
-impl PartialEq for Form {
+impl PartialEq for OutputSchema {
     fn eq(&self, other: &Self) -> bool {
         self.schema == other.schema
     }
 }
 
-impl Form {
-    /// The form that `schema` describes; or why it describes none.
+impl OutputSchema {
+    /// Compiles `schema`. The error says why it is invalid.
     pub fn new(schema: &Value) -> Result<Self, String> {
         let validator = jsonschema::validator_for(schema).map_err(|error| error.to_string())?;
         Ok(Self { schema: schema.clone(), validator: Arc::new(validator) })
     }
 
-    /// The schema.
+    /// Returns the schema.
     pub fn schema(&self) -> &Value {
         &self.schema
     }
 
-    /// What the model is told of it.
+    /// Returns the instruction for the model.
     pub fn instruction(&self) -> String {
         format!(
-            "Your last message must be a single JSON value that fits this JSON Schema, and nothing else: no text around \
-             it, no code fence.\n{}",
+            "Your last message must be a single JSON value that matches this JSON Schema, without any other text and without a \
+             code fence.\n{}",
             self.schema
         )
     }
 
-    /// The value in `text`; or what is wrong with it.
-    pub fn read(&self, text: &str) -> Result<Value, String> {
-        let value = parse(text).map_err(|error| format!("it is not JSON: {error}"))?;
-        let problems: Vec<String> = self
-            .validator
-            .iter_errors(&value)
-            .take(5)
-            .map(|error| match error.instance_path().to_string().as_str() {
-                "" => error.to_string(),
-                at => format!("{at}: {error}"),
-            })
-            .collect();
-        if problems.is_empty() { Ok(value) } else { Err(problems.join("; ")) }
+    /// Parses and validates an answer. The error says what is wrong.
+    pub fn parse(&self, text: &str) -> Result<Value, String> {
+        let value = parse_json(text).map_err(|error| format!("it is not JSON: {error}"))?;
+        validate(&self.validator, &value)?;
+        Ok(value)
     }
 }
 
-/// The JSON in `text`: all of it, or what a code fence holds.
-fn parse(text: &str) -> Result<Value, serde_json::Error> {
+/// Checks `value` against a schema. The error lists the first problems with their paths.
+pub(crate) fn validate(validator: &jsonschema::Validator, value: &Value) -> Result<(), String> {
+    let problems: Vec<String> = validator
+        .iter_errors(value)
+        .take(MAX_PROBLEMS)
+        .map(|error| match error.instance_path().to_string().as_str() {
+            "" => error.to_string(),
+            path => format!("{path}: {error}"),
+        })
+        .collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+}
+
+/// Parses `text`, or the content of a code fence in it, as JSON.
+fn parse_json(text: &str) -> Result<Value, serde_json::Error> {
     let text = text.trim();
     let fenced = text.strip_prefix("```").and_then(|rest| {
         let (_, rest) = rest.split_once('\n')?;
@@ -71,16 +79,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_read_or_its_faults_are_named() {
-        let form = Form::new(
+    fn a_valid_answer_is_parsed_and_an_invalid_one_explained() {
+        let schema = OutputSchema::new(
             &json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}),
         );
-        let form = form.unwrap();
-        assert_eq!(form.read(" {\"n\": 1} "), Ok(json!({"n": 1})));
-        assert_eq!(form.read("```json\n{\"n\": 1}\n```"), Ok(json!({"n": 1})));
-        assert!(form.read("n is 1").unwrap_err().starts_with("it is not JSON"));
-        assert!(form.read("{\"n\": \"x\"}").unwrap_err().starts_with("/n:"));
-        assert!(form.read("{}").unwrap_err().contains("required"));
-        assert!(Form::new(&json!({"type": "nonsense"})).is_err());
+        let schema = schema.unwrap();
+        assert_eq!(schema.parse(" {\"n\": 1} "), Ok(json!({"n": 1})));
+        assert_eq!(schema.parse("```json\n{\"n\": 1}\n```"), Ok(json!({"n": 1})));
+        assert!(schema.parse("n is 1").unwrap_err().starts_with("it is not JSON"));
+        assert!(schema.parse("{\"n\": \"x\"}").unwrap_err().starts_with("/n:"));
+        assert!(schema.parse("{}").unwrap_err().contains("required"));
+        assert!(OutputSchema::new(&json!({"type": "nonsense"})).is_err());
     }
 }

@@ -1,27 +1,27 @@
-//! Prices: what tokens cost. Those that are built in are what the providers asked for short prompts on [`AS_OF`], by a
-//! public list, and are not looked up again; what the user writes wins.
+//! Token prices. The built-in prices are those of the providers for short prompts on [`AS_OF`], from a public list; they
+//! are never updated at run time. Configured prices take precedence.
 
 use std::collections::BTreeMap;
 
 use mainspring_core::{Cost, ModelPrice, Usage};
 use serde::Deserialize;
 
-/// US dollars for a million tokens.
+/// A price in US dollars per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Read by the model.
+    /// Input tokens.
     pub input: f64,
-    /// Written by the model.
+    /// Output tokens.
     pub output: f64,
-    /// Read from the cache; if not given, as other input.
+    /// Input tokens read from the cache; if not given, the price of input.
     pub cache_read: Option<f64>,
-    /// Written to the cache; if not given, as other input.
+    /// Input tokens written to the cache; if not given, the price of input.
     pub cache_write: Option<f64>,
 }
 
 impl Price {
-    /// What `usage` costs.
+    /// Returns the cost of `usage`.
     pub fn cost(&self, usage: &Usage) -> Cost {
         let read = self.cache_read.unwrap_or(self.input);
         let write = self.cache_write.unwrap_or(self.input);
@@ -33,11 +33,11 @@ impl Price {
     }
 }
 
-/// The day as of which the built-in prices were so.
+/// The date of the built-in prices.
 pub const AS_OF: &str = "2026-08-08";
 
-/// The built-in prices: name, input, output, cache read, cache write. A model that is not among them has no price, also
-/// if it is called much like one that is: a guess would be told as if it were known.
+/// The built-in prices: name, input, output, cache read, cache write. A model with only a similar name has no price: a
+/// guess would be reported as if it were known.
 const BUILT_IN: [(&str, f64, f64, f64, f64); 55] = [
     ("claude-fable-5", 10.0, 50.0, 1.0, 12.5),
     ("claude-opus-5", 5.0, 25.0, 0.5, 6.25),
@@ -96,29 +96,29 @@ const BUILT_IN: [(&str, f64, f64, f64, f64); 55] = [
     ("gemini-2.5-flash-lite", 0.1, 0.4, 0.01, 0.1),
 ];
 
-/// Every price that is known.
+/// All known prices.
 #[derive(Debug, Clone, Default)]
 pub struct Prices {
-    given: BTreeMap<String, Price>,
+    configured: BTreeMap<String, Price>,
 }
 
 impl Prices {
-    /// The built-in prices, and those that are `given`.
-    pub fn new(given: &BTreeMap<String, Price>) -> Self {
-        Self { given: given.clone() }
+    /// Combines the built-in prices with the `configured` ones.
+    pub fn new(configured: &BTreeMap<String, Price>) -> Self {
+        Self { configured: configured.clone() }
     }
 
-    /// The price of a model: that of the longest beginning of `PROVIDER/MODEL` or of the model's name that was given,
-    /// else what is built in for just this model.
-    pub fn of(&self, provider: &str, model: &str) -> Option<Price> {
-        self.given_to(provider, model).or_else(|| built_in(model))
+    /// Returns the price of a model: the configured one with the longest matching prefix of `PROVIDER/MODEL` or of the
+    /// model's name, else the built-in price of exactly this model.
+    pub fn get(&self, provider: &str, model: &str) -> Option<Price> {
+        self.configured(provider, model).or_else(|| built_in(model))
     }
 
-    /// The same, as callers are told of it.
-    pub fn shown(&self, provider: &str, model: &str) -> Option<ModelPrice> {
-        let given = self.given_to(provider, model);
-        let as_of = given.is_none().then(|| AS_OF.to_owned());
-        let price = given.or_else(|| built_in(model))?;
+    /// Returns the same price in its public form.
+    pub fn describe(&self, provider: &str, model: &str) -> Option<ModelPrice> {
+        let configured = self.configured(provider, model);
+        let as_of = configured.is_none().then(|| AS_OF.to_owned());
+        let price = configured.or_else(|| built_in(model))?;
         Some(ModelPrice {
             input: price.input,
             output: price.output,
@@ -128,19 +128,20 @@ impl Prices {
         })
     }
 
-    fn given_to(&self, provider: &str, model: &str) -> Option<Price> {
-        let whole = format!("{provider}/{model}");
-        let fits = |name: &str| whole.starts_with(name) || model.starts_with(name);
-        let given = self.given.iter().filter(|(name, _)| fits(name)).max_by_key(|(name, _)| name.len());
-        // Who runs a model on their own machine pays nobody by the token.
+    fn configured(&self, provider: &str, model: &str) -> Option<Price> {
+        let full_name = format!("{provider}/{model}");
+        let matches = |prefix: &str| full_name.starts_with(prefix) || model.starts_with(prefix);
+        let configured = self.configured.iter().filter(|(prefix, _)| matches(prefix));
+        let longest = configured.max_by_key(|(prefix, _)| prefix.len());
+        // Models on the user's own machine are free.
         let local = ["ollama", crate::models::SCRIPTED].contains(&provider).then(Price::default);
-        given.map(|(_, price)| *price).or(local)
+        longest.map(|(_, price)| *price).or(local)
     }
 }
 
-/// What is built in for `model`, or for the model that it is an edition of.
+/// Returns the built-in price of `model`, or of the model that it is a dated version of.
 fn built_in(model: &str) -> Option<Price> {
-    let found = BUILT_IN.iter().find(|(name, ..)| model.strip_prefix(name).is_some_and(is_edition));
+    let found = BUILT_IN.iter().find(|(name, ..)| model.strip_prefix(name).is_some_and(is_version_suffix));
     found.map(|(_, input, output, read, write)| Price {
         input: *input,
         output: *output,
@@ -149,8 +150,8 @@ fn built_in(model: &str) -> Option<Price> {
     })
 }
 
-/// True for what follows a model's name where an edition of it is named: nothing, a date, or `-latest`.
-fn is_edition(rest: &str) -> bool {
+/// Returns true for the suffix of a version of the same model: empty, a date, or `-latest`.
+fn is_version_suffix(rest: &str) -> bool {
     let date = |text: &str| {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         digits >= 4 && text.bytes().all(|b| b.is_ascii_digit() || b == b'-')
@@ -163,13 +164,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_name_wins_and_the_users_prices_before_ours() {
-        let given = BTreeMap::from([
+    fn the_longest_prefix_wins_and_configured_prices_take_precedence() {
+        let configured = BTreeMap::from([
             ("acme/".to_owned(), Price { input: 1.0, output: 2.0, ..Price::default() }),
             ("gpt-5".to_owned(), Price { input: 9.0, output: 9.0, ..Price::default() }),
         ]);
-        let prices = Prices::new(&given);
-        let input = |provider, model| prices.of(provider, model).map(|price| price.input);
+        let prices = Prices::new(&configured);
+        let input = |provider, model| prices.get(provider, model).map(|price| price.input);
         assert_eq!(input("acme", "anything"), Some(1.0));
         assert_eq!(input("openai", "gpt-5-mini-2026"), Some(9.0));
         assert_eq!(input("openai", "gpt-4o-mini"), Some(0.15));
@@ -177,25 +178,24 @@ mod tests {
         assert_eq!(input("anthropic", "claude-sonnet-4-20250514"), Some(3.0));
         assert_eq!(input("anthropic", "claude-opus-4-5"), Some(5.0));
         assert_eq!(input("anthropic", "claude-opus-4-1-20250805"), Some(15.0));
-        for unheard_of in ["gpt-4o-mini-x", "gpt-4.1-pro", "claude-opus-4-99", "claude-opus-5-mini", "o3-pro"]
-        {
-            assert_eq!(input("any", unheard_of), None, "{unheard_of} only sounds like what is known");
+        for similar in ["gpt-4o-mini-x", "gpt-4.1-pro", "claude-opus-4-99", "claude-opus-5-mini", "o3-pro"] {
+            assert_eq!(input("any", similar), None, "{similar} only resembles a known name");
         }
         assert_eq!(input("ollama", "qwen"), Some(0.0));
-        assert_eq!(input("other", "unheard-of"), None);
+        assert_eq!(input("other", "unknown"), None);
     }
 
     #[test]
-    fn a_price_says_as_of_when_it_was_unless_the_user_gave_it() {
-        let given =
+    fn a_built_in_price_has_its_date_and_a_configured_one_has_none() {
+        let configured =
             BTreeMap::from([("m-1".to_owned(), Price { input: 1.0, output: 2.0, ..Price::default() })]);
-        let prices = Prices::new(&given);
-        let shown = prices.shown("acme", "m-1").unwrap();
-        assert_eq!((shown.cache_read, shown.as_of), (1.0, None));
-        let shown = prices.shown("openai", "gpt-4o").unwrap();
-        assert_eq!((shown.cache_read, shown.as_of.as_deref()), (1.25, Some(AS_OF)));
-        assert_eq!(prices.shown("acme", "m-2"), None);
-        assert_eq!(prices.shown("ollama", "qwen").unwrap().output, 0.0);
+        let prices = Prices::new(&configured);
+        let price = prices.describe("acme", "m-1").unwrap();
+        assert_eq!((price.cache_read, price.as_of), (1.0, None));
+        let price = prices.describe("openai", "gpt-4o").unwrap();
+        assert_eq!((price.cache_read, price.as_of.as_deref()), (1.25, Some(AS_OF)));
+        assert_eq!(prices.describe("acme", "m-2"), None);
+        assert_eq!(prices.describe("ollama", "qwen").unwrap().output, 0.0);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Providers: who runs a model, behind one small trait.
+//! Providers: access to models behind one small trait.
 //!
-//! A request holds the whole conversation; the answer is a stream of pieces that ends with [`Piece::Done`] or an
-//! error. To drop the stream is to give the request up: its connection is closed.
+//! A request holds the whole conversation. The response is a stream of pieces that ends with [`Piece::Done`] or an
+//! error. Dropping the stream cancels the request and closes its connection.
 
 use std::sync::Arc;
 
@@ -12,141 +12,150 @@ use serde_json::{Map, Value};
 
 mod convert;
 mod error;
+mod frames;
 mod genai;
 mod key;
-mod peek;
 
 pub use error::{ErrorKind, ModelError};
 pub use genai::{Connections, GenaiProvider, Kind, install_tls};
 pub use key::{Key, KeySource};
 
-/// Runs models.
+/// Gives access to models.
 #[async_trait]
 pub trait Provider: Send + Sync + 'static {
-    /// Asks a model. What goes wrong before or while it answers is the stream's last item.
-    async fn ask(&self, request: Request) -> BoxStream<'static, Result<Piece, ModelError>>;
+    /// Sends a request. An error before or during the response is the stream's last item.
+    async fn stream(&self, request: Request) -> BoxStream<'static, Result<Piece, ModelError>>;
 
-    /// The name of its protocol.
+    /// Returns the name of the protocol.
     fn kind(&self) -> &'static str;
 
-    /// Whether its key is there now.
+    /// Returns whether the key is present now.
     fn key(&self) -> KeyPresence;
 }
 
-/// All that a model is told.
+/// A request to a model.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Request {
-    /// The model, by its provider's name.
+    /// The provider's name of the model.
     pub model: String,
-    /// What it is told beforehand.
+    /// The system prompt.
     pub system: Option<String>,
-    /// The conversation, first to last.
-    pub turns: Vec<Turn>,
-    /// The tools it may call.
+    /// The messages, in order.
+    pub messages: Vec<RequestMessage>,
+    /// The tools that the model may call.
     pub tools: Vec<ToolSpec>,
-    /// How it answers.
+    /// The options.
     pub options: ModelOptions,
-    /// What the ids of calls start with whose own are not fit to be kept: unique among all requests of a session.
+    /// The prefix of ids for tool calls whose own id cannot be used; unique among all requests of a session.
     pub call_prefix: String,
 }
 
-/// One message of a conversation.
+/// One message of a request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Turn {
-    /// Who speaks.
+pub struct RequestMessage {
+    /// The author.
     pub role: Role,
-    /// What is said.
+    /// The content.
     pub parts: Vec<Part>,
-    /// What the provider gave with the message and demands back.
+    /// Data of the provider that it requires back with the message.
     pub private: Option<Value>,
 }
 
-/// One piece of a message.
+impl RequestMessage {
+    /// Creates a message of the user with one text.
+    pub fn user(text: impl Into<String>) -> Self {
+        Self { role: Role::User, parts: vec![Part::Text(text.into())], private: None }
+    }
+}
+
+/// One part of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
     /// Text.
     Text(String),
     /// A file.
     File {
-        /// Its media type.
+        /// The media type.
         mime_type: String,
-        /// Its bytes, as base64.
+        /// The content, as base64.
         data: Arc<str>,
-        /// Its name.
+        /// The name.
         name: Option<String>,
     },
-    /// The model calls a tool.
-    Call(Call),
-    /// What a tool answered.
-    Result {
-        /// The call.
+    /// A tool call of the model.
+    ToolUse(ToolUse),
+    /// The result of a tool call.
+    ToolResult {
+        /// The id of the call.
         id: String,
-        /// The tool.
+        /// The name of the tool.
         name: String,
-        /// The answer.
+        /// The result.
         text: String,
-        /// True when it went wrong.
+        /// True if the call failed.
         is_error: bool,
     },
 }
 
 /// A tool call of a model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Call {
-    /// Its id.
+pub struct ToolUse {
+    /// The id of the call.
     pub id: String,
-    /// The tool.
+    /// The name of the tool.
     pub name: String,
-    /// Its arguments: an object, or the text that could not be read as one.
+    /// The arguments: an object, or the text that could not be parsed as one.
     pub input: Value,
 }
 
-/// What a model is told of a tool.
+/// The description of a tool for a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSpec {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What it does.
+    /// The description.
     pub description: String,
-    /// The JSON Schema of its arguments.
+    /// The JSON Schema of the arguments.
     pub schema: Value,
 }
 
-/// How a model answers.
+/// The options of a request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ModelOptions {
-    /// How much chance there is.
+    /// The sampling temperature.
     pub temperature: Option<f64>,
-    /// How long an answer may be, in tokens.
+    /// The maximum length of an answer, in tokens.
     pub max_tokens: Option<u32>,
-    /// How much it thinks: a word such as `low`, `medium`, `high`, or a number of tokens.
+    /// The reasoning effort: a word such as `low`, `medium`, `high`, or a number of tokens.
     pub reasoning: Option<String>,
-    /// How long it may be silent, in milliseconds.
+    /// The maximum time without data from the provider, in milliseconds.
     pub silence_ms: Option<u64>,
 }
 
 impl ModelOptions {
-    /// These, with what `given` says instead: `temperature`, `maxTokens`, `reasoning`, `silenceMs`.
-    pub fn with(&self, given: &Map<String, Value>) -> Result<Self, String> {
+    /// Overrides options with `given`: `temperature`, `maxTokens`, `reasoning`, `silenceMs`.
+    pub fn merge(&self, given: &Map<String, Value>) -> Result<Self, String> {
         let mut options = self.clone();
         for (name, value) in given {
-            let bad = |must: &str| format!("modelOptions.{name}: {value} must be {must}");
+            let invalid = |expected: &str| format!("modelOptions.{name}: {value} must be {expected}");
             match name.as_str() {
                 "temperature" => {
-                    options.temperature = Some(value.as_f64().ok_or_else(|| bad("a number"))?);
+                    options.temperature = Some(value.as_f64().ok_or_else(|| invalid("a number"))?);
                 }
                 "maxTokens" => {
                     let tokens = value.as_u64().and_then(|tokens| u32::try_from(tokens).ok());
-                    options.max_tokens =
-                        Some(tokens.filter(|many| *many > 0).ok_or_else(|| bad("a number of tokens"))?);
+                    options.max_tokens = Some(
+                        tokens.filter(|tokens| *tokens > 0).ok_or_else(|| invalid("a number of tokens"))?,
+                    );
                 }
                 "reasoning" => {
-                    let wish =
+                    let effort =
                         value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|n| n.to_string()));
-                    options.reasoning = Some(wish.ok_or_else(|| bad("a word or a number of tokens"))?);
+                    options.reasoning = Some(effort.ok_or_else(|| invalid("a word or a number of tokens"))?);
                 }
                 "silenceMs" => {
-                    options.silence_ms = Some(value.as_u64().ok_or_else(|| bad("a number of milliseconds"))?);
+                    options.silence_ms =
+                        Some(value.as_u64().ok_or_else(|| invalid("a number of milliseconds"))?);
                 }
                 _ => {
                     return Err(format!(
@@ -159,28 +168,28 @@ impl ModelOptions {
     }
 }
 
-/// A piece of an answer.
+/// A piece of a streamed response.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Piece {
     /// Text.
     Text(String),
-    /// A thought.
-    Thought(String),
-    /// The answer is whole.
-    Done(Box<Answer>),
+    /// Thinking.
+    Thinking(String),
+    /// The response is complete.
+    Done(Box<Completion>),
 }
 
-/// What is known of an answer once it is whole; its text was streamed.
+/// A complete response. Its text has been streamed before.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Answer {
-    /// The tools it calls, in order.
-    pub calls: Vec<Call>,
-    /// True when its length ended it.
+pub struct Completion {
+    /// The tool calls, in order.
+    pub calls: Vec<ToolUse>,
+    /// True if the maximum length ended the response.
     pub cut_off: bool,
-    /// What the provider demands back with this message, as long as the run goes on.
+    /// Data of the provider that it requires back with this message until the run ends.
     pub private: Option<Value>,
-    /// What it used; its cost is not known here.
+    /// The token counts, without the cost.
     pub usage: Usage,
-    /// The same in the provider's own words.
+    /// The usage as the provider reported it.
     pub raw_usage: Value,
 }

@@ -1,7 +1,7 @@
-//! Tools: what a model may call.
+//! Tools that a model can call.
 //!
-//! A tool says its name, what it does and the JSON Schema of its arguments, and is called with arguments that obey it.
-//! Each call carries an id that stays the same if the call is made again, for tools to recognise it by.
+//! A tool has a name, a description and the JSON Schema of its arguments, and is called with arguments that match it.
+//! Each call has an id that stays the same if the call is repeated, so that a tool can recognize it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -11,38 +11,39 @@ use mainspring_core::tool::is_tool_name;
 use mainspring_core::{ClientTool, RunId, SessionId};
 use serde_json::{Value, json};
 
+use crate::output::validate;
 use crate::provider::ToolSpec;
 
+mod context;
 mod data;
 mod delegate;
-mod desk;
 mod function;
 pub mod mcp;
-pub use desk::Desk;
+pub use context::ToolContext;
 pub use function::{FunctionTool, function};
 pub use mainspring_kernel::policy::fits;
 
-/// What a model may call.
+/// A tool that a model can call.
 #[async_trait]
 pub trait Tool: Send + Sync + 'static {
-    /// Its name, what it does, and the schema of its arguments.
+    /// Returns the name, the description and the schema of the arguments.
     fn spec(&self) -> ToolSpec;
 
-    /// How it behaves.
+    /// Returns the properties of the tool.
     fn traits(&self) -> ToolTraits {
         ToolTraits::default()
     }
 
-    /// Does it. To drop the future is to stop it.
+    /// Runs the tool. Dropping the future stops it.
     async fn call(&self, call: ToolCall) -> Result<String, ToolError>;
 }
 
-/// How a tool behaves.
+/// Properties of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToolTraits {
-    /// A second call with the same id does no harm: after a crash it is simply made again.
+    /// A second call with the same id does no harm, so a call is repeated after a crash.
     pub idempotent: bool,
-    /// Milliseconds that it may take.
+    /// The timeout of a call in milliseconds.
     pub timeout_ms: u64,
 }
 
@@ -55,219 +56,206 @@ impl Default for ToolTraits {
 /// One call of a tool.
 #[derive(Debug, Clone)]
 pub struct ToolCall {
-    /// Stable: the same if the call is made again.
+    /// The id, which stays the same if the call is repeated.
     pub id: String,
-    /// The arguments, which obey the schema.
+    /// The arguments, which match the schema.
     pub input: Value,
-    /// The session it is made for.
+    /// The session of the call.
     pub session: SessionId,
-    /// The run it is made for.
+    /// The run of the call.
     pub run: RunId,
-    /// Whose they are.
+    /// The owner of the session and the run.
     pub owner: String,
-    /// The folder the agent works in.
+    /// The working directory of the agent.
     pub cwd: Option<String>,
-    /// What it may read and write of the session.
-    pub desk: Desk,
+    /// Access to the session.
+    pub context: ToolContext,
 }
 
-/// Why a tool did not do as asked; the model is told.
+/// The error of a tool call. The model gets its text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ToolError(pub String);
 
 impl ToolError {
-    /// A failure.
+    /// Creates an error.
     pub fn new(message: impl Into<String>) -> Self {
         Self(message.into())
     }
 }
 
-/// The name of the tool by which a model asks a person.
+/// The name of the tool with which a model asks a person.
 pub const ASK_PERSON: &str = "ask_person";
 
-/// A tool, ready to be called.
+/// A registered tool.
 #[derive(Clone)]
 pub struct Entry {
-    /// What a model is told of it.
+    /// The description for the model.
     pub spec: ToolSpec,
-    /// How it behaves.
+    /// The properties of the tool.
     pub traits: ToolTraits,
-    schema: Schema,
-    by: By,
+    validator: LazyValidator,
+    executor: Executor,
 }
 
-/// What holds arguments to a schema, made when it is first needed: it takes milliseconds and megabytes.
-type Schema = Arc<OnceLock<Result<jsonschema::Validator, String>>>;
+/// The compiled schema of the arguments. It is compiled on first use, since that takes milliseconds and megabytes.
+type LazyValidator = Arc<OnceLock<Result<jsonschema::Validator, String>>>;
 
-/// Who does what a tool does.
+/// The executor of a tool's calls.
 #[derive(Clone)]
-enum By {
-    /// The tool.
+enum Executor {
+    /// The tool itself.
     Tool(Arc<dyn Tool>),
     /// A person.
     Person,
-    /// Whoever made the run.
-    Caller,
+    /// The client that created the run.
+    Client,
 }
 
 impl Entry {
-    /// True for the tool that asks a person: the run waits instead.
-    pub fn asks(&self) -> bool {
-        matches!(self.by, By::Person)
+    /// Returns true for the tool that asks a person: the run waits for the answer.
+    pub fn asks_person(&self) -> bool {
+        matches!(self.executor, Executor::Person)
     }
 
-    /// True for a tool that the run's caller executes: the run waits instead.
+    /// Returns true for a tool that the client executes: the run waits for the result.
     pub fn is_client(&self) -> bool {
-        matches!(self.by, By::Caller)
+        matches!(self.executor, Executor::Client)
     }
 
-    /// What is wrong with `input`; nothing if it obeys the schema.
+    /// Checks `input` against the schema.
     pub fn check(&self, input: &Value) -> Result<(), ToolError> {
-        let schema =
-            self.schema().map_err(|reason| ToolError(format!("tool {:?}: {reason}", self.spec.name)))?;
-        let problems: Vec<String> = schema
-            .iter_errors(input)
-            .take(5)
-            .map(|error| match error.instance_path().to_string().as_str() {
-                "" => error.to_string(),
-                at => format!("{at}: {error}"),
-            })
-            .collect();
-        if problems.is_empty() {
-            return Ok(());
-        }
-        Err(ToolError(format!(
-            "the arguments do not fit the tool {}: {}",
-            self.spec.name,
-            problems.join("; ")
-        )))
+        let name = &self.spec.name;
+        let validator = self.validator().map_err(|reason| ToolError(format!("tool {name:?}: {reason}")))?;
+        validate(validator, input).map_err(|problems| {
+            ToolError(format!("the arguments do not match the schema of the tool {name}: {problems}"))
+        })
     }
 
-    fn schema(&self) -> Result<&jsonschema::Validator, &String> {
-        let make = || jsonschema::validator_for(&self.spec.schema);
-        let made =
-            self.schema.get_or_init(|| make().map_err(|error| format!("its schema is not one: {error}")));
-        made.as_ref()
+    fn validator(&self) -> Result<&jsonschema::Validator, &String> {
+        let compile = || jsonschema::validator_for(&self.spec.schema);
+        let compiled = self
+            .validator
+            .get_or_init(|| compile().map_err(|error| format!("its schema is not valid: {error}")));
+        compiled.as_ref()
     }
 
-    /// Calls it.
+    /// Calls the tool.
     pub async fn call(&self, call: ToolCall) -> Result<String, ToolError> {
-        match &self.by {
-            By::Tool(tool) => tool.call(call).await,
-            By::Person => Err(ToolError::new("a person is asked by waiting")),
-            By::Caller => Err(ToolError::new("the caller is asked by waiting")),
+        match &self.executor {
+            Executor::Tool(tool) => tool.call(call).await,
+            Executor::Person => Err(ToolError::new("a person answers this tool, it cannot be called")),
+            Executor::Client => Err(ToolError::new("the client executes this tool, it cannot be called")),
         }
     }
 }
 
-/// Why a tool cannot be offered.
+/// Why a tool cannot be registered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("tool {name:?}: {reason}")]
-pub struct BadTool {
+pub struct InvalidTool {
     name: String,
     reason: String,
 }
 
-/// The tools there are.
+/// A set of tools.
 #[derive(Clone, Default)]
 pub struct Toolbox {
     entries: BTreeMap<String, Entry>,
 }
 
 impl Toolbox {
-    /// A box with the tool that asks a person.
+    /// Creates a set with the tool that asks a person.
     pub fn new() -> Self {
         let schema = json!({
             "type": "object",
             "properties": {
-                "question": {"type": "string", "description": "What to ask."},
-                "approval": {"type": "boolean", "description": "True for a question of yes or no."},
+                "question": {"type": "string", "description": "The question."},
+                "approval": {"type": "boolean", "description": "True for a yes-or-no question."},
             },
             "required": ["question"],
         });
-        let description = "Asks the person you work for, and waits for the answer. Use it when you cannot go on without it.";
+        let description = "Asks the person you work for and waits for the answer. Use it when you cannot continue without the answer.";
         let spec = ToolSpec { name: ASK_PERSON.into(), description: description.into(), schema };
         let traits = ToolTraits { idempotent: true, ..ToolTraits::default() };
-        let entry = Entry { spec, traits, schema: Schema::default(), by: By::Person };
+        let (validator, executor) = (LazyValidator::default(), Executor::Person);
+        let entry = Entry { spec, traits, validator, executor };
         Self { entries: [(ASK_PERSON.to_owned(), entry)].into() }
     }
 
-    /// A box with all tools that are built in: those that ask a person, keep state, keep artifacts, and delegate.
+    /// Creates a set with all built-in tools: asking a person, state, artifacts, delegation.
     pub fn built_in() -> Self {
         let mut all = Self::new();
         for tool in data::tools().into_iter().chain([delegate::tool()]) {
-            // Their schemas are ours, and a test makes every one of them.
-            let (spec, traits, schema) = (tool.spec(), tool.traits(), Schema::default());
-            all.entries.insert(spec.name.clone(), Entry { spec, traits, schema, by: By::Tool(tool) });
+            // A test compiles every built-in schema, so they are not compiled here.
+            let (spec, traits, validator) = (tool.spec(), tool.traits(), LazyValidator::default());
+            let entry = Entry { spec, traits, validator, executor: Executor::Tool(tool) };
+            all.entries.insert(entry.spec.name.clone(), entry);
         }
         all
     }
 
-    /// Puts a tool in.
-    pub fn add(&mut self, tool: Arc<dyn Tool>) -> Result<(), BadTool> {
+    /// Adds a tool.
+    pub fn add(&mut self, tool: Arc<dyn Tool>) -> Result<(), InvalidTool> {
         let (spec, traits) = (tool.spec(), tool.traits());
-        self.insert(spec, traits, By::Tool(tool))
+        self.insert(spec, traits, Executor::Tool(tool))
     }
 
-    /// Puts a tool in that the run's caller executes.
-    pub fn add_client(&mut self, tool: &ClientTool) -> Result<(), BadTool> {
+    /// Adds a tool that the client executes.
+    pub fn add_client(&mut self, tool: &ClientTool) -> Result<(), InvalidTool> {
         let spec = ToolSpec {
             name: tool.name.clone(),
             description: tool.description.clone(),
             schema: tool.input_schema.clone(),
         };
-        self.insert(spec, ToolTraits::default(), By::Caller)
+        self.insert(spec, ToolTraits::default(), Executor::Client)
     }
 
-    fn insert(&mut self, spec: ToolSpec, traits: ToolTraits, by: By) -> Result<(), BadTool> {
-        let bad = |reason: String| BadTool { name: spec.name.clone(), reason };
-        if !is_tool_name(&spec.name) {
-            return Err(bad("a name has 1 to 64 letters, digits, underscores and hyphens".into()));
+    fn insert(&mut self, spec: ToolSpec, traits: ToolTraits, executor: Executor) -> Result<(), InvalidTool> {
+        let name = spec.name.clone();
+        if !is_tool_name(&name) {
+            let reason = "a name has 1 to 64 letters, digits, underscores and hyphens".into();
+            return Err(InvalidTool { name, reason });
         }
-        if self.entries.contains_key(&spec.name) {
-            return Err(bad("there is one of that name already".into()));
+        if self.entries.contains_key(&name) {
+            return Err(InvalidTool { name, reason: "a tool of that name exists already".into() });
         }
-        let entry = Entry { spec, traits, schema: Schema::default(), by };
-        // Whoever brings a tool is told at once what is wrong with it.
-        let wrong = entry
-            .schema()
-            .err()
-            .map(|reason| BadTool { name: entry.spec.name.clone(), reason: reason.clone() });
-        if let Some(wrong) = wrong {
-            return Err(wrong);
+        let entry = Entry { spec, traits, validator: LazyValidator::default(), executor };
+        // Reports an invalid schema when the tool is added, not at its first call.
+        if let Some(reason) = entry.validator().err().cloned() {
+            return Err(InvalidTool { name, reason });
         }
-        self.entries.insert(entry.spec.name.clone(), entry);
+        self.entries.insert(name, entry);
         Ok(())
     }
 
-    /// With another tool.
-    pub fn with(mut self, tool: impl Tool) -> Result<Self, BadTool> {
+    /// Adds a tool.
+    pub fn with(mut self, tool: impl Tool) -> Result<Self, InvalidTool> {
         self.add(Arc::new(tool))?;
         Ok(self)
     }
 
-    /// The tool of this name.
+    /// Returns the tool of this name.
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.get(name)
     }
 
-    /// Every tool, by name.
+    /// Iterates over the tools in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()
     }
 
-    /// The tools whose names one of `patterns` fits.
+    /// Returns the tools whose names match one of `patterns`.
     #[must_use]
-    pub fn only(&self, patterns: &[String]) -> Self {
-        let wanted = |name: &String| patterns.iter().any(|pattern| fits(pattern, name));
-        let entries = self.entries.iter().filter(|(name, _)| wanted(name));
+    pub fn filter(&self, patterns: &[String]) -> Self {
+        let matches = |name: &String| patterns.iter().any(|pattern| fits(pattern, name));
+        let entries = self.entries.iter().filter(|(name, _)| matches(name));
         Self { entries: entries.map(|(name, entry)| (name.clone(), entry.clone())).collect() }
     }
 
-    /// These tools and those of `others` whose names are free.
+    /// Adds the tools of `others` whose names are not taken.
     #[must_use]
-    pub fn and(mut self, others: &Self) -> Self {
+    pub fn merge(mut self, others: &Self) -> Self {
         for (name, entry) in &others.entries {
             self.entries.entry(name.clone()).or_insert_with(|| entry.clone());
         }
@@ -299,45 +287,45 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_comes_from_the_type_and_is_held_to() {
+    fn the_schema_is_derived_from_the_type_and_enforced() {
         let toolbox = toolbox();
         let add = toolbox.get("add").unwrap();
         assert_eq!(add.spec.schema["required"], json!(["a", "b"]));
         assert!(add.check(&json!({"a": 1, "b": 2.5})).is_ok());
-        let wrong = add.check(&json!({"a": "x"})).unwrap_err().to_string();
-        assert!(wrong.contains("/a") && wrong.contains("\"b\" is a required"), "{wrong}");
+        let error = add.check(&json!({"a": "x"})).unwrap_err().to_string();
+        assert!(error.contains("/a") && error.contains("\"b\" is a required"), "{error}");
         assert!(add.check(&json!("{broken")).is_err());
     }
 
     #[test]
-    fn a_schema_that_is_none_is_refused_at_once_and_those_built_in_are_sound() {
+    fn an_invalid_schema_is_rejected_at_once_and_built_in_schemas_are_valid() {
         let tool =
             ClientTool { name: "odd".into(), description: String::new(), input_schema: json!({"type": 7}) };
-        let refused = Toolbox::new().add_client(&tool).unwrap_err().to_string();
-        assert!(refused.starts_with("tool \"odd\": its schema is not one"), "{refused}");
+        let error = Toolbox::new().add_client(&tool).unwrap_err().to_string();
+        assert!(error.starts_with("tool \"odd\": its schema is not valid"), "{error}");
         let toolbox = Toolbox::built_in();
         assert!(toolbox.iter().count() > 3);
         for entry in toolbox.iter() {
             assert!(is_tool_name(&entry.spec.name), "{}", entry.spec.name);
-            assert!(entry.schema.get().is_none(), "{} is made when it is needed", entry.spec.name);
-            assert_eq!(entry.schema().err(), None, "{}", entry.spec.name);
+            assert!(entry.validator.get().is_none(), "{} is compiled on first use", entry.spec.name);
+            assert_eq!(entry.validator().err(), None, "{}", entry.spec.name);
         }
     }
 
     #[test]
-    fn a_name_is_taken_once_and_must_be_plain() {
-        let again = |name: &str| {
+    fn names_are_unique_and_valid() {
+        let error = |name: &str| {
             let tool = function(name, "", |_, _: Numbers| async { Ok(String::new()) });
             toolbox().with(tool).err().map(|bad| bad.to_string()).unwrap_or_default()
         };
-        assert!(again("add").contains("already"));
-        assert!(again("a b").contains("letters"));
-        assert_eq!(again("sub"), "");
+        assert!(error("add").contains("already"));
+        assert!(error("a b").contains("letters"));
+        assert_eq!(error("sub"), "");
     }
 
     #[test]
-    fn patterns() {
-        for (pattern, name, wanted) in [
+    fn patterns_select_tools() {
+        for (pattern, name, expected) in [
             ("add", "add", true),
             ("*", "x", true),
             ("fs__*", "fs__read", true),
@@ -345,9 +333,9 @@ mod tests {
             ("a*c*", "abcd", true),
             ("add", "adder", false),
         ] {
-            assert_eq!(fits(pattern, name), wanted, "{pattern} {name}");
+            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
         }
-        assert_eq!(toolbox().only(&["a*".into()]).iter().count(), 2);
-        assert_eq!(toolbox().only(&["add".into()]).iter().count(), 1);
+        assert_eq!(toolbox().filter(&["a*".into()]).iter().count(), 2);
+        assert_eq!(toolbox().filter(&["add".into()]).iter().count(), 1);
     }
 }

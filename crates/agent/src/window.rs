@@ -1,7 +1,7 @@
-//! Windows: how many tokens a model takes, by the beginning of its name. Those that are built in are what providers said
-//! when this was written; what the user writes wins.
+//! Built-in context windows of models, by the prefix of their name, as the providers documented them when this was
+//! written. A configured window takes precedence.
 
-/// The built-in windows: beginning of the name, tokens of prompt and answer together.
+/// Prefix of the name, and tokens of prompt and answer together.
 const BUILT_IN: [(&str, u64); 14] = [
     ("claude-", 200_000),
     ("gpt-3.5", 16_385),
@@ -19,10 +19,10 @@ const BUILT_IN: [(&str, u64); 14] = [
     ("deepseek-", 128_000),
 ];
 
-/// How many tokens a model takes, if that is known.
-pub fn window(model: &str) -> Option<u64> {
-    let known = BUILT_IN.iter().filter(|(name, _)| model.starts_with(name));
-    known.max_by_key(|(name, _)| name.len()).map(|(_, tokens)| *tokens)
+/// Returns the context window of a model in tokens, if it is known.
+pub fn context_window(model: &str) -> Option<u64> {
+    let matching = BUILT_IN.iter().filter(|(name, _)| model.starts_with(name));
+    matching.max_by_key(|(name, _)| name.len()).map(|(_, tokens)| *tokens)
 }
 
 #[cfg(test)]
@@ -30,10 +30,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_name_wins() {
-        assert_eq!(window("gpt-4o-mini"), Some(128_000));
-        assert_eq!(window("gpt-4-0613"), Some(8_192));
-        assert_eq!(window("claude-sonnet-4-5"), Some(200_000));
-        assert_eq!(window("unheard-of"), None);
+    fn the_longest_prefix_wins() {
+        assert_eq!(context_window("gpt-4o-mini"), Some(128_000));
+        assert_eq!(context_window("gpt-4-0613"), Some(8_192));
+        assert_eq!(context_window("claude-sonnet-4-5"), Some(200_000));
+        assert_eq!(context_window("unknown"), None);
     }
 }

@@ -1,6 +1,7 @@
 //! `mainspring adapter`
 
 use clap::Subcommand;
+use mainspring_client::Capabilities;
 
 use super::Context;
 use super::fail::{Exit, Fail};
@@ -40,17 +41,13 @@ impl Adapter {
                 if output.json {
                     return Ok(adapters.iter().try_for_each(|adapter| output.object(adapter))?);
                 }
-                let can = |adapter: &serde_json::Value, what: &str| match adapter[what].as_bool() {
-                    Some(true) => "yes".to_owned(),
-                    _ => "no".to_owned(),
-                };
-                let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-                let row = |adapter: &serde_json::Value| {
+                let yes = |can: bool| if can { "yes" } else { "no" }.to_owned();
+                let row = |adapter: &Capabilities| {
                     vec![
-                        text(&adapter["adapter"]),
-                        text(&adapter["resumeFidelity"]),
-                        can(adapter, "supportsSteering"),
-                        can(adapter, "supportsAuthentication"),
+                        adapter.adapter.clone(),
+                        adapter.resume_fidelity.name().to_owned(),
+                        yes(adapter.supports_steering),
+                        yes(adapter.supports_authentication),
                     ]
                 };
                 let rows = adapters.iter().map(row).collect();

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use mainspring_client::bridge::Surface;
-use mainspring_client::{Adoption, Target};
+use mainspring_client::{BindingAdoption, SessionTarget};
 use mainspring_core::ExternalRef;
 
 use super::Context;
@@ -48,16 +48,16 @@ fn external(text: &str) -> Result<ExternalRef, String> {
 }
 
 impl Which {
-    fn target(self) -> Target {
+    fn target(self) -> SessionTarget {
         // A session that is made has the folder of queries that name none, so that the first of them goes on in it.
         let cwd = std::env::home_dir().map(|home| home.to_string_lossy().into_owned());
         if let Some(task) = self.task {
-            return Target { cwd, ..Target::from(&Surface::task_chat(&task)) };
+            return SessionTarget { cwd, ..SessionTarget::from(&Surface::task_chat(&task)) };
         }
         match self.session.map(|session| session.parse().map_err(|_| session)) {
-            Some(Ok(id)) => Target { session_id: Some(id), ..Target::default() },
-            Some(Err(key)) => Target { key: Some(key), ..Target::default() },
-            None => Target { external_ref: self.external, cwd, ..Target::default() },
+            Some(Ok(id)) => SessionTarget { session_id: Some(id), ..SessionTarget::default() },
+            Some(Err(key)) => SessionTarget { key: Some(key), ..SessionTarget::default() },
+            None => SessionTarget { external_ref: self.external, cwd, ..SessionTarget::default() },
         }
     }
 }
@@ -65,7 +65,8 @@ impl Which {
 impl Adopt {
     pub(super) async fn carry_out(self, context: &Context<'_>, home: &mut Home<'_>) -> Result<(), Fail> {
         let Self { native, adapter, session, cwd, system } = self;
-        let adoption = Adoption { adapter, adapter_native_session_id: native, cwd, system_prompt: system };
+        let adoption =
+            BindingAdoption { adapter, adapter_native_session_id: native, cwd, system_prompt: system };
         let target = session.target();
         let done = home.ask(async |client| client.session_adopt(&target, &adoption).await).await?;
         if context.output.json {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use mainspring_agent::definition::{self, Definition, Definitions};
-use mainspring_client::Agent;
+use mainspring_client::{Agent, AgentListQuery, AgentScope};
 use mainspring_core::AgentDefinition;
 use serde_json::json;
 
@@ -60,7 +60,8 @@ impl AgentCommand {
         let output = context.output;
         match self {
             Self::List { limit } => {
-                let page = home.ask(async |client| client.agent_list(None, Some(limit)).await).await?;
+                let query = AgentListQuery { limit: Some(limit), after: None };
+                let page = home.ask(async |client| client.agent_list(&query).await).await?;
                 if output.json {
                     return Ok(page.items.iter().try_for_each(|agent| output.object(agent))?);
                 }
@@ -71,7 +72,7 @@ impl AgentCommand {
             }
             Self::Show { agent } => {
                 let agent = home.ask(async |client| client.agent_get(&agent).await).await?;
-                match definition::write(&agent.definition) {
+                match definition::to_toml(&agent.definition) {
                     Some(file) if !output.json => Ok(output.part(&file)?),
                     // What TOML has no word for is shown as it is sent.
                     _ => Ok(output.object(&agent)?),
@@ -105,14 +106,18 @@ impl AgentCommand {
 fn row(agent: &Agent) -> Vec<String> {
     let definition = &agent.definition;
     let model = definition.model.clone().or_else(|| definition.profile.clone()).unwrap_or_default();
-    let whose = if agent.scope == "owner" { "yours".to_owned() } else { format!("{DIM}everybody's{DIM:#}") };
+    let whose = if agent.scope == AgentScope::Owner {
+        "yours".to_owned()
+    } else {
+        format!("{DIM}everybody's{DIM:#}")
+    };
     vec![definition.name().to_string(), whose, model, excerpt(&definition.description, 60)]
 }
 
 /// The definition in a file, if all of it makes sense.
 fn read(file: &Path) -> Result<AgentDefinition, String> {
     let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
-    let definition = definition::read(&text)?;
+    let definition = definition::from_toml(&text)?;
     definition.check_name().map_err(|bad| bad.to_string())?;
     Definition::new(definition.clone())?;
     Ok(definition)

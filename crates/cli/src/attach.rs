@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use mainspring_client::{NewArtifact, Prompt, Target};
+use mainspring_client::{ArtifactQuery, Prompt, PromptContent, SessionTarget};
 use mainspring_core::Block;
 
 use super::fail::Fail;
@@ -63,28 +63,26 @@ pub(super) async fn attach(home: &mut Home<'_>, mut prompt: Prompt, files: &[Fil
         Some(id) => id,
         None => {
             let (target, name) = (prompt.session.clone(), format!("{name}.session"));
-            home.ask(async |client| client.session_open_once(&target, &name).await).await?.id
+            home.ask(async |client| client.session_resolve(&target, Some(&name)).await).await?.session.id
         }
     };
     let id = session.to_string();
+    let mut blocks = prompt.prompt.take().map(PromptContent::into_blocks).unwrap_or_default();
     for (no, file) in files.iter().enumerate() {
         let key = format!("{name}.file.{no}");
-        let new = NewArtifact {
-            name: Some(file.name.clone()),
-            mime_type: Some(file.mime_type.clone()),
-            ..NewArtifact::default()
-        };
+        let artifact = ArtifactQuery { name: Some(file.name.clone()), ..ArtifactQuery::default() };
         let put = async |client: &mainspring_client::Client| {
-            client.artifact_put(&id, &new, file.bytes.clone(), &key).await
+            client.artifact_put(&id, &artifact, Some(&file.mime_type), file.bytes.clone(), &key).await
         };
         let artifact = home.ask(put).await?;
-        prompt.prompt.push(Block::Attachment {
+        blocks.push(Block::Attachment {
             artifact: artifact.id,
             mime_type: file.mime_type.clone(),
             name: Some(file.name.clone()),
         });
     }
-    prompt.session = Target { session_id: Some(session), ..Target::default() };
+    prompt.prompt = PromptContent::of(blocks);
+    prompt.session = SessionTarget { session_id: Some(session), ..SessionTarget::default() };
     Ok(prompt)
 }
 

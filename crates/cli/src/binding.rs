@@ -1,6 +1,7 @@
 //! `mainspring binding`
 
 use clap::Subcommand;
+use mainspring_client::BindingListQuery;
 use mainspring_core::Binding;
 
 use super::Context;
@@ -42,9 +43,8 @@ impl BindingCommand {
         let output = context.output;
         match self {
             Self::List { session, limit, after } => {
-                let page = home
-                    .ask(async |client| client.binding_page(&session, after.as_deref(), Some(limit)).await)
-                    .await?;
+                let query = BindingListQuery { after, limit: Some(limit) };
+                let page = home.ask(async |client| client.binding_page(&session, &query).await).await?;
                 if output.json {
                     return Ok(page.items.iter().try_for_each(|binding| output.object(binding))?);
                 }

@@ -6,10 +6,9 @@
 use clap::Args;
 use mainspring_agent::models::{DEFAULT_PROFILE, SCRIPTED};
 use mainspring_agent::{definition, native};
-use mainspring_client::{Events, Prompt, Target};
+use mainspring_client::{Events, Prompt, PromptContent, RunListQuery, SessionTarget};
 use mainspring_core::{
-    Block, KeyPresence, MessageId, Mode, ModelList, ModelProfile, Place, Position, Run, RunId, RunOptions,
-    Session,
+    KeyPresence, MessageId, Mode, ModelList, ModelProfile, Place, Position, Run, RunId, RunOptions, Session,
 };
 use mainspring_kernel::clock::Clock;
 use mainspring_system::ids::Ids;
@@ -303,8 +302,12 @@ impl Talk<'_, '_> {
         let session = self.open().await?;
         let id = session.parse().map_err(|_| Fail::bad_request("no such session"))?;
         let prompt = Prompt {
-            session: Target { session_id: Some(id), surface_kind: Some("cli".into()), ..Target::default() },
-            prompt: text.into_iter().map(Block::text).collect(),
+            session: SessionTarget {
+                session_id: Some(id),
+                surface_kind: Some("cli".into()),
+                ..SessionTarget::default()
+            },
+            prompt: text.map(PromptContent::Text),
             adapter: self.chat.adapter.clone(),
             mode: Mode::Act,
             options: RunOptions {
@@ -338,17 +341,17 @@ impl Talk<'_, '_> {
         if let Some(session) = &self.session {
             return Ok(session.clone());
         }
-        let target = Target {
+        let target = SessionTarget {
             // Without a name of its own a second try would make a second one.
             key: Some(self.chat.session.clone().unwrap_or_else(|| self.name.clone())),
             surface_kind: Some("cli".into()),
             adapter: Some(self.chat.adapter.clone().unwrap_or_else(|| native::NAME.into())),
             agent_definition: self.chat.agent.clone(),
             cwd: self.chat.cwd.clone(),
-            ..Target::default()
+            ..SessionTarget::default()
         };
-        let (session, _) = self.home.ask(async |client| client.session_open(&target).await).await?;
-        let id = session.id.to_string();
+        let opened = self.home.ask(async |client| client.session_resolve(&target, None).await).await?;
+        let id = opened.session.id.to_string();
         let snapshot = self.home.ask(async |client| client.session_snapshot(&id).await).await?;
         self.position = snapshot.position;
         self.session = Some(id.clone());
@@ -357,7 +360,9 @@ impl Talk<'_, '_> {
 
     async fn retry(&mut self) -> Result<Turn, Fail> {
         let session = self.session.clone().ok_or_else(|| Fail::bad_request("nothing has been said yet"))?;
-        let last = self.home.ask(async |client| client.run_list(Some(&session), None, Some(1)).await).await?;
+        let query =
+            RunListQuery { session: Some(session.clone()), limit: Some(1), ..RunListQuery::default() };
+        let last = self.home.ask(async |client| client.run_list(&query).await).await?;
         let run = last.items.first().map(|run| run.id);
         let run = self.last.or(run).ok_or_else(|| Fail::bad_request("nothing has been said yet"))?;
         let run: Run = self.home.ask(async |client| client.run_retry(run).await).await?;
@@ -402,7 +407,7 @@ impl Talk<'_, '_> {
     fn complain(&mut self, fail: &Fail) -> Result<(), Fail> {
         match self.context.output.json {
             true => self.context.output.object(&fail.json())?,
-            false if fail.code == "invalid_request" => self.screen.problem(&fail.message)?,
+            false if fail.code == Fail::INVALID_REQUEST => self.screen.problem(&fail.message)?,
             false => self.screen.problem(&format!("{} ({})", fail.message, fail.code))?,
         }
         Ok(())

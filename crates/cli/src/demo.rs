@@ -107,15 +107,7 @@ impl Demo {
         stage.title("The tree of \"branch\": the active path is ●, the first answer is still there")?;
         let by = SessionRef::Key("branch".into());
         let nodes = kernel.session_tree(&stage.caller, &by, Default::default()).await?.nodes;
-        let drawn = |node: mainspring_kernel::kernel::TreeNode| mainspring_client::TreeNode {
-            message: (*node.message).clone(),
-            parent_id: node.parent_id,
-            depth: node.depth,
-            active: node.active,
-            abandoned: node.abandoned,
-            cursor: node.cursor,
-        };
-        for line in picture::text(&nodes.into_iter().map(drawn).collect::<Vec<_>>()).lines() {
+        for line in picture::text(&nodes).lines() {
             stage.text(&format!("  {line}"))?;
         }
         let before = stage.count(kernel).await?;

@@ -85,7 +85,7 @@ impl Doctor {
                     "state directory",
                     format!("{dir}, in use by process {} since {since}", owner.pid),
                 );
-                match SqliteStore::check_beside(&config.database(), self.thorough) {
+                match SqliteStore::check_read_only(&config.database(), self.thorough) {
                     Err(error) => add(Health::Bad, "database", error.to_string()),
                     Ok(check) => database_shown(config, check, &mut add),
                 }

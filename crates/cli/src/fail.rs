@@ -34,10 +34,13 @@ pub(super) struct Fail {
 }
 
 impl Fail {
+    /// The code of a command that was given something wrong.
+    pub(super) const INVALID_REQUEST: &str = "invalid_request";
+
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self {
             exit: Exit::BadRequest,
-            code: "invalid_request".into(),
+            code: Self::INVALID_REQUEST.into(),
             message: message.into(),
             retryable: false,
         }

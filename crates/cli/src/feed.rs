@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use clap::Args;
-use mainspring_client::{FeedItem, LiveSession, LiveStatus};
+use mainspring_client::{FeedItem, LiveChange, LiveSession, LiveStatus};
 use mainspring_core::SessionId;
 use mainspring_kernel::clock::Clock;
+use serde_json::{Value, json};
 
 use super::Context;
 use super::fail::{Exit, Fail};
@@ -37,7 +38,7 @@ impl Feed {
                     Ok(item) => item,
                 };
                 let shown = if output.json {
-                    output.object(&item)
+                    output.object(&json(&item))
                 } else {
                     let at = moment(clock.now());
                     lines(&mut names, item)
@@ -56,6 +57,15 @@ impl Feed {
     }
 }
 
+/// The item as an object with its type.
+fn json(item: &FeedItem) -> Value {
+    match item {
+        FeedItem::Snapshot(snapshot) => json!({"type": "snapshot", "sessions": snapshot.sessions}),
+        FeedItem::Change(change) => json!(change),
+        FeedItem::Unknown => json!({"type": "unknown"}),
+    }
+}
+
 /// What to show of an item; `names` holds what sessions are called.
 fn lines(names: &mut HashMap<SessionId, String>, item: FeedItem) -> Vec<String> {
     let mut meet = |session: &LiveSession| {
@@ -67,22 +77,24 @@ fn lines(names: &mut HashMap<SessionId, String>, item: FeedItem) -> Vec<String> 
     };
     let called = |names: &HashMap<_, _>, id: SessionId| names.get(&id).cloned().unwrap_or(id.to_string());
     match item {
-        FeedItem::Snapshot { sessions } if sessions.is_empty() => {
+        FeedItem::Snapshot(snapshot) if snapshot.sessions.is_empty() => {
             vec![format!("{DIM}no session is in memory{DIM:#}")]
         }
-        FeedItem::Snapshot { sessions } => sessions.iter().map(meet).collect(),
-        FeedItem::Opened(session) => vec![meet(&session)],
-        FeedItem::Status { session_id, status: now } => {
+        FeedItem::Snapshot(snapshot) => snapshot.sessions.iter().map(meet).collect(),
+        FeedItem::Change(LiveChange::Opened(session)) => vec![meet(&session)],
+        FeedItem::Change(LiveChange::Status { session_id, status: now }) => {
             vec![format!("{} {}", status(now), called(names, session_id))]
         }
-        FeedItem::Title { session_id, title } => {
+        FeedItem::Change(LiveChange::Title { session_id, title }) => {
             let title = title.unwrap_or_default();
             vec![format!("title  {}{DIM}  {title}{DIM:#}", called(names, session_id))]
         }
-        FeedItem::Closed { session_id } => {
+        FeedItem::Change(LiveChange::Closed { session_id }) => {
             vec![format!("{DIM}closed {}{DIM:#}", called(names, session_id))]
         }
-        FeedItem::Deleted { session_id } => vec![format!("deleted {}", called(names, session_id))],
+        FeedItem::Change(LiveChange::Deleted { session_id }) => {
+            vec![format!("deleted {}", called(names, session_id))]
+        }
         FeedItem::Unknown => vec![],
     }
 }

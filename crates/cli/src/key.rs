@@ -1,7 +1,7 @@
 //! `mainspring key`
 
 use clap::Subcommand;
-use mainspring_client::NewKey;
+use mainspring_client::{KeyListQuery, NewKey};
 use mainspring_core::{AccessRole, ApiKey, KeyId, Time};
 use mainspring_kernel::clock::Clock;
 use serde_json::json;
@@ -74,7 +74,8 @@ impl Key {
                 Ok(output.line(made.secret.unwrap_or_default())?)
             }
             Self::List { limit } => {
-                let keys = home.ask(async |client| client.key_list(Some(limit)).await).await?.items;
+                let query = KeyListQuery { limit: Some(limit), before: None };
+                let keys = home.ask(async |client| client.key_list(&query).await).await?.items;
                 if output.json {
                     return Ok(keys.iter().try_for_each(|key| output.object(key))?);
                 }

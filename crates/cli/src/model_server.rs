@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::Args;
-use mainspring_testkit::model::{self, Wire};
+use mainspring_model_server::{self as model, Protocol};
 use serde_json::{Map, json};
 
 use super::Context;
@@ -33,9 +33,10 @@ impl ModelServer {
             remedy: "choose another address with --listen",
         })?;
         if context.output.json {
-            let wires = Wire::ALL.map(|wire| (wire.name().to_owned(), json!(server.base_url(wire))));
-            let wires: Map<_, _> = wires.into_iter().collect();
-            context.output.object(&json!({"url": server.url(), "baseUrls": wires}))?;
+            let urls =
+                Protocol::ALL.map(|protocol| (protocol.name().to_owned(), json!(server.base_url(protocol))));
+            let urls: Map<_, _> = urls.into_iter().collect();
+            context.output.object(&json!({"url": server.url(), "baseUrls": urls}))?;
         } else {
             announce(context, &server)?;
         }
@@ -58,21 +59,21 @@ fn announce(context: &Context<'_>, server: &model::ModelServer) -> Result<(), Fa
     output.line(format_args!("A model without a key, at {BOLD}{}{BOLD:#}, until Ctrl-C.", server.url()))?;
     output.line("It follows its prompt as a script, and understands nothing else.\n")?;
     output.line(format_args!("  {DIM}kind              base_url{DIM:#}"))?;
-    for wire in Wire::ALL {
-        output.line(format_args!("  {:16}  {}", wire.name(), server.base_url(wire)))?;
+    for protocol in Protocol::ALL {
+        output.line(format_args!("  {:16}  {}", protocol.name(), server.base_url(protocol)))?;
     }
     output.line("\nTo ask it, write into mainspring.toml, in any of these protocols:\n")?;
-    output.line(config(server, Wire::Anthropic))?;
+    output.line(config(server, Protocol::Anthropic))?;
     output.line("then: mainspring prompt --adapter native 'say hello; ask How are you?; say Good.'\n")?;
     let inside = "Without this server, --model scripted/any asks one inside the process.";
     Ok(output.line(format_args!("{DIM}{inside}{DIM:#}"))?)
 }
 
-fn config(server: &model::ModelServer, wire: Wire) -> String {
+fn config(server: &model::ModelServer, protocol: Protocol) -> String {
     format!(
         "  [providers.local]\n  kind = \"{}\"\n  base_url = \"{}\"\n\n  [models.main_reasoner]\n  \
          provider = \"local\"\n  model = \"any\"\n",
-        wire.name(),
-        server.base_url(wire)
+        protocol.name(),
+        server.base_url(protocol)
     )
 }

@@ -331,6 +331,8 @@ path.gone{stroke:#d9a0a0;stroke-dasharray:3 4}.rule{stroke:#e6e9ee;stroke-width:
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use mainspring_core::{Message, SessionId, Time};
 
     use super::*;
@@ -342,7 +344,7 @@ mod tests {
     /// Odd ones are the user's.
     fn node(n: u8, parent: Option<u8>, text: &str, cursor: Option<u8>, state: &str) -> TreeNode {
         TreeNode {
-            message: Message {
+            message: Arc::new(Message {
                 id: id(n),
                 session: SessionId::from_random([0; 16]),
                 run: None,
@@ -351,7 +353,7 @@ mod tests {
                 content: vec![Block::text(text)],
                 usage: None,
                 created_at: Time(0),
-            },
+            }),
             parent_id: parent.map(id),
             depth: u32::from(n),
             active: state == "*",
@@ -423,7 +425,7 @@ mod tests {
             let mut above = [0; 16];
             above[..4].copy_from_slice(&n.wrapping_sub(1).to_be_bytes());
             let mut node = node(1, None, "on", None, "*");
-            node.message.id = MessageId::from_random(bytes);
+            Arc::make_mut(&mut node.message).id = MessageId::from_random(bytes);
             node.parent_id = (n > 0).then(|| MessageId::from_random(above));
             nodes.push(node);
         }

@@ -4,9 +4,9 @@ use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use mainspring_client::{Accepted, Target};
+use mainspring_client::{AcceptedRun, PromptContent, SessionTarget};
 use mainspring_core::{
-    Block, Body, ClientTool, MessageId, Mode, Place, Policy, Position, Run, RunOptions, SessionId,
+    Body, ClientTool, MessageId, Mode, Place, Policy, Position, Run, RunOptions, SessionId,
 };
 use mainspring_system::ids::Ids;
 use serde::Deserialize;
@@ -128,16 +128,16 @@ impl Prompt {
             tools.extend(read_tools(path)?);
         }
         Ok(mainspring_client::Prompt {
-            session: Target {
+            session: SessionTarget {
                 session_id: id,
                 key,
                 title: self.title,
                 surface_kind: Some("cli".into()),
-                ..Target::default()
+                ..SessionTarget::default()
             },
             prompt: match text.is_empty() && (self.regenerate.is_some() || !self.attach.is_empty()) {
-                true => vec![],
-                false => vec![Block::text(text)],
+                true => None,
+                false => Some(PromptContent::Text(text)),
             },
             adapter: self.adapter,
             mode: match self.mode {
@@ -201,7 +201,7 @@ async fn send(
         let prompt = &attach::attach(&mut home, prompt, files).await?;
         let accepted = home.ask(async |client| client.run_create(prompt).await).await?;
         announce(context, &mut home, &accepted).await?;
-        let Accepted { run, position, replayed, .. } = accepted;
+        let AcceptedRun { run, position, replayed, .. } = accepted;
         match run.state.status() {
             // Nothing more will come of a run that has ended: show what it said.
             status if replayed && status.is_ended() => {
@@ -215,7 +215,7 @@ async fn send(
 }
 
 /// Says which session and which run it is.
-async fn announce(context: &Context<'_>, home: &mut Home<'_>, accepted: &Accepted) -> Result<(), Fail> {
+async fn announce(context: &Context<'_>, home: &mut Home<'_>, accepted: &AcceptedRun) -> Result<(), Fail> {
     if context.output.json {
         return Ok(());
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use clap::Subcommand;
-use mainspring_client::{Delegate, Target};
+use mainspring_client::{ArtifactListQuery, Delegate, EventsQuery, RunListQuery, SessionTarget};
 use mainspring_core::{
     Answer, Approval, Budget, ClientResult, Cost, Cursor, DelegationMode, Event, Mode, Position, RunId,
     RunLimits, RunOptions, RunStatus, SessionId,
@@ -151,9 +151,8 @@ impl Run {
         let output = context.output;
         match self {
             Self::List { session, status, limit } => {
-                let session = session.as_deref();
-                let page =
-                    home.ask(async |client| client.run_list(session, status, Some(limit)).await).await?;
+                let query = RunListQuery { session, status, limit: Some(limit), before: None };
+                let page = home.ask(async |client| client.run_list(&query).await).await?;
                 list(context, home, &page.items, limit).await?;
             }
             Self::Show { run } => show(context, home, run).await?,
@@ -219,7 +218,7 @@ impl Run {
                 let limits = RunLimits { max_cost: max_cost.map(Cost::from), ..RunLimits::default() };
                 let delegate = Delegate {
                     context: told,
-                    session: Target { session_id: session, ..Target::default() },
+                    session: SessionTarget { session_id: session, ..SessionTarget::default() },
                     adapter,
                     run_mode: if act { Mode::Act } else { Mode::Ask },
                     options: RunOptions { model, limits, ..RunOptions::default() },
@@ -319,7 +318,8 @@ async fn show(context: &Context<'_>, home: &mut Home<'_>, run: RunId) -> Result<
     let run = home.ask(async |client| client.run_get(run).await).await?;
     let attempts = home.ask(async |client| client.run_attempts(run.id).await).await?;
     let grants = home.ask(async |client| client.run_grants(run.id).await).await?;
-    let artifacts = home.ask(async |client| client.run_artifacts(run.id, Some(ARTIFACTS)).await).await?.items;
+    let query = ArtifactListQuery { limit: Some(ARTIFACTS), before: None };
+    let artifacts = home.ask(async |client| client.run_artifacts(run.id, &query).await).await?.items;
     let kin = home.ask(async |client| client.run_delegations(run.id).await).await?;
     if output.json {
         let mut json = serde_json::to_value(&run).unwrap_or_default();
@@ -437,7 +437,8 @@ pub(super) async fn all_events(home: &mut Home<'_>, run: RunId) -> Result<Vec<Ev
     let mut events: Vec<Event> = vec![];
     loop {
         let after = events.last().map_or(Position::START, Event::position);
-        let page = home.ask(async |client| client.run_history(run, after, None).await).await?;
+        let query = EventsQuery::after(after, None);
+        let page = home.ask(async |client| client.run_events_page(run, &query).await).await?;
         let last = page.next.is_none();
         events.extend(page.items);
         if last {

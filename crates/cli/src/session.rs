@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use mainspring_client::{Fork, Item, SessionChanges, SessionList, Snapshot, Start};
+use mainspring_client::{
+    Fork, Item, MessageListQuery, NewName, SearchQuery, SessionListQuery, SessionPatch, SessionTarget,
+    Snapshot,
+};
 use mainspring_core::{BadId, Body, MessageId, Position, RunStatus, SessionStatus};
 use mainspring_system::ids::Ids;
-use serde_json::Value;
 
 use super::fail::{Exit, Fail};
 use super::home::{Home, Purpose};
@@ -179,14 +181,24 @@ pub(super) struct Like {
 async fn start(
     context: &Context<'_>,
     home: &mut Home<'_>,
-    new: Option<Value>,
+    new: Option<NewName>,
     load: Option<String>,
     like: Like,
 ) -> Result<(), Fail> {
     let Like { title, adapter, model, system, cwd } = like;
     let (what, surface_kind) = (if new.is_some() { "made" } else { "loaded" }, Some("cli".to_owned()));
-    let start = Start { new, load, title, adapter, surface_kind, model, system_prompt: system, cwd };
-    let started = home.ask(async |client| client.session_start(&start).await).await?;
+    let target = SessionTarget {
+        new,
+        load,
+        title,
+        adapter,
+        surface_kind,
+        model,
+        system_prompt: system,
+        cwd,
+        ..SessionTarget::default()
+    };
+    let started = home.ask(async |client| client.session_resolve(&target, None).await).await?;
     match context.output.json {
         true => Ok(context.output.object(&started)?),
         false => changed(context, &started.session, what),
@@ -210,7 +222,7 @@ impl Session {
         match self {
             Self::List { limit, archived } => list(context, home, limit, archived).await,
             Self::New { key, like } => {
-                start(context, home, Some(key.map_or(Value::Bool(true), Value::String)), None, like).await
+                start(context, home, Some(key.map_or(NewName::Any(true), NewName::Key)), None, like).await
             }
             Self::Load { session, like } => start(context, home, None, Some(session), like).await,
             Self::Show { session, limit } => show(context, home, &session, limit).await,
@@ -224,7 +236,7 @@ impl Session {
                     id => Some(id.parse().map_err(|bad: BadId| Fail::bad_request(bad.to_string()))?),
                 };
                 let session =
-                    home.ask(async |client| client.session_navigate(&session, message).await).await?;
+                    home.ask(async |client| client.session_navigate(&session, message, None).await).await?;
                 changed(context, &session, "navigated")
             }
             Self::Fork { session, message, key, title } => {
@@ -243,7 +255,7 @@ impl Session {
             Self::Pin { session } => change(context, home, &session, &pin(true), "pinned").await,
             Self::Unpin { session } => change(context, home, &session, &pin(false), "unpinned").await,
             Self::Rename { session, title } => {
-                let changes = SessionChanges { title: Some(Some(title)), ..SessionChanges::default() };
+                let changes = SessionPatch { title: Some(Some(title)), ..SessionPatch::default() };
                 change(context, home, &session, &changes, "renamed").await
             }
             Self::Archive { session } => {
@@ -262,13 +274,14 @@ impl Session {
     }
 }
 
-fn pin(pinned: bool) -> SessionChanges {
-    SessionChanges { pinned: Some(pinned), ..SessionChanges::default() }
+fn pin(pinned: bool) -> SessionPatch {
+    SessionPatch { pinned: Some(pinned), ..SessionPatch::default() }
 }
 
 async fn search(context: &Context<'_>, home: &mut Home<'_>, words: &str, limit: usize) -> Result<(), Fail> {
     let output = context.output;
-    let found = home.ask(async |client| client.session_search(words, None, Some(limit)).await).await?.items;
+    let query = SearchQuery { q: words.to_owned(), limit: Some(limit), before: None };
+    let found = home.ask(async |client| client.session_search(&query).await).await?.items;
     if output.json {
         return Ok(found.iter().try_for_each(|hit| output.object(hit))?);
     }
@@ -287,15 +300,15 @@ async fn search(context: &Context<'_>, home: &mut Home<'_>, words: &str, limit: 
     Ok(output.maybe_more(found.len(), limit)?)
 }
 
-fn to(status: SessionStatus) -> SessionChanges {
-    SessionChanges { status: Some(status), ..SessionChanges::default() }
+fn to(status: SessionStatus) -> SessionPatch {
+    SessionPatch { status: Some(status), ..SessionPatch::default() }
 }
 
 async fn change(
     context: &Context<'_>,
     home: &mut Home<'_>,
     session: &str,
-    changes: &SessionChanges,
+    changes: &SessionPatch,
     what: &str,
 ) -> Result<(), Fail> {
     let session = home.ask(async |client| client.session_patch(session, changes, None).await).await?;
@@ -370,7 +383,7 @@ async fn tail(
 
 async fn list(context: &Context<'_>, home: &mut Home<'_>, limit: usize, archived: bool) -> Result<(), Fail> {
     let status = if archived { SessionStatus::Archived } else { SessionStatus::Open };
-    let list = SessionList { status: Some(status), limit: Some(limit), ..SessionList::default() };
+    let list = SessionListQuery { status: Some(status), limit: Some(limit), ..SessionListQuery::default() };
     let sessions = home.ask(async |client| client.session_list(&list).await).await?.items;
     if context.output.json {
         return Ok(sessions.iter().try_for_each(|session| context.output.object(session))?);
@@ -401,7 +414,8 @@ async fn list(context: &Context<'_>, home: &mut Home<'_>, limit: usize, archived
 
 async fn show(context: &Context<'_>, home: &mut Home<'_>, name: &str, limit: usize) -> Result<(), Fail> {
     let output = context.output;
-    let messages = home.ask(async |client| client.session_messages(name, None, Some(limit)).await).await?;
+    let query = MessageListQuery { limit: Some(limit), before: None };
+    let messages = home.ask(async |client| client.session_messages(name, &query).await).await?;
     let snapshot = home.ask(async |client| client.session_snapshot(name).await).await?;
     let snapshot = Snapshot { messages, ..snapshot };
     if output.json {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mainspring_client::{Prompt, Target, TreeNode};
+use mainspring_client::{Prompt, PromptContent, SessionTarget, TreeNode, TreeQuery};
 use mainspring_core::{Block, MessageId, Place, Role, SessionId};
 use mainspring_system::ids::Ids;
 
@@ -30,14 +30,13 @@ pub(super) async fn show(
 
 /// Every page of a session's tree.
 pub(super) async fn whole(home: &mut Home<'_>, session: &str) -> Result<Vec<TreeNode>, Fail> {
-    let (mut nodes, mut after): (Vec<TreeNode>, Option<String>) = (vec![], None);
+    let (mut nodes, mut query): (Vec<TreeNode>, _) = (vec![], TreeQuery::default());
     loop {
-        let page =
-            home.ask(async |client| client.session_tree(session, after.as_deref(), None).await).await?;
+        let page = home.ask(async |client| client.session_tree(session, &query).await).await?;
         nodes.extend(page.items);
-        match page.next {
-            Some(next) => after = Some(next),
-            None => return Ok(nodes),
+        query.after = page.next.and_then(|next| next.parse().ok());
+        if query.after.is_none() {
+            return Ok(nodes);
         }
     }
 }
@@ -56,7 +55,7 @@ pub(super) async fn branch(
             let mut home = context.home(Purpose::Records).await?;
             let found = home.ask(async |client| client.session_message(&session, message).await).await;
             home.leave().await?;
-            match found?.message.role {
+            match found?.node.message.role {
                 Role::User if !text.is_empty() => {
                     let said = format!("{message} is a user message: it is answered again, with no text");
                     return Err(Fail::bad_request(said));
@@ -75,8 +74,13 @@ pub(super) async fn branch(
         false => (None, Some(session)),
     };
     Ok(Prompt {
-        session: Target { session_id, key, surface_kind: Some("cli".into()), ..Target::default() },
-        prompt: if text.is_empty() { vec![] } else { vec![Block::text(text)] },
+        session: SessionTarget {
+            session_id,
+            key,
+            surface_kind: Some("cli".into()),
+            ..SessionTarget::default()
+        },
+        prompt: (!text.is_empty()).then_some(PromptContent::Text(text)),
         place,
         idempotency_key: Some(Ids::system().secret()),
         ..Prompt::default()

@@ -2,6 +2,13 @@
 
 use crate::Problem;
 
+/// The codes of the server that the client acts upon.
+mod code {
+    pub(super) const CURSOR_EXPIRED: &str = "cursor_expired";
+    pub(super) const NOT_FOUND: &str = "not_found";
+    pub(super) const SHUTTING_DOWN: &str = "shutting_down";
+}
+
 /// Why a request was not carried out, or is not known to be.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -52,10 +59,24 @@ impl Error {
         }
     }
 
-    /// True when the server is not there, or not there any more.
+    /// True when the server is unreachable or shutting down.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Broken { .. })
-            || matches!(self, Self::Refused(problem) if problem.code == "shutting_down")
+            || self.is_refused_with(code::SHUTTING_DOWN)
+    }
+
+    /// True when the requested thing does not exist, or the caller may not see it.
+    pub fn is_not_found(&self) -> bool {
+        self.is_refused_with(code::NOT_FOUND)
+    }
+
+    /// True when the requested events were pruned.
+    pub fn is_cursor_expired(&self) -> bool {
+        self.is_refused_with(code::CURSOR_EXPIRED)
+    }
+
+    fn is_refused_with(&self, code: &str) -> bool {
+        matches!(self, Self::Refused(problem) if problem.code == code)
     }
 
     /// True when the same request may succeed later.

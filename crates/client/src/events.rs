@@ -3,13 +3,13 @@
 //! A stream remembers the position of what it has given last. When the connection breaks, it comes back with that
 //! position, so the caller gets each event and each streamed byte once, however often that happens.
 
-use mainspring_core::{AttemptId, Body, Event, Live, Position, RunId};
-use serde::{Deserialize, Serialize};
+use mainspring_api::{Snapshot, Thought};
+use mainspring_core::{Body, Event, Live, Position, RunId};
 use serde_json::Value;
 use sse_stream::Sse;
 
 use crate::stream::Frames;
-use crate::{Client, Error, Snapshot};
+use crate::{Client, Error};
 
 /// What happens in a session or a run, in order.
 pub struct Events {
@@ -37,16 +37,6 @@ pub enum Item {
         /// What it says.
         data: Value,
     },
-}
-
-/// Something the agent thought.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Thought {
-    /// Who thought it.
-    pub attempt_id: AttemptId,
-    /// The text.
-    pub text: String,
 }
 
 impl Item {

@@ -16,7 +16,6 @@
 //! # }
 //! ```
 
-mod api;
 pub mod bridge;
 mod client;
 mod error;
@@ -28,14 +27,10 @@ mod socket;
 pub mod status;
 mod stream;
 
-pub use api::{
-    Accepted, Adoption, Agent, Cancellation, Delegate, Delegated, Fork, Hit, Kin, Listed, MadeKey,
-    NewArtifact, NewKey, OpenBlock, OpenText, Page, Problem, Prompt, RunList, SessionAdopted, SessionChanges,
-    SessionList, Settled, Snapshot, Start, Started, Target, TreeNode,
-};
 pub use client::Client;
 pub use error::Error;
-pub use events::{Events, Item, Thought};
-pub use feed::{Feed, FeedItem, LiveSession, LiveStatus};
+pub use events::{Events, Item};
+pub use feed::Feed;
+pub use mainspring_api::*;
 pub use owner_events::{OwnerEvents, OwnerItem};
 pub use socket::{Socket, TOKEN, fits_socket};

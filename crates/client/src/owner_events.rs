@@ -1,8 +1,8 @@
 //! The events of all of the caller's sessions, in one order.
 
 use futures_util::StreamExt;
+use mainspring_api::CaughtUp;
 use mainspring_core::{Body, Event, Position};
-use serde::Deserialize;
 use sse_stream::{Sse, SseByteStream};
 
 use crate::stream::Open;
@@ -56,11 +56,6 @@ impl OwnerEvents {
             return Some(item);
         }
     }
-}
-
-#[derive(Deserialize)]
-struct CaughtUp {
-    position: Position,
 }
 
 fn item(kind: &str, data: &str) -> Result<OwnerItem, serde_json::Error> {

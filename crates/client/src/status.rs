@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::bridge::Surface;
 use crate::pause::pause;
-use crate::{Client, Error, OwnerItem, RunList, SessionList};
+use crate::{Client, Error, OwnerItem, RunListQuery, SessionListQuery};
 
 mod statuses;
 
@@ -183,8 +183,8 @@ async fn attend(known: &Known, client: &Client, failures: &mut u32) -> Result<()
         if let Some(stranger) = stranger {
             match client.session_get(&stranger.to_string()).await {
                 Ok(session) => known.change(|statuses, _| statuses.describe(&session)),
-                // It was deleted meanwhile, which will be told.
-                Err(error) if error.code() == "not_found" => {}
+                // The session was deleted meanwhile; its event follows.
+                Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -206,7 +206,7 @@ async fn present(client: &Client) -> Result<Option<Position>, Error> {
 /// The sessions of the latest activity with their latest runs, and all runs that have not ended.
 async fn list(client: &Client) -> Result<Statuses, Error> {
     let mut statuses = Statuses::default();
-    let mut page = SessionList { limit: Some(PAGE), ..SessionList::default() };
+    let mut page = SessionListQuery { limit: Some(PAGE), ..SessionListQuery::default() };
     loop {
         let sessions = client.session_list(&page).await?;
         for listed in &sessions.items {
@@ -221,9 +221,9 @@ async fn list(client: &Client) -> Result<Statuses, Error> {
         }
     }
     for status in LIVE {
-        let mut page = RunList { status: Some(status), limit: Some(PAGE), ..RunList::default() };
+        let mut page = RunListQuery { status: Some(status), limit: Some(PAGE), ..RunListQuery::default() };
         loop {
-            let runs = client.run_page(&page).await?;
+            let runs = client.run_list(&page).await?;
             runs.items.iter().for_each(|run| statuses.put(run, false));
             page.before = runs.next;
             if page.before.is_none() {

@@ -1,51 +1,87 @@
-//! Delegations: a durable tie from a parent run to a child run.
+//! Delegations: a durable link from a parent run to a child run.
 //!
 //! ```text
 //! pending ──start──▶ running ──settle──▶ succeeded | failed | cancelled
 //! ```
 //!
-//! Invariant: a settled delegation stays settled, also when its child is tried again.
+//! Invariant: a settled delegation never changes again, even if its child is retried.
 
 use serde::{Deserialize, Serialize};
 
 use crate::message::names;
 use crate::{Artifact, ArtifactId, DelegationId, Failure, RunId, RunStatus, SessionId, Time, Usage};
 
-/// A parent run's tie to a child run.
+/// A link from a parent run to a child run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Delegation {
-    /// Its id.
+    /// The delegation's id.
     #[serde(rename = "delegationId")]
     pub id: DelegationId,
-    /// The session that delegates.
+    /// The session of the parent run.
     #[serde(rename = "parentSessionId")]
     pub parent_session: SessionId,
     /// The run that delegates.
     #[serde(rename = "parentRunId")]
     pub parent_run: RunId,
-    /// The session that does the work.
+    /// The session of the child run.
     #[serde(rename = "childSessionId")]
     pub child_session: SessionId,
     /// The run that does the work.
     #[serde(rename = "childRunId")]
     pub child_run: RunId,
-    /// How the parent waits.
+    /// Whether the parent waits, and whether the child's session is new.
     pub mode: DelegationMode,
-    /// Where it stands.
+    /// The child's progress.
     pub status: DelegationStatus,
-    /// What is to be achieved.
+    /// The goal of the child.
     pub objective: String,
-    /// What came of it, where that was kept as an artifact.
+    /// The artifact that holds the result, if there is one.
     #[serde(rename = "resultArtifactId", default, skip_serializing_if = "Option::is_none")]
     pub result: Option<ArtifactId>,
-    /// When it was made.
+    /// When the child was accepted.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
-    /// When it was settled.
+    /// When the delegation was settled.
     #[serde(rename = "completedAtMs", default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
+}
+
+/// A delegation whose child has not been accepted yet. The child's session is known only on acceptance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDelegation {
+    /// The delegation's id.
+    pub id: DelegationId,
+    /// The session of the parent run.
+    pub parent_session: SessionId,
+    /// The run that delegates.
+    pub parent_run: RunId,
+    /// The id that the child run gets.
+    pub child_run: RunId,
+    /// Whether the parent waits, and whether the child's session is new.
+    pub mode: DelegationMode,
+    /// The goal of the child.
+    pub objective: String,
+}
+
+impl NewDelegation {
+    /// Returns the pending delegation after `child_session` has accepted the child at `at`.
+    pub fn accept(&self, child_session: SessionId, at: Time) -> Delegation {
+        Delegation {
+            id: self.id,
+            parent_session: self.parent_session,
+            parent_run: self.parent_run,
+            child_session,
+            child_run: self.child_run,
+            mode: self.mode,
+            status: DelegationStatus::Pending,
+            objective: self.objective.clone(),
+            result: None,
+            created_at: at,
+            completed_at: None,
+        }
+    }
 }
 
 /// How a parent delegates.
@@ -53,30 +89,30 @@ pub struct Delegation {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DelegationMode {
-    /// Wait for the result.
+    /// Creates a session for the child; the parent waits for the result.
     Call,
-    /// Go on at once.
+    /// Creates a session for the child; the parent continues at once.
     Spawn,
-    /// Give an earlier child more to do, and wait for the result.
+    /// Gives a new run to an earlier child's session; the parent waits for the result.
     Continue,
 }
 names!(DelegationMode { Call => "call", Spawn => "spawn", Continue => "continue" });
 
 impl DelegationMode {
-    /// True when the parent does nothing else until the child has ended.
+    /// True when the parent waits until the child has ended.
     pub const fn is_awaited(self) -> bool {
         matches!(self, Self::Call | Self::Continue)
     }
 }
 
-/// Where a delegation stands.
+/// The progress of a delegation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DelegationStatus {
     /// The child is queued.
     Pending,
-    /// The child works.
+    /// The child has started and has not ended.
     Running,
     /// The child succeeded.
     Succeeded,
@@ -90,14 +126,14 @@ names!(DelegationStatus {
 });
 
 impl DelegationStatus {
-    /// True when nothing changes it any more.
+    /// True when the delegation never changes again.
     pub const fn is_settled(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
     }
 
-    /// What a child that stands at `run` makes of its delegation.
-    const fn of(run: RunStatus) -> Self {
-        match run {
+    /// The status of a delegation whose child has the status `child`.
+    const fn from_child(child: RunStatus) -> Self {
+        match child {
             RunStatus::Queued => Self::Pending,
             RunStatus::Succeeded => Self::Succeeded,
             RunStatus::Cancelled => Self::Cancelled,
@@ -107,28 +143,28 @@ impl DelegationStatus {
     }
 }
 
-/// What came of delegated work.
+/// The result of a delegation, as its parent gets it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DelegationResult {
-    /// How the child ended, or where it stands if it was tried again since.
+    /// The child's status; not an ended one if the child was retried since.
     pub status: RunStatus,
-    /// What it said last.
+    /// The child's last message.
     pub summary: String,
-    /// True when that is only the beginning: the rest is in the child's session.
+    /// True when `summary` is only the beginning of that message. The rest is in the child's session.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
-    /// What it made, the newest first.
+    /// The child's artifacts, the newest first.
     pub artifacts: Vec<Artifact>,
     /// Tool calls that are known to have succeeded.
     pub verified_effects: Vec<DoneEffect>,
-    /// What it asked and nobody answered.
+    /// Questions of the child that nobody answered.
     pub open_questions: Vec<String>,
-    /// What went wrong.
+    /// The child's failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// What it used, without those it delegated to in turn.
+    /// The child's usage, without the usage of runs that it delegated to in turn.
     pub usage: Usage,
 }
 
@@ -137,17 +173,17 @@ pub struct DelegationResult {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DoneEffect {
-    /// The call.
+    /// The id of the call.
     pub tool_use_id: String,
     /// The tool.
     pub name: String,
 }
 
-/// What becomes of `delegation` when its child stands at `child`; none if that changes nothing.
+/// Returns `delegation` after its child reached the status `child`; `None` if nothing changes.
 ///
-/// A child that goes back to the queue to be tried again still works.
-pub fn follow(delegation: &Delegation, child: RunStatus, at: Time) -> Option<Delegation> {
-    let status = DelegationStatus::of(child);
+/// A child that is queued again for a retry still counts as running.
+pub fn follow_child(delegation: &Delegation, child: RunStatus, at: Time) -> Option<Delegation> {
+    let status = DelegationStatus::from_child(child);
     if delegation.status.is_settled() || status == delegation.status || status == DelegationStatus::Pending {
         return None;
     }
@@ -160,40 +196,43 @@ mod tests {
     use super::*;
 
     fn pending() -> Delegation {
-        Delegation {
+        let new = NewDelegation {
             id: DelegationId::from_random([1; 16]),
             parent_session: SessionId::from_random([2; 16]),
             parent_run: RunId::from_random([3; 16]),
-            child_session: SessionId::from_random([4; 16]),
             child_run: RunId::from_random([5; 16]),
             mode: DelegationMode::Call,
-            status: DelegationStatus::Pending,
             objective: "look it up".into(),
-            result: None,
-            created_at: Time(0),
-            completed_at: None,
-        }
+        };
+        new.accept(SessionId::from_random([4; 16]), Time(0))
     }
 
     #[test]
-    fn a_delegation_stands_where_its_child_does() {
+    fn an_accepted_delegation_is_pending_in_the_childs_session() {
         let pending = pending();
-        assert_eq!(follow(&pending, RunStatus::Queued, Time(1)), None);
-        let running = follow(&pending, RunStatus::Starting, Time(1)).unwrap();
+        assert_eq!(pending.child_session, SessionId::from_random([4; 16]));
+        assert_eq!((pending.status, pending.completed_at), (DelegationStatus::Pending, None));
+    }
+
+    #[test]
+    fn a_delegation_follows_the_status_of_its_child() {
+        let pending = pending();
+        assert_eq!(follow_child(&pending, RunStatus::Queued, Time(1)), None);
+        let running = follow_child(&pending, RunStatus::Starting, Time(1)).unwrap();
         assert_eq!((running.status, running.completed_at), (DelegationStatus::Running, None));
         for same in [RunStatus::Running, RunStatus::WaitingInput, RunStatus::Cancelling, RunStatus::Queued] {
-            assert_eq!(follow(&running, same, Time(2)), None);
+            assert_eq!(follow_child(&running, same, Time(2)), None);
         }
-        let cancelled = follow(&running, RunStatus::Cancelled, Time(3)).unwrap();
+        let cancelled = follow_child(&running, RunStatus::Cancelled, Time(3)).unwrap();
         assert_eq!((cancelled.status, cancelled.completed_at), (DelegationStatus::Cancelled, Some(Time(3))));
     }
 
     #[test]
-    fn a_settled_delegation_stays_settled() {
-        let settled = follow(&pending(), RunStatus::Orphaned, Time(1)).unwrap();
+    fn a_settled_delegation_never_changes() {
+        let settled = follow_child(&pending(), RunStatus::Orphaned, Time(1)).unwrap();
         assert_eq!(settled.status, DelegationStatus::Failed);
         for later in [RunStatus::Queued, RunStatus::Running, RunStatus::Succeeded] {
-            assert_eq!(follow(&settled, later, Time(2)), None);
+            assert_eq!(follow_child(&settled, later, Time(2)), None);
         }
     }
 }

@@ -20,6 +20,7 @@ pub mod refusal;
 pub mod run;
 #[cfg(feature = "schema")]
 mod schema;
+pub mod script;
 pub mod session;
 pub mod state;
 pub mod step;
@@ -33,7 +34,9 @@ pub use access::{AccessRole, ApiKey, Visibility};
 pub use agent::{AgentDefinition, AgentName};
 pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};
-pub use delegation::{Delegation, DelegationMode, DelegationResult, DelegationStatus, DoneEffect};
+pub use delegation::{
+    Delegation, DelegationMode, DelegationResult, DelegationStatus, DoneEffect, NewDelegation,
+};
 pub use digest::{Digest, DigestBy};
 pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, Live, PROTOCOL_VERSION, Position, Proof,

@@ -135,6 +135,9 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The code of a failure that goes away once somebody logs in.
+    pub const AUTHENTICATION: &str = "authentication";
+
     /// A failure with this code and message.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into() }

@@ -25,6 +25,7 @@ use crate::{
 };
 
 mod budget;
+pub mod close;
 mod request;
 mod state;
 pub use budget::Budget;

@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 
 use crate::LineId;
 
+mod pen;
+pub use pen::{above, aside, before, taken_up};
+
 /// A message's place: its line and its depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Point {

@@ -6,9 +6,11 @@
 
 use std::collections::HashMap;
 
-use mainspring_client::{Client, Prompt, SessionList, Target};
+use mainspring_client::{
+    ArtifactListQuery, Client, EventsQuery, Prompt, PromptContent, SessionListQuery, SessionTarget,
+};
 use mainspring_core::{
-    ArtifactRole, AttemptId, Block, Mode, Position, Role, RunId, RunOptions, SessionId, SessionStatus,
+    ArtifactRole, AttemptId, Mode, Position, Role, RunId, RunOptions, SessionId, SessionStatus,
 };
 use mainspring_system::ids::Ids;
 use serde::Deserialize;
@@ -236,13 +238,13 @@ impl Reach<'_> {
     async fn list(&self, input: Value) -> Answer {
         let input: List = read(input)?;
         self.check_owner(input.owner_id.as_deref())?;
-        let list = SessionList {
+        let list = SessionListQuery {
             status: input.status,
             surface_kind: input.surface_kind,
             limit: Some(limit(input.limit, 50, 200)?),
             // The smallest id there is: everything strictly before this moment.
             before: input.before_updated_at_ms.map(|at| format!("{at}.ses_{:032x}", 0)),
-            ..SessionList::default()
+            ..SessionListQuery::default()
         };
         let page = self.ask(|client| {
             let list = &list;
@@ -329,7 +331,7 @@ impl Reach<'_> {
                 let session = session.to_string();
                 let page = self.ask(|client| {
                     let session = &session;
-                    async move { client.session_artifacts(session, Some(200)).await }
+                    async move { client.session_artifacts(session, &first(200)).await }
                 });
                 page.await?.items
             }
@@ -368,8 +370,8 @@ impl Reach<'_> {
         }
         let adapter = input.adapter_id.map(|name| self.aliases.get(&name).cloned().unwrap_or(name));
         let prompt = Prompt {
-            session: Target { session_id: Some(session), ..Target::default() },
-            prompt: vec![Block::text(input.prompt)],
+            session: SessionTarget { session_id: Some(session), ..SessionTarget::default() },
+            prompt: Some(PromptContent::Text(input.prompt)),
             adapter,
             mode: input.mode.unwrap_or(Mode::Ask),
             options: RunOptions { model: input.model, cwd: input.cwd, ..RunOptions::default() },
@@ -447,7 +449,7 @@ impl Reach<'_> {
         run: RunId,
         limit: usize,
     ) -> Result<Vec<mainspring_core::Artifact>, (String, String)> {
-        Ok(self.ask(|client| async move { client.run_artifacts(run, Some(limit)).await }).await?.items)
+        Ok(self.ask(|client| async move { client.run_artifacts(run, &first(limit)).await }).await?.items)
     }
 
     /// The last `limit` events of a run.
@@ -457,8 +459,12 @@ impl Reach<'_> {
             return Ok(vec![]);
         }
         loop {
-            let page =
-                self.ask(|client| async move { client.run_history(run, after, Some(500)).await }).await?;
+            let query = EventsQuery::after(after, Some(500));
+            let page = self.ask(|client| {
+                let query = &query;
+                async move { client.run_events_page(run, query).await }
+            });
+            let page = page.await?;
             last.extend(page.items);
             last.drain(..last.len().saturating_sub(limit));
             match page.next.and_then(|next| next.parse().ok()) {
@@ -494,9 +500,11 @@ impl Reach<'_> {
                 async move { client.session_message(session, message).await }
             };
             match self.link.ask(self.owner, ask).await {
-                Ok(node) => Ok(Some(node.message).filter(|one| one.role == role).map(|one| one.text())),
+                Ok(found) => {
+                    Ok(Some(found.node.message).filter(|one| one.role == role).map(|one| one.text()))
+                }
                 // A prompt that waits its turn has no place in the tree yet.
-                Err(error) if error.code() == "not_found" => Ok(None),
+                Err(error) if error.is_not_found() => Ok(None),
                 Err(error) => Err(told(&error)),
             }
         };
@@ -505,6 +513,11 @@ impl Reach<'_> {
         let (prompt, last) = (text(run.prompt, Role::User).await?, text(last, Role::Assistant).await?);
         Ok(forms::run(run, prompt.as_deref(), last.as_deref()))
     }
+}
+
+/// Selects the first `limit` artifacts.
+fn first(limit: usize) -> ArtifactListQuery {
+    ArtifactListQuery { limit: Some(limit), before: None }
 }
 
 fn run_id(text: &str) -> Result<RunId, (String, String)> {

@@ -4,15 +4,15 @@ use axum::Json;
 use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use mainspring_api::{Agent, AgentListQuery, Page};
 use mainspring_core::{AgentDefinition, AgentName};
-use mainspring_kernel::kernel::{Agent, AgentQuery};
-use serde::Deserialize;
+use mainspring_kernel::kernel::AgentQuery;
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use crate::access::Known;
 use crate::body::{Asked, Input, in_path, path};
-use crate::sessions::Page;
+use crate::sessions::page_of;
 use crate::{Http, Problem};
 
 /// The agent that the path names.
@@ -36,32 +36,21 @@ impl IntoParams for NamedAgent {
     }
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ListQuery {
-    /// How many; 50 if not given.
-    limit: Option<usize>,
-    /// The `next` of the page before.
-    #[param(pattern = r"^[A-Za-z0-9._-]{1,128}(@[1-9][0-9]{0,8})?$")]
-    after: Option<String>,
-}
-
 /// Agents by id and version: the caller's own, and those that are everybody's
 #[utoipa::path(
-    get, path = "/v1/agents", params(ListQuery),
+    get, path = "/v1/agents", params(AgentListQuery),
     responses((status = 200, description = "A page", body = Page<Agent>)),
 )]
 pub(super) async fn agent_list(
     State(http): State<Http>,
     Known(caller): Known,
-    Asked(query): Asked<ListQuery>,
+    Asked(query): Asked<AgentListQuery>,
 ) -> Result<Json<Page<Agent>>, Problem> {
     let after = query.after.map(|after| after.parse::<AgentName>()).transpose();
     let after = after.map_err(|bad| Problem::invalid(format!("after: {bad}")))?;
     let limit = query.limit;
     let items = http.kernel.agent_list(&caller, AgentQuery { after, limit }).await?;
-    Ok(Json(Page::of(&http, items, limit, |agent| agent.definition.name().to_string())))
+    Ok(Json(page_of(&http, items, limit, |agent| agent.definition.name().to_string())))
 }
 
 /// Makes a version of an agent, which never changes; the same again is the same

@@ -9,10 +9,10 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, RequestPartsExt};
 use futures_util::TryStreamExt;
+use mainspring_api::{ArtifactListQuery, ArtifactQuery, Page};
 use mainspring_core::{Artifact, ArtifactId, ArtifactRole, BadId};
 use mainspring_kernel::Error;
-use mainspring_kernel::kernel::{ArtifactQuery, NewArtifact};
-use serde::Deserialize;
+use mainspring_kernel::kernel::{self, NewArtifact};
 use tokio::io::AsyncReadExt;
 use tokio_util::io::{ReaderStream, StreamReader};
 use utoipa::openapi::path::{Parameter, ParameterIn};
@@ -20,7 +20,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::access::Known;
 use crate::body::{Asked, Named, NamedRun, Once, PATIENCE, idempotency_key, in_path};
-use crate::sessions::{Page, place};
+use crate::sessions::{page_of, place};
 use crate::state::is_known;
 use crate::{Http, Problem};
 
@@ -46,19 +46,6 @@ impl IntoParams for NamedArtifact {
     }
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct PutQuery {
-    /// Its name for people.
-    name: Option<String>,
-    /// What it is; `file` if not given.
-    kind: Option<String>,
-    /// What it is for; `input` if not given.
-    #[param(inline)]
-    role: Option<ArtifactRole>,
-}
-
 /// Any bytes.
 #[derive(ToSchema)]
 #[schema(value_type = String, format = Binary)]
@@ -67,7 +54,7 @@ pub(super) struct Bytes(Vec<u8>);
 
 /// Keeps the body as an artifact, of the `Content-Type` it says
 #[utoipa::path(
-    post, path = "/v1/sessions/{session}/artifacts", params(Named, PutQuery, Once),
+    post, path = "/v1/sessions/{session}/artifacts", params(Named, ArtifactQuery, Once),
     request_body(content = Bytes, content_type = "application/octet-stream"),
     responses(
         (status = 200, description = "The same request made it before", body = Artifact, headers(("Location" = String))),
@@ -80,7 +67,7 @@ pub(super) async fn artifact_put(
     Known(caller): Known,
     Named(by): Named,
     headers: HeaderMap,
-    Asked(query): Asked<PutQuery>,
+    Asked(query): Asked<ArtifactQuery>,
     body: Body,
 ) -> Result<Response, Problem> {
     let mime_type = match headers.get(header::CONTENT_TYPE).map(HeaderValue::to_str) {
@@ -110,47 +97,40 @@ pub(super) async fn artifact_put(
     Ok(response)
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ListQuery {
-    /// How many; 50 if not given.
-    limit: Option<usize>,
-    /// The `next` of the page before.
-    #[param(pattern = r"^[0-9]{1,18}\.art_[0-9a-f]{32}$")]
-    before: Option<String>,
-}
-
 /// Artifacts of a session, the newest first
 #[utoipa::path(
-    get, path = "/v1/sessions/{session}/artifacts", params(Named, ListQuery),
+    get, path = "/v1/sessions/{session}/artifacts", params(Named, ArtifactListQuery),
     responses((status = 200, description = "A page", body = Page<Artifact>)),
 )]
 pub(super) async fn session_artifacts(
     State(http): State<Http>,
     Known(caller): Known,
     Named(by): Named,
-    Asked(query): Asked<ListQuery>,
+    Asked(query): Asked<ArtifactListQuery>,
 ) -> Result<Json<Page<Artifact>>, Problem> {
     let (limit, before) = (query.limit, place(query.before)?);
-    list(&http, http.kernel.artifact_list(&caller, ArtifactQuery { of: Ok(by), before, limit }).await, limit)
+    list(
+        &http,
+        http.kernel.artifact_list(&caller, kernel::ArtifactQuery { of: Ok(by), before, limit }).await,
+        limit,
+    )
 }
 
 /// Artifacts of a run, the newest first
 #[utoipa::path(
-    get, path = "/v1/runs/{run}/artifacts", params(NamedRun, ListQuery),
+    get, path = "/v1/runs/{run}/artifacts", params(NamedRun, ArtifactListQuery),
     responses((status = 200, description = "A page", body = Page<Artifact>)),
 )]
 pub(super) async fn run_artifacts(
     State(http): State<Http>,
     Known(caller): Known,
     NamedRun(run): NamedRun,
-    Asked(query): Asked<ListQuery>,
+    Asked(query): Asked<ArtifactListQuery>,
 ) -> Result<Json<Page<Artifact>>, Problem> {
     let (limit, before) = (query.limit, place(query.before)?);
     list(
         &http,
-        http.kernel.artifact_list(&caller, ArtifactQuery { of: Err(run), before, limit }).await,
+        http.kernel.artifact_list(&caller, kernel::ArtifactQuery { of: Err(run), before, limit }).await,
         limit,
     )
 }
@@ -160,7 +140,7 @@ fn list(
     items: Result<Vec<Artifact>, Error>,
     limit: Option<usize>,
 ) -> Result<Json<Page<Artifact>>, Problem> {
-    Ok(Json(Page::of(http, items?, limit, |artifact| format!("{}.{}", artifact.created_at.0, artifact.id))))
+    Ok(Json(page_of(http, items?, limit, |artifact| format!("{}.{}", artifact.created_at.0, artifact.id))))
 }
 
 /// One artifact, without its bytes

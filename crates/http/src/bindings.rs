@@ -5,16 +5,16 @@ use axum::extract::{FromRequestParts, Path, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::{Json, RequestPartsExt};
+use mainspring_api::{BindingAdoption, BindingListQuery, Page, SessionAdopted, SessionAdoption};
 use mainspring_core::Binding;
-use mainspring_kernel::kernel::{Adopted, SessionAdopted, SessionTarget, session_ref};
+use mainspring_kernel::kernel::{Adopted, session_ref};
 use mainspring_kernel::store::SessionRef;
-use serde::Deserialize;
+use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
-use utoipa::{IntoParams, ToSchema};
 
 use crate::access::Known;
 use crate::body::{Asked, Input, Named, in_path};
-use crate::sessions::{Page, Target};
+use crate::sessions::{page_of, target_of};
 use crate::{Http, Problem};
 
 /// The session and the adapter that the path names.
@@ -41,64 +41,38 @@ impl IntoParams for NamedBinding {
     }
 }
 
-/// Which bindings.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct BindingsQuery {
-    /// The `next` of the page before.
-    #[param(pattern = r"^[a-z][a-z0-9-]*\.[0-9]{1,9}$")]
-    after: Option<String>,
-    /// How many; 50 if not given.
-    limit: Option<usize>,
-}
-
-impl BindingsQuery {
-    fn after(&self) -> Result<Option<(&str, u32)>, Problem> {
-        let Some(text) = &self.after else { return Ok(None) };
-        let read = text.rsplit_once('.').and_then(|(adapter, no)| Some((adapter, no.parse().ok()?)));
-        read.map(Some)
-            .ok_or_else(|| Problem::invalid(format!("{text:?} is not the `next` of an earlier page")))
-    }
+/// Reads where a page begins: `ADAPTER.GENERATION`.
+fn place(text: Option<&str>) -> Result<Option<(&str, u32)>, Problem> {
+    let Some(text) = text else { return Ok(None) };
+    let read = text.rsplit_once('.').and_then(|(adapter, no)| Some((adapter, no.parse().ok()?)));
+    read.map(Some).ok_or_else(|| Problem::invalid(format!("{text:?} is not the `next` of an earlier page")))
 }
 
 /// Bindings of a session, by adapter and the newest generation first
 #[utoipa::path(
-    get, path = "/v1/sessions/{session}/bindings", params(Named, BindingsQuery),
+    get, path = "/v1/sessions/{session}/bindings", params(Named, BindingListQuery),
     responses((status = 200, description = "A page", body = Page<Binding>)),
 )]
 pub(super) async fn binding_list(
     State(http): State<Http>,
     Known(caller): Known,
     Named(by): Named,
-    Asked(query): Asked<BindingsQuery>,
+    Asked(query): Asked<BindingListQuery>,
 ) -> Result<Json<Page<Binding>>, Problem> {
-    let items = http.kernel.binding_list(&caller, &by, query.after()?, query.limit).await?;
-    let place = |binding: &Binding| format!("{}.{}", binding.adapter, binding.generation);
-    Ok(Json(Page::of(&http, items, query.limit, place)))
+    let items = http.kernel.binding_list(&caller, &by, place(query.after.as_deref())?, query.limit).await?;
+    let next = |binding: &Binding| format!("{}.{}", binding.adapter, binding.generation);
+    Ok(Json(page_of(&http, items, query.limit, next)))
 }
 
-/// An agent's own session that exists already.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schema(as = BindingAdoption)]
-pub(super) struct Adoption {
-    /// The adapter, by its name.
-    adapter: String,
-    /// The agent's own id of it.
-    #[schema(min_length = 1, max_length = 512)]
-    adapter_native_session_id: String,
-    /// The folder it was opened in; the session's if not given.
-    #[serde(default)]
-    cwd: Option<String>,
-    /// The instructions it was opened with; the session's if not given.
-    #[serde(default)]
-    system_prompt: Option<String>,
+/// Splits an adoption into the adapter and the native session.
+fn adopted(adoption: BindingAdoption) -> (String, Adopted) {
+    let BindingAdoption { adapter, adapter_native_session_id: native, cwd, system_prompt } = adoption;
+    (adapter, Adopted { native, cwd, system_prompt })
 }
 
 /// Ties a session to an agent's own session that exists already, unless it has been tied to one
 #[utoipa::path(
-    post, path = "/v1/sessions/{session}/bindings", params(Named), request_body = Adoption,
+    post, path = "/v1/sessions/{session}/bindings", params(Named), request_body = BindingAdoption,
     responses((status = 201, description = "The binding, which the next run takes up", body = Binding)),
     extensions(("x-problems" = json!([
         "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy", "already_exists", "wrong_state"
@@ -108,30 +82,10 @@ pub(super) async fn binding_adopt(
     State(http): State<Http>,
     Known(caller): Known,
     Named(by): Named,
-    Input(adoption): Input<Adoption>,
+    Input(adoption): Input<BindingAdoption>,
 ) -> Result<(StatusCode, Json<Binding>), Problem> {
-    let Adoption { adapter, adapter_native_session_id: native, cwd, system_prompt } = adoption;
-    let adopted = Adopted { native, cwd, system_prompt };
+    let (adapter, adopted) = adopted(adoption);
     Ok((StatusCode::CREATED, Json(http.kernel.binding_adopt(&caller, &by, &adapter, adopted).await?)))
-}
-
-/// A session by what it stands for, and an agent's own session that exists already.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct SessionAdoption {
-    /// Which session; if there is none, what the new one is like.
-    session: Target,
-    /// The adapter, by its name.
-    adapter: String,
-    /// The agent's own id of its session.
-    #[schema(min_length = 1, max_length = 512)]
-    adapter_native_session_id: String,
-    /// The folder that was opened in; the session's if not given.
-    #[serde(default)]
-    cwd: Option<String>,
-    /// The instructions that was opened with; the session's if not given.
-    #[serde(default)]
-    system_prompt: Option<String>,
 }
 
 /// Finds or makes a session and ties it to an agent's own session that exists already, unless it has been tied to one
@@ -150,14 +104,13 @@ pub(super) async fn session_adopt(
     Known(caller): Known,
     Input(adoption): Input<SessionAdoption>,
 ) -> Result<(StatusCode, Json<SessionAdopted>), Problem> {
-    let SessionAdoption { session, adapter, adapter_native_session_id: native, cwd, system_prompt } =
-        adoption;
+    let (session, adoption) = adoption.into_parts();
+    let (adapter, adopted) = adopted(adoption);
     if session.starts() {
         return Err(Problem::invalid("name the session by what it is found by, not by `new` or `load`"));
     }
-    let mut target = SessionTarget::from(session);
+    let mut target = target_of(session);
     target.new.adapter.get_or_insert_with(|| adapter.clone());
-    let adopted = Adopted { native, cwd, system_prompt };
     let done = http.kernel.session_adopt(&caller, &target, &adapter, adopted).await?;
     Ok((if done.adopted { StatusCode::CREATED } else { StatusCode::OK }, Json(done)))
 }

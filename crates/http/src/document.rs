@@ -14,7 +14,7 @@ use mainspring_core::Limits;
 use serde_json::{Map, Value, json};
 use utoipa::PartialSchema;
 
-use crate::problem::{PROBLEMS, Told};
+use crate::problem::PROBLEMS;
 use crate::{Http, endpoint, endpoints};
 
 /// A problem that may be answered: status and code.
@@ -74,7 +74,10 @@ impl Document {
                 paths.insert(path, methods);
             }
         }
-        schemas.insert("Problem".into(), serde_json::to_value(Told::schema()).unwrap_or_default());
+        schemas.insert(
+            "Problem".into(),
+            serde_json::to_value(mainspring_api::Problem::schema()).unwrap_or_default(),
+        );
         let document = json!({
             "openapi": "3.1.0",
             "info": {

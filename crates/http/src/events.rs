@@ -12,36 +12,23 @@ use axum::http::{HeaderMap, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
+use mainspring_api::{EventsQuery, Page, SubscriptionMode, Thought};
 use mainspring_core::{Event, Position, RunId, SessionId};
 use mainspring_kernel::Kernel;
-use mainspring_kernel::feed::{Item, Subscription, SubscriptionMode};
+use mainspring_kernel::feed::{Item, Subscription};
 use mainspring_kernel::kernel::{Accepted, Caller};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
 use crate::access::{KeyOver, Known, key_over};
 use crate::body::{Asked, Named, NamedRun};
-use crate::sessions::Page;
+use crate::sessions::page_of;
 use crate::streams::Place;
 use crate::{Http, Problem};
 
 /// How often a silent stream shows that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct EventsQuery {
-    /// Only what comes after this position: the id of a server-sent event, or the `next` of the page before.
-    #[param(pattern = r"^[0-9]{1,19}\.[0-9]{1,19}$")]
-    after: Option<String>,
-    /// How many of a page; 50 if not given.
-    limit: Option<usize>,
-    /// Whether a session's stream keeps it in memory; a run's never does.
-    #[param(inline)]
-    mode: Option<SubscriptionMode>,
-}
 
 /// Where a stream goes on.
 #[derive(IntoParams)]
@@ -114,7 +101,7 @@ pub(super) async fn run_stream(
 }
 
 /// Where the stream of an accepted run begins: of one that was accepted before, everything is told.
-pub(super) fn begin(accepted: &Accepted) -> Option<Position> {
+fn begin(accepted: &Accepted) -> Option<Position> {
     (!accepted.replayed).then_some(accepted.position)
 }
 
@@ -134,7 +121,7 @@ pub(super) fn resume_point(headers: &HeaderMap, after: Option<&str>) -> Result<O
 }
 
 fn page(http: &Http, events: Vec<Event>, limit: Option<usize>) -> Response {
-    Json(Page::of(http, events, limit, |event| event.position().to_string())).into_response()
+    Json(page_of(http, events, limit, |event| event.position().to_string())).into_response()
 }
 
 fn stream_of(
@@ -225,9 +212,10 @@ fn frame(item: &Item, session: SessionId, run: Option<RunId>) -> Option<sse::Eve
         // Its id is where the snapshot stands: whoever comes back with it goes on from there.
         Item::Reset(snapshot) => Some(data(&**snapshot).id(snapshot.position.to_string()).event("reset")),
         // A thought has no place in the order, so it carries no id.
-        Item::Thought(thought) => Some(
-            data(&serde_json::json!({"attemptId": thought.attempt, "text": &*thought.text})).event("thought"),
-        ),
+        Item::Thought(thought) => {
+            let thought = Thought { attempt_id: thought.attempt, text: (*thought.text).to_owned() };
+            Some(data(&thought).event("thought"))
+        }
         _ => None,
     }
 }

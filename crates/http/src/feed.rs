@@ -7,8 +7,8 @@ use std::convert::Infallible;
 use axum::extract::State;
 use axum::response::{Response, sse};
 use futures_util::stream::{self, Stream};
-use mainspring_kernel::board::{LiveFeed, LiveSession};
-use serde::Serialize;
+use mainspring_api::FeedSnapshot;
+use mainspring_kernel::board::LiveFeed;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{KeyOver, Known, key_over};
@@ -35,16 +35,12 @@ struct Reader {
     begun: bool,
 }
 
-#[derive(Serialize)]
-struct Snapshot<'a> {
-    sessions: &'a [LiveSession],
-}
-
 /// The snapshot, then one frame per change, until the reader's key is over or the server stops.
 fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> {
     stream::unfold(reader, |mut reader| async move {
         if !std::mem::replace(&mut reader.begun, true) {
-            let snapshot = data(&Snapshot { sessions: reader.feed.snapshot() }).event("snapshot");
+            let snapshot =
+                data(&FeedSnapshot { sessions: reader.feed.snapshot().to_vec() }).event("snapshot");
             return Some((Ok(snapshot), reader));
         }
         let stop = reader.stop.clone();

@@ -2,27 +2,16 @@
 
 use axum::Json;
 use axum::extract::State;
+use mainspring_api::{Capabilities, Health};
 use mainspring_core::ModelList;
-use mainspring_kernel::adapter::Capabilities;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::access::Known;
 use crate::{Http, Problem};
 
-/// That the server answers.
-#[derive(Serialize, ToSchema)]
-pub(super) struct Health {
-    /// `ok`.
-    status: &'static str,
-    /// The server's version.
-    version: &'static str,
-}
-
 /// The process answers
 #[utoipa::path(get, path = "/health", security(()), responses((status = 200, description = "It does", body = Health)))]
 pub(super) async fn health() -> Json<Health> {
-    Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
+    Json(Health { status: "ok".into(), version: env!("CARGO_PKG_VERSION").into() })
 }
 
 /// The store answers too, and the server is not stopping

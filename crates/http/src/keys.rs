@@ -3,60 +3,21 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use mainspring_core::{AccessRole, ApiKey, Time};
-use mainspring_kernel::kernel::{KeyQuery, NewKey};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use mainspring_api::{KeyListQuery, MadeKey, NewKey, Page};
+use mainspring_core::ApiKey;
+use mainspring_kernel::kernel::{self, KeyQuery};
 
 use crate::access::Known;
 use crate::body::{Asked, Input, NamedKey, Once, idempotency_key};
-use crate::sessions::{Page, place};
+use crate::sessions::{page_of, place};
 use crate::{Http, Problem};
-
-/// A key to be made.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schema(as = NewKey)]
-pub(super) struct Wanted {
-    /// What it is for, for people.
-    #[schema(min_length = 1, max_length = 512)]
-    name: String,
-    /// For whom its holder acts; the caller's owner if not given.
-    #[serde(default)]
-    #[schema(min_length = 1, max_length = 512)]
-    owner_id: Option<String>,
-    /// The org its holder belongs to; the caller's if not given.
-    #[serde(default)]
-    #[schema(min_length = 1, max_length = 512)]
-    org_id: Option<String>,
-    /// What its holder may do; a member if not given.
-    #[serde(default)]
-    role: AccessRole,
-    /// From when on it opens nothing; never if not given.
-    #[serde(default)]
-    expires_at_ms: Option<Time>,
-}
-
-/// A key that was made.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = MadeKey)]
-pub(super) struct Made {
-    #[serde(flatten)]
-    key: ApiKey,
-    /// Shown this once; absent when the same request made the key before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    secret: Option<String>,
-    /// The same request was sent before; this is the key it made.
-    replayed: bool,
-}
 
 /// A key, and its secret, which is shown this once
 #[utoipa::path(
-    post, path = "/v1/keys", request_body = Wanted, params(Once),
+    post, path = "/v1/keys", request_body = NewKey, params(Once),
     responses(
-        (status = 200, description = "The same request made it before", body = Made),
-        (status = 201, description = "It was made", body = Made),
+        (status = 200, description = "The same request made it before", body = MadeKey),
+        (status = 201, description = "It was made", body = MadeKey),
     ),
     extensions(("x-problems" = json!(["forbidden", "request_conflict"]))),
 )]
@@ -64,42 +25,31 @@ pub(super) async fn key_create(
     State(http): State<Http>,
     Known(caller): Known,
     headers: HeaderMap,
-    Input(wanted): Input<Wanted>,
-) -> Result<(StatusCode, Json<Made>), Problem> {
-    let Wanted { name, owner_id, org_id, role, expires_at_ms } = wanted;
-    let new = NewKey { name, owner: owner_id, org: org_id, role, expires_at: expires_at_ms };
+    Input(wanted): Input<NewKey>,
+) -> Result<(StatusCode, Json<MadeKey>), Problem> {
+    let NewKey { name, owner_id, org_id, role, expires_at_ms } = wanted;
+    let new = kernel::NewKey { name, owner: owner_id, org: org_id, role, expires_at: expires_at_ms };
     let (key, secret) = http.kernel.key_create(&caller, new, idempotency_key(&headers)?).await?;
     let secret = secret.map(|secret| secret.reveal().to_owned());
     let replayed = secret.is_none();
     let status = if replayed { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(Made { key, secret, replayed })))
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ListQuery {
-    /// How many; 50 if not given.
-    limit: Option<usize>,
-    /// The `next` of the page before.
-    #[param(pattern = r"^[0-9]{1,18}\.key_[0-9a-f]{32}$")]
-    before: Option<String>,
+    Ok((status, Json(MadeKey { key, secret, replayed })))
 }
 
 /// Keys, the newest first, without their secrets, which nobody has
 #[utoipa::path(
-    get, path = "/v1/keys", params(ListQuery),
+    get, path = "/v1/keys", params(KeyListQuery),
     responses((status = 200, description = "A page", body = Page<ApiKey>)),
     extensions(("x-problems" = json!(["forbidden"]))),
 )]
 pub(super) async fn key_list(
     State(http): State<Http>,
     Known(caller): Known,
-    Asked(query): Asked<ListQuery>,
+    Asked(query): Asked<KeyListQuery>,
 ) -> Result<Json<Page<ApiKey>>, Problem> {
     let (limit, before) = (query.limit, place(query.before)?);
     let items = http.kernel.key_list(&caller, KeyQuery { before, limit }).await?;
-    Ok(Json(Page::of(&http, items, limit, |key| format!("{}.{}", key.created_at.0, key.id))))
+    Ok(Json(page_of(&http, items, limit, |key| format!("{}.{}", key.created_at.0, key.id))))
 }
 
 /// Revokes a key; one that is revoked stays so

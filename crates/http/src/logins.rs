@@ -6,10 +6,10 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use mainspring_api::Login;
 use mainspring_core::AuthMethod;
-use serde::Deserialize;
+use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
-use utoipa::{IntoParams, ToSchema};
 
 use crate::access::Known;
 use crate::body::{Input, in_path};
@@ -46,15 +46,6 @@ pub(super) async fn login_list(
     NamedAdapter(adapter): NamedAdapter,
 ) -> Result<Json<Vec<AuthMethod>>, Problem> {
     Ok(Json(http.kernel.login_list(&adapter)?))
-}
-
-/// How somebody wants to authenticate an agent.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Login {
-    /// One of the agent's ways, by its id.
-    #[schema(min_length = 1, max_length = 512)]
-    method_id: String,
 }
 
 /// Authenticates an adapter's agent, for everybody who uses it

@@ -10,33 +10,17 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response, sse};
 use futures_util::stream::{self, Stream};
+use mainspring_api::{CaughtUp, OwnerEventsQuery, Page};
 use mainspring_core::{Body, Cursor, Event, Position};
 use mainspring_kernel::owner_events::{OwnerEvents, OwnerItem};
-use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
-use utoipa::IntoParams;
 
 use crate::access::{KeyOver, Known, key_over};
 use crate::body::Asked;
 use crate::events::{Resume, data, resume_point, sse_of, wants_stream};
-use crate::sessions::Page;
+use crate::sessions::page_of;
 use crate::streams::Place;
 use crate::{Http, Problem};
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct OwnerEventsQuery {
-    /// Only what comes after this position: the id of a server-sent event, or the `next` of the page before. A page begins
-    /// at the first event if it is not given, a stream at what happens now.
-    #[param(pattern = r"^[0-9]{1,19}\.[0-9]{1,19}$")]
-    after: Option<String>,
-    /// How many of a page; 50 if not given.
-    limit: Option<usize>,
-    /// Only events whose types begin with one of these words, for example `run,attempt`.
-    #[param(pattern = "^[a-z]+(,[a-z]+)*$")]
-    types: Option<String>,
-}
 
 /// Events of all of the caller's sessions: a page, or a stream if the caller accepts `text/event-stream`
 #[utoipa::path(
@@ -60,7 +44,7 @@ pub(super) async fn owner_events(
     }
     let after = after.unwrap_or(Cursor::START);
     let events = http.kernel.owner_history(&caller, types, after, query.limit).await?;
-    Ok(Json(Page::of(&http, events, query.limit, |event| resume(event.cursor))).into_response())
+    Ok(Json(page_of(&http, events, query.limit, |event| resume(event.cursor))).into_response())
 }
 
 /// The types of events that begin with one of these words.
@@ -103,8 +87,8 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
         let frame = match item {
             Ok(OwnerItem::Event(event)) => data(&*event).id(resume(event.cursor)).event(event.body.kind()),
             Ok(OwnerItem::CaughtUp(cursor)) => {
-                let at = resume(cursor);
-                data(&serde_json::json!({"position": at})).id(at).event("caught_up")
+                let position = Position { cursor, pos: 0 };
+                data(&CaughtUp { position }).id(position.to_string()).event("caught_up")
             }
             Err(error) => {
                 // The reader comes back with its last id and finds out more.

@@ -3,8 +3,6 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_kernel::Error;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 /// Every problem of this edge: its status and its code. What is answered and what the document says both come from
 /// here. What the kernel says has the status of its code's first line.
@@ -105,40 +103,21 @@ impl From<Error> for Problem {
     }
 }
 
-/// The body of every error (RFC 9457).
-#[derive(Serialize, ToSchema)]
-#[schema(as = Problem)]
-pub(super) struct Told<'a> {
-    /// `about:blank`: the code says it.
-    #[serde(rename = "type")]
-    kind: &'a str,
-    /// The status in words.
-    title: &'a str,
-    /// The HTTP status.
-    status: u16,
-    /// Stable, snake_case: what programs decide by.
-    code: &'a str,
-    /// For people: names the thing and the remedy.
-    detail: &'a str,
-    /// True when the same request may succeed later.
-    retryable: bool,
-}
-
 /// Left with the response for whoever passes it on: which problem it is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answered(pub(super) &'static str);
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let told = Told {
-            kind: "about:blank",
-            title: self.status.canonical_reason().unwrap_or("Error"),
+        let body = mainspring_api::Problem {
+            kind: "about:blank".into(),
+            title: self.status.canonical_reason().unwrap_or("Error").into(),
             status: self.status.as_u16(),
-            code: self.code,
-            detail: &self.detail,
+            code: self.code.into(),
+            detail: self.detail,
             retryable: self.retryable,
         };
-        let mut response = (self.status, serde_json::to_string(&told).unwrap_or_default()).into_response();
+        let mut response = (self.status, serde_json::to_string(&body).unwrap_or_default()).into_response();
         response.extensions_mut().insert(Answered(self.code));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -6,61 +6,15 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use mainspring_core::{
-    Answer, Attempt, Block, Grant, Mode, Place, Policy, Position, RequestName, Run, RunId, RunOptions,
-    RunStatus, Step, WaitId,
-};
-use mainspring_kernel::kernel::{Accepted, Caller, CancelOutcome, RunQuery, RunRequest};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use mainspring_api::{AcceptedRun, CancelOutcome, Page, Prompt, PromptContent, RunListQuery, WaitAnswer};
+use mainspring_core::{Attempt, Grant, RequestName, Run, Step};
+use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
+use utoipa::IntoParams;
 
 use crate::access::Known;
 use crate::body::{Asked, Input, Named, NamedRun, Once, idempotency_key};
-use crate::sessions::{Page, Target, place};
+use crate::sessions::{page_of, place, target_of};
 use crate::{Http, Problem, events};
-
-/// A prompt.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Prompt {
-    /// What is said; absent only to answer an earlier message again.
-    #[serde(default)]
-    prompt: Option<Said>,
-    /// For which session; a new one if it names none.
-    #[serde(default)]
-    session: Target,
-    /// The adapter; the session's if not given.
-    #[serde(default)]
-    adapter: Option<String>,
-    /// Whether the agent may act.
-    #[serde(default)]
-    mode: Mode,
-    /// All else it needs.
-    #[serde(default)]
-    options: RunOptions,
-    /// Where in the session's tree.
-    #[serde(default)]
-    place: Place,
-    /// What it does to a busy session.
-    #[serde(default)]
-    policy: Policy,
-    /// Who asks; needed with a `requestId`.
-    #[serde(default)]
-    #[schema(min_length = 1, max_length = 512)]
-    client_id: Option<String>,
-    /// The client's own name for this request: the same name again gives the same run.
-    #[serde(default)]
-    #[schema(min_length = 1, max_length = 512)]
-    request_id: Option<String>,
-}
-
-/// What a prompt says: a text, or blocks of text and attachments.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged)]
-enum Said {
-    Text(String),
-    Blocks(Vec<Block>),
-}
 
 /// Why a prompt is not accepted, or accepted and not streamed.
 const UNACCEPTED: &[&str] = &[
@@ -83,8 +37,8 @@ const UNACCEPTED: &[&str] = &[
     post, path = "/v1/runs", request_body = Prompt, params(Once, HowToAnswer),
     responses(
         (status = 200, description = "The run, which has ended or was made before; or its events, as a stream",
-            headers(("Location" = String)), content((Created = "application/json"), (String = "text/event-stream"))),
-        (status = 202, description = "The run, which goes on", body = Created, headers(("Location" = String))),
+            headers(("Location" = String)), content((AcceptedRun = "application/json"), (String = "text/event-stream"))),
+        (status = 202, description = "The run, which goes on", body = AcceptedRun, headers(("Location" = String))),
     ),
     extensions(("x-problems" = json!(UNACCEPTED))),
 )]
@@ -102,8 +56,8 @@ pub(super) async fn run_create(
     post, path = "/v1/sessions/{session}/runs", request_body = Prompt, params(Named, Once, HowToAnswer),
     responses(
         (status = 200, description = "The run, which has ended or was made before; or its events, as a stream",
-            headers(("Location" = String)), content((Created = "application/json"), (String = "text/event-stream"))),
-        (status = 202, description = "The run, which goes on", body = Created, headers(("Location" = String))),
+            headers(("Location" = String)), content((AcceptedRun = "application/json"), (String = "text/event-stream"))),
+        (status = 202, description = "The run, which goes on", body = AcceptedRun, headers(("Location" = String))),
     ),
     extensions(("x-problems" = json!(UNACCEPTED))),
 )]
@@ -147,12 +101,8 @@ async fn create(
         return Err(Problem::invalid("a prompt does not start a session: `POST /v1/sessions` does"));
     }
     let request = RunRequest {
-        session: prompt.session.into(),
-        prompt: match prompt.prompt {
-            None => vec![],
-            Some(Said::Text(text)) => vec![Block::text(text)],
-            Some(Said::Blocks(blocks)) => blocks,
-        },
+        session: target_of(prompt.session),
+        prompt: prompt.prompt.map(PromptContent::into_blocks).unwrap_or_default(),
         adapter: prompt.adapter,
         mode: prompt.mode,
         options: prompt.options,
@@ -169,7 +119,7 @@ async fn create(
         return events::run_stream(http, caller, &accepted).await;
     }
     let run = match preferred_wait(headers) {
-        Some(wait) => settled(http, caller, accepted.run.id, events::begin(&accepted), wait).await?,
+        Some(timeout) => http.kernel.run_wait(caller, accepted.run.id, timeout).await?,
         None => accepted.run.clone(),
     };
     Ok(answer(&accepted, run))
@@ -182,50 +132,6 @@ pub(super) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(wait.parse::<u64>().ok()?.min(60)))
 }
 
-/// The run once it has ended or waits for a person, or as it is when the time is up.
-pub(super) async fn settled(
-    http: &Http,
-    caller: &Caller,
-    run: RunId,
-    from: Option<Position>,
-    wait: Duration,
-) -> Result<Run, Problem> {
-    let mut items = http.kernel.run_observe(caller, run, from).await?;
-    let rest = |status: RunStatus| {
-        status.is_ended() || matches!(status, RunStatus::WaitingInput | RunStatus::WaitingApproval)
-    };
-    let settles = async {
-        loop {
-            let now = http.kernel.run_get(caller, run).await?;
-            if rest(now.state.status()) {
-                return Ok::<Run, Problem>(now);
-            }
-            if items.next().await.transpose()?.is_none() {
-                return Ok(now);
-            }
-        }
-    };
-    tokio::select! {
-        run = settles => run,
-        () = http.kernel.pause(wait) => Ok(http.kernel.run_get(caller, run).await?),
-    }
-}
-
-/// A run that was accepted.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = AcceptedRun)]
-struct Created {
-    #[serde(flatten)]
-    run: Run,
-    /// The policy that took effect.
-    policy: Policy,
-    /// Subscribe from here to see all of the run.
-    position: Position,
-    /// The same request was sent before; this is the run it made.
-    replayed: bool,
-}
-
 fn answer(accepted: &Accepted, run: Run) -> Response {
     let status = match (accepted.replayed, run.state.status().is_ended()) {
         (true, _) | (false, true) => StatusCode::OK,
@@ -233,36 +139,20 @@ fn answer(accepted: &Accepted, run: Run) -> Response {
     };
     let place = HeaderValue::from_str(&format!("/v1/runs/{}", run.id));
     let (policy, position, replayed) = (accepted.policy, accepted.position, accepted.replayed);
-    let mut response = (status, Json(Created { run, policy, position, replayed })).into_response();
+    let mut response = (status, Json(AcceptedRun { run, policy, position, replayed })).into_response();
     response.headers_mut().extend(place.into_iter().map(|place| (header::LOCATION, place)));
     response
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ListQuery {
-    /// Only this session's, by id or key.
-    #[param(pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$")]
-    session: Option<String>,
-    /// Only these.
-    status: Option<RunStatus>,
-    /// How many; 50 if not given.
-    limit: Option<usize>,
-    /// The `next` of the page before.
-    #[param(pattern = r"^[0-9]{1,18}\.run_[0-9a-f]{32}$")]
-    before: Option<String>,
-}
-
 /// Runs, the newest first
 #[utoipa::path(
-    get, path = "/v1/runs", params(ListQuery),
+    get, path = "/v1/runs", params(RunListQuery),
     responses((status = 200, description = "A page", body = Page<Run>)),
 )]
 pub(super) async fn run_list(
     State(http): State<Http>,
     Known(caller): Known,
-    Asked(query): Asked<ListQuery>,
+    Asked(query): Asked<RunListQuery>,
 ) -> Result<Json<Page<Run>>, Problem> {
     let session = match query.session {
         None => None,
@@ -274,7 +164,7 @@ pub(super) async fn run_list(
     let (limit, before) = (query.limit, place(query.before)?);
     let query = RunQuery { session, status: query.status, before, limit };
     let items = http.kernel.run_list(&caller, query).await?;
-    Ok(Json(Page::of(&http, items, limit, |run| format!("{}.{}", run.created_at.0, run.id))))
+    Ok(Json(page_of(&http, items, limit, |run| format!("{}.{}", run.created_at.0, run.id))))
 }
 
 /// One run
@@ -301,7 +191,7 @@ pub(super) async fn run_attempts(
     NamedRun(run): NamedRun,
 ) -> Result<Json<Page<Attempt>>, Problem> {
     let items = http.kernel.run_attempts(&caller, run).await?;
-    Ok(Json(Page { items, next: None }))
+    Ok(Json(Page::whole(items)))
 }
 
 /// What a run may do as far as it was decided beforehand, the oldest decision first
@@ -315,7 +205,7 @@ pub(super) async fn run_grants(
     NamedRun(run): NamedRun,
 ) -> Result<Json<Page<Grant>>, Problem> {
     let items = http.kernel.run_grants(&caller, run).await?;
-    Ok(Json(Page { items, next: None }))
+    Ok(Json(Page::whole(items)))
 }
 
 /// The model calls of a run, the first first
@@ -329,7 +219,7 @@ pub(super) async fn run_steps(
     NamedRun(run): NamedRun,
 ) -> Result<Json<Page<Step>>, Problem> {
     let items = http.kernel.run_steps(&caller, run).await?;
-    Ok(Json(Page { items, next: None }))
+    Ok(Json(Page::whole(items)))
 }
 
 /// Stops a run; answers what was done, not what is hoped
@@ -360,20 +250,9 @@ pub(super) async fn run_retry(
     Ok((StatusCode::ACCEPTED, Json(http.kernel.run_retry(&caller, run).await?)))
 }
 
-/// An answer to what a run waits for.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schema(as = WaitAnswer)]
-pub(super) struct Answering {
-    /// What is answered.
-    wait_id: WaitId,
-    /// The answer.
-    answer: Answer,
-}
-
 /// Answers a waiting run
 #[utoipa::path(
-    post, path = "/v1/runs/{run}/answer", params(NamedRun), request_body = Answering,
+    post, path = "/v1/runs/{run}/answer", params(NamedRun), request_body = WaitAnswer,
     responses((status = 200, description = "The run as it stands now", body = Run)),
     extensions(("x-problems" = json!([
         "forbidden", "not_waiting", "already_answered", "wrong_answer", "unknown_tool_use", "tool_result_conflict"
@@ -383,7 +262,7 @@ pub(super) async fn run_answer(
     State(http): State<Http>,
     Known(caller): Known,
     NamedRun(run): NamedRun,
-    Input(answering): Input<Answering>,
+    Input(answering): Input<WaitAnswer>,
 ) -> Result<Json<Run>, Problem> {
     Ok(Json(http.kernel.run_answer(&caller, run, answering.wait_id, answering.answer).await?))
 }

@@ -8,16 +8,16 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, RequestPartsExt};
+use mainspring_api::{Page, StateListQuery, StateQuery};
 use mainspring_core::{BadId, Expect, MessageId, StateEntry};
 use mainspring_kernel::kernel::{StateOf, session_ref};
-use serde::Deserialize;
 use serde_json::Value;
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use crate::access::Known;
 use crate::body::{self, Asked, Named, NamedRun, in_path};
-use crate::sessions::{Page, tag, tagged};
+use crate::sessions::{page_of, tag, tagged};
 use crate::{Http, Problem};
 
 /// Whose state the path names, and which key of it.
@@ -61,26 +61,6 @@ impl IntoParams for Own {
     }
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ListQuery {
-    /// As of this message, for the state of a session; where the path ends if not given.
-    at: Option<MessageId>,
-    /// Only keys after this one.
-    after: Option<String>,
-    /// How many; 50 if not given.
-    limit: Option<usize>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct GetQuery {
-    /// As of this message, for the state of a session; where the path ends if not given.
-    at: Option<MessageId>,
-}
-
 /// Preconditions of a change.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
@@ -99,21 +79,21 @@ macro_rules! verbs {
     ($of:ident, $all:literal, $one:literal, $list:ident, $get:ident, $set:ident, $delete:ident) => {
         /// State, in the order of its keys
         #[utoipa::path(
-            get, path = $all, params($of, ListQuery),
+            get, path = $all, params($of, StateListQuery),
             responses((status = 200, description = "A page", body = Page<StateEntry>)),
         )]
         pub(super) async fn $list(
             http: State<Http>,
             caller: Known,
             place: Place,
-            query: Asked<ListQuery>,
+            query: Asked<StateListQuery>,
         ) -> Result<Json<Page<StateEntry>>, Problem> {
             state_list(http, caller, place, query).await
         }
 
         /// One entry of state; with `If-None-Match`, 304 while it is as it was
         #[utoipa::path(
-            get, path = $one, params($of, Key, GetQuery),
+            get, path = $one, params($of, Key, StateQuery),
             responses(
                 (status = 200, description = "The entry", body = StateEntry, headers(("ETag" = String))),
                 (status = 304, description = "It is as it was"),
@@ -124,7 +104,7 @@ macro_rules! verbs {
             caller: Known,
             place: Place,
             headers: HeaderMap,
-            query: Asked<GetQuery>,
+            query: Asked<StateQuery>,
         ) -> Result<Response, Problem> {
             state_get(http, caller, place, headers, query).await
         }
@@ -209,11 +189,11 @@ async fn state_list(
     State(http): State<Http>,
     Known(caller): Known,
     place: Place,
-    Asked(query): Asked<ListQuery>,
+    Asked(query): Asked<StateListQuery>,
 ) -> Result<Json<Page<StateEntry>>, Problem> {
     let of = as_of(place.of, query.at)?;
     let items = http.kernel.state_list(&caller, &of, query.after.as_deref(), query.limit).await?;
-    Ok(Json(Page::of(&http, items, query.limit, |entry| entry.key.clone())))
+    Ok(Json(page_of(&http, items, query.limit, |entry| entry.key.clone())))
 }
 
 async fn state_get(
@@ -221,7 +201,7 @@ async fn state_get(
     Known(caller): Known,
     place: Place,
     headers: HeaderMap,
-    Asked(query): Asked<GetQuery>,
+    Asked(query): Asked<StateQuery>,
 ) -> Result<Response, Problem> {
     let of = as_of(place.of, query.at)?;
     let entry = http.kernel.state_get(&caller, &of, &place.key).await?;

@@ -4,38 +4,25 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use mainspring_core::MessageId;
-use mainspring_kernel::kernel::{ForkRequest, MessageView, TreeNode, TreeQuery};
-use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
+use mainspring_api::{Fork, MessageView, Navigation, Page, TreeNode, TreeQuery};
+use mainspring_kernel::kernel::ForkRequest;
 
 use crate::access::Known;
 use crate::body::{Asked, Input, Named, NamedMessage, Once, idempotency_key};
-use crate::sessions::{Page, Tagged, given, version};
+use crate::sessions::{Tagged, version};
 use crate::{Http, Problem};
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct PageQuery {
-    /// How many; 50 if not given.
-    limit: Option<usize>,
-    /// Only what comes after this message.
-    after: Option<MessageId>,
-}
 
 /// A session's tree: line by line in the order of opening, parents before children
 #[utoipa::path(
-    get, path = "/v1/sessions/{session}/tree", params(Named, PageQuery),
+    get, path = "/v1/sessions/{session}/tree", params(Named, TreeQuery),
     responses((status = 200, description = "A page", body = Page<TreeNode>)),
 )]
 pub(super) async fn session_tree(
     State(http): State<Http>,
     Known(caller): Known,
     Named(by): Named,
-    Asked(query): Asked<PageQuery>,
+    Asked(query): Asked<TreeQuery>,
 ) -> Result<Json<Page<TreeNode>>, Problem> {
-    let query = TreeQuery { after: query.after, limit: query.limit };
     let tree = http.kernel.session_tree(&caller, &by, query).await?;
     Ok(Json(Page { items: tree.nodes, next: tree.next.map(|next| next.to_string()) }))
 }
@@ -51,16 +38,6 @@ pub(super) async fn session_message(
     NamedMessage(by, message): NamedMessage,
 ) -> Result<Json<MessageView>, Problem> {
     Ok(Json(http.kernel.session_message(&caller, &by, message).await?))
-}
-
-/// Where the active path is to go.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Navigation {
-    /// Null: to none.
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<MessageId>, required)]
-    message_id: Option<Option<MessageId>>,
 }
 
 /// Moves the active path; with `If-Match`, only if nobody has changed the session meanwhile
@@ -81,21 +58,6 @@ pub(super) async fn session_navigate(
     let to =
         to.message_id.ok_or_else(|| Problem::invalid("say where: messageId, or null for an empty path"))?;
     Ok(Tagged(http.kernel.session_navigate(&caller, &by, to, version).await?))
-}
-
-/// From where a session is forked, and what the fork is called.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Fork {
-    /// The message that the fork goes on from.
-    message_id: MessageId,
-    /// The fork's key.
-    #[serde(default)]
-    #[schema(pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$")]
-    key: Option<String>,
-    /// The fork's title.
-    #[serde(default)]
-    title: Option<String>,
 }
 
 /// A new session that goes on from a message of this one; nothing is copied

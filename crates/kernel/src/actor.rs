@@ -295,7 +295,7 @@ impl Actor {
             Command::Dispatched(by, dispatch) => self.dispatched(by, dispatch).await,
             Command::Killed(by, death) => Box::pin(self.killed(by, death)).await,
             Command::Granted(permit) => Box::pin(self.granted(permit)).await,
-            Command::Inbox => Box::pin(self.inbox()).await,
+            Command::Inbox => Box::pin(self.process_inbox()).await,
             Command::Settled(delegation, waiter) => self.await_settled(delegation, waiter).await,
             Command::Shutdown(done) => self.shut_down(done).await,
         }

@@ -7,12 +7,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+pub use mainspring_api::{Capabilities, RestartBehavior};
 use mainspring_core::{
     Answer, Approval, Attempt, AttemptId, AuthMethod, Binding, Block, Budget, ClientCall, ClientResult,
     Digest, DigestBy, Failure, Fidelity, Grant, GrantId, Message, MessageId, Point, PromptRef, Run, Session,
     StopReason, Time, ToolOutcome, Usage, WaitId, WaitRequest,
 };
-use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -55,59 +55,6 @@ pub trait Adapter: Send + Sync + 'static {
 
     /// A native session is not going to be taken up soon, or ever: what a runtime holds for it may go. Does not wait.
     fn forget(&self, native: &str);
-}
-
-/// What an adapter can do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Capabilities {
-    /// Its name.
-    pub adapter: String,
-    /// What of its native sessions survives a restart.
-    pub resume_fidelity: Fidelity,
-    /// It can take up a native session again.
-    pub supports_native_resume: bool,
-    /// It can be told to stop.
-    pub supports_cancellation: bool,
-    /// It confirms that it was told to stop, before it has.
-    pub acknowledges_cancellation: bool,
-    /// A live binding needs a worker of its own.
-    pub requires_pinned_worker: bool,
-    /// The model can be changed between runs.
-    pub supports_model_switching: bool,
-    /// It can emit artifacts.
-    pub supports_artifact_emission: bool,
-    /// It runs tools.
-    pub supports_tools: bool,
-    /// It calls tools that the caller of a run declares and executes.
-    pub supports_client_tools: bool,
-    /// A prompt can join a run at a step boundary.
-    pub supports_steering: bool,
-    /// What a restart of the process means for it.
-    pub restart_behavior: RestartBehavior,
-    /// It works through native sessions: an attempt runs only once [`Record::Opened`] or [`Record::Resumed`] says so.
-    pub uses_bindings: bool,
-    /// It may want to be authenticated, and can be.
-    pub supports_authentication: bool,
-    /// It keeps to a run's limits itself, before each model call. The kernel stops the runs of others by what they report.
-    pub keeps_limits: bool,
-}
-
-/// What a restart of the process means for an adapter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum RestartBehavior {
-    /// Its native sessions go on.
-    NativeBindingsSurvive,
-    /// Its native sessions are gone.
-    ProcessLocalBindingsStale,
-    /// It has none; what was executing is orphaned.
-    AttemptsOrphaned,
-    /// It has none and goes on from the last message: tool calls that an attempt left open are the next one's to
-    /// settle (see [`Assignment::open_effects`]).
-    ResumesFromMessages,
 }
 
 /// How an execution returned.

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+pub use mainspring_api::{LiveChange, LiveSession, LiveStatus};
 use mainspring_core::SessionId;
 use parking_lot::Mutex;
-use serde::Serialize;
 use tokio::sync::Notify;
 
 #[cfg(test)]
@@ -18,79 +18,6 @@ mod tests;
 /// How many sessions that are gone are remembered for readers who do not know it yet. Who is later than that learns
 /// that a session is closed, and not whether it was deleted.
 const GONE: usize = 1_024;
-
-/// What a session is doing: a projection of its latest run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LiveStatus {
-    /// Nothing.
-    Idle,
-    /// A run is being executed or waits its turn.
-    Busy,
-    /// A run waits for a person.
-    Paused,
-}
-
-/// A session that is in memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct LiveSession {
-    /// Its id.
-    pub session_id: SessionId,
-    /// The caller's own name for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-    /// For people.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub title: Option<String>,
-    /// What it is doing.
-    pub status: LiveStatus,
-}
-
-/// What became of a session.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
-pub enum LiveChange {
-    /// It came into memory.
-    Opened(LiveSession),
-    /// It does something else.
-    Status {
-        /// Which session.
-        session_id: SessionId,
-        /// What it does now.
-        status: LiveStatus,
-    },
-    /// It is called something else.
-    Title {
-        /// Which session.
-        session_id: SessionId,
-        /// Its title now; none for none.
-        title: Option<String>,
-    },
-    /// It left memory, or was closed.
-    Closed {
-        /// Which session.
-        session_id: SessionId,
-    },
-    /// It was deleted.
-    Deleted {
-        /// Which session.
-        session_id: SessionId,
-    },
-}
-
-impl LiveChange {
-    /// Its type's name.
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::Opened(_) => "opened",
-            Self::Status { .. } => "status",
-            Self::Title { .. } => "title",
-            Self::Closed { .. } => "closed",
-            Self::Deleted { .. } => "deleted",
-        }
-    }
-}
 
 /// The states of all sessions in memory, by owner. Cheap to clone.
 #[derive(Debug, Clone, Default)]

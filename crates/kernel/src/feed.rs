@@ -20,9 +20,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use mainspring_api::OpenBlock;
+pub use mainspring_api::OpenText;
 use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position, RunId, SessionId, Visibility};
 use parking_lot::Mutex;
-use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -124,29 +125,6 @@ impl Segment {
         };
         self.text.get(offset(from)..offset(to)).unwrap_or_default()
     }
-}
-
-/// Streamed text of one message, block by block.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct OpenText {
-    /// The message.
-    #[serde(rename = "messageId")]
-    pub message: MessageId,
-    /// Its blocks: number and text.
-    #[serde(serialize_with = "blocks_write")]
-    #[cfg_attr(feature = "schema", schema(value_type = Vec<OpenBlock>))]
-    pub blocks: Vec<(u32, String)>,
-}
-
-/// Streamed text of one block.
-#[derive(Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-struct OpenBlock<'a> {
-    /// Its number.
-    block: u32,
-    /// Its text so far.
-    text: &'a str,
 }
 
 /// How much a feed holds in memory. It does not grow with its readers, nor with how slow they are.
@@ -434,19 +412,15 @@ impl State {
 pub(crate) fn open_texts<'a>(stretches: impl Iterator<Item = (MessageId, u32, &'a str)>) -> Vec<OpenText> {
     let mut open: Vec<OpenText> = vec![];
     for (message, block, text) in stretches {
-        if open.last().is_none_or(|last| last.message != message) {
-            open.push(OpenText { message, blocks: vec![] });
+        if open.last().is_none_or(|last| last.message_id != message) {
+            open.push(OpenText { message_id: message, blocks: vec![] });
         }
         let Some(last) = open.last_mut() else { continue };
         // In the order of their numbers, whichever began first.
-        match last.blocks.binary_search_by_key(&block, |(block, _)| *block) {
-            Ok(at) => last.blocks[at].1.push_str(text),
-            Err(at) => last.blocks.insert(at, (block, text.to_owned())),
+        match last.blocks.binary_search_by_key(&block, |open| open.block) {
+            Ok(at) => last.blocks[at].text.push_str(text),
+            Err(at) => last.blocks.insert(at, OpenBlock { block, text: text.to_owned() }),
         }
     }
     open
-}
-
-fn blocks_write<S: serde::Serializer>(blocks: &[(u32, String)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(blocks.iter().map(|(block, text)| OpenBlock { block: *block, text }))
 }

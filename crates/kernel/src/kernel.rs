@@ -23,7 +23,7 @@ use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::Wakes;
 use crate::scheduler::Scheduler;
-use crate::store::{Store, StoreError};
+use crate::store::{Request, Store, StoreError};
 use crate::tasks::Tasks;
 
 mod access;
@@ -37,6 +37,7 @@ mod keys;
 mod logins;
 mod portable;
 mod requests;
+mod run_wait;
 mod runs;
 mod search;
 mod seats;
@@ -45,11 +46,12 @@ mod start;
 mod state;
 mod streams;
 mod tree;
+mod waits;
 pub use access::Caller;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
 pub use bindings::{Adopted, SessionAdopted, instructions_hash};
-pub use delegations::{CONTEXT_CHARS, DEPTH_MOST, Delegate, Delegated, Kin};
+pub use delegations::{CONTEXT_CHARS, Delegated, DelegationRequest, MAX_DEPTH, RunDelegations};
 pub use keys::{KeyQuery, NewKey, Secret};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
@@ -186,8 +188,7 @@ pub(crate) struct Shared {
     pub(crate) written: Arc<Notify>,
     /// Sessions that are being imported.
     importing: Mutex<HashSet<SessionId>>,
-    /// Held while somebody who would wait looks whether anybody waits for them.
-    delegating: tokio::sync::Mutex<()>,
+    pending_waits: Arc<waits::PendingWaits>,
     work: watch::Sender<Work>,
     /// Told whenever a key is revoked.
     keys_revoked: watch::Sender<()>,
@@ -232,7 +233,7 @@ impl Kernel {
             blobs,
             written: written.clone(),
             importing: Mutex::default(),
-            delegating: tokio::sync::Mutex::default(),
+            pending_waits: Arc::default(),
             work: watch::Sender::new(Work::default()),
             keys_revoked: watch::Sender::new(()),
             me: me.clone(),
@@ -258,8 +259,7 @@ impl Kernel {
         for session in unfinished.compacted {
             self.shared.prune(session);
         }
-        let forget = self.shared.clock.now().0 - idempotency::REMEMBERED;
-        self.shared.store.requests_forget(mainspring_core::Time(forget)).await?;
+        self.shared.store.requests_forget(Request::oldest_kept(self.shared.clock.now())).await?;
         let mut loading = vec![];
         for session in unfinished.live {
             let (ready, loaded) = oneshot::channel();

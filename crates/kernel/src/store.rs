@@ -15,11 +15,12 @@ use mainspring_core::{
     MessageId, NodeId, Point, Position, Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry,
     StateOutcome, StateSlot, Step, Time, Unexpected,
 };
-use serde_json::Value;
 
 mod data;
+mod inbox;
 use crate::search::Query;
 pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
+pub use inbox::{InboxItem, Note};
 
 /// Durable storage of one mainspring, or of a cluster of them.
 ///
@@ -207,7 +208,7 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<Found>, StoreError>;
 
-    /// What other sessions left for this one, in order.
+    /// The notes that other sessions left for this one, in order.
     async fn inbox(&self, session: SessionId) -> Result<Vec<InboxItem>, StoreError>;
 
     /// Delegations, the oldest first.
@@ -401,9 +402,9 @@ pub enum Row {
     EffectEnd(RunId, String),
     /// A request that was answered.
     Request(Box<Request>),
-    /// An item for another session's inbox.
+    /// A note for another session's inbox. Dropped if that session is gone or deleted.
     Inbox(SessionId, InboxItem),
-    /// An item of this session's inbox was dealt with.
+    /// Removes a note from this session's inbox.
     InboxTaken(EventId),
     /// A binding.
     Binding(Box<Binding>),
@@ -417,7 +418,7 @@ pub enum Row {
     State(Box<StateRow>),
     /// What was written under this key where no message came belongs to the message before.
     StateBack(Point, String),
-    /// A delegation. Written with its child; dropped if the session that delegated is gone or deleted.
+    /// A delegation. Written by the child's session; dropped if the parent's session is gone or deleted.
     Delegation(Box<Delegation>),
 }
 
@@ -442,26 +443,15 @@ pub struct Effect {
     pub name: String,
 }
 
-/// Which delegations.
+/// Selects delegations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DelegationsOf {
-    /// The one of this id.
+    /// The delegation with this id.
     Id(DelegationId),
-    /// Those that a run of this session has made.
+    /// The delegations that this run of this session has made.
     Parent(SessionId, RunId),
-    /// The one that made this run.
+    /// The delegation that created this run.
     Child(RunId),
-}
-
-/// An item one session left for another.
-#[derive(Debug, Clone, PartialEq)]
-pub struct InboxItem {
-    /// Its id.
-    pub id: EventId,
-    /// When it was left.
-    pub at: Time,
-    /// What it says.
-    pub item: Value,
 }
 
 /// A request that was answered, so that the same one gets the same answer.
@@ -479,6 +469,16 @@ pub struct Request {
     pub answer: String,
     /// When.
     pub at: Time,
+}
+
+impl Request {
+    /// Milliseconds that a request and its answer are kept: a day.
+    pub const RETENTION_MS: u64 = 24 * 60 * 60 * 1_000;
+
+    /// The time of the oldest request that is kept at `now`. Earlier requests are forgotten.
+    pub const fn oldest_kept(now: Time) -> Time {
+        Time(now.0.saturating_sub_unsigned(Self::RETENTION_MS))
+    }
 }
 
 /// Streamed text that is not in a message yet.
@@ -511,9 +511,9 @@ pub struct Loaded {
     pub chunks: Vec<Chunk>,
     /// Tool calls without an outcome.
     pub effects: Vec<Effect>,
-    /// What other sessions left, in order.
+    /// The notes that other sessions left, in order.
     pub inbox: Vec<InboxItem>,
-    /// Delegations that are not settled, of which a run of it that has not ended is the parent or the child.
+    /// Delegations that are not settled and whose parent or child is one of `runs`.
     pub delegations: Vec<Delegation>,
     /// The last event of the session.
     pub cursor: Cursor,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mainspring_adapters::process;
 use mainspring_adapters::{AcpOptions, AgentOptions, McpServer, ProcessAdapter, ScriptAdapter};
-use mainspring_agent::models::{BadModels, SCRIPTED};
+use mainspring_agent::models::{ModelsConfigError, SCRIPTED};
 use mainspring_agent::tool::fits;
 use mainspring_agent::tool::mcp::{McpConfig, McpServers};
 use mainspring_agent::{Definitions, Models, NativeAdapter, NativeCatalog, NativeOptions, Toolbox};
@@ -39,7 +39,7 @@ impl Agents {
         tools: Toolbox,
         definitions: Arc<Definitions>,
         clock: &Clock,
-    ) -> Result<Self, BadModels> {
+    ) -> Result<Self, ModelsConfigError> {
         let processes: Vec<Arc<ProcessAdapter>> = config
             .adapters
             .iter()
@@ -148,7 +148,7 @@ fn own(config: &Config) -> McpServer {
     let command = guard(config).into_iter().next().map(PathBuf::from).unwrap_or_default();
     let state_dir = config.state_dir.to_string_lossy().into_owned();
     let args = ["mcp".to_owned(), "--config".into(), "/dev/null".into(), "--state-dir".into(), state_dir];
-    McpServer::Own { command, args: args.into() }
+    McpServer::Control { command, args: args.into() }
 }
 
 /// The path of a program as the protocol wants it, absolute: where the agent itself would find it.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_agent::models::BadModels;
+use mainspring_agent::models::ModelsConfigError;
 use mainspring_agent::{Definitions, Toolbox};
 use mainspring_kernel::agents::NoCatalog;
 use mainspring_kernel::clock::Clock;
@@ -37,7 +37,7 @@ pub enum NodeError {
     Store(#[from] OpenError),
     /// What is said of models makes no sense.
     #[error(transparent)]
-    Models(#[from] BadModels),
+    Models(#[from] ModelsConfigError),
     /// What an earlier process left could not be taken up.
     #[error("{} cannot be taken up: {source}", path.display())]
     Kernel {

@@ -10,7 +10,7 @@ use mainspring_agent::provider::{
     Connections, ErrorKind, GenaiProvider, KeySource, Kind, ModelError, Piece, Provider, Request,
 };
 use mainspring_core::KeyPresence;
-use mainspring_testkit::model::{ModelServer, Wire};
+use mainspring_model_server::{ModelServer, Protocol};
 use tokio::sync::OnceCell;
 
 /// Where the script server listens: any free port, for this machine alone.
@@ -24,7 +24,7 @@ impl Scripted {
     async fn provider(&self) -> Result<&GenaiProvider, ModelError> {
         let start = async || {
             let server = ModelServer::listen(ADDRESS).await?;
-            let (base, connections) = (server.base_url(Wire::Anthropic), Connections::direct());
+            let (base, connections) = (server.base_url(Protocol::Anthropic), Connections::direct());
             let provider =
                 GenaiProvider::new(SCRIPTED, Kind::Anthropic, &base, KeySource::None, &connections);
             Ok::<_, std::io::Error>((server, provider))
@@ -39,9 +39,9 @@ impl Scripted {
 
 #[async_trait]
 impl Provider for Scripted {
-    async fn ask(&self, request: Request) -> BoxStream<'static, Result<Piece, ModelError>> {
+    async fn stream(&self, request: Request) -> BoxStream<'static, Result<Piece, ModelError>> {
         match self.provider().await {
-            Ok(provider) => provider.ask(request).await,
+            Ok(provider) => provider.stream(request).await,
             Err(error) => stream::iter([Err(error)]).boxed(),
         }
     }

@@ -1,12 +1,12 @@
-//! Faults that tests inject: what a disk does on a bad day.
+//! Disk faults that tests inject.
 
-/// What goes wrong with the next group of commits.
+/// A fault of the next group of commits.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The group does not become durable, and every commit of it is told `Unavailable`.
+    /// The group is rolled back, and each of its commits returns `Unavailable`.
     CommitFails,
-    /// The group becomes durable, and every commit of it is told `Unavailable` all the same.
+    /// The group becomes durable, but each of its commits returns `Unavailable`.
     OutcomeUnknown,
     /// The file cannot grow while the group is written.
     DiskFull,

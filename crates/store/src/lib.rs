@@ -1,8 +1,8 @@
-//! Where mainspring keeps what it knows.
+//! The implementations of [`mainspring_kernel::store::Store`].
 //!
-//! [`SqliteStore`] is the durable one, [`MemoryStore`] the reference it is compared with; both implement
-//! [`mainspring_kernel::store::Store`]. [`StateDir`] says which process may write a folder. Only this crate knows
-//! SQL, and no rule lives in it: it keeps the image that the rules of `core` have made.
+//! [`SqliteStore`] is durable. [`MemoryStore`] is the reference that tests compare it with. [`StateDir`] locks a state
+//! directory for one process. Only this crate contains SQL. It contains no rules: it stores the rows that the rules of
+//! `core` produce.
 
 mod fault;
 mod memory;

@@ -1,7 +1,7 @@
-//! The reference store: everything in memory, simple enough to be seen to be right.
+//! The reference store: in memory, and simple enough to be verified by reading.
 //!
-//! A commit is applied to a copy of the whole state, the copy is checked, and takes the original's place. Slow on
-//! purpose: the durable stores are compared with it, and tests of the kernel use it.
+//! A commit is applied to a copy of all tables, which is checked and then replaces the original. This is slow on purpose:
+//! tests compare the durable store with it, and tests of the kernel use it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use mainspring_kernel::store::{
 };
 use parking_lot::Mutex;
 
-use self::state::State;
+use self::tables::Tables;
 use crate::Fault;
 
 mod agents;
@@ -31,10 +31,10 @@ mod keys;
 mod purge;
 mod read;
 mod search;
-mod state;
+mod tables;
 mod tree;
 
-/// A store that forgets everything when it is dropped.
+/// A store that loses its contents when it is dropped.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     inner: Mutex<Inner>,
@@ -42,7 +42,7 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct Inner {
-    state: State,
+    tables: Tables,
     leases: HashMap<SessionId, Lease>,
     fault: Option<Fault>,
 }
@@ -50,19 +50,19 @@ struct Inner {
 #[derive(Debug, Clone, Copy, Default)]
 struct Lease {
     epoch: u64,
-    /// Streamed text before this position is in messages: a chunk that comes late is dropped.
-    dropped: u64,
+    /// Streamed text before this position is in messages. Chunks of it that arrive late are ignored.
+    dropped_before: u64,
 }
 
 impl MemoryStore {
-    /// Makes something go wrong with the next commit.
+    /// Injects `fault` into the next commit.
     #[doc(hidden)]
-    pub fn fault(&self, fault: Fault) {
+    pub fn inject_fault(&self, fault: Fault) {
         self.inner.lock().fault = Some(fault);
     }
 
-    fn read<T>(&self, read: impl FnOnce(&State) -> T) -> Result<T, StoreError> {
-        Ok(read(&self.inner.lock().state))
+    fn read<T>(&self, read: impl FnOnce(&Tables) -> T) -> Result<T, StoreError> {
+        Ok(read(&self.inner.lock().tables))
     }
 }
 
@@ -72,11 +72,15 @@ impl Inner {
     }
 
     fn commit(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
-        self.faulty(|inner| inner.commit_try(commit))
+        self.with_fault(|inner| inner.commit_checked(commit))
     }
 
-    fn faulty<T>(&mut self, write: impl FnOnce(&mut Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        // As with a group of commits: a fault strikes whatever comes next, even what would have been refused.
+    /// Runs `write` under the injected fault, if there is one.
+    fn with_fault<T>(
+        &mut self,
+        write: impl FnOnce(&mut Self) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        // As in a group of commits, a fault applies to the next write, even to one that would be refused.
         let fault = self.fault.take();
         if let Some(fault @ (Fault::CommitFails | Fault::DiskFull)) = fault {
             return Err(StoreError::Unavailable(fault.message()));
@@ -88,18 +92,18 @@ impl Inner {
         result
     }
 
-    fn commit_try(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
+    fn commit_checked(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
         if !self.is_current(commit.fence) {
             return Err(StoreError::Fenced);
         }
-        let mut next = self.state.clone();
+        let mut next = self.tables.clone();
         let cursors = next.apply(commit)?;
         next.check()?;
-        self.state = next;
+        self.tables = next;
         for row in &commit.rows {
             if let (Row::ChunksDrop(before), Some(lease)) = (row, self.leases.get_mut(&commit.fence.session))
             {
-                lease.dropped = lease.dropped.max(*before);
+                lease.dropped_before = lease.dropped_before.max(*before);
             }
         }
         Ok(cursors)
@@ -116,9 +120,9 @@ impl Store for MemoryStore {
         let mut inner = self.inner.lock();
         for chunk in chunks {
             let lease = inner.leases.get(&chunk.fence.session).copied().unwrap_or_default();
-            let whole = inner.state.messages.contains_key(&chunk.message);
-            if inner.is_current(chunk.fence) && chunk.pos >= lease.dropped && !whole {
-                inner.state.chunks.entry((chunk.fence.session, chunk.pos)).or_insert(chunk);
+            let is_complete = inner.tables.messages.contains_key(&chunk.message);
+            if inner.is_current(chunk.fence) && chunk.pos >= lease.dropped_before && !is_complete {
+                inner.tables.chunks.entry((chunk.fence.session, chunk.pos)).or_insert(chunk);
             }
         }
         Ok(())
@@ -127,45 +131,45 @@ impl Store for MemoryStore {
     async fn lease_take(&self, session: SessionId, _node: NodeId) -> Result<Fence, StoreError> {
         let mut inner = self.inner.lock();
         let lease = inner.leases.entry(session).or_default();
-        *lease = Lease { epoch: lease.epoch + 1, dropped: 0 };
+        *lease = Lease { epoch: lease.epoch + 1, dropped_before: 0 };
         Ok(Fence { session, epoch: lease.epoch })
     }
 
     async fn session_purge(&self, session: SessionId) -> Result<bool, StoreError> {
-        self.inner.lock().state.purge(session);
+        self.inner.lock().tables.purge(session);
         Ok(false)
     }
 
     async fn events_prune(&self, session: SessionId) -> Result<bool, StoreError> {
-        self.inner.lock().state.prune(session);
+        self.inner.lock().tables.prune(session);
         Ok(false)
     }
 
     async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
-        self.inner.lock().state.requests.retain(|_, request| request.at >= before);
+        self.inner.lock().tables.requests.retain(|_, request| request.at >= before);
         Ok(())
     }
 
     async fn unfinished(&self) -> Result<Unfinished, StoreError> {
-        self.read(State::unfinished)
+        self.read(Tables::unfinished)
     }
 
     async fn session_load(&self, session: SessionId) -> Result<Option<Loaded>, StoreError> {
         let inner = self.inner.lock();
         let epoch = inner.leases.get(&session).map_or(0, |lease| lease.epoch);
-        Ok(inner.state.session_load(Fence { session, epoch }))
+        Ok(inner.tables.session_load(Fence { session, epoch }))
     }
 
     async fn session_find(&self, owner: &str, by: &SessionRef) -> Result<Option<Session>, StoreError> {
-        self.read(|state| state.session_find(owner, by))
+        self.read(|tables| tables.session_find(owner, by))
     }
 
     async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
-        self.read(|state| state.session_page(page))
+        self.read(|tables| tables.session_page(page))
     }
 
     async fn run_get(&self, run: RunId) -> Result<Option<Run>, StoreError> {
-        self.read(|state| state.run_get(run))
+        self.read(|tables| tables.run_get(run))
     }
 
     async fn run_by_request(
@@ -174,16 +178,16 @@ impl Store for MemoryStore {
         client: &str,
         request: &str,
     ) -> Result<Option<Run>, StoreError> {
-        self.read(|state| state.run_by_request(owner, client, request))
+        self.read(|tables| tables.run_by_request(owner, client, request))
     }
 
     async fn run_page(&self, page: &RunPage) -> Result<Vec<Run>, StoreError> {
-        self.read(|state| state.run_page(page))
+        self.read(|tables| tables.run_page(page))
     }
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
-        self.read(|state| {
-            state.attempts.range((run, 0)..=(run, u32::MAX)).map(|(_, attempt)| attempt.clone()).collect()
+        self.read(|tables| {
+            tables.attempts.range((run, 0)..=(run, u32::MAX)).map(|(_, attempt)| attempt.clone()).collect()
         })
     }
 
@@ -194,12 +198,14 @@ impl Store for MemoryStore {
         after: Option<(&str, u32)>,
         limit: usize,
     ) -> Result<Vec<Binding>, StoreError> {
-        self.read(|state| {
+        self.read(|tables| {
             let is_after = |binding: &&Binding| {
                 let name = binding.adapter.as_str();
-                after.is_none_or(|(of, no)| name > of || (name == of && binding.generation < no))
+                after.is_none_or(|(adapter, generation)| {
+                    name > adapter || (name == adapter && binding.generation < generation)
+                })
             };
-            let all = state.bindings.values().filter(|binding| binding.session == session).filter(is_after);
+            let all = tables.bindings.values().filter(|binding| binding.session == session).filter(is_after);
             let mut bindings: Vec<Binding> =
                 all.filter(|binding| adapter.is_none_or(|name| binding.adapter == name)).cloned().collect();
             bindings.sort_by(|a, b| (&a.adapter, b.generation).cmp(&(&b.adapter, a.generation)));
@@ -209,32 +215,33 @@ impl Store for MemoryStore {
     }
 
     async fn grants(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, StoreError> {
-        self.read(|state| {
-            let holds = |grant: &&Grant| grant.session == session && grant.run.is_none_or(|of| of == run);
-            let mut grants: Vec<Grant> = state.grants.values().filter(holds).cloned().collect();
+        self.read(|tables| {
+            let applies = |grant: &&Grant| grant.session == session && grant.run.is_none_or(|id| id == run);
+            let mut grants: Vec<Grant> = tables.grants.values().filter(applies).cloned().collect();
             grants.sort_by_key(|grant| (grant.created_at, grant.id));
             grants
         })
     }
 
     async fn inbox(&self, session: SessionId) -> Result<Vec<InboxItem>, StoreError> {
-        self.read(|state| state.inbox_of(session))
+        self.read(|tables| tables.inbox(session))
     }
 
     async fn delegations(&self, of: &DelegationsOf) -> Result<Vec<Delegation>, StoreError> {
-        self.read(|state| state.delegations(*of))
+        self.read(|tables| tables.delegations(*of))
     }
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
-        self.read(|state| {
-            let mut steps: Vec<Step> = state.steps.values().filter(|step| step.run == run).cloned().collect();
+        self.read(|tables| {
+            let mut steps: Vec<Step> =
+                tables.steps.values().filter(|step| step.run == run).cloned().collect();
             steps.sort_by_key(|step| (step.no, step.completed_at, step.id));
             steps
         })
     }
 
     async fn digest(&self, session: SessionId, tip: Point) -> Result<Option<Digest>, StoreError> {
-        self.read(|state| state.digest(session, tip))?
+        self.read(|tables| tables.digest(session, tip))?
     }
 
     async fn request_get(
@@ -243,7 +250,7 @@ impl Store for MemoryStore {
         operation: &str,
         key: &str,
     ) -> Result<Option<Request>, StoreError> {
-        self.read(|state| state.requests.get(&(owner.into(), operation.into(), key.into())).cloned())
+        self.read(|tables| tables.requests.get(&(owner.into(), operation.into(), key.into())).cloned())
     }
 
     async fn events_after(
@@ -253,7 +260,7 @@ impl Store for MemoryStore {
         after: Cursor,
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
-        self.read(|state| state.events_after(session, run, after, limit))?
+        self.read(|tables| tables.events_after(session, run, after, limit))?
     }
 
     async fn owner_events(
@@ -263,15 +270,15 @@ impl Store for MemoryStore {
         after: Cursor,
         limit: usize,
     ) -> Result<(Vec<Event>, Cursor), StoreError> {
-        self.read(|state| state.owner_events(owner, types, after, limit))?
+        self.read(|tables| tables.owner_events(owner, types, after, limit))?
     }
 
     async fn event_last(&self) -> Result<Cursor, StoreError> {
-        self.read(|state| Cursor(state.seq))
+        self.read(|tables| Cursor(tables.seq))
     }
 
     async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError> {
-        self.read(|state| state.event_before(session, before))
+        self.read(|tables| tables.event_before(session, before))
     }
 
     async fn path(
@@ -280,7 +287,7 @@ impl Store for MemoryStore {
         before: Option<u32>,
         limit: usize,
     ) -> Result<Vec<PlacedMessage>, StoreError> {
-        self.read(|state| state.path(tip, before, limit))?
+        self.read(|tables| tables.path(tip, before, limit))?
     }
 
     async fn message_get(
@@ -288,7 +295,7 @@ impl Store for MemoryStore {
         session: SessionId,
         message: MessageId,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
-        self.read(|state| state.message_get(session, message))?
+        self.read(|tables| tables.message_get(session, message))?
     }
 
     async fn strands(
@@ -297,7 +304,7 @@ impl Store for MemoryStore {
         line: LineId,
         limit: usize,
     ) -> Result<Vec<Strand>, StoreError> {
-        self.read(|state| state.strands(session, line, limit))?
+        self.read(|tables| tables.strands(session, line, limit))?
     }
 
     async fn leaf(
@@ -305,7 +312,7 @@ impl Store for MemoryStore {
         session: SessionId,
         at: Point,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
-        self.read(|state| state.leaf(session, at))?
+        self.read(|tables| tables.leaf(session, at))?
     }
 
     async fn children(
@@ -314,7 +321,7 @@ impl Store for MemoryStore {
         at: Option<Point>,
         limit: usize,
     ) -> Result<Vec<PlacedMessage>, StoreError> {
-        self.read(|state| state.children(session, at, limit))?
+        self.read(|tables| tables.children(session, at, limit))?
     }
 
     async fn search_index(&self) -> Result<bool, StoreError> {
@@ -327,7 +334,7 @@ impl Store for MemoryStore {
         query: &Query,
         limit: usize,
     ) -> Result<Vec<Session>, StoreError> {
-        self.read(|state| state.search_titles(owner, query, limit))
+        self.read(|tables| tables.search_titles(owner, query, limit))
     }
 
     async fn search_messages(
@@ -337,25 +344,25 @@ impl Store for MemoryStore {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Vec<Found>, StoreError> {
-        self.read(|state| state.search_messages(owner, query, before, limit))
+        self.read(|tables| tables.search_messages(owner, query, before, limit))
     }
 
     async fn session_known(&self, session: SessionId) -> Result<bool, StoreError> {
-        self.read(|state| state.sessions.contains_key(&session))
+        self.read(|tables| tables.sessions.contains_key(&session))
     }
 
     async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError> {
-        self.read(|state| {
-            let forked = |fork: &&Session| fork.forked_from.is_some_and(|origin| origin.session == session);
-            let owner = state.sessions.get(&session).map(|session| &session.owner);
-            let forks = state.sessions.values().filter(|fork| fork.status != SessionStatus::Deleted);
+        self.read(|tables| {
+            let is_fork = |fork: &&Session| fork.forked_from.is_some_and(|origin| origin.session == session);
+            let owner = tables.sessions.get(&session).map(|session| &session.owner);
+            let forks = tables.sessions.values().filter(|fork| fork.status != SessionStatus::Deleted);
             let forks = forks.filter(|fork| owner == Some(&fork.owner));
-            forks.filter(forked).map(|fork| fork.id).collect()
+            forks.filter(is_fork).map(|fork| fork.id).collect()
         })
     }
 
     async fn tree_row(&self, session: SessionId, message: MessageId) -> Result<Option<TreeRow>, StoreError> {
-        self.read(|state| state.tree_row(session, message))?
+        self.read(|tables| tables.tree_row(session, message))?
     }
 
     async fn tree_page(
@@ -364,11 +371,11 @@ impl Store for MemoryStore {
         after: Option<Point>,
         limit: usize,
     ) -> Result<Vec<TreeRow>, StoreError> {
-        self.read(|state| state.tree_page(session, after, limit))?
+        self.read(|tables| tables.tree_page(session, after, limit))?
     }
 
     async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {
-        self.read(|state| state.state_get(at, key))?
+        self.read(|tables| tables.state_get(at, key))?
     }
 
     async fn state_page(
@@ -377,75 +384,75 @@ impl Store for MemoryStore {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<StateEntry>, StoreError> {
-        let mut entries = self.read(|state| state.state_all(at))??;
+        let mut entries = self.read(|tables| tables.state_all(at))??;
         entries.retain(|entry| after.is_none_or(|after| entry.key.as_str() > after));
         entries.truncate(limit);
         Ok(entries)
     }
 
     async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError> {
-        Ok(self.read(|state| state.state_all(at))??.len())
+        Ok(self.read(|tables| tables.state_all(at))??.len())
     }
 
     async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
-        Ok(self.inner.lock().state.state_put(put))
+        Ok(self.inner.lock().tables.state_put(put))
     }
 
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
-        self.read(|state| state.artifact_get(artifact))
+        self.read(|tables| tables.artifact_get(artifact))
     }
 
     async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError> {
-        self.read(|state| state.artifact_page(page))
+        self.read(|tables| tables.artifact_page(page))
     }
 
     async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {
-        self.read(|state| state.blob_page(after, limit))
+        self.read(|tables| tables.blob_page(after, limit))
     }
 
     async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError> {
         let mut inner = self.inner.lock();
-        let claimed = inner.state.blob_used(hash);
+        let claimed = inner.tables.blob_is_used(hash);
         if claimed {
-            inner.state.loose.remove(hash);
+            inner.tables.loose_blobs.remove(hash);
         }
         Ok(claimed)
     }
 
     async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError> {
-        self.read(|state| state.loose.iter().take(limit).cloned().collect())
+        self.read(|tables| tables.loose_blobs.iter().take(limit).cloned().collect())
     }
 
     async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
-        self.inner.lock().state.loose.remove(hash);
+        self.inner.lock().tables.loose_blobs.remove(hash);
         Ok(())
     }
 
     async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError> {
-        self.inner.lock().faulty(|inner| {
-            let mut next = inner.state.clone();
+        self.inner.lock().with_fault(|inner| {
+            let mut next = inner.tables.clone();
             request.map_or(Ok(()), |request| next.request_apply(request))?;
             next.keys.insert(key.id, key.clone());
             next.check()?;
-            inner.state = next;
+            inner.tables = next;
             Ok(())
         })
     }
 
     async fn key_find(&self, by: &KeyRef) -> Result<Option<ApiKey>, StoreError> {
-        self.read(|state| state.key_find(by))
+        self.read(|tables| tables.key_find(by))
     }
 
     async fn key_page(&self, page: &KeyPage) -> Result<Vec<ApiKey>, StoreError> {
-        self.read(|state| state.key_page(page))
+        self.read(|tables| tables.key_page(page))
     }
 
     async fn agent_write(&self, agent: &AgentRow) -> Result<bool, StoreError> {
-        self.inner.lock().faulty(|inner| inner.state.agent_write(agent))
+        self.inner.lock().with_fault(|inner| inner.tables.agent_write(agent))
     }
 
     async fn agent_delete(&self, owner: &str, id: &str, version: u32) -> Result<bool, StoreError> {
-        self.inner.lock().faulty(|inner| Ok(inner.state.agent_delete(owner, id, version)))
+        self.inner.lock().with_fault(|inner| Ok(inner.tables.agent_delete(owner, id, version)))
     }
 
     async fn agent_find(
@@ -454,7 +461,7 @@ impl Store for MemoryStore {
         id: &str,
         version: Option<u32>,
     ) -> Result<Option<AgentRow>, StoreError> {
-        self.read(|state| state.agent_find(owner, id, version))
+        self.read(|tables| tables.agent_find(owner, id, version))
     }
 
     async fn agent_page(
@@ -463,14 +470,14 @@ impl Store for MemoryStore {
         after: Option<&(String, u32)>,
         limit: usize,
     ) -> Result<Vec<AgentRow>, StoreError> {
-        self.read(|state| state.agent_page(owner, after, limit))
+        self.read(|tables| tables.agent_page(owner, after, limit))
     }
 
     async fn agent_count(&self, owner: &str) -> Result<usize, StoreError> {
-        self.read(|state| state.agents.keys().filter(|(known, ..)| known == owner).count())
+        self.read(|tables| tables.agents.keys().filter(|(agent_owner, ..)| agent_owner == owner).count())
     }
 
     async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
-        self.read(|state| state.owner_elsewhere(owner, org))
+        self.read(|tables| tables.owner_elsewhere(owner, org))
     }
 }

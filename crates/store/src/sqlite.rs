@@ -5,7 +5,7 @@
 //!       ──reads────▶ readers (threads, read-only connections) ◀──────────┘
 //! ```
 //!
-//! Invariant: a commit is answered after its transaction, and a read that begins after the answer sees it.
+//! Invariant: a commit returns after its transaction has ended, and every read that starts later sees it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,12 +58,12 @@ pub use self::migrate::SCHEMA_VERSION;
 pub use self::omi::{OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOptions, OmiReport, OmiSource};
 pub use self::open::OpenError;
 
-/// How the file is used.
+/// Settings of a [`SqliteStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SqliteOptions {
-    /// What survives a loss of power.
+    /// The guarantee if the machine loses power.
     pub durability: Durability,
-    /// How many reads may run at once.
+    /// The number of reads that can run at the same time.
     pub readers: usize,
 }
 
@@ -73,32 +73,32 @@ impl Default for SqliteOptions {
     }
 }
 
-/// What survives a loss of power. A crash of the process loses nothing either way.
+/// The guarantee if the machine loses power. A crash of the process loses no commit in either mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// Everything that was acknowledged.
+    /// Every commit that has returned survives.
     #[default]
     Full,
-    /// A consistent store, perhaps without its last moments.
+    /// The store stays consistent, but the latest commits may be lost.
     Normal,
 }
 
 /// A store in one SQLite file.
 ///
-/// The caller owns the state directory, so that no other process writes the file. Dropping the store finishes
-/// what is queued and leaves one tidy file.
+/// The caller must own the state directory, so that no other process writes the file. Dropping the store writes all
+/// queued commits and merges the WAL into the file.
 #[derive(Debug)]
 pub struct SqliteStore {
     path: PathBuf,
     shared: Arc<Shared>,
     pragmas: Vec<(&'static str, i64)>,
-    /// Gone before the writer, so that the last checkpoint has the file to itself.
+    /// Dropped before the writer, so that no reader blocks the last checkpoint.
     readers: Option<Readers>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl SqliteStore {
-    /// Opens the database at `path`, making it if there is none. A file that is refused is left as it was.
+    /// Opens the database at `path`, or creates it. On an error, an existing file is unchanged.
     pub fn open(path: &Path, options: SqliteOptions, now: Time) -> Result<Self, OpenError> {
         let connection = open::open_writer(path, &options, now)?;
         let pragmas = open::pragmas(&connection).map_err(|error| open::failed(path, error))?;
@@ -114,58 +114,59 @@ impl SqliteStore {
         Ok(Self { path: path.into(), shared, pragmas, readers, writer })
     }
 
-    /// The health of the database, for `doctor`; `thorough` reads every page.
+    /// Checks the health of the database, for `doctor`. `thorough` reads every page.
     pub async fn check(&self, thorough: bool) -> Result<SqliteCheck, StoreError> {
         let file_bytes = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
         self.read(move |connection| {
-            check::check(connection, thorough, file_bytes).map_err(|error| error::of_read(&error))
+            check::check(connection, thorough, file_bytes).map_err(|error| error::read_error(&error))
         })
         .await
     }
 
-    /// The health of a database that another process owns: it is read, and not changed.
-    pub fn check_beside(path: &Path, thorough: bool) -> Result<SqliteCheck, OpenError> {
+    /// Checks a database that another process may own, without changing it.
+    pub fn check_read_only(path: &Path, thorough: bool) -> Result<SqliteCheck, OpenError> {
         let connection = open::open_reader(path)?;
         let file_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         check::check(&connection, thorough, file_bytes).map_err(|error| open::failed(path, error))
     }
 
-    /// Finishes what is queued and closes the file. Dropping does the same.
+    /// Writes all queued commits and closes the file, as dropping does.
     pub fn close(self) {
         drop(self);
     }
 
-    /// Makes something go wrong with the next group of commits.
+    /// Injects `fault` into the next group of commits.
     #[doc(hidden)]
-    pub fn fault(&self, fault: Fault) {
+    pub fn inject_fault(&self, fault: Fault) {
         *self.shared.fault.lock() = Some(fault);
     }
 
-    /// The settings of the write connection.
+    /// Returns the pragmas in force on the write connection.
     #[doc(hidden)]
     pub fn pragmas(&self) -> &[(&'static str, i64)] {
         &self.pragmas
     }
 
-    /// Holds the writer back until this is dropped, so that what is queued becomes one group.
+    /// Pauses the writer until the returned guard is dropped, so that all queued commits form one group.
     #[doc(hidden)]
-    pub fn hold(&self) -> impl Drop + use<> {
-        struct Held(Arc<Shared>);
-        impl Drop for Held {
+    pub fn pause_writer(&self) -> impl Drop + use<> {
+        struct Paused(Arc<Shared>);
+        impl Drop for Paused {
             fn drop(&mut self) {
-                self.0.queue.hold(false);
+                self.0.queue.set_paused(false);
             }
         }
-        self.shared.queue.hold(true);
-        Held(Arc::clone(&self.shared))
+        self.shared.queue.set_paused(true);
+        Paused(Arc::clone(&self.shared))
     }
 
-    /// How many commits wait for the writer.
+    /// Returns the number of queued commits.
     #[doc(hidden)]
     pub fn queued(&self) -> usize {
-        self.shared.queue.waiting()
+        self.shared.queue.urgent_len()
     }
 
+    /// Runs `read` on a reader thread.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
@@ -176,7 +177,8 @@ impl SqliteStore {
         }
     }
 
-    async fn ask<T>(&self, job: impl FnOnce(Answer<T>) -> Job) -> Result<T, StoreError> {
+    /// Queues a job for the writer thread and waits for its answer.
+    async fn submit<T>(&self, job: impl FnOnce(Answer<T>) -> Job) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.shared.queue.push_urgent(job(answer)).map_err(|_| closed())?;
         answered.await.unwrap_or_else(|_| Err(closed()))
@@ -199,7 +201,7 @@ fn closed() -> StoreError {
     StoreError::Unavailable("the store is closed".into())
 }
 
-/// Counts this start, and finds the last cursor that was ever given out.
+/// Increments the number of boots, and returns it with the last cursor ever assigned.
 fn boot(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
     let boot = connection.query_row(
         "INSERT INTO meta VALUES ('boot', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value",
@@ -218,8 +220,8 @@ fn boot(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
 #[async_trait]
 impl Store for SqliteStore {
     async fn commit(&self, commit: Arc<Commit>) -> Result<Vec<Cursor>, StoreError> {
-        let prepared = Prepared::of(commit)?;
-        self.ask(|answer| Job::Commit(prepared, answer)).await
+        let prepared = Prepared::new(commit)?;
+        self.submit(|answer| Job::Commit(prepared, answer)).await
     }
 
     async fn chunks_write(&self, chunks: Vec<Chunk>) -> Result<(), StoreError> {
@@ -229,19 +231,19 @@ impl Store for SqliteStore {
     }
 
     async fn lease_take(&self, session: SessionId, _node: NodeId) -> Result<Fence, StoreError> {
-        self.ask(|answer| Job::Lease(session, answer)).await
+        self.submit(|answer| Job::Lease(session, answer)).await
     }
 
     async fn session_purge(&self, session: SessionId) -> Result<bool, StoreError> {
-        self.ask(|answer| Job::Purge(session, answer)).await
+        self.submit(|answer| Job::Purge(session, answer)).await
     }
 
     async fn events_prune(&self, session: SessionId) -> Result<bool, StoreError> {
-        self.ask(|answer| Job::Prune(session, answer)).await
+        self.submit(|answer| Job::EventsPrune(session, answer)).await
     }
 
     async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
-        while self.ask(|answer| Job::Forget(before, answer)).await? {}
+        while self.submit(|answer| Job::RequestsForget(before, answer)).await? {}
         Ok(())
     }
 
@@ -409,7 +411,7 @@ impl Store for SqliteStore {
     }
 
     async fn search_index(&self) -> Result<bool, StoreError> {
-        self.ask(Job::Search).await
+        self.submit(Job::SearchIndex).await
     }
 
     async fn search_titles(
@@ -478,7 +480,7 @@ impl Store for SqliteStore {
     }
 
     async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
-        self.ask(|answer| Job::State(put, answer)).await
+        self.submit(|answer| Job::StatePut(put, answer)).await
     }
 
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
@@ -496,7 +498,7 @@ impl Store for SqliteStore {
     }
 
     async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError> {
-        self.ask(|answer| Job::Claimed(hash.to_owned(), answer)).await
+        self.submit(|answer| Job::BlobClaimed(hash.to_owned(), answer)).await
     }
 
     async fn blob_loose(&self, limit: usize) -> Result<Vec<String>, StoreError> {
@@ -504,12 +506,12 @@ impl Store for SqliteStore {
     }
 
     async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
-        self.ask(|answer| Job::Settled(hash.to_owned(), answer)).await.map(drop)
+        self.submit(|answer| Job::BlobSettled(hash.to_owned(), answer)).await.map(drop)
     }
 
     async fn key_write(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError> {
         let written = Box::new((key.clone(), request.cloned()));
-        self.ask(|answer| Job::Key(written, answer)).await
+        self.submit(|answer| Job::KeyWrite(written, answer)).await
     }
 
     async fn key_find(&self, by: &KeyRef) -> Result<Option<ApiKey>, StoreError> {
@@ -523,12 +525,12 @@ impl Store for SqliteStore {
     }
 
     async fn agent_write(&self, agent: &AgentRow) -> Result<bool, StoreError> {
-        self.ask(|answer| Job::Agent(Box::new(agent.clone()), answer)).await
+        self.submit(|answer| Job::AgentWrite(Box::new(agent.clone()), answer)).await
     }
 
     async fn agent_delete(&self, owner: &str, id: &str, version: u32) -> Result<bool, StoreError> {
         let agent = (owner.to_owned(), id.to_owned(), version);
-        self.ask(|answer| Job::AgentDelete(agent, answer)).await
+        self.submit(|answer| Job::AgentDelete(agent, answer)).await
     }
 
     async fn agent_find(

@@ -1,7 +1,7 @@
-//! The state directory: one process owns it, and everybody can see which.
+//! The state directory, which one process owns at a time.
 //!
-//! Ownership is an OS lock on `mainspring.lock` inside it, so it ends with the process, however that ends. The
-//! file's content (who, since when) is for people and never decides anything.
+//! Ownership is an OS lock on `mainspring.lock` in the directory, so that it ends with the process, even after a crash.
+//! The content of the file (pid, version, time) is informational only.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -12,30 +12,30 @@ use serde_json::{Value, json};
 
 const LOCK_FILE: &str = "mainspring.lock";
 
-/// A state directory that this process owns until it drops this.
+/// A state directory that this process owns until the value is dropped.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
     lock: File,
 }
 
-/// Who owns a state directory.
+/// The process that owns a state directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// The version it runs.
+    /// The version of mainspring it runs.
     pub version: String,
-    /// Since when.
+    /// The time it took ownership.
     pub since: Time,
-    /// Its name as a node.
+    /// Its node id.
     pub node: Option<NodeId>,
 }
 
-/// Why a state directory cannot be had. Nothing was changed.
+/// A state directory that cannot be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StateDirError {
-    /// Another process owns it.
+    /// Another process owns the directory.
     #[error(
         "{} is in use by {}: talk to that process, stop it, or choose another folder with --state-dir",
         path.display(), owner.as_ref().map_or_else(|| "another process".into(), |owner| format!("process {}", owner.pid))
@@ -43,22 +43,22 @@ pub enum StateDirError {
     Busy {
         /// The folder.
         path: PathBuf,
-        /// Who owns it, if it has said so.
+        /// The owner, if the lock file names it.
         owner: Option<Owner>,
     },
-    /// Something else stands there.
+    /// The path is not a folder.
     #[error("{} is not a folder: move it away, or choose another folder with --state-dir", path.display())]
     NotAFolder {
-        /// What stands there.
+        /// The path.
         path: PathBuf,
     },
-    /// The folder may not be written.
+    /// The process lacks the permission to write.
     #[error("no permission to write {}: make it yours (chown, chmod u+rwx), or choose another folder with --state-dir", path.display())]
     Permission {
         /// The folder or file.
         path: PathBuf,
     },
-    /// The file system may not be written.
+    /// The file system is read-only.
     #[error("{} is on a read-only file system: choose another folder with --state-dir", path.display())]
     ReadOnly {
         /// The folder or file.
@@ -70,21 +70,21 @@ pub enum StateDirError {
         /// The folder or file.
         path: PathBuf,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{} cannot be used: check the folder and its disk, or choose another with --state-dir", path.display())]
     Io {
         /// The folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
 impl StateDir {
-    /// Makes `path` this process's own, creating the folder if it is missing.
+    /// Takes ownership of `path`. Creates the folder if it is missing.
     pub fn open(path: &Path, since: Time, node: NodeId) -> Result<Self, StateDirError> {
-        folder_ensure(path)?;
+        folder_create(path)?;
         let file = path.join(LOCK_FILE);
         let mut lock = OpenOptions::new()
             .read(true)
@@ -106,7 +106,7 @@ impl StateDir {
         Ok(Self { path: path.into(), lock })
     }
 
-    /// Who owns `path`, without taking it; none if nobody does, or if it does not exist.
+    /// Returns the owner of `path` without taking ownership, `None` if it has no owner or does not exist.
     pub fn peek(path: &Path) -> Result<Option<Owner>, StateDirError> {
         let file = path.join(LOCK_FILE);
         let mut lock = match File::open(&file) {
@@ -124,7 +124,7 @@ impl StateDir {
         }
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -132,12 +132,12 @@ impl StateDir {
 
 impl Drop for StateDir {
     fn drop(&mut self) {
-        // An empty file says that the owner left in good order. If this fails, the lock is gone all the same.
+        // An empty file means that the owner exited normally. If this fails, the lock is released anyway.
         let _ = self.lock.set_len(0);
     }
 }
 
-fn folder_ensure(path: &Path) -> Result<(), StateDirError> {
+fn folder_create(path: &Path) -> Result<(), StateDirError> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => return Ok(()),
         Ok(_) => return Err(StateDirError::NotAFolder { path: path.into() }),
@@ -152,7 +152,7 @@ fn folder_ensure(path: &Path) -> Result<(), StateDirError> {
 }
 
 fn lock_take(lock: &File) -> io::Result<bool> {
-    // Somebody who peeks holds the lock for a moment, so one refusal does not prove an owner.
+    // `peek` holds the lock briefly, so that one refusal does not prove an owner.
     for _ in 0..100 {
         match lock.try_lock() {
             Ok(()) => return Ok(true),

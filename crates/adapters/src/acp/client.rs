@@ -1,8 +1,8 @@
-//! The client's side: files and terminals that agents are offered, where the policy's rules let that happen at all.
+//! The client's side of ACP: file and terminal requests of agents. They are offered only if some rule can allow them.
 //!
-//! Every file and every terminal is decided by the policy, as `fs read`, `fs write` or `terminal run`, and the decision
-//! is recorded. Paths lie in the session's folder, whatever they go through. An agent's own process can reach more than
-//! that; what it is handed here it is handed by us.
+//! The policy decides every request, as `fs read`, `fs write` or `terminal run`, and the decision is recorded. Paths
+//! must be inside the session's folder after resolving links. The agent's own process can reach more than that; these
+//! checks cover only what mainspring does on its behalf.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -24,23 +24,23 @@ use serde_json::{Value, json};
 
 use super::files;
 use super::terminal::Terminal;
-use super::worker::Worker;
-use crate::driver::{Ground, Turn, excerpt};
+use super::worker::AcpWorker;
+use crate::driver::{ProcessContext, TurnContext, excerpt};
 use crate::process::Launch;
 
-/// How many terminals a turn has at once.
-const TERMINALS: usize = 32;
+/// The most terminals a turn can have at once.
+const MAX_TERMINALS: usize = 32;
 
-/// What agents are offered.
+/// The client features that agents are offered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Offer {
+pub(super) struct ClientFeatures {
     read: bool,
     write: bool,
     terminal: bool,
 }
 
-impl Offer {
-    /// What the rules let happen.
+impl ClientFeatures {
+    /// The features that some rule allows or has a person decide.
     pub(super) fn of(rules: &[Rule]) -> Self {
         Self {
             read: offers(rules, "fs", "read"),
@@ -54,8 +54,8 @@ impl Offer {
         ClientCapabilities::new().fs(fs).terminal(self.terminal)
     }
 
-    /// Whether a request of this method is one that was offered.
-    pub(super) fn has(self, method: &str) -> bool {
+    /// Reports whether requests of this method were offered.
+    pub(super) fn include(self, method: &str) -> bool {
         match method {
             "fs/read_text_file" => self.read,
             "fs/write_text_file" => self.write,
@@ -64,55 +64,55 @@ impl Offer {
     }
 }
 
-/// What an agent asks of its client.
-pub(super) struct Request {
+/// A file or terminal request of an agent.
+pub(super) struct ClientRequest {
     pub(super) method: String,
     pub(super) params: Value,
     pub(super) responder: Responder,
 }
 
-/// What is answered: a result or an error.
-type Answer = Result<Value, Error>;
+/// A JSON-RPC response: a result or an error.
+type Response = Result<Value, Error>;
 
-/// The client's side of one turn. Cheap to clone.
+/// Serves the file and terminal requests of one turn. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Desk(Arc<Shared>);
+pub(super) struct ClientServices(Arc<ClientInner>);
 
-struct Shared {
+struct ClientInner {
     attempt: AttemptHandle,
     rules: Arc<Rules>,
     standing: Option<mainspring_core::Grant>,
     /// The session's folder.
     cwd: PathBuf,
     launch: Launch,
-    ground: Ground,
+    context: ProcessContext,
     terminals: Mutex<HashMap<String, Arc<Terminal>>>,
-    made: AtomicU64,
+    terminal_count: AtomicU64,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Named {
+struct TerminalParams {
     terminal_id: String,
 }
 
-impl Desk {
-    pub(super) fn new(turn: &Turn<'_, Worker>) -> Self {
-        Self(Arc::new(Shared {
+impl ClientServices {
+    pub(super) fn new(turn: &TurnContext<'_, AcpWorker>) -> Self {
+        Self(Arc::new(ClientInner {
             attempt: turn.attempt.clone(),
             rules: turn.rules.clone(),
             standing: turn.standing.clone(),
             cwd: turn.launch.cwd.clone(),
             launch: turn.launch.clone(),
-            ground: turn.ground.clone(),
+            context: turn.context.clone(),
             terminals: Mutex::default(),
-            made: AtomicU64::new(0),
+            terminal_count: AtomicU64::new(0),
         }))
     }
 
-    /// Serves what needs no decision; gives back what does.
-    pub(super) fn serve(&self, request: Request) -> Option<Request> {
-        let Request { method, params, responder } = request;
+    /// Serves a request that needs no decision. Returns any other request.
+    pub(super) fn serve(&self, request: ClientRequest) -> Option<ClientRequest> {
+        let ClientRequest { method, params, responder } = request;
         match method.as_str() {
             "terminal/output" => {
                 respond(responder, self.terminal(params).map(|terminal| terminal.output()));
@@ -120,47 +120,47 @@ impl Desk {
             "terminal/wait_for_exit" => match self.terminal(params) {
                 Ok(terminal) => {
                     let exited = terminal.exited();
-                    self.0.ground.tasks.spawn(async move { respond(responder, Ok(exited.await)) });
+                    self.0.context.tasks.spawn(async move { respond(responder, Ok(exited.await)) });
                 }
                 Err(error) => respond(responder, Err(error)),
             },
             "terminal/kill" | "terminal/release" => {
-                let named = self.terminal(params.clone());
+                let found = self.terminal(params.clone());
                 if method == "terminal/release"
-                    && let Ok(Named { terminal_id }) = read(params)
+                    && let Ok(TerminalParams { terminal_id }) = parse(params)
                 {
                     self.0.terminals.lock().remove(&terminal_id);
                 }
-                self.0.ground.tasks.spawn(async move {
-                    let answer = match named {
+                self.0.context.tasks.spawn(async move {
+                    let response = match found {
                         Ok(terminal) => {
                             terminal.kill().await;
                             Ok(json!({}))
                         }
                         Err(error) => Err(error),
                     };
-                    respond(responder, answer);
+                    respond(responder, response);
                 });
             }
             "fs/read_text_file" | "fs/write_text_file" | "terminal/create" => {
-                return Some(Request { method, params, responder });
+                return Some(ClientRequest { method, params, responder });
             }
             _ => respond(responder, Err(Error::method_not_found())),
         }
         None
     }
 
-    /// Has it decided, does it, and answers.
-    pub(super) async fn decide(self, request: Request) -> Result<(), HandleError> {
-        let Request { method, params, responder } = request;
-        let answered = match method.as_str() {
-            "fs/read_text_file" => self.read(params).await,
-            "fs/write_text_file" => self.write(params).await,
-            _ => self.create(params).await,
+    /// Serves a request that needs a decision: decides it, executes it if allowed, and responds.
+    pub(super) async fn decide_and_serve(self, request: ClientRequest) -> Result<(), HandleError> {
+        let ClientRequest { method, params, responder } = request;
+        let response = match method.as_str() {
+            "fs/read_text_file" => self.read_file(params).await,
+            "fs/write_text_file" => self.write_file(params).await,
+            _ => self.create_terminal(params).await,
         };
-        match answered {
-            Ok(answer) => {
-                respond(responder, answer);
+        match response {
+            Ok(response) => {
+                respond(responder, response);
                 Ok(())
             }
             Err(error) => {
@@ -170,7 +170,7 @@ impl Desk {
         }
     }
 
-    /// Ends every terminal.
+    /// Kills every terminal.
     pub(super) async fn close(&self) -> Death {
         let all: Vec<Arc<Terminal>> = self.0.terminals.lock().drain().map(|(_, terminal)| terminal).collect();
         let mut death = Death::Proven;
@@ -182,23 +182,24 @@ impl Desk {
         death
     }
 
-    /// What a terminal shows.
-    pub(super) fn shown(&self, id: &str) -> Option<String> {
+    /// The output of a terminal so far.
+    pub(super) fn terminal_text(&self, id: &str) -> Option<String> {
         self.0.terminals.lock().get(id).map(|terminal| terminal.text())
     }
 
     fn terminal(&self, params: Value) -> Result<Arc<Terminal>, Error> {
-        let Named { terminal_id } = read(params)?;
+        let TerminalParams { terminal_id } = parse(params)?;
         let terminals = self.0.terminals.lock();
-        terminals.get(&terminal_id).cloned().ok_or_else(|| invalid(format!("no terminal {terminal_id:?}")))
+        let found = terminals.get(&terminal_id).cloned();
+        found.ok_or_else(|| invalid_params(format!("no terminal {terminal_id:?}")))
     }
 
-    async fn read(&self, params: Value) -> Result<Answer, HandleError> {
-        let ReadTextFileRequest { path, line, limit, .. } = match read(params) {
+    async fn read_file(&self, params: Value) -> Result<Response, HandleError> {
+        let ReadTextFileRequest { path, line, limit, .. } = match parse(params) {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
         };
-        let path = match self.file("read", &path).await? {
+        let path = match self.permit_file("read", &path).await? {
             Ok(path) => path,
             Err(error) => return Ok(Err(error)),
         };
@@ -207,12 +208,12 @@ impl Desk {
         Ok(text.map(|content| json!({"content": content})))
     }
 
-    async fn write(&self, params: Value) -> Result<Answer, HandleError> {
-        let WriteTextFileRequest { path, content, .. } = match read(params) {
+    async fn write_file(&self, params: Value) -> Result<Response, HandleError> {
+        let WriteTextFileRequest { path, content, .. } = match parse(params) {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
         };
-        let path = match self.file("write", &path).await? {
+        let path = match self.permit_file("write", &path).await? {
             Ok(path) => path,
             Err(error) => return Ok(Err(error)),
         };
@@ -220,15 +221,19 @@ impl Desk {
         Ok(blocking(move || files::write(&cwd, &path, &content)).await.map(|()| json!({})))
     }
 
-    /// The file that is meant, once it may be used for this operation.
-    async fn file(&self, operation: &str, named: &Path) -> Result<Result<PathBuf, Error>, HandleError> {
-        let (cwd, wanted) = (self.0.cwd.clone(), named.to_owned());
-        let located = blocking(move || files::locate(&cwd, &wanted)).await;
+    /// Locates a file and decides whether the operation is allowed. Returns its resolved path.
+    async fn permit_file(
+        &self,
+        operation: &str,
+        requested: &Path,
+    ) -> Result<Result<PathBuf, Error>, HandleError> {
+        let (cwd, path) = (self.0.cwd.clone(), requested.to_owned());
+        let located = blocking(move || files::locate(&cwd, &path)).await;
         let path = match located {
             Ok(path) => path,
             Err(error) => {
-                // Who tries it is seen.
-                let question = excerpt(format!("Allow {operation} {}?", named.display()));
+                // Record the attempt to leave the folder.
+                let question = excerpt(format!("Allow {operation} {}?", requested.display()));
                 let denied = Record::Decided { question, decision: Approval::Denied, grant: None };
                 self.0.attempt.record(vec![denied]).await?;
                 return Ok(Err(error));
@@ -246,7 +251,7 @@ impl Desk {
     ) -> Result<Result<(), Error>, HandleError> {
         let question = excerpt(format!("Allow {operation} {resource}?"));
         let act = Act { capability, operation: operation.to_owned(), resource };
-        let Shared { attempt, rules, standing, .. } = &*self.0;
+        let ClientInner { attempt, rules, standing, .. } = &*self.0;
         let decision = rules.permit(attempt, standing.as_ref(), &act, question.into()).await?;
         Ok(match decision {
             Approval::Allowed => Ok(()),
@@ -257,8 +262,8 @@ impl Desk {
         })
     }
 
-    async fn create(&self, params: Value) -> Result<Answer, HandleError> {
-        let request: CreateTerminalRequest = match read(params) {
+    async fn create_terminal(&self, params: Value) -> Result<Response, HandleError> {
+        let request: CreateTerminalRequest = match parse(params) {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
         };
@@ -272,15 +277,15 @@ impl Desk {
         if let Err(error) = self.permit("terminal", "run", line).await? {
             return Ok(Err(error));
         }
-        if self.0.terminals.lock().len() >= TERMINALS {
-            let message = format!("a turn has at most {TERMINALS} terminals: release one");
+        if self.0.terminals.lock().len() >= MAX_TERMINALS {
+            let message = format!("a turn has at most {MAX_TERMINALS} terminals: release one");
             return Ok(Err(Error::new(ErrorCode::INVALID_REQUEST, message)));
         }
-        let no = self.0.made.fetch_add(1, Ordering::Relaxed) + 1;
+        let no = self.0.terminal_count.fetch_add(1, Ordering::Relaxed) + 1;
         let launch =
             Launch { cwd: folder, name: format!("{}.{no}", self.0.attempt.id()), ..self.0.launch.clone() };
         let id = format!("terminal-{no}");
-        Ok(match Terminal::start(launch, &request, &self.0.ground) {
+        Ok(match Terminal::start(launch, &request, &self.0.context) {
             Ok(terminal) => {
                 self.0.terminals.lock().insert(id.clone(), Arc::new(terminal));
                 Ok(json!({"terminalId": id}))
@@ -290,20 +295,19 @@ impl Desk {
     }
 }
 
-fn respond(responder: Responder, answer: Answer) {
-    // Who has gone needs no answer.
-    let _ = match answer {
+fn respond(responder: Responder, response: Response) {
+    // Fails only if the connection is closed.
+    let _ = match response {
         Ok(result) => responder.respond(result),
         Err(error) => responder.respond_with_error(error),
     };
 }
 
-fn read<T: DeserializeOwned>(params: Value) -> Result<T, Error> {
-    serde_json::from_value(params).map_err(|error| invalid(error.to_string()))
+fn parse<T: DeserializeOwned>(params: Value) -> Result<T, Error> {
+    serde_json::from_value(params).map_err(|error| invalid_params(error.to_string()))
 }
 
-/// Says what is wrong with a request.
-pub(super) fn invalid(message: impl Into<String>) -> Error {
+pub(super) fn invalid_params(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::INVALID_PARAMS, message)
 }
 

@@ -1,4 +1,4 @@
-//! Files that an agent is handed: text, bounded, in its session's folder.
+//! Text files that an agent reads and writes through its client: bounded, and inside the session's folder.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -9,77 +9,76 @@ use agent_client_protocol::{Error, ErrorCode};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::client::invalid;
+use super::client::invalid_params;
 
-/// Bytes of a file that are handed over or taken at once.
-const BYTES: u64 = 8 << 20;
+/// The most bytes that one request reads or writes.
+const MAX_FILE_BYTES: u64 = 8 << 20;
 
-/// Where `path` really is, through every link; refused if that is not in `folder`. What does not exist yet is where it
-/// would be.
+/// Resolves every symbolic link in `path`, which need not exist. Fails if the result is outside `folder`.
 pub(super) fn locate(folder: &Path, path: &Path) -> Result<PathBuf, Error> {
     if !path.is_absolute() {
-        return Err(invalid(format!("{} is not absolute", path.display())));
+        return Err(invalid_params(format!("{} is not absolute", path.display())));
     }
-    let folder = folder.canonicalize().map_err(|error| failed(folder, &error))?;
-    let mut there = path.to_owned();
+    let folder = folder.canonicalize().map_err(|error| io_error(folder, &error))?;
+    let mut existing = path.to_owned();
     let mut missing: Vec<OsString> = vec![];
     let real = loop {
-        match there.canonicalize() {
+        match existing.canonicalize() {
             Ok(real) => break real,
-            // A link to what does not exist would be followed by who writes there.
-            Err(error) if error.kind() == ErrorKind::NotFound && there.symlink_metadata().is_err() => {
-                let Some(Component::Normal(name)) = there.components().next_back() else {
-                    return Err(invalid(format!("{} leads nowhere", path.display())));
+            // A dangling link is not a missing file: writing would follow it.
+            Err(error) if error.kind() == ErrorKind::NotFound && existing.symlink_metadata().is_err() => {
+                let Some(Component::Normal(name)) = existing.components().next_back() else {
+                    return Err(invalid_params(format!("{} cannot be resolved", path.display())));
                 };
                 missing.push(name.to_owned());
-                there.pop();
+                existing.pop();
             }
-            Err(error) => return Err(failed(path, &error)),
+            Err(error) => return Err(io_error(path, &error)),
         }
     };
     if !real.starts_with(&folder) {
         let message = format!("{} is outside of the session's folder {}", path.display(), folder.display());
-        return Err(invalid(message));
+        return Err(invalid_params(message));
     }
-    Ok(missing.into_iter().rev().fold(real, |there, name| there.join(name)))
+    Ok(missing.into_iter().rev().fold(real, |path, name| path.join(name)))
 }
 
-/// Opens what `path` was located as in `folder`, through no link at all: since then, one may have been put in the way.
-fn open(folder: &Path, path: &Path, how: OFlags) -> Result<File, Error> {
-    let folder = folder.canonicalize().map_err(|error| failed(folder, &error))?;
-    let odd = || invalid(format!("{} is no file", path.display()));
-    let within = path.strip_prefix(&folder).map_err(|_| odd())?;
-    let (above, name) = within.parent().zip(within.file_name()).ok_or_else(odd)?;
-    let fail = |errno: Errno| failed(path, &errno.into());
-    let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let mut there = rustix::fs::open(&folder, step, Mode::empty()).map_err(fail)?;
-    for part in above {
-        let into = || rustix::fs::openat(&there, part, step | OFlags::NOFOLLOW, Mode::empty());
-        there = match into() {
-            Err(Errno::NOENT) if how.contains(OFlags::CREATE) => {
-                match rustix::fs::mkdirat(&there, part, Mode::from_raw_mode(0o777)) {
-                    Ok(()) | Err(Errno::EXIST) => into(),
+/// Opens a path returned by [`locate`], following no link: one may have been created since.
+fn open(folder: &Path, path: &Path, flags: OFlags) -> Result<File, Error> {
+    let folder = folder.canonicalize().map_err(|error| io_error(folder, &error))?;
+    let not_a_file = || invalid_params(format!("{} is not a regular file", path.display()));
+    let relative = path.strip_prefix(&folder).map_err(|_| not_a_file())?;
+    let (parents, name) = relative.parent().zip(relative.file_name()).ok_or_else(not_a_file)?;
+    let to_error = |errno: Errno| io_error(path, &errno.into());
+    let folder_flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut parent = rustix::fs::open(&folder, folder_flags, Mode::empty()).map_err(to_error)?;
+    for part in parents {
+        let enter = || rustix::fs::openat(&parent, part, folder_flags | OFlags::NOFOLLOW, Mode::empty());
+        parent = match enter() {
+            Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {
+                match rustix::fs::mkdirat(&parent, part, Mode::from_raw_mode(0o777)) {
+                    Ok(()) | Err(Errno::EXIST) => enter(),
                     Err(error) => Err(error),
                 }
             }
             opened => opened,
         }
-        .map_err(fail)?;
+        .map_err(to_error)?;
     }
-    // Of what is no file, nothing is waited for.
-    let how = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(&there, name, how, Mode::from_raw_mode(0o666)) {
+    // NONBLOCK: opening a pipe must not wait for its other end.
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o666)) {
         Ok(file) => File::from(file),
-        Err(Errno::ISDIR | Errno::NXIO) => return Err(odd()),
-        Err(error) => return Err(fail(error)),
+        Err(Errno::ISDIR | Errno::NXIO) => return Err(not_a_file()),
+        Err(error) => return Err(to_error(error)),
     };
-    match file.metadata().map_err(|error| failed(path, &error))?.is_file() {
+    match file.metadata().map_err(|error| io_error(path, &error))?.is_file() {
         true => Ok(file),
-        false => Err(odd()),
+        false => Err(not_a_file()),
     }
 }
 
-/// The text of a file, or `limit` lines of it from line `line` on, counted from 1.
+/// Reads the text of a file, or `limit` lines starting at line `line`, counted from 1.
 pub(super) fn read(
     folder: &Path,
     path: &Path,
@@ -87,50 +86,48 @@ pub(super) fn read(
     limit: Option<u32>,
 ) -> Result<String, Error> {
     let file = open(folder, path, OFlags::RDONLY)?;
-    let too_large = || {
-        let message =
-            format!("{} has more than {BYTES} bytes: ask for fewer lines, by line and limit", path.display());
-        Err(invalid(message))
-    };
     let mut text = vec![];
     let mut lines = BufReader::new(file);
     for _ in 1..line.unwrap_or(1) {
-        let skipped = lines.skip_until(b'\n').map_err(|error| failed(path, &error))?;
+        let skipped = lines.skip_until(b'\n').map_err(|error| io_error(path, &error))?;
         if skipped == 0 {
             break;
         }
     }
     match limit {
         None => {
-            lines.take(BYTES + 1).read_to_end(&mut text).map_err(|error| failed(path, &error))?;
+            lines.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(|error| io_error(path, &error))?;
         }
         Some(limit) => {
             for _ in 0..limit {
-                let room = (BYTES + 1).saturating_sub(text.len() as u64);
+                let room = (MAX_FILE_BYTES + 1).saturating_sub(text.len() as u64);
                 let read = (&mut lines).take(room).read_until(b'\n', &mut text);
-                if read.map_err(|error| failed(path, &error))? == 0 {
+                if read.map_err(|error| io_error(path, &error))? == 0 {
                     break;
                 }
             }
         }
     }
-    if text.len() as u64 > BYTES {
-        return too_large();
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(invalid_params(format!(
+            "{} has more than {MAX_FILE_BYTES} bytes: ask for fewer lines, by line and limit",
+            path.display()
+        )));
     }
-    String::from_utf8(text).map_err(|_| invalid(format!("{} is no text", path.display())))
+    String::from_utf8(text).map_err(|_| invalid_params(format!("{} is not UTF-8 text", path.display())))
 }
 
-/// Makes `content` the whole of a file, and the folders it is in.
+/// Replaces the content of a file. Creates the file and its folders if they do not exist.
 pub(super) fn write(folder: &Path, path: &Path, content: &str) -> Result<(), Error> {
-    if content.len() as u64 > BYTES {
-        return Err(invalid(format!("at most {BYTES} bytes are written at once")));
+    if content.len() as u64 > MAX_FILE_BYTES {
+        return Err(invalid_params(format!("at most {MAX_FILE_BYTES} bytes are written at once")));
     }
     let mut file = open(folder, path, OFlags::WRONLY | OFlags::CREATE)?;
     let written = file.set_len(0).and_then(|()| file.write_all(content.as_bytes()));
-    written.map_err(|error| failed(path, &error))
+    written.map_err(|error| io_error(path, &error))
 }
 
-fn failed(path: &Path, error: &io::Error) -> Error {
+fn io_error(path: &Path, error: &io::Error) -> Error {
     let code = match error.kind() {
         ErrorKind::NotFound => ErrorCode::RESOURCE_NOT_FOUND,
         _ => ErrorCode::INTERNAL_ERROR,
@@ -144,28 +141,16 @@ mod tests {
 
     use super::*;
 
-    /// A folder that is gone with the test.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("mainspring-{}-{name}", std::process::id()));
-            std::fs::create_dir_all(&folder).unwrap();
-            Self(folder.canonicalize().unwrap())
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
+    fn temporary_folder() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap();
+        (folder, path)
     }
 
     #[test]
-    fn a_link_that_is_put_in_the_way_after_the_decision_leads_nowhere() {
-        let (inside, outside) = (Folder::new("inside"), Folder::new("outside"));
-        let folder = inside.0.clone();
-        let secret = outside.0.join("notes.txt");
+    fn a_link_created_after_the_decision_is_not_followed() {
+        let ((_inside, folder), (_outside, outside)) = (temporary_folder(), temporary_folder());
+        let secret = outside.join("notes.txt");
         std::fs::write(&secret, "secret").unwrap();
         std::fs::create_dir(folder.join("deep")).unwrap();
         std::fs::write(folder.join("deep/notes.txt"), "mine").unwrap();
@@ -181,14 +166,13 @@ mod tests {
             std::fs::remove_dir_all(folder.join("deep"))
                 .or_else(|_| std::fs::remove_file(folder.join("deep")))
                 .unwrap();
-            symlink(&outside.0, folder.join("deep")).unwrap();
+            symlink(&outside, folder.join("deep")).unwrap();
         }
     }
 
     #[test]
-    fn folders_are_made_and_what_is_no_file_is_not_waited_for() {
-        let inside = Folder::new("made");
-        let folder = inside.0.clone();
+    fn folders_are_created_and_special_files_are_refused_without_blocking() {
+        let (_folder, folder) = temporary_folder();
         let path = locate(&folder, &folder.join("a/b/c.txt")).unwrap();
         for content in ["a longer text", "short"] {
             write(&folder, &path, content).unwrap();
@@ -203,10 +187,42 @@ mod tests {
             0,
         )
         .unwrap();
-        for odd in [pipe, folder.join("a"), folder.clone()] {
-            let error = read(&folder, &odd, None, None).unwrap_err();
-            assert!(error.message.contains("is no file"), "{odd:?}: {error:?}");
-            assert!(write(&folder, &odd, "x").is_err());
+        for path in [pipe, folder.join("a"), folder.clone()] {
+            let error = read(&folder, &path, None, None).unwrap_err();
+            assert!(error.message.contains("is not a regular file"), "{path:?}: {error:?}");
+            assert!(write(&folder, &path, "x").is_err());
         }
+    }
+
+    #[test]
+    fn reads_the_lines_asked_for() {
+        let (_folder, folder) = temporary_folder();
+        let path = folder.join("lines.txt");
+        std::fs::write(&path, "one\ntwo\nthree").unwrap();
+        for (line, limit, expected) in [
+            (None, None, "one\ntwo\nthree"),
+            (Some(2), None, "two\nthree"),
+            (None, Some(2), "one\ntwo\n"),
+            (Some(2), Some(1), "two\n"),
+            (Some(3), Some(9), "three"),
+            (Some(9), None, ""),
+            (Some(0), Some(0), ""),
+        ] {
+            assert_eq!(read(&folder, &path, line, limit).unwrap(), expected, "{line:?} {limit:?}");
+        }
+    }
+
+    #[test]
+    fn large_files_are_refused_but_can_be_read_in_parts() {
+        let (_folder, folder) = temporary_folder();
+        let path = folder.join("large.txt");
+        let line = "x".repeat(1 << 20) + "\n";
+        std::fs::write(&path, line.repeat(9)).unwrap();
+        let error = read(&folder, &path, None, None).unwrap_err();
+        assert!(error.message.contains("more than 8388608 bytes"), "{error:?}");
+        assert!(read(&folder, &path, Some(1), Some(8)).is_err(), "eight such lines are too many, too");
+        assert_eq!(read(&folder, &path, Some(9), Some(1)).unwrap(), line);
+        assert!(write(&folder, &path, &line.repeat(8)).is_err());
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), line.len() as u64 * 9, "nothing was written");
     }
 }

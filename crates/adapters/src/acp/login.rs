@@ -1,17 +1,20 @@
-//! Logins: how an agent wants to be authenticated, and how it is.
+//! Logins: the authentication methods of an agent, and the one in use.
 //!
-//! An agent names its ways when it is greeted. One of them is chosen in the configuration, or by a person once the agent
-//! has asked for it; from then on every process of the agent is authenticated by it as it starts.
+//! An agent lists its methods when it is initialised. The configuration chooses one of them, or a person does after the
+//! agent has asked for a login. From then on every process of the agent authenticates with it on start.
 
-use agent_client_protocol::v1::schema::AuthMethod as Way;
+use agent_client_protocol::v1::schema::AuthMethod as WireAuthMethod;
 use mainspring_core::{AuthMethod, Failure};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::worker::Worker;
-use crate::driver::Agent as _;
+use super::worker::AcpWorker;
+use crate::driver::AgentWorker as _;
 
-/// What is known of one agent's logins.
+/// The protocol's type of a login that a person does in a terminal.
+const TERMINAL: &str = "terminal";
+
+/// The authentication methods of one agent, and the chosen one.
 pub(super) struct Login {
     methods: Mutex<Vec<AuthMethod>>,
     chosen: Mutex<Option<String>>,
@@ -22,14 +25,14 @@ impl Login {
         Self { methods: Mutex::default(), chosen: Mutex::new(chosen) }
     }
 
-    /// The ways that the agent has named, once one has been started.
+    /// The methods that the agent listed; empty before its first process.
     pub(super) fn methods(&self) -> Vec<AuthMethod> {
         self.methods.lock().clone()
     }
 
-    /// Authenticates a process that has just been greeted, if a way was chosen.
-    pub(super) async fn greet(&self, worker: &Worker) -> Result<(), Failure> {
-        *self.methods.lock() = worker.auth_methods.iter().map(shown).collect();
+    /// Authenticates a process that was just started, if a method is chosen.
+    pub(super) async fn authenticate_started(&self, worker: &AcpWorker) -> Result<(), Failure> {
+        *self.methods.lock() = worker.auth_methods.iter().map(to_auth_method).collect();
         let chosen = self.chosen.lock().clone();
         match chosen {
             Some(method) => worker.authenticate(&method).await,
@@ -37,11 +40,11 @@ impl Login {
         }
     }
 
-    /// Tries `method` on a process of its own, and keeps to it if it works.
-    pub(super) async fn try_out(&self, worker: Worker, method: &str) -> Result<(), Failure> {
-        *self.methods.lock() = worker.auth_methods.iter().map(shown).collect();
-        let done = match self.methods().into_iter().find(|known| known.id == method) {
-            Some(AuthMethod { kind, args, .. }) if kind == "terminal" => Err(Failure::new(
+    /// Tries `method` on a separate process and ends that process. Chooses the method if it works.
+    pub(super) async fn try_method(&self, worker: AcpWorker, method: &str) -> Result<(), Failure> {
+        *self.methods.lock() = worker.auth_methods.iter().map(to_auth_method).collect();
+        let result = match self.methods().into_iter().find(|known| known.id == method) {
+            Some(AuthMethod { kind, args, .. }) if kind == TERMINAL => Err(Failure::new(
                 "adapter_incompatible",
                 format!(
                     "{method:?} is done in a terminal: run the agent's command there with {}",
@@ -51,18 +54,18 @@ impl Login {
             _ => worker.authenticate(method).await,
         };
         worker.process().kill().await;
-        done?;
+        result?;
         *self.chosen.lock() = Some(method.to_owned());
         Ok(())
     }
 }
 
-/// A way as everybody is told of it.
-fn shown(way: &Way) -> AuthMethod {
-    let fields = serde_json::to_value(way).unwrap_or_default();
+/// Converts a method from the protocol's format. The protocol's type does not expose every field.
+fn to_auth_method(method: &WireAuthMethod) -> AuthMethod {
+    let fields = serde_json::to_value(method).unwrap_or_default();
     let text = |name: &str| fields[name].as_str().map(str::to_owned);
     AuthMethod {
-        id: way.id().to_string(),
+        id: method.id().to_string(),
         kind: text("type").unwrap_or_else(|| "agent".into()),
         display_name: text("name").unwrap_or_default(),
         description: text("description"),
@@ -81,12 +84,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_way_says_what_to_do_for_it() {
-        let way = |json| shown(&serde_json::from_value(json).unwrap());
-        let plain = way(json!({"id": "token", "name": "by a token"}));
+    fn converts_every_kind_of_method() {
+        let convert = |json| to_auth_method(&serde_json::from_value(json).unwrap());
+        let plain = convert(json!({"id": "token", "name": "by a token"}));
         assert_eq!((plain.kind.as_str(), plain.display_name.as_str()), ("agent", "by a token"));
-        let terminal =
-            way(json!({"id": "t", "type": "terminal", "name": "T", "args": ["login"], "env": {"A": "b"}}));
+        let terminal = convert(
+            json!({"id": "t", "type": "terminal", "name": "T", "args": ["login"], "env": {"A": "b"}}),
+        );
         assert_eq!(
             (terminal.kind.as_str(), terminal.args, terminal.env.len()),
             ("terminal", vec!["login".into()], 1)

@@ -1,4 +1,4 @@
-//! MCP servers that an agent is given with each native session: it starts or asks them itself.
+//! MCP servers of a native session. The agent starts or calls them itself.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,37 +8,37 @@ use mainspring_core::Failure;
 use mainspring_kernel::adapter::AttemptHandle;
 use serde_json::{Value, json};
 
-/// An MCP server as an agent is told of it.
+/// An MCP server that an agent can be given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum McpServer {
-    /// A program that the agent starts, beneath its own guard.
+    /// A program that the agent starts under its own guard.
     Stdio {
-        /// Its path, absolute.
+        /// The absolute path of the program.
         command: PathBuf,
         /// Its arguments.
         args: Vec<String>,
-        /// What the agent is to put into its environment.
+        /// Variables of its environment.
         env: BTreeMap<String, String>,
     },
-    /// Mainspring's own control tools, for the owner and the session of the run.
-    Own {
-        /// Our own program, absolute.
+    /// Mainspring's control tools, acting for the owner and the session of the run.
+    Control {
+        /// The absolute path of mainspring.
         command: PathBuf,
-        /// Its arguments; what follows them are `--owner NAME --session ID`.
+        /// Its arguments; `--owner NAME --session ID` is appended to them.
         args: Vec<String>,
     },
-    /// A server that the agent asks.
+    /// A server that the agent calls over HTTP.
     Http {
-        /// Where it is.
+        /// Its address.
         url: String,
-        /// What requests have in their headers.
+        /// Headers of each request.
         headers: BTreeMap<String, String>,
     },
 }
 
-/// The servers that are configured, as an agent of these capabilities is told of them. What it cannot be told is
-/// refused: it would lack tools that somebody counts on, and nobody would know.
-pub(super) fn told(
+/// Builds the `mcpServers` parameter for an agent of these capabilities. Fails if a server cannot be given to the agent,
+/// which would otherwise silently lack its tools.
+pub(super) fn server_params(
     servers: &[(String, Result<McpServer, String>)],
     can: &McpCapabilities,
     attempt: &AttemptHandle,
@@ -46,16 +46,16 @@ pub(super) fn told(
     let pairs = |pairs: &BTreeMap<String, String>| -> Vec<Value> {
         pairs.iter().map(|(name, value)| json!({"name": name, "value": value})).collect()
     };
-    let told = servers.iter().map(|(name, server)| match server {
-        // Every agent takes those.
+    let params = servers.iter().map(|(name, server)| match server {
+        // Every agent supports stdio servers.
         Ok(McpServer::Stdio { command, args, env }) => {
             Ok(json!({"name": name, "command": command, "args": args, "env": pairs(env)}))
         }
-        Ok(McpServer::Own { command, args }) => {
+        Ok(McpServer::Control { command, args }) => {
             let session = &attempt.assignment().session;
             let (owner, session) = (session.owner.clone(), session.id.to_string());
-            let whose = ["--owner".to_owned(), owner, "--session".to_owned(), session];
-            let args: Vec<&String> = args.iter().chain(&whose).collect();
+            let identity = ["--owner".to_owned(), owner, "--session".to_owned(), session];
+            let args: Vec<&String> = args.iter().chain(&identity).collect();
             Ok(json!({"name": name, "command": command, "args": args, "env": []}))
         }
         Ok(McpServer::Http { url, headers }) if can.http => {
@@ -71,5 +71,5 @@ pub(super) fn told(
             Err(Failure::new("mcp_unavailable", format!("the MCP server {name:?} cannot be used: {reason}")))
         }
     });
-    told.collect()
+    params.collect()
 }

@@ -1,5 +1,5 @@
-//! A terminal: a command that is run for an agent, under a guard of its own. It has no input, and of its output the end
-//! is kept.
+//! Terminals: commands that an agent asks its client to run. Each has its own guard, no input, and a bounded output
+//! buffer that keeps the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,27 +12,27 @@ use serde_json::{Value, json};
 use tokio::process::ChildStdin;
 use tokio::sync::watch;
 
-use super::client::invalid;
-use crate::driver::Ground;
-use crate::process::{Launch, Process, Tail, collect};
+use super::client::invalid_params;
+use crate::driver::ProcessContext;
+use crate::process::{Launch, Process, Tail, read_chunks};
 
-/// Bytes of output that are kept at most.
-const OUTPUT: usize = 1 << 20;
-/// How long the end of the output is waited for once the command has ended, in milliseconds.
-const LAST_WORDS: u64 = 500;
-/// What a guard exits with when its command was killed.
-const KILLED: i32 = 128 + 9;
-/// What starts a command without input, and with its errors in its output.
-const SHELL: [&str; 4] = ["/bin/sh", "-c", "exec \"$@\" </dev/null 2>&1", "sh"];
+/// The largest output that is kept.
+const MAX_OUTPUT_BYTES: usize = 1 << 20;
+/// How long to wait for the end of the output after the command has ended.
+const OUTPUT_DRAIN_TIMEOUT_MS: u64 = 500;
+/// The exit code of a guard whose command was ended by SIGKILL.
+const EXIT_SIGKILL: i32 = 128 + 9;
+/// Starts a command without input and with its standard error in its output.
+const SHELL_WRAPPER: [&str; 4] = ["/bin/sh", "-c", "exec \"$@\" </dev/null 2>&1", "sh"];
 
-/// A command that runs or has ended. Dropped, it is killed.
+/// A command that runs or has ended. Dropping it kills the command.
 pub(super) struct Terminal {
     process: Process,
     output: Arc<Mutex<Tail>>,
-    /// What it exited with, once it has and all of its output was read.
+    /// Set once the command has ended and its output was read. The inner value is the exit code, if known.
     exit: watch::Receiver<Option<Option<i32>>>,
     killed: Arc<AtomicBool>,
-    /// Held open: a guard whose input is closed ends.
+    /// Held open, because a guard ends when its input is closed.
     _input: ChildStdin,
 }
 
@@ -40,39 +40,38 @@ impl Terminal {
     pub(super) fn start(
         launch: Launch,
         request: &CreateTerminalRequest,
-        ground: &Ground,
+        context: &ProcessContext,
     ) -> Result<Self, Error> {
         let words = std::iter::once(&request.command).chain(&request.args);
-        let is_odd = |text: &str| text.contains('\0');
-        if request.command.is_empty() || { words }.any(|word| is_odd(word)) {
-            return Err(invalid("a command has a name, and no NUL characters"));
+        let has_nul = |text: &str| text.contains('\0');
+        if request.command.is_empty() || { words }.any(|word| has_nul(word)) {
+            return Err(invalid_params("a command needs a name and must not contain NUL characters"));
         }
-        if let Some(odd) = request
-            .env
-            .iter()
-            .find(|it| it.name.is_empty() || it.name.contains('=') || is_odd(&it.name) || is_odd(&it.value))
-        {
-            return Err(invalid(format!("{:?} cannot be a variable", odd.name)));
+        let is_invalid = |name: &str, value: &str| {
+            name.is_empty() || name.contains('=') || has_nul(name) || has_nul(value)
+        };
+        if let Some(variable) = request.env.iter().find(|it| is_invalid(&it.name, &it.value)) {
+            return Err(invalid_params(format!("{:?} is not a valid variable", variable.name)));
         }
         let launch = Launch {
-            command: command(request),
+            command: command_line(request),
             env: request.env.iter().map(|it| (it.name.clone(), it.value.clone())).collect(),
             ..launch
         };
-        let (process, pipes) = Process::start(&launch, &ground.tasks, &ground.clock)
+        let (process, pipes) = Process::start(&launch, &context.tasks, &context.clock)
             .map_err(|error| Error::new(ErrorCode::INTERNAL_ERROR, error.to_string()))?;
-        let wanted =
-            request.output_byte_limit.map_or(OUTPUT, |limit| usize::try_from(limit).unwrap_or(OUTPUT));
-        let output = Arc::new(Mutex::new(Tail::new(wanted.min(OUTPUT))));
+        let limit = request.output_byte_limit.and_then(|limit| usize::try_from(limit).ok());
+        let limit = limit.unwrap_or(MAX_OUTPUT_BYTES).min(MAX_OUTPUT_BYTES);
+        let output = Arc::new(Mutex::new(Tail::new(limit)));
         let (exits, exit) = watch::channel(None);
-        let (ended, clock, tail) = (process.ended(), ground.clock.clone(), output.clone());
-        ground.tasks.spawn(async move {
-            let read = collect(pipes.stdout, move |bytes| tail.lock().push(bytes));
+        let (ended, clock, tail) = (process.ended(), context.clock.clone(), output.clone());
+        context.tasks.spawn(async move {
+            let read = read_chunks(pipes.stdout, move |bytes| tail.lock().push(bytes));
             tokio::pin!(read, ended);
             let code = tokio::select! {
                 () = &mut read => ended.await,
                 code = &mut ended => {
-                    let until = clock.now().plus(LAST_WORDS);
+                    let until = clock.now().plus(OUTPUT_DRAIN_TIMEOUT_MS);
                     tokio::select! {
                         () = read => {}
                         () = clock.sleep_until(until) => {}
@@ -85,31 +84,31 @@ impl Terminal {
         Ok(Self { process, output, exit, killed: Arc::default(), _input: pipes.stdin })
     }
 
-    /// What it shows now, and how it exited if it has.
+    /// The result of `terminal/output`: the output so far, and the exit status if the command has ended.
     pub(super) fn output(&self) -> Value {
         let output = self.output.lock();
-        let mut answer = json!({"output": output.text(), "truncated": output.is_cut()});
+        let mut result = json!({"output": output.text(), "truncated": output.is_truncated()});
         if let Some(code) = *self.exit.borrow() {
-            answer["exitStatus"] = status(code, &self.killed);
+            result["exitStatus"] = exit_status(code, &self.killed);
         }
-        answer
+        result
     }
 
-    /// What it shows now.
+    /// The output so far.
     pub(super) fn text(&self) -> String {
         self.output.lock().text()
     }
 
-    /// Resolves once it has exited: how.
+    /// Waits until the command has ended. Returns its exit status.
     pub(super) fn exited(&self) -> impl Future<Output = Value> + Send + use<> {
         let (mut exit, killed) = (self.exit.clone(), self.killed.clone());
         async move {
             let code = exit.wait_for(Option::is_some).await.ok().and_then(|code| *code);
-            status(code.flatten(), &killed)
+            exit_status(code.flatten(), &killed)
         }
     }
 
-    /// Ends it and all that it has started.
+    /// Kills the command and its process tree.
     pub(super) async fn kill(&self) -> Death {
         if self.exit.borrow().is_none() {
             self.killed.store(true, Ordering::Relaxed);
@@ -118,21 +117,22 @@ impl Terminal {
     }
 }
 
-/// What is run: a program with its arguments, or, as agents also put it, a line for a shell.
-fn command(request: &CreateTerminalRequest) -> Vec<String> {
+/// The command line to run. A command without arguments that contains shell syntax is run by a shell, since agents also
+/// send whole command lines.
+fn command_line(request: &CreateTerminalRequest) -> Vec<String> {
     let CreateTerminalRequest { command, args, .. } = request;
-    let is_line =
+    let is_shell_line =
         args.is_empty() && command.contains(|c: char| c.is_whitespace() || "|&;<>()$`\"'*?".contains(c));
-    let run: Vec<&str> = match is_line {
+    let words: Vec<&str> = match is_shell_line {
         true => vec!["/bin/sh", "-c", command],
         false => std::iter::once(command).chain(args).map(String::as_str).collect(),
     };
-    SHELL.into_iter().chain(run).map(str::to_owned).collect()
+    SHELL_WRAPPER.into_iter().chain(words).map(str::to_owned).collect()
 }
 
-/// How it exited. What became of it is not known where somebody has killed its guard.
-fn status(code: Option<i32>, killed: &AtomicBool) -> Value {
-    match code.filter(|code| *code != KILLED || !killed.load(Ordering::Relaxed)) {
+/// The exit status in the protocol's format. The code is unknown if the guard was killed from outside.
+fn exit_status(code: Option<i32>, killed: &AtomicBool) -> Value {
+    match code.filter(|code| *code != EXIT_SIGKILL || !killed.load(Ordering::Relaxed)) {
         None if killed.load(Ordering::Relaxed) => json!({"exitCode": null, "signal": "SIGKILL"}),
         code => json!({"exitCode": code, "signal": null}),
     }

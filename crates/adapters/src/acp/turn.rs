@@ -1,56 +1,56 @@
-//! A turn: what an agent says between a prompt and its end, as deltas, records and questions.
+//! One turn of an ACP agent: turns its messages into deltas, records and questions.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use agent_client_protocol::Responder;
 use agent_client_protocol::v1::schema::{
-    ContentBlock, MessageId, PermissionOption, PermissionOptionKind, Plan, PlanEntryStatus,
-    RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome,
-    SessionUpdate, ToolCallContent, ToolCallStatus, ToolCallUpdateFields, ToolKind, UsageUpdate,
+    ContentBlock, MessageId, Plan, PlanEntryStatus, RequestPermissionOutcome, RequestPermissionRequest,
+    RequestPermissionResponse, SelectedPermissionOutcome, SessionUpdate, ToolCallContent, ToolCallStatus,
+    ToolCallUpdateFields, ToolKind, UsageUpdate,
 };
 use mainspring_core::{Approval, Cost, Failure, ToolOutcome, Usage};
 use mainspring_kernel::adapter::{Death, End, HandleError, Record};
-use mainspring_kernel::policy::Act;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::client::Desk;
+use super::client::ClientServices;
+use super::permission::{act, is_empty, kind_name, narrowest_option, question};
 use super::wire::{CallError, Inbound};
-use super::worker::Worker;
-use crate::driver::{Agent, Questions, Turn, Turned, Voice, excerpt};
+use super::worker::AcpWorker;
+use crate::driver::{AgentWorker, QuestionQueue, TextBlocks, TurnContext, TurnOutcome, excerpt};
 
-/// What an agent answers to a prompt.
+/// The result of `session/prompt`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct PromptResult {
     stop_reason: String,
     #[serde(default)]
     usage: Option<Value>,
 }
 
-/// One turn under way.
-pub(super) struct Play<'a> {
-    turn: Turn<'a, Worker>,
-    voice: Voice<'a>,
-    desk: Desk,
-    /// What the native session had cost before, where that is known.
+/// A running turn.
+pub(super) struct AcpTurn<'a> {
+    turn: TurnContext<'a, AcpWorker>,
+    text: TextBlocks<'a>,
+    client: ClientServices,
+    /// The cost of the native session before the turn, if known.
     cost_before: Option<f64>,
     cost: Option<f64>,
-    /// The message that the last text belongs to, where the agent names it.
+    /// The message that the last text belongs to, if the agent names it.
     message: Option<MessageId>,
-    tools: HashMap<String, Tool>,
-    /// The tool calls that were not allowed.
+    tools: HashMap<String, OpenToolCall>,
+    /// The ids of tool calls that were denied.
     denied: Arc<Mutex<HashSet<String>>>,
-    /// True once anything was heard.
-    heard: bool,
+    /// Whether the agent has sent any message.
+    has_received: bool,
 }
 
-/// A tool call that has no outcome.
+/// A tool call without an outcome.
 #[derive(Default)]
-struct Tool {
+struct OpenToolCall {
     name: Option<String>,
     title: Option<String>,
     kind: Option<ToolKind>,
@@ -58,126 +58,130 @@ struct Tool {
     started: bool,
 }
 
-impl<'a> Play<'a> {
-    pub(super) fn new(turn: Turn<'a, Worker>, cost_before: Option<f64>) -> Self {
-        let (voice, desk) = (Voice::new(turn.attempt), Desk::new(&turn));
+impl<'a> AcpTurn<'a> {
+    pub(super) fn new(turn: TurnContext<'a, AcpWorker>, cost_before: Option<f64>) -> Self {
+        let (text, client) = (TextBlocks::new(turn.attempt), ClientServices::new(&turn));
         Self {
             turn,
-            voice,
-            desk,
+            text,
+            client,
             cost_before,
             cost: None,
             message: None,
             tools: HashMap::new(),
             denied: Arc::default(),
-            heard: false,
+            has_received: false,
         }
     }
 
-    /// Prompts the agent and listens until it has ended its turn: how it did, and what the native session has cost.
-    pub(super) async fn play(mut self, prompt: Vec<Value>) -> (Turned, Option<f64>) {
+    /// Prompts the agent and processes its messages until the turn ends. Returns the outcome and the total cost of the
+    /// native session.
+    pub(super) async fn run(mut self, prompt: Vec<Value>) -> (TurnOutcome, Option<f64>) {
         let worker = self.turn.worker.clone();
-        let mut inbound = worker.connection.listen(self.turn.native);
+        let mut inbound = worker.connection.subscribe(self.turn.native);
         let params = json!({"sessionId": self.turn.native, "prompt": prompt});
-        let answer = worker.connection.call::<Answer>("session/prompt", params);
-        tokio::pin!(answer);
-        let mut questions = Questions::default();
-        let turned = loop {
+        let result = worker.connection.call::<PromptResult>("session/prompt", params);
+        tokio::pin!(result);
+        let mut questions = QuestionQueue::default();
+        let outcome = loop {
             let step = tokio::select! {
                 biased;
-                Some(heard) = inbound.recv() => match heard {
-                    Inbound::Update(update) => self.update(*update).await,
-                    Inbound::Permission(asked) => {
-                        let (mut request, responder) = *asked;
-                        let started = self.tool_asked(&mut request).await;
-                        questions.push(self.decide(request, responder), false);
+                Some(message) = inbound.recv() => match message {
+                    Inbound::Update(update) => self.handle_update(*update).await,
+                    Inbound::Permission(request) => {
+                        let (mut request, responder) = *request;
+                        let started = self.start_requested_tool(&mut request).await;
+                        questions.push(self.decide_permission(request, responder), false);
                         started
                     }
-                    Inbound::Client(asked) => {
-                        self.heard = true;
-                        if let Some(asked) = self.desk.serve(*asked) {
-                            questions.push(self.desk.clone().decide(asked), false);
+                    Inbound::Client(request) => {
+                        self.has_received = true;
+                        if let Some(request) = self.client.serve(*request) {
+                            questions.push(self.client.clone().decide_and_serve(request), false);
                         }
                         Ok(())
                     }
                 },
-                decided = questions.answered() => decided,
-                answer = &mut answer => break self.answered(answer, &mut inbound).await,
-                () = worker.gone() => break self.lost(&mut inbound).await,
+                answered = questions.next_answered() => answered,
+                result = &mut result => break self.finish(result, &mut inbound).await,
+                () = worker.disconnected() => break self.fail_disconnected(&mut inbound).await,
             };
             match step {
-                // What was asked when the attempt was cancelled is answered by then; the agent ends its turn itself.
+                // A cancelled attempt has answered its open questions; the agent ends the turn itself.
                 Ok(()) | Err(HandleError::Revoked) => {}
                 Err(HandleError::Kernel(error)) => {
                     let failure = Failure::new(error.code(), error.to_string());
-                    break Turned::Broken(self.failed(failure, false));
+                    break TurnOutcome::Broken(self.failed(failure, false));
                 }
             }
         };
-        worker.connection.ignore();
-        let turned = self.leave(turned).await;
-        (turned, self.cost)
+        worker.connection.unsubscribe();
+        let outcome = self.close_terminals(outcome).await;
+        (outcome, self.cost)
     }
 
-    /// Ends what was run for the agent: the turn is not over before that is.
-    async fn leave(&self, turned: Turned) -> Turned {
-        match self.desk.close().await {
-            Death::Proven => turned,
-            // To return would say that it has stopped.
+    /// Kills the terminals of the turn before it ends.
+    async fn close_terminals(&self, outcome: TurnOutcome) -> TurnOutcome {
+        match self.client.close().await {
+            Death::Proven => outcome,
+            // Returning would claim that everything has stopped.
             Death::Unproven if self.turn.attempt.is_cancelled() => std::future::pending().await,
             Death::Unproven => {
                 let message =
                     "a command of the agent was ended from outside; whether all of it has ended is not known";
-                Turned::Broken(self.failed(Failure::new("transport_interruption", message), false))
+                TurnOutcome::Broken(self.failed(Failure::new("transport_interruption", message), false))
             }
         }
     }
 
-    /// Everything that was said before the answer has been heard when the answer is.
+    /// Processes the updates that arrived before the result of the prompt, and closes denied tool calls.
     async fn drain(&mut self, inbound: &mut mpsc::UnboundedReceiver<Inbound>) -> Result<(), HandleError> {
-        while let Ok(heard) = inbound.try_recv() {
-            if let Inbound::Update(update) = heard {
-                self.update(*update).await?;
+        while let Ok(message) = inbound.try_recv() {
+            if let Inbound::Update(update) = message {
+                self.handle_update(*update).await?;
             }
         }
-        // What was announced and never begun is forgotten; of what has begun, the kernel says that its outcome is unknown.
-        // Not every agent says that what was not allowed has not happened.
+        // Not every agent reports that a denied call did not run. Calls that were announced but not started are dropped;
+        // the kernel records an unknown outcome for the started ones.
         let denied = self.denied.lock().clone();
         let failed = |id: &String| Record::ToolFailed {
             tool_use_id: id.clone(),
             outcome: ToolOutcome::Failed,
-            error: Failure::new("denied", "it was not allowed"),
+            error: Failure::new("denied", "the tool call was not allowed"),
         };
         let open = self.tools.keys().filter(|id| denied.contains(*id)).map(failed).collect::<Vec<_>>();
         self.tools.retain(|id, _| !denied.contains(id));
         if open.is_empty() { Ok(()) } else { self.turn.attempt.record(open).await }
     }
 
-    async fn answered(
+    /// Ends the turn with the result of the prompt.
+    async fn finish(
         &mut self,
-        answer: Result<Answer, CallError>,
+        result: Result<PromptResult, CallError>,
         inbound: &mut mpsc::UnboundedReceiver<Inbound>,
-    ) -> Turned {
+    ) -> TurnOutcome {
         if let Err(HandleError::Kernel(error)) = self.drain(inbound).await {
-            return Turned::Broken(self.failed(Failure::new(error.code(), error.to_string()), false));
+            return TurnOutcome::Broken(self.failed(Failure::new(error.code(), error.to_string()), false));
         }
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(CallError::Gone) => return self.lost(inbound).await,
-            Err(error) if !self.heard && is_unknown(&error) => return Turned::Unknown(error.to_string()),
+        let result = match result {
+            Ok(result) => result,
+            Err(CallError::Disconnected) => return self.fail_disconnected(inbound).await,
+            Err(error) if !self.has_received && is_unknown_session(&error) => {
+                return TurnOutcome::UnknownSession(error.to_string());
+            }
             Err(error) if self.turn.attempt.is_cancelled() => {
                 tracing::debug!(%error, "an agent answered a cancelled prompt with an error");
-                return Turned::Broken(End::Stopped { usage: self.usage(None) });
+                return TurnOutcome::Broken(End::Stopped { usage: self.usage(None) });
             }
-            Err(error) => return Turned::Broken(self.failed(self.turn.worker.failure(&error), false)),
+            Err(error) => return TurnOutcome::Broken(self.failed(self.turn.worker.failure(&error), false)),
         };
-        let usage = self.usage(answer.usage.as_ref());
+        let usage = self.usage(result.usage.as_ref());
         let failed = |code: &str, message: &str| End::Failed {
             error: Failure::new(code, message),
             retryable: false,
             usage,
         };
-        Turned::Ended(match answer.stop_reason.as_str() {
+        TurnOutcome::Ended(match result.stop_reason.as_str() {
             "end_turn" => End::Succeeded { usage },
             "cancelled" => End::Stopped { usage },
             "max_tokens" => failed("max_tokens", "the agent reached the most tokens it may write"),
@@ -192,29 +196,29 @@ impl<'a> Play<'a> {
         })
     }
 
-    /// The process has ended in the middle of the turn.
-    async fn lost(&mut self, inbound: &mut mpsc::UnboundedReceiver<Inbound>) -> Turned {
-        // The tools' outcomes are not known: the kernel says so.
+    /// Ends the turn after the process has ended or closed the connection.
+    async fn fail_disconnected(&mut self, inbound: &mut mpsc::UnboundedReceiver<Inbound>) -> TurnOutcome {
+        // The kernel records an unknown outcome for open tool calls.
         while let Ok(Inbound::Update(update)) = inbound.try_recv() {
-            let _ = self.update(*update).await;
+            let _ = self.handle_update(*update).await;
         }
-        // Another try could do twice what was done already.
-        Turned::Broken(self.failed(self.turn.worker.failure(&CallError::Gone), false))
+        // Not retryable: a retry could repeat actions.
+        TurnOutcome::Broken(self.failed(self.turn.worker.failure(&CallError::Disconnected), false))
     }
 
     fn failed(&self, error: Failure, retryable: bool) -> End {
         End::Failed { error, retryable, usage: self.usage(None) }
     }
 
-    async fn update(&mut self, update: SessionUpdate) -> Result<(), HandleError> {
-        self.heard = true;
+    async fn handle_update(&mut self, update: SessionUpdate) -> Result<(), HandleError> {
+        self.has_received = true;
         match update {
             SessionUpdate::AgentMessageChunk(chunk) => {
                 if self.message != chunk.message_id {
                     self.message = chunk.message_id;
-                    self.voice.pause();
+                    self.text.end_block();
                 }
-                self.voice.say(&text_of(&chunk.content))
+                self.text.push(&text_of(&chunk.content))
             }
             SessionUpdate::AgentThoughtChunk(chunk) => self.turn.attempt.thought(&text_of(&chunk.content)),
             SessionUpdate::ToolCall(call) => {
@@ -226,28 +230,31 @@ impl<'a> Play<'a> {
                     .content(call.content)
                     .raw_input(call.raw_input)
                     .raw_output(call.raw_output);
-                self.tool(&call.tool_call_id.0, &fields).await
+                self.update_tool(&call.tool_call_id.0, &fields).await
             }
-            SessionUpdate::ToolCallUpdate(update) => self.tool(&update.tool_call_id.0, &update.fields).await,
+            SessionUpdate::ToolCallUpdate(update) => {
+                self.update_tool(&update.tool_call_id.0, &update.fields).await
+            }
             SessionUpdate::Plan(plan) => {
                 self.turn.attempt.record(vec![Record::Progress { text: plan_text(&plan) }]).await
             }
             SessionUpdate::UsageUpdate(update) => {
-                self.spent(&update);
+                self.keep_cost(&update);
                 Ok(())
             }
-            // Commands, modes, titles: nothing that belongs to the turn.
+            // Commands, modes and titles do not belong to the turn.
             _ => Ok(()),
         }
     }
 
-    /// A tool call begins, reports or ends. It has begun once its input is known or it is under way.
-    async fn tool(&mut self, id: &str, fields: &ToolCallUpdateFields) -> Result<(), HandleError> {
-        self.voice.pause();
+    /// Records the start, progress or end of a tool call. A call has started once its input is known or it is in
+    /// progress.
+    async fn update_tool(&mut self, id: &str, fields: &ToolCallUpdateFields) -> Result<(), HandleError> {
+        self.text.end_block();
         let tool = self.tools.entry(id.to_owned()).or_default();
-        for (known, said) in [(&mut tool.name, &fields.name), (&mut tool.title, &fields.title)] {
-            if let Some(said) = said.as_ref().filter(|said| !said.is_empty()) {
-                *known = Some(said.clone());
+        for (known, update) in [(&mut tool.name, &fields.name), (&mut tool.title, &fields.title)] {
+            if let Some(update) = update.as_ref().filter(|update| !update.is_empty()) {
+                *known = Some(update.clone());
             }
         }
         tool.kind = fields.kind.or(tool.kind);
@@ -257,20 +264,20 @@ impl<'a> Play<'a> {
         let status = fields.status.unwrap_or(ToolCallStatus::Pending);
         let mut records = vec![];
         if !tool.started && (tool.input.is_some() || status != ToolCallStatus::Pending) {
-            records.push(started(id, tool));
+            records.push(start_tool(id, tool));
         }
-        let said = said(fields, &self.desk);
-        if tool.started && !said.is_empty() && status != ToolCallStatus::Failed {
-            records.push(Record::ToolUpdated { tool_use_id: id.to_owned(), text: said.clone() });
+        let output = tool_output(fields, &self.client);
+        if tool.started && !output.is_empty() && status != ToolCallStatus::Failed {
+            records.push(Record::ToolUpdated { tool_use_id: id.to_owned(), text: output.clone() });
         }
         match status {
             ToolCallStatus::Completed => records.push(Record::ToolCompleted { tool_use_id: id.to_owned() }),
             ToolCallStatus::Failed => {
-                let why = if said.is_empty() { "the tool failed".into() } else { said };
+                let message = if output.is_empty() { "the tool failed".into() } else { output };
                 records.push(Record::ToolFailed {
                     tool_use_id: id.to_owned(),
                     outcome: ToolOutcome::Failed,
-                    error: Failure::new("tool_failed", why),
+                    error: Failure::new("tool_failed", message),
                 });
             }
             _ => {}
@@ -281,13 +288,16 @@ impl<'a> Play<'a> {
         if records.is_empty() { Ok(()) } else { self.turn.attempt.record(records).await }
     }
 
-    /// A tool call that a permission is asked for has begun, whatever its state. Who decides is told what was said of
-    /// it before, too: some agents name it, and no more.
-    async fn tool_asked(&mut self, request: &mut RequestPermissionRequest) -> Result<(), HandleError> {
-        self.heard = true;
+    /// Records the start of a tool call that needs a permission, whatever its status. Completes the request with fields
+    /// from earlier updates, because some agents send only the id of the call.
+    async fn start_requested_tool(
+        &mut self,
+        request: &mut RequestPermissionRequest,
+    ) -> Result<(), HandleError> {
+        self.has_received = true;
         let call = &mut request.tool_call;
         let id = call.tool_call_id.to_string();
-        self.tool(&id, &call.fields).await?;
+        self.update_tool(&id, &call.fields).await?;
         let Some(tool) = self.tools.get_mut(&id) else { return Ok(()) };
         let fields = &mut call.fields;
         fields.title = fields.title.take().or_else(|| tool.title.clone());
@@ -297,25 +307,26 @@ impl<'a> Play<'a> {
         if tool.started {
             return Ok(());
         }
-        let begun = started(&id, tool);
-        self.turn.attempt.record(vec![begun]).await
+        let started = start_tool(&id, tool);
+        self.turn.attempt.record(vec![started]).await
     }
 
-    fn decide(
+    /// Decides a permission request by the policy and responds to the agent.
+    fn decide_permission(
         &self,
         request: RequestPermissionRequest,
         responder: Responder,
     ) -> impl Future<Output = Result<(), HandleError>> + Send + use<> {
         let (attempt, standing) = (self.turn.attempt.clone(), self.turn.standing.clone());
-        let (rules, not_allowed) = (self.turn.rules.clone(), self.denied.clone());
+        let (rules, denied) = (self.turn.rules.clone(), self.denied.clone());
         async move {
             let (act, question) = (act(&request), question(&request).into());
             let decided = rules.permit(&attempt, standing.as_ref(), &act, question).await;
             if matches!(decided, Ok(Approval::Denied | Approval::Expired)) {
-                not_allowed.lock().insert(request.tool_call.tool_call_id.to_string());
+                denied.lock().insert(request.tool_call.tool_call_id.to_string());
             }
             let chosen = match &decided {
-                Ok(decision) => choice(&request.options, *decision),
+                Ok(decision) => narrowest_option(&request.options, *decision),
                 Err(_) => None,
             };
             let outcome = match chosen {
@@ -324,52 +335,49 @@ impl<'a> Play<'a> {
                 )),
                 None => RequestPermissionOutcome::Cancelled,
             };
-            let answer = serde_json::to_value(RequestPermissionResponse::new(outcome)).unwrap_or_default();
-            let _ = responder.respond(answer);
+            let response = serde_json::to_value(RequestPermissionResponse::new(outcome)).unwrap_or_default();
+            let _ = responder.respond(response);
             decided.map(drop)
         }
     }
 
-    fn spent(&mut self, update: &UsageUpdate) {
+    fn keep_cost(&mut self, update: &UsageUpdate) {
         if let Some(cost) = update.cost.as_ref().filter(|cost| cost.currency == "USD") {
             self.cost = Some(cost.amount);
         }
     }
 
-    /// What the turn has used: the agent's own count, and by how much the native session's cost has grown. What it
-    /// cost is not known where the agent does not say, or where nobody knows what the session had cost before.
-    fn usage(&self, said: Option<&Value>) -> Usage {
-        let count = |name: &str| said.and_then(|usage| usage.get(name)?.as_u64()).unwrap_or_default();
-        let grown = self.cost.zip(self.cost_before).filter(|(now, before)| now >= before);
+    /// The usage of the turn: the agent's token counts, and the increase of the native session's cost. The cost is
+    /// unknown if the agent does not report it or the cost before the turn is unknown.
+    fn usage(&self, reported: Option<&Value>) -> Usage {
+        let count = |name: &str| reported.and_then(|usage| usage.get(name)?.as_u64()).unwrap_or_default();
+        let costs = self.cost.zip(self.cost_before).filter(|(now, before)| now >= before);
         Usage {
             input_tokens: count("inputTokens"),
             output_tokens: count("outputTokens"),
             cache_read_tokens: count("cachedReadTokens"),
             cache_write_tokens: count("cachedWriteTokens"),
-            cost: Cost::from(grown.map(|(now, before)| now - before)),
+            cost: Cost::from(costs.map(|(now, before)| now - before)),
         }
     }
 }
 
-fn started(id: &str, tool: &mut Tool) -> Record {
+/// Marks a tool call as started and returns its record.
+fn start_tool(id: &str, tool: &mut OpenToolCall) -> Record {
     tool.started = true;
     let names = [tool.name.as_deref(), tool.title.as_deref(), tool.kind.and_then(kind_name)];
     let name = names.into_iter().flatten().next().unwrap_or("tool").to_owned();
     Record::ToolStarted { tool_use_id: id.to_owned(), name, input: tool.input.clone() }
 }
 
-fn is_empty(input: &Value) -> bool {
-    input.is_null() || input.as_object().is_some_and(serde_json::Map::is_empty)
-}
-
-/// What a tool says, as text.
-fn said(fields: &ToolCallUpdateFields, desk: &Desk) -> String {
+/// The output of a tool call as text.
+fn tool_output(fields: &ToolCallUpdateFields, client: &ClientServices) -> String {
     let mut text = String::new();
     for content in fields.content.iter().flatten() {
         match content {
             ToolCallContent::Content(content) => text.push_str(&text_of(&content.content)),
             ToolCallContent::Terminal(terminal) => {
-                text.push_str(&desk.shown(&terminal.terminal_id.0).unwrap_or_default());
+                text.push_str(&client.terminal_text(&terminal.terminal_id.0).unwrap_or_default());
             }
             ToolCallContent::Diff(diff) => text.push_str(&format!("changed {}\n", diff.path.display())),
             _ => {}
@@ -404,55 +412,33 @@ fn plan_text(plan: &Plan) -> String {
     excerpt(plan.entries.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
-/// What the agent wants to do, as rules name it: `tool KIND TITLE`.
-fn act(request: &RequestPermissionRequest) -> Act {
-    let fields = &request.tool_call.fields;
-    let kind = fields.kind.and_then(kind_name).unwrap_or("other");
-    let title = fields.title.as_deref().or(fields.name.as_deref()).unwrap_or_default();
-    Act { capability: "tool", operation: kind.to_owned(), resource: title.to_owned() }
-}
-
-/// What a kind of tool is called, if it is one at all.
-fn kind_name(kind: ToolKind) -> Option<&'static str> {
-    Some(match kind {
-        ToolKind::Read => "read",
-        ToolKind::Edit => "edit",
-        ToolKind::Delete => "delete",
-        ToolKind::Move => "move",
-        ToolKind::Search => "search",
-        ToolKind::Execute => "execute",
-        ToolKind::Think => "think",
-        ToolKind::Fetch => "fetch",
-        ToolKind::SwitchMode => "switch_mode",
-        _ => return None,
-    })
-}
-
-fn question(request: &RequestPermissionRequest) -> String {
-    let fields = &request.tool_call.fields;
-    let title = fields.title.as_deref().or(fields.name.as_deref()).unwrap_or("a tool call");
-    match fields.raw_input.as_ref().filter(|input| !is_empty(input)) {
-        Some(input) => excerpt(format!("Allow {title}? {input}")),
-        None => excerpt(format!("Allow {title}?")),
-    }
-}
-
-/// The narrowest option that means the decision.
-fn choice(options: &[PermissionOption], decision: Approval) -> Option<&PermissionOption> {
-    let kinds = match decision {
-        Approval::Allowed => [PermissionOptionKind::AllowOnce, PermissionOptionKind::AllowAlways],
-        Approval::Denied | Approval::Expired => {
-            [PermissionOptionKind::RejectOnce, PermissionOptionKind::RejectAlways]
-        }
-    };
-    kinds.iter().find_map(|kind| options.iter().find(|option| option.kind == *kind))
-}
-
-/// True when an error says that the native session is not known. There is no code that all agents use.
-fn is_unknown(error: &CallError) -> bool {
+/// Reports whether an error means that the native session is unknown. Agents use no common code for it.
+fn is_unknown_session(error: &CallError) -> bool {
     let CallError::Refused { code, message } = error else { return false };
     let message = message.to_lowercase();
     let missing = ["not found", "unknown", "no such", "does not exist", "doesn't exist", "invalid session"];
     *code == agent_client_protocol::ErrorCode::RESOURCE_NOT_FOUND
         || (message.contains("session") && missing.iter().any(|word| message.contains(word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_client_protocol::ErrorCode;
+
+    use super::*;
+
+    #[test]
+    fn an_unknown_session_is_recognised_by_code_or_message() {
+        let is_unknown = |code: ErrorCode, message: &str| {
+            is_unknown_session(&CallError::Refused { code, message: message.into() })
+        };
+        assert!(is_unknown(ErrorCode::RESOURCE_NOT_FOUND, "gone"));
+        for message in ["Session not found", "unknown session abc", "No such session", "Invalid session id"] {
+            assert!(is_unknown(ErrorCode::INTERNAL_ERROR, message), "{message}");
+        }
+        for message in ["file not found", "the session is busy", "unknown model"] {
+            assert!(!is_unknown(ErrorCode::INTERNAL_ERROR, message), "{message}");
+        }
+        assert!(!is_unknown_session(&CallError::Disconnected));
+    }
 }

@@ -1,7 +1,7 @@
-//! The wire: JSON-RPC lines over an agent's standard input and output.
+//! The connection to an agent: JSON-RPC lines over its standard input and output.
 //!
-//! Messages are read leniently: what is not understood is ignored if it is a notification, and answered "method not
-//! found" if it is a request. Only what concerns the native session that is being prompted is passed on.
+//! Unknown notifications are ignored and unknown requests answered with "method not found". Only messages about the
+//! native session that is being prompted reach its turn.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,50 +20,50 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Offer, Request};
-use crate::process::{Log, Pipes};
+use super::client::{ClientFeatures, ClientRequest};
+use crate::process::Log;
 
-/// How long a line of an agent may be. Beyond it the connection is given up.
-const LINE: usize = 64 << 20;
+/// The longest line of an agent. The connection is closed at a longer one.
+const MAX_LINE_BYTES: usize = 64 << 20;
 
-/// Of how many native sessions something is noted.
-const ASIDES: usize = 64;
+/// The most native sessions whose reports are kept.
+const MAX_REPORTED_SESSIONS: usize = 64;
 
-/// What an agent says of the native session that is being prompted.
+/// A message about the native session that is being prompted.
 pub(super) enum Inbound {
-    /// Something happened.
+    /// A `session/update` notification.
     Update(Box<SessionUpdate>),
-    /// It asks for a permission.
+    /// A `session/request_permission` request.
     Permission(Box<(RequestPermissionRequest, Responder)>),
-    /// It asks for a file or a terminal.
-    Client(Box<Request>),
+    /// A file or terminal request.
+    Client(Box<ClientRequest>),
 }
 
 /// Why a request has no result.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum CallError {
-    /// The agent said no.
+    /// The agent answered with an error.
     #[error("{message}")]
     Refused {
-        /// The code of JSON-RPC or of the protocol.
+        /// The error code of JSON-RPC or of the protocol.
         code: ErrorCode,
-        /// What the agent said.
+        /// The agent's message.
         message: String,
     },
-    /// The agent is gone.
+    /// The connection is closed.
     #[error("the agent has closed the connection")]
-    Gone,
-    /// What it answered is not an answer.
-    #[error("the agent's answer to {method} makes no sense: {reason}")]
-    Nonsense {
-        /// The request.
+    Disconnected,
+    /// The result does not have the expected form.
+    #[error("the agent's response to {method} is invalid: {reason}")]
+    InvalidResponse {
+        /// The method of the request.
         method: &'static str,
-        /// What is wrong.
+        /// What is wrong with the result.
         reason: String,
     },
 }
@@ -71,43 +71,43 @@ pub(super) enum CallError {
 /// A connection to one agent.
 pub(super) struct Connection {
     peer: ConnectionTo<Agent>,
-    attention: Arc<Mutex<Attention>>,
+    router: Arc<Mutex<Router>>,
     close: CancellationToken,
 }
 
-/// Whom the agent is listened to for.
+/// Routes messages to the turn they belong to.
 #[derive(Default)]
-struct Attention {
-    /// The native session that is being prompted, and who listens.
+struct Router {
+    /// The native session that is being prompted, and the channel of its turn.
     prompted: Option<(String, mpsc::UnboundedSender<Inbound>)>,
-    /// What is noted of native sessions, whether anybody listens or not.
-    asides: HashMap<String, Aside>,
+    /// Reports on native sessions, kept whether a turn runs or not.
+    reports: HashMap<String, SessionReport>,
 }
 
-/// What an agent says of a native session that holds beyond its turns.
+/// The last reported properties of a native session that outlast its turns.
 #[derive(Default)]
-struct Aside {
+struct SessionReport {
     mode: Option<String>,
     config_options: Option<Vec<Value>>,
     cost: Option<f64>,
 }
 
-impl Attention {
-    fn note(&mut self, params: &Value) {
+impl Router {
+    fn keep_report(&mut self, params: &Value) {
         let (Some(session), update) = (params["sessionId"].as_str(), &params["update"]) else { return };
         let kind = update["sessionUpdate"].as_str().unwrap_or_default();
         if !["current_mode_update", "config_option_update", "usage_update"].contains(&kind) {
             return;
         }
-        if self.asides.len() >= ASIDES && !self.asides.contains_key(session) {
-            self.asides.clear();
+        if self.reports.len() >= MAX_REPORTED_SESSIONS && !self.reports.contains_key(session) {
+            self.reports.clear();
         }
-        let aside = self.asides.entry(session.to_owned()).or_default();
+        let report = self.reports.entry(session.to_owned()).or_default();
         match kind {
-            "current_mode_update" => aside.mode = update["currentModeId"].as_str().map(str::to_owned),
-            "config_option_update" => aside.config_options = update["configOptions"].as_array().cloned(),
+            "current_mode_update" => report.mode = update["currentModeId"].as_str().map(str::to_owned),
+            "config_option_update" => report.config_options = update["configOptions"].as_array().cloned(),
             _ if update["cost"]["currency"] == "USD" => {
-                aside.cost = update["cost"]["amount"].as_f64().or(aside.cost);
+                report.cost = update["cost"]["amount"].as_f64().or(report.cost);
             }
             _ => {}
         }
@@ -115,42 +115,43 @@ impl Attention {
 }
 
 impl Connection {
-    /// Speaks over `pipes` until they close or the connection is dropped. Messages that concern nothing that is
-    /// listened for, or are not understood, are counted in `ignored`; so are requests for what was not offered. What is
-    /// no message goes into `log`.
+    /// Connects to an agent over its pipes, until they close or the connection is dropped. `ignored` counts the messages
+    /// that belong to no current turn, cannot be parsed, or request a feature that was not offered. Lines that are not
+    /// messages go into `log`.
     pub(super) async fn open(
-        (pipes, log): (Pipes, Log),
-        offer: Offer,
+        (stdin, stdout): (impl AsyncWrite + Send + Unpin + 'static, impl AsyncRead + Send + Unpin + 'static),
+        log: Log,
+        features: ClientFeatures,
         ignored: Arc<AtomicU64>,
         tasks: &Tasks,
     ) -> Result<Self, CallError> {
-        let attention = Arc::<Mutex<Attention>>::default();
+        let router = Arc::<Mutex<Router>>::default();
         let close = CancellationToken::new();
         let (ready, peer) = oneshot::channel();
         let builder = Builder::new(Client).on_receive_dispatch(
             {
-                let attention = attention.clone();
-                async move |message: Dispatch, _peer| Ok(hear(&attention, offer, &ignored, message))
+                let router = router.clone();
+                async move |message: Dispatch, _peer| Ok(route(&router, features, &ignored, message))
             },
             agent_client_protocol::on_receive_dispatch!(),
         );
         let closed = close.clone();
         tasks.spawn(async move {
-            let serve =
-                builder.connect_with(transport(pipes, log), async move |peer: ConnectionTo<Agent>| {
-                    let _ = ready.send(peer.clone());
-                    tokio::select! {
-                        () = closed.cancelled() => {}
-                        () = peer.incoming_closed() => {}
-                    }
-                    Ok(())
-                });
+            let transport = transport(stdin, stdout, log);
+            let serve = builder.connect_with(transport, async move |peer: ConnectionTo<Agent>| {
+                let _ = ready.send(peer.clone());
+                tokio::select! {
+                    () = closed.cancelled() => {}
+                    () = peer.incoming_closed() => {}
+                }
+                Ok(())
+            });
             if let Err(error) = serve.await {
                 tracing::debug!(code = ?error.code, "the connection to an agent has ended");
             }
         });
-        let peer = peer.await.map_err(|_| CallError::Gone)?;
-        Ok(Self { peer, attention, close })
+        let peer = peer.await.map_err(|_| CallError::Disconnected)?;
+        Ok(Self { peer, router, close })
     }
 
     /// Sends a request and waits for its result.
@@ -159,47 +160,46 @@ impl Connection {
         method: &'static str,
         params: impl Serialize,
     ) -> Result<T, CallError> {
-        let nonsense = |reason: String| CallError::Nonsense { method, reason };
-        let message = UntypedMessage::new(method, params).map_err(|error| nonsense(error.message))?;
-        let result = self.peer.send_request(message).block_task().await.map_err(|error| refused(&error))?;
-        serde_json::from_value(result).map_err(|error| nonsense(error.to_string()))
+        let invalid = |reason: String| CallError::InvalidResponse { method, reason };
+        let message = UntypedMessage::new(method, params).map_err(|error| invalid(error.message))?;
+        let result =
+            self.peer.send_request(message).block_task().await.map_err(|error| call_error(&error))?;
+        serde_json::from_value(result).map_err(|error| invalid(error.to_string()))
     }
 
-    /// Sends a notification; false if the agent is gone.
+    /// Sends a notification. Returns false if the connection is closed.
     pub(super) fn notify(&self, method: &'static str, params: impl Serialize) -> bool {
         UntypedMessage::new(method, params).and_then(|message| self.peer.send_notification(message)).is_ok()
     }
 
-    /// Listens for one native session, until told otherwise.
-    pub(super) fn listen(&self, native: &str) -> mpsc::UnboundedReceiver<Inbound> {
-        let (heard, inbound) = mpsc::unbounded_channel();
-        self.attention.lock().prompted = Some((native.to_owned(), heard));
+    /// Receives the messages about one native session until [`Connection::unsubscribe`].
+    pub(super) fn subscribe(&self, native: &str) -> mpsc::UnboundedReceiver<Inbound> {
+        let (sender, inbound) = mpsc::unbounded_channel();
+        self.router.lock().prompted = Some((native.to_owned(), sender));
         inbound
     }
 
-    /// Listens no more.
-    pub(super) fn ignore(&self) {
-        self.attention.lock().prompted = None;
+    pub(super) fn unsubscribe(&self) {
+        self.router.lock().prompted = None;
     }
 
-    /// What a native session is said to be like since this was asked last: its mode, and what can be chosen.
-    pub(super) fn changes(&self, native: &str) -> (Option<String>, Option<Vec<Value>>) {
-        let mut attention = self.attention.lock();
-        let aside = attention.asides.get_mut(native);
-        aside.map(|aside| (aside.mode.take(), aside.config_options.take())).unwrap_or_default()
+    /// Takes the mode and config options of a native session, if reported since the last call.
+    pub(super) fn take_changes(&self, native: &str) -> (Option<String>, Option<Vec<Value>>) {
+        let mut router = self.router.lock();
+        let report = router.reports.get_mut(native);
+        report.map(|report| (report.mode.take(), report.config_options.take())).unwrap_or_default()
     }
 
-    /// What a native session is said to have cost so far, in dollars, since this was asked last.
-    pub(super) fn cost(&self, native: &str) -> Option<f64> {
-        self.attention.lock().asides.get_mut(native)?.cost.take()
+    /// Takes the total cost of a native session in dollars, if reported since the last call.
+    pub(super) fn take_cost(&self, native: &str) -> Option<f64> {
+        self.router.lock().reports.get_mut(native)?.cost.take()
     }
 
-    /// False once the agent is gone.
     pub(super) fn is_open(&self) -> bool {
         self.peer.termination().is_none() && !self.peer.is_incoming_closed()
     }
 
-    /// Resolves once the agent is gone.
+    /// Waits until the connection is closed.
     pub(super) async fn closed(&self) {
         tokio::select! {
             () = self.peer.incoming_closed() => {}
@@ -215,27 +215,28 @@ impl Drop for Connection {
 }
 
 fn transport(
-    pipes: Pipes,
+    stdin: impl AsyncWrite + Send + Unpin + 'static,
+    stdout: impl AsyncRead + Send + Unpin + 'static,
     log: Log,
 ) -> Lines<
     impl futures_util::Sink<String, Error = std::io::Error> + Send + 'static,
     impl futures_util::Stream<Item = std::io::Result<String>> + Send + 'static,
 > {
-    let outgoing = sink::unfold(pipes.stdin, |mut stdin, mut line: String| async move {
+    let outgoing = sink::unfold(stdin, |mut stdin, mut line: String| async move {
         line.truncate(line.trim_end().len());
         line.push('\n');
         stdin.write_all(line.as_bytes()).await?;
         stdin.flush().await?;
         Ok(stdin)
     });
-    let lines = FramedRead::new(pipes.stdout, LinesCodec::new_with_max_length(LINE));
-    // After an error nothing that follows can be trusted.
+    let lines = FramedRead::new(stdout, LinesCodec::new_with_max_length(MAX_LINE_BYTES));
+    // Stop at the first error: the line boundary is lost.
     let incoming = stream::unfold((Some(lines), log), |(lines, log)| async move {
         let mut lines = lines?;
         loop {
             match lines.next().await? {
-                // Agents print other things, too: among them why they end.
-                Ok(line) if !line.trim_start().starts_with('{') => log.line(&line),
+                // Agents also print plain text, such as the reason for their exit.
+                Ok(line) if !line.trim_start().starts_with('{') => log.push_line(&line),
                 Ok(line) => return Some((Ok(line), (Some(lines), log))),
                 Err(error) => return Some((Err(std::io::Error::other(error)), (None, log))),
             }
@@ -244,42 +245,42 @@ fn transport(
     Lines::new(Box::pin(outgoing), Box::pin(incoming))
 }
 
-/// Passes on what concerns the native session that is listened for.
-fn hear(
-    attention: &Mutex<Attention>,
-    offer: Offer,
+/// Sends a message about the prompted native session to its turn. The library answers the messages not handled here.
+fn route(
+    router: &Mutex<Router>,
+    features: ClientFeatures,
     ignored: &AtomicU64,
     message: Dispatch,
 ) -> Handled<Dispatch> {
-    let not_ours = |message| Handled::No { message, retry: false };
-    let mut attention = attention.lock();
+    let unhandled = |message| Handled::No { message, retry: false };
+    let mut router = router.lock();
     match &message {
-        Dispatch::Response(_, router) => {
-            match router.method() {
-                // The turn is over: what the agent says after that belongs to none.
-                "session/prompt" => attention.prompted = None,
-                // It says what the session is like now, whatever was said before.
+        Dispatch::Response(_, response) => {
+            match response.method() {
+                // The turn has ended; later messages belong to no turn.
+                "session/prompt" => router.prompted = None,
+                // The result holds the current mode and options; earlier reports are out of date.
                 "session/new" | "session/load" | "session/resume" | "session/fork" => {
-                    for aside in attention.asides.values_mut() {
-                        (aside.mode, aside.config_options) = (None, None);
+                    for report in router.reports.values_mut() {
+                        (report.mode, report.config_options) = (None, None);
                     }
                 }
                 _ => {}
             }
-            return not_ours(message);
+            return unhandled(message);
         }
         Dispatch::Notification(UntypedMessage { method, params }) if method == "session/update" => {
-            attention.note(params);
+            router.keep_report(params);
         }
         _ => {}
     }
-    let concerns = |params: &Value| {
+    let is_prompted = |params: &Value| {
         let session = params.get("sessionId").and_then(Value::as_str);
-        session.is_some() && session == attention.prompted.as_ref().map(|(native, _)| native.as_str())
+        session.is_some() && session == router.prompted.as_ref().map(|(native, _)| native.as_str())
     };
     let inbound = match message {
         Dispatch::Notification(UntypedMessage { method, params }) if method == "session/update" => {
-            let update = concerns(&params).then(|| serde_json::from_value::<SessionNotification>(params));
+            let update = is_prompted(&params).then(|| serde_json::from_value::<SessionNotification>(params));
             match update {
                 Some(Ok(update)) => Inbound::Update(Box::new(update.update)),
                 _ => {
@@ -289,9 +290,9 @@ fn hear(
             }
         }
         Dispatch::Request(UntypedMessage { method, params }, responder)
-            if method == "session/request_permission" && concerns(&params) =>
+            if method == "session/request_permission" && is_prompted(&params) =>
         {
-            match serde_json::from_value(understood(params)) {
+            match serde_json::from_value(without_unknown_options(params)) {
                 Ok(request) => Inbound::Permission(Box::new((request, responder))),
                 Err(error) => {
                     let error = agent_client_protocol::Error::invalid_params().data(error.to_string());
@@ -301,34 +302,34 @@ fn hear(
             }
         }
         Dispatch::Request(UntypedMessage { method, params }, responder)
-            if offer.has(&method) && concerns(&params) =>
+            if features.include(&method) && is_prompted(&params) =>
         {
-            Inbound::Client(Box::new(Request { method, params, responder }))
+            Inbound::Client(Box::new(ClientRequest { method, params, responder }))
         }
         other => {
             if matches!(other, Dispatch::Notification(_) | Dispatch::Request(..)) {
                 ignored.fetch_add(1, Ordering::Relaxed);
             }
-            return not_ours(other);
+            return unhandled(other);
         }
     };
-    if let Some((_, heard)) = &attention.prompted {
-        let _ = heard.send(inbound);
+    if let Some((_, turn)) = &router.prompted {
+        let _ = turn.send(inbound);
     }
     Handled::Yes
 }
 
-/// A request for a permission without the options of a kind that is not known here.
-fn understood(mut request: Value) -> Value {
+/// Removes the options of unknown kinds from a permission request.
+fn without_unknown_options(mut request: Value) -> Value {
     if let Some(options) = request.get_mut("options").and_then(Value::as_array_mut) {
         options.retain(|option| PermissionOption::deserialize(option).is_ok());
     }
     request
 }
 
-fn refused(error: &agent_client_protocol::Error) -> CallError {
+fn call_error(error: &agent_client_protocol::Error) -> CallError {
     if is_connection_terminated(error) || is_incoming_transport_closed(error) {
-        return CallError::Gone;
+        return CallError::Disconnected;
     }
     let detail = match &error.data {
         Some(Value::String(text)) => format!(": {text}"),
@@ -340,3 +341,6 @@ fn refused(error: &agent_client_protocol::Error) -> CallError {
     };
     CallError::Refused { code: error.code, message: format!("{}{detail}", error.message) }
 }
+
+#[cfg(test)]
+mod tests;

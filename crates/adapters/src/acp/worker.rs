@@ -1,4 +1,4 @@
-//! A worker: one agent process that has been greeted, and what it says it can do.
+//! A worker: one ACP agent process with an initialised connection and its capabilities.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,158 +7,128 @@ use std::sync::Arc;
 use agent_client_protocol::ErrorCode;
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::schema::{
-    AgentCapabilities, AuthMethod, Implementation, InitializeRequest, InitializeResponse, SessionConfigKind,
-    SessionConfigOption, SessionConfigOptionCategory, SessionConfigSelectOptions,
+    AgentCapabilities, AuthMethod, Implementation, InitializeRequest, InitializeResponse,
 };
 use mainspring_core::Failure;
 use mainspring_kernel::adapter::Death;
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::client::Offer;
+use super::client::ClientFeatures;
+use super::settings::{SessionInfo, Setting};
 use super::wire::{CallError, Connection};
-use crate::driver::{Agent, Ground, gone, with_last_words};
-use crate::pool;
+use crate::driver::{AgentWorker, ProcessContext, SetupError, process_ended, with_last_output};
+use crate::pool::PooledWorker;
 use crate::process::{Launch, Process};
 
-/// Where an agent says that it forks.
-const FORKS: &str = "/agentCapabilities/sessionCapabilities/fork";
+/// The JSON pointer to the fork capability in the result of `initialize`.
+const FORK_CAPABILITY: &str = "/agentCapabilities/sessionCapabilities/fork";
 
-/// With what a greeting is answered that will never be understood: no common version, no such method, and the like.
-const NO_VERSION: [ErrorCode; 3] =
+/// Error codes of `initialize` that mean a permanently incompatible agent: no common version, unknown method, or
+/// invalid parameters.
+const INCOMPATIBLE: [ErrorCode; 3] =
     [ErrorCode::new(-32022), ErrorCode::METHOD_NOT_FOUND, ErrorCode::INVALID_PARAMS];
 
-/// One agent process.
-pub(crate) struct Worker {
+/// One ACP agent process.
+pub(crate) struct AcpWorker {
     process: Process,
     pub(super) connection: Connection,
     pub(super) capabilities: AgentCapabilities,
     pub(super) auth_methods: Vec<AuthMethod>,
-    /// How it takes up native sessions, as far as is known.
-    ways: Mutex<Resumes>,
-    /// The protocol's draft has it, its library not yet.
-    forks: bool,
-    /// What the native sessions that it has in its memory offer.
-    open: Mutex<HashMap<String, Opened>>,
-    /// Its own name among the agent's processes.
+    /// How it resumes native sessions, as far as is known.
+    resume_method: Mutex<ResumeMethod>,
+    /// Read separately: the protocol's draft has the capability, its library not yet.
+    can_fork: bool,
+    /// The native sessions that it has in memory.
+    sessions: Mutex<HashMap<String, SessionInfo>>,
+    /// Its unique name among the agent's processes.
     name: String,
-    house: Arc<House>,
+    registry: Arc<AgentRegistry>,
 }
 
-/// What the processes of one agent have in common.
-pub(super) struct House {
+/// State shared by the processes of one agent.
+pub(super) struct AgentRegistry {
     /// The adapter's name.
     pub(super) adapter: String,
-    /// By which process each native session was served last.
-    pub(super) served: Mutex<HashMap<String, String>>,
+    /// The name of the process that served each native session last.
+    pub(super) last_process: Mutex<HashMap<String, String>>,
 }
 
-/// What a native session is like once it is open.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Opened {
-    /// The agent's own id; absent in the answer to a resume.
-    pub(super) session_id: Option<String>,
-    config_options: Option<Vec<Value>>,
-    modes: Option<Value>,
-    /// How older agents offer their models.
-    models: Option<Value>,
-    /// It was taken up by an agent that said nothing at all of it.
-    #[serde(skip)]
-    untold: bool,
-}
-
-/// How an agent that cannot resume is told apart from one that can.
+/// How an agent resumes a native session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Resumes {
-    /// By `session/resume`: nothing is repeated.
+enum ResumeMethod {
+    /// With `session/resume`.
     Resume,
-    /// By `session/load`: the agent repeats its history, which is not listened to.
+    /// With `session/load`. The agent repeats the history, which is ignored.
     Load,
-    /// Not at all.
-    No,
+    /// It cannot.
+    None,
 }
 
-impl Resumes {
-    /// How an agent that has no `session/resume` does it.
-    fn or_load(can: &AgentCapabilities) -> Self {
-        if can.load_session { Self::Load } else { Self::No }
+impl ResumeMethod {
+    /// The method of an agent that has no `session/resume`.
+    fn without_resume(can: &AgentCapabilities) -> Self {
+        if can.load_session { Self::Load } else { Self::None }
     }
 }
 
-impl Worker {
-    /// Starts an agent and greets it.
+/// Why an agent could not be initialised.
+enum InitializeError {
+    /// It speaks another version of the protocol.
+    OtherVersion(Value),
+    Call(CallError),
+}
+
+impl From<CallError> for InitializeError {
+    fn from(error: CallError) -> Self {
+        Self::Call(error)
+    }
+}
+
+impl AcpWorker {
+    /// Starts an agent process and initialises the connection.
     pub(super) async fn start(
         launch: &Launch,
-        offer: Offer,
-        house: &Arc<House>,
-        ground: &Ground,
-    ) -> Result<Self, Failure> {
-        let (process, pipes) = Process::start(launch, &ground.tasks, &ground.clock)
-            .map_err(|error| Failure::new("adapter_unavailable", error.to_string()))?;
-        let greeted = async {
+        features: ClientFeatures,
+        registry: &Arc<AgentRegistry>,
+        context: &ProcessContext,
+    ) -> Result<Self, SetupError> {
+        let (process, pipes) = Process::start(launch, &context.tasks, &context.clock)
+            .map_err(|error| SetupError::retryable(Failure::new("adapter_unavailable", error.to_string())))?;
+        let connect = async {
+            let (pipes, log) = ((pipes.stdin, pipes.stdout), launch.log.clone());
             let connection =
-                Connection::open((pipes, launch.log.clone()), offer, ground.ignored.clone(), &ground.tasks)
-                    .await?;
-            let hello = InitializeRequest::new(ProtocolVersion::V1)
-                .client_capabilities(offer.capabilities())
-                .client_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")));
-            let answer: Value = connection.call("initialize", hello).await?;
-            // Of another version it is all that is understood.
-            let version = answer.get("protocolVersion").cloned().unwrap_or_default();
-            if version != json!(ProtocolVersion::V1) {
-                return Ok(Err(version));
-            }
-            let forks = answer.pointer(FORKS).is_some_and(|forks| !forks.is_null());
-            let answer: InitializeResponse = serde_json::from_value(answer)
-                .map_err(|error| CallError::Nonsense { method: "initialize", reason: error.to_string() })?;
-            Ok::<_, CallError>(Ok((connection, answer, forks)))
+                Connection::open(pipes, log, features, context.ignored.clone(), &context.tasks).await?;
+            let (response, can_fork) = initialize(&connection, features).await?;
+            Ok((connection, response, can_fork))
         };
-        let greeted = tokio::select! {
-            greeted = greeted => greeted,
-            _ = process.ended() => Err(CallError::Gone),
+        let connected = tokio::select! {
+            connected = connect => connected,
+            _ = process.ended() => Err(CallError::Disconnected.into()),
         };
-        let (connection, answer, forks) = match greeted {
-            Ok(Ok(greeted)) => greeted,
-            Ok(Err(version)) => {
-                process.kill().await;
-                let message = format!(
-                    "the agent speaks version {version} of the Agent Client Protocol, and mainspring version 1: \
-                     use a release of the agent that speaks that"
-                );
-                return Err(Failure::new("adapter_incompatible", message));
-            }
-            Err(CallError::Refused { code, message }) if NO_VERSION.contains(&code) => {
-                process.kill().await;
-                let message = format!(
-                    "the agent does not speak version 1 of the Agent Client Protocol, which mainspring does: {message}"
-                );
-                return Err(Failure::new("adapter_incompatible", message));
-            }
+        let (connection, response, can_fork) = match connected {
+            Ok(connected) => connected,
             Err(error) => {
-                // What it had to say about its end has been read by then.
+                // After the kill, the log holds everything the agent wrote.
                 process.kill().await;
-                let failure =
-                    Failure::new("adapter_unavailable", format!("the agent did not start: {error}"));
-                return Err(with_last_words(failure, process.log()));
+                return Err(start_error(error, &process));
             }
         };
-        let can = &answer.agent_capabilities;
-        let ways = match can.session_capabilities.resume {
-            Some(_) => Resumes::Resume,
-            None => Resumes::or_load(can),
+        let can = &response.agent_capabilities;
+        let resume_method = match can.session_capabilities.resume {
+            Some(_) => ResumeMethod::Resume,
+            None => ResumeMethod::without_resume(can),
         };
         Ok(Self {
             process,
             connection,
-            ways: Mutex::new(ways),
-            capabilities: answer.agent_capabilities,
-            auth_methods: answer.auth_methods,
-            forks,
-            open: Mutex::default(),
+            resume_method: Mutex::new(resume_method),
+            capabilities: response.agent_capabilities,
+            auth_methods: response.auth_methods,
+            can_fork,
+            sessions: Mutex::default(),
             name: launch.name.clone(),
-            house: house.clone(),
+            registry: registry.clone(),
         })
     }
 
@@ -169,20 +139,22 @@ impl Worker {
             let message = format!("the agent has no way to authenticate named {method:?}; it has {known}");
             return Err(Failure::new("authentication", message));
         }
-        let answer = self.connection.call::<Value>("authenticate", json!({"methodId": method})).await;
-        answer.map(drop).map_err(|error| Failure::new("authentication", error.to_string()))
+        let result = self.connection.call::<Value>("authenticate", json!({"methodId": method})).await;
+        result.map(drop).map_err(|error| Failure::new("authentication", error.to_string()))
     }
 
     /// Opens a new native session in `cwd`, with MCP servers.
-    pub(super) async fn open(&self, cwd: &Path, servers: &[Value]) -> Result<String, Failure> {
+    pub(super) async fn open(&self, cwd: &Path, servers: &[Value]) -> Result<String, SetupError> {
         let params = json!({"cwd": cwd, "mcpServers": servers});
-        let opened =
-            self.connection.call("session/new", params).await.map_err(|error| self.failure(&error))?;
-        self.opened(opened)
-            .ok_or_else(|| Failure::new("binding_failed", "the agent opened a session without an id"))
+        let info = self.connection.call("session/new", params).await.map_err(|error| SetupError {
+            failure: self.failure(&error),
+            retryable: matches!(error, CallError::Disconnected),
+        })?;
+        self.keep_new_session(info)
+            .ok_or_else(|| Failure::new("binding_failed", "the agent opened a session without an id").into())
     }
 
-    /// Makes a native session that goes on from another, with MCP servers.
+    /// Forks a native session, with MCP servers.
     pub(super) async fn fork(
         &self,
         native: &str,
@@ -190,127 +162,112 @@ impl Worker {
         servers: &[Value],
     ) -> Result<String, CallError> {
         let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": servers});
-        let opened = self.connection.call("session/fork", params).await?;
+        let info = self.connection.call("session/fork", params).await?;
         let reason = "it has no id".to_owned();
-        self.opened(opened).ok_or(CallError::Nonsense { method: "session/fork", reason })
+        self.keep_new_session(info).ok_or(CallError::InvalidResponse { method: "session/fork", reason })
     }
 
-    /// Lets the agent drop what it holds for a native session.
+    /// Tells the agent to free a native session.
     pub(super) async fn close(&self, native: &str) {
-        self.open.lock().remove(native);
+        self.sessions.lock().remove(native);
         let closed = self.connection.call::<Value>("session/close", json!({"sessionId": native})).await;
         if let Err(error) = closed {
             tracing::debug!(%error, native, "an agent did not close a session");
         }
     }
 
-    /// Keeps what a native session offers; gives its id.
-    fn opened(&self, mut opened: Opened) -> Option<String> {
-        let native = opened.session_id.take()?;
-        self.holds(&native, opened);
+    /// Registers a newly opened session. Returns its id.
+    fn keep_new_session(&self, mut info: SessionInfo) -> Option<String> {
+        let native = info.session_id.take()?;
+        self.keep_session(&native, info);
         Some(native)
     }
 
-    /// From now on it has a native session in its memory, and no other process has a newer one.
-    fn holds(&self, native: &str, opened: Opened) {
-        self.open.lock().insert(native.to_owned(), opened);
-        self.house.served.lock().insert(native.to_owned(), self.name.clone());
+    /// Registers a session as up to date in this process only.
+    fn keep_session(&self, native: &str, info: SessionInfo) {
+        self.sessions.lock().insert(native.to_owned(), info);
+        self.registry.last_process.lock().insert(native.to_owned(), self.name.clone());
     }
 
-    /// Takes up a native session that it has not in its memory, or not as it stands now. An error that is no failure of
-    /// the connection means that the agent does not know it any more.
+    /// Resumes a native session that is not in memory, or not up to date there.
     pub(super) async fn resume(&self, native: &str, cwd: &Path, servers: &[Value]) -> Result<(), CallError> {
-        // Some refuse to open what is open, and some would have all of it twice.
-        if pool::Worker::holds(self, native) {
+        // Some agents refuse to open a session twice, others would duplicate its history.
+        if self.has_session(native) {
             return Ok(());
         }
-        if self.open.lock().contains_key(native) {
-            // It has gone on in another process since.
-            if self.closes() {
-                self.close(native).await;
-            }
+        let is_outdated = self.sessions.lock().contains_key(native);
+        if is_outdated && self.can_close() {
+            self.close(native).await;
         }
         let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": servers});
         loop {
-            let way = *self.ways.lock();
-            let (method, otherwise) = match way {
-                Resumes::Resume => ("session/resume", Resumes::or_load(&self.capabilities)),
-                Resumes::Load => ("session/load", Resumes::No),
-                Resumes::No => {
-                    let message = "the agent cannot take up a session of an earlier process".to_owned();
+            let resume_method = *self.resume_method.lock();
+            let (method, fallback) = match resume_method {
+                ResumeMethod::Resume => ("session/resume", ResumeMethod::without_resume(&self.capabilities)),
+                ResumeMethod::Load => ("session/load", ResumeMethod::None),
+                ResumeMethod::None => {
+                    let message = "the agent cannot resume a session of an earlier process".to_owned();
                     return Err(CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, message });
                 }
             };
-            match self.connection.call::<Option<Opened>>(method, &params).await {
-                // Some say that they can, and cannot.
+            match self.connection.call::<Option<SessionInfo>>(method, &params).await {
+                // Some agents advertise the method but do not implement it.
                 Err(CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. }) => {
-                    *self.ways.lock() = otherwise;
+                    *self.resume_method.lock() = fallback;
                 }
-                // Some answer with nothing at all.
-                answer => {
-                    let untold = |opened: &Opened| {
-                        opened.config_options.is_none() && opened.modes.is_none() && opened.models.is_none()
-                    };
-                    let opened = answer?.unwrap_or_default();
-                    self.holds(native, Opened { untold: untold(&opened), ..opened });
+                // The result may be null.
+                result => {
+                    self.keep_session(native, result?.unwrap_or_default().resumed());
                     return Ok(());
                 }
             }
         }
     }
 
-    /// Chooses a model or a mode, where the agent offers that choice and this value.
-    pub(super) async fn choose(&self, native: &str, what: Choice, value: &str) -> Result<(), Failure> {
+    /// Sets the model or mode of a native session. Fails if the agent does not offer the setting or the value.
+    pub(super) async fn configure(&self, native: &str, setting: Setting, value: &str) -> Result<(), Failure> {
         let offer = {
-            let mut open = self.open.lock();
-            let offers = open.entry(native.to_owned()).or_default();
-            offers.changed(self.connection.changes(native));
-            let option = offers.option(what).map(|(id, current, offered)| {
-                let params = json!({"sessionId": native, "configId": id, "value": value});
-                (("session/set_config_option", params), current, offered)
-            });
-            let older = || offers.older(what).map(|(now, all)| (what.older_call(native, value), now, all));
-            // What was there when it was opened is there still, most likely; else the agent says so.
-            let untold = || (what.older_call(native, value), String::new(), vec![value.to_owned()]);
-            option.or_else(older).or_else(|| offers.untold.then(untold))
+            let mut sessions = self.sessions.lock();
+            let info = sessions.entry(native.to_owned()).or_default();
+            info.apply_changes(self.connection.take_changes(native));
+            info.offer(setting, native, value)
         };
-        let none = || {
-            let message = format!("the agent does not let the {} be chosen", what.name());
-            Failure::new("adapter_incompatible", message)
-        };
-        let (call, current, offered) = offer.ok_or_else(none)?;
-        if current == value {
+        let name = setting.name();
+        let unsupported =
+            || Failure::new("adapter_incompatible", format!("the agent does not let the {name} be chosen"));
+        let offer = offer.ok_or_else(unsupported)?;
+        if offer.current == value {
             return Ok(());
         }
-        if !offered.iter().any(|offered| offered == value) {
-            let message =
-                format!("the agent has no {} {value:?}; it has {}", what.name(), offered.join(", "));
+        if !offer.values.iter().any(|offered| offered == value) {
+            let message = format!("the agent has no {name} {value:?}; it has {}", offer.values.join(", "));
             return Err(Failure::new("invalid_request", message));
         }
-        let answer = self.connection.call::<Option<Opened>>(call.0, call.1).await;
-        let answer = answer.map_err(|error| match error {
-            CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. } => none(),
+        let (method, params) = offer.request;
+        let response = self.connection.call::<Option<SessionInfo>>(method, params).await;
+        let response = response.map_err(|error| match error {
+            CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. } => unsupported(),
             error => self.failure(&error),
         })?;
-        if let Some(offers) = self.open.lock().get_mut(native) {
-            offers.chosen(what, value, answer.unwrap_or_default());
+        if let Some(info) = self.sessions.lock().get_mut(native) {
+            info.apply_setting(setting, value, response.unwrap_or_default());
         }
         Ok(())
     }
 
-    /// What to tell of a request that failed.
+    /// Converts the error of a request to the failure of an attempt.
     pub(super) fn failure(&self, error: &CallError) -> Failure {
         match error {
             CallError::Refused { code: ErrorCode::AUTH_REQUIRED, message } => {
-                let ways: Vec<String> = self.auth_methods.iter().map(|way| way.id().to_string()).collect();
-                let remedy = match &ways[..] {
+                let methods: Vec<String> = self.auth_methods.iter().map(|it| it.id().to_string()).collect();
+                let remedy = match &methods[..] {
                     [] => "it names no way to".to_owned(),
                     [first, others @ ..] => {
                         let others = match others {
                             [] => String::new(),
                             others => format!(" (or {})", others.join(", ")),
                         };
-                        let adapter = &self.house.adapter;
+                        let adapter = &self.registry.adapter;
                         format!(
                             "log in with `mainspring adapter login {adapter} {first}`{others}, or set its auth_method"
                         )
@@ -324,24 +281,67 @@ impl Worker {
             CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. } => {
                 Failure::new("adapter_incompatible", error.to_string())
             }
-            CallError::Refused { .. } | CallError::Nonsense { .. } => {
+            CallError::Refused { .. } | CallError::InvalidResponse { .. } => {
                 Failure::new("adapter_execution_failed", error.to_string())
             }
-            CallError::Gone => gone(self),
+            CallError::Disconnected => process_ended(self),
         }
     }
 }
 
-impl Agent for Worker {
-    fn resumes(&self) -> bool {
-        *self.ways.lock() != Resumes::No
+/// Initialises the connection. Returns the agent's response and whether it can fork sessions.
+async fn initialize(
+    connection: &Connection,
+    features: ClientFeatures,
+) -> Result<(InitializeResponse, bool), InitializeError> {
+    let request = InitializeRequest::new(ProtocolVersion::V1)
+        .client_capabilities(features.capabilities())
+        .client_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")));
+    let response: Value = connection.call("initialize", request).await?;
+    // The other fields of another version have an unknown form.
+    let version = response.get("protocolVersion").cloned().unwrap_or_default();
+    if version != json!(ProtocolVersion::V1) {
+        return Err(InitializeError::OtherVersion(version));
+    }
+    let can_fork = response.pointer(FORK_CAPABILITY).is_some_and(|fork| !fork.is_null());
+    let response = serde_json::from_value(response)
+        .map_err(|error| CallError::InvalidResponse { method: "initialize", reason: error.to_string() })?;
+    Ok((response, can_fork))
+}
+
+/// The error of a start whose process has ended.
+fn start_error(error: InitializeError, process: &Process) -> SetupError {
+    match error {
+        InitializeError::OtherVersion(version) => {
+            let message = format!(
+                "the agent speaks version {version} of the Agent Client Protocol, and mainspring version 1: \
+                 use a release of the agent that speaks that"
+            );
+            Failure::new("adapter_incompatible", message).into()
+        }
+        InitializeError::Call(CallError::Refused { code, message }) if INCOMPATIBLE.contains(&code) => {
+            let message = format!(
+                "the agent does not speak version 1 of the Agent Client Protocol, which mainspring does: {message}"
+            );
+            Failure::new("adapter_incompatible", message).into()
+        }
+        InitializeError::Call(error) => {
+            let failure = Failure::new("adapter_unavailable", format!("the agent did not start: {error}"));
+            SetupError::retryable(with_last_output(failure, process.log()))
+        }
+    }
+}
+
+impl AgentWorker for AcpWorker {
+    fn can_resume(&self) -> bool {
+        *self.resume_method.lock() != ResumeMethod::None
     }
 
-    fn forks(&self) -> bool {
-        self.forks
+    fn can_fork(&self) -> bool {
+        self.can_fork
     }
 
-    fn closes(&self) -> bool {
+    fn can_close(&self) -> bool {
         self.capabilities.session_capabilities.close.is_some()
     }
 
@@ -349,7 +349,7 @@ impl Agent for Worker {
         &self.process
     }
 
-    async fn gone(&self) {
+    async fn disconnected(&self) {
         tokio::select! {
             _ = self.process.ended() => {}
             () = self.connection.closed() => {}
@@ -357,13 +357,14 @@ impl Agent for Worker {
     }
 }
 
-impl pool::Worker for Worker {
+impl PooledWorker for AcpWorker {
     fn is_alive(&self) -> bool {
         self.process.is_alive() && self.connection.is_open()
     }
 
-    fn holds(&self, native: &str) -> bool {
-        self.open.lock().contains_key(native) && self.house.served.lock().get(native) == Some(&self.name)
+    fn has_session(&self, native: &str) -> bool {
+        self.sessions.lock().contains_key(native)
+            && self.registry.last_process.lock().get(native) == Some(&self.name)
     }
 
     async fn stop(&self) -> Death {
@@ -372,85 +373,5 @@ impl pool::Worker for Worker {
 
     async fn kill(&self) -> Death {
         self.process.kill().await
-    }
-}
-
-/// What of a native session can be chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Choice {
-    Model,
-    Mode,
-}
-
-impl Choice {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Model => "model",
-            Self::Mode => "mode",
-        }
-    }
-
-    /// The request by which agents without this config option are told.
-    fn older_call(self, native: &str, value: &str) -> (&'static str, Value) {
-        match self {
-            Self::Model => ("session/set_model", json!({"sessionId": native, "modelId": value})),
-            Self::Mode => ("session/set_mode", json!({"sessionId": native, "modeId": value})),
-        }
-    }
-}
-
-impl Opened {
-    /// The agent has said what it is like now.
-    fn changed(&mut self, (mode, options): (Option<String>, Option<Vec<Value>>)) {
-        if let Some((modes, mode)) = self.modes.as_mut().zip(mode) {
-            modes["currentModeId"] = mode.into();
-        }
-        self.config_options = options.or(self.config_options.take());
-    }
-
-    /// A choice was made; the agent may have said what it offers now.
-    fn chosen(&mut self, what: Choice, value: &str, answer: Self) {
-        let (state, current) = match what {
-            Choice::Model => (&mut self.models, "currentModelId"),
-            Choice::Mode => (&mut self.modes, "currentModeId"),
-        };
-        if let Some(state) = state {
-            state[current] = value.into();
-        }
-        self.config_options = answer.config_options.or(self.config_options.take());
-    }
-
-    /// The config option for `what`: its id, its value and the values it can have.
-    fn option(&self, what: Choice) -> Option<(String, String, Vec<String>)> {
-        let options = self.config_options.iter().flatten();
-        let options = options.filter_map(|value| SessionConfigOption::deserialize(value).ok());
-        options
-            .filter(|option| match what {
-                Choice::Model => option.category == Some(SessionConfigOptionCategory::Model),
-                Choice::Mode => option.category == Some(SessionConfigOptionCategory::Mode),
-            })
-            .find_map(|option| {
-                let SessionConfigKind::Select(select) = option.kind else { return None };
-                let values = match select.options {
-                    SessionConfigSelectOptions::Ungrouped(options) => options,
-                    SessionConfigSelectOptions::Grouped(groups) => {
-                        groups.into_iter().flat_map(|group| group.options).collect()
-                    }
-                    _ => vec![],
-                };
-                let values = values.into_iter().map(|option| option.value.to_string()).collect();
-                Some((option.id.to_string(), select.current_value.to_string(), values))
-            })
-    }
-
-    /// What agents without config options say of `what`: its value and the values it can have.
-    fn older(&self, what: Choice) -> Option<(String, Vec<String>)> {
-        let (state, current, list, id) = match what {
-            Choice::Model => (self.models.as_ref()?, "currentModelId", "availableModels", "modelId"),
-            Choice::Mode => (self.modes.as_ref()?, "currentModeId", "availableModes", "id"),
-        };
-        let offered = state.get(list)?.as_array()?;
-        let ids = offered.iter().filter_map(|offer| offer.get(id)?.as_str().map(str::to_owned));
-        Some((state.get(current)?.as_str()?.to_owned(), ids.collect()))
     }
 }

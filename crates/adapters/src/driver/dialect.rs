@@ -1,4 +1,4 @@
-//! Dialects: how one kind of agent is spoken to, and what it takes to run one.
+//! Dialects: the protocol of one kind of agent, and the options for running one.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::{Permissions, Rule, Rules};
 use mainspring_kernel::tasks::Tasks;
 
-use super::Turned;
-use crate::pool::Worker;
+use super::TurnOutcome;
+use crate::pool::PooledWorker;
 use crate::process::{Launch, Log, Process};
 
-/// The last of what an agent wrote to its standard error, in a failure.
-const LAST_WORDS: usize = 500;
+/// How many characters of an agent's log a failure's message quotes.
+const LAST_OUTPUT_CHARS: usize = 500;
 
 /// How to run one agent.
 #[derive(Debug, Clone)]
@@ -26,120 +26,119 @@ pub struct AgentOptions {
     pub name: String,
     /// The guard's command.
     pub guard: Vec<OsString>,
-    /// Whose processes these are: what is left of them is found by it after a crash.
+    /// Identifies this mainspring instance. After a crash, the next one finds leftover processes by it.
     pub scope: String,
     /// The agent's command.
     pub command: Vec<String>,
-    /// What it finds in its environment besides what every agent does.
+    /// Additional variables of its environment.
     pub env: Vec<(String, String)>,
-    /// Variables of mainspring's own environment that it may see besides.
+    /// Names of further variables to copy from mainspring's own environment.
     pub pass_env: Vec<String>,
-    /// Where runs work that name no folder.
+    /// The working directory of runs that name none.
     pub cwd: PathBuf,
-    /// How many processes there are at once.
+    /// The maximum number of processes.
     pub max_processes: usize,
     /// How long an idle process is kept.
     pub idle: Duration,
-    /// How long a start, or the opening of a session, may take.
+    /// How long starting a process, or opening a session, may take.
     pub start_timeout: Duration,
-    /// How long a process may take to end by itself.
+    /// How long a process may take to exit by itself.
     pub stop_grace: Duration,
-    /// Who decides what it may do.
+    /// Who decides what the agent may do.
     pub permissions: Permissions,
-    /// What is decided otherwise. Only for agents that say what they want to do.
+    /// Exceptions to `permissions`. Only for agents that say what they want to do.
     pub rules: Vec<Rule>,
-    /// When what it writes to its standard error is kept.
+    /// When its log is kept.
     pub keep_log: KeepLog,
-    /// The model of runs that name none; the agent's own if none.
+    /// The model of runs that name none. `None` leaves the choice to the agent.
     pub model: Option<String>,
 }
 
-/// When what an agent writes to its standard error is kept as an artifact of the attempt.
+/// When an agent's log is kept as an artifact of the attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeepLog {
-    /// When the attempt has failed.
+    /// If the attempt failed.
     #[default]
     Failed,
     /// Always.
     Always,
 }
 
-/// How one kind of agent is spoken to.
+/// The protocol of one kind of agent.
 pub(crate) trait Dialect: Send + Sync + 'static {
     /// One agent process.
-    type Worker: Agent;
-    /// A prompt as the agent gets it.
+    type Worker: AgentWorker;
+    /// A prompt in the agent's format.
     type Prompt: Send;
 
-    /// A native session keeps its process while there is room for others.
+    /// Whether a native session keeps its process as long as the pool may start others.
     const PINNED: bool;
-    /// A prompt can join a turn that is under way.
+    /// Whether a prompt can join a running turn.
     const STEERS: bool;
-    /// Its agents may want to be authenticated.
+    /// Whether its agents may require authentication.
     const AUTHENTICATES: bool;
 
-    /// What the agent's command is given besides, for runs under these permissions. Processes that were given
-    /// something else are not used for them.
+    /// Additional arguments of the agent's command for runs under these permissions. A process serves only runs with
+    /// the same arguments.
     fn arguments(&self, permissions: Permissions) -> &'static [&'static str];
 
-    /// The prompt of an attempt as the agent gets it.
+    /// Converts the prompt of an attempt to the agent's format.
     fn prompt(&self, attempt: &AttemptHandle) -> impl Future<Output = Result<Self::Prompt, Failure>> + Send;
 
-    /// Starts an agent and greets it.
+    /// Starts an agent process and initialises the connection.
     fn start(
         &self,
         launch: &Launch,
-        ground: &Ground,
-    ) -> impl Future<Output = Result<Self::Worker, Failure>> + Send;
+        context: &ProcessContext,
+    ) -> impl Future<Output = Result<Self::Worker, SetupError>> + Send;
 
-    /// The ways to authenticate that the agent has named, once one has been started.
+    /// The authentication methods the agent offers; empty before its first process.
     fn auth_methods(&self) -> Vec<AuthMethod> {
         vec![]
     }
 
-    /// Authenticates the agent by one of them, on a process of its own; those that are started later as well.
+    /// Authenticates with one of these methods in a separate process. Processes started later use it as well.
     fn authenticate(
         &self,
         _launch: &Launch,
-        _ground: &Ground,
+        _context: &ProcessContext,
         method: &str,
     ) -> impl Future<Output = Result<(), Failure>> + Send {
         let message = format!("there is nothing to authenticate by {method:?}");
         async { Err(Failure::new("adapter_incompatible", message)) }
     }
 
-    /// Opens a new native session in `cwd`, for `attempt`: its id.
+    /// Opens a new native session in `cwd` for `attempt`. Returns its id.
     fn open(
         &self,
         worker: &Self::Worker,
         cwd: &Path,
         attempt: &AttemptHandle,
-    ) -> impl Future<Output = Result<String, Failure>> + Send;
+    ) -> impl Future<Output = Result<String, SetupError>> + Send;
 
-    /// Takes up a native session that the process has not served last.
+    /// Resumes a native session that the process did not serve last.
     fn resume(
         &self,
         worker: &Self::Worker,
         native: &str,
         cwd: &Path,
         attempt: &AttemptHandle,
-    ) -> impl Future<Output = Result<(), Lost>> + Send;
+    ) -> impl Future<Output = Result<(), ResumeError>> + Send;
 
-    /// Makes a new native session that goes on from where `native` stands: its id. Only for agents that fork.
+    /// Forks `native` into a new native session. Returns its id. Called only if [`AgentWorker::can_fork`].
     fn fork(
         &self,
         worker: &Self::Worker,
         native: &str,
         cwd: &Path,
         attempt: &AttemptHandle,
-    ) -> impl Future<Output = Result<String, Lost>> + Send;
+    ) -> impl Future<Output = Result<String, ResumeError>> + Send;
 
-    /// Lets the agent drop what it holds for a native session that it is not going to be asked for. Only for agents that
-    /// close.
+    /// Tells the agent to free a native session that is not needed soon. Called only if [`AgentWorker::can_close`].
     fn close(&self, worker: &Self::Worker, native: &str) -> impl Future<Output = ()> + Send;
 
-    /// Chooses what can be chosen of a native session: `model`, and what else the dialect knows of.
-    fn choose(
+    /// Sets the model of a native session and other settings that the dialect knows.
+    fn configure(
         &self,
         worker: &Self::Worker,
         native: &str,
@@ -147,79 +146,103 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         model: Option<&str>,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Prompts the agent and listens until it has ended its turn.
-    fn play(&self, turn: Turn<'_, Self::Worker>, prompt: Self::Prompt)
-    -> impl Future<Output = Turned> + Send;
+    /// Prompts the agent and processes its messages until the turn ends.
+    fn run_turn(
+        &self,
+        turn: TurnContext<'_, Self::Worker>,
+        prompt: Self::Prompt,
+    ) -> impl Future<Output = TurnOutcome> + Send;
 
-    /// Passes the wish to stop on; false if the agent is gone.
+    /// Asks the agent to stop its turn. Returns false if the connection is closed.
     fn cancel(&self, worker: &Self::Worker, native: &str) -> bool;
 }
 
-/// One agent process that has been greeted.
-pub(crate) trait Agent: Worker {
-    /// It takes up native sessions of earlier processes.
-    fn resumes(&self) -> bool;
-    /// It makes a native session that goes on from another.
-    fn forks(&self) -> bool;
-    /// It drops what it holds for a native session when it is told to.
-    fn closes(&self) -> bool;
+/// One agent process with an initialised connection.
+pub(crate) trait AgentWorker: PooledWorker {
+    /// Whether it can resume native sessions of earlier processes.
+    fn can_resume(&self) -> bool;
+    /// Whether it can fork a native session.
+    fn can_fork(&self) -> bool;
+    /// Whether it can free a native session on request.
+    fn can_close(&self) -> bool;
     /// Its process.
     fn process(&self) -> &Process;
-    /// Resolves once it is gone.
-    fn gone(&self) -> impl Future<Output = ()> + Send;
+    /// Waits until its process has ended or its connection is closed.
+    fn disconnected(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// What processes are started on. Cheap to clone.
+/// The services that agent processes share. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Ground {
-    /// For what belongs to processes: it ends when they have.
+pub(crate) struct ProcessContext {
+    /// Background tasks of processes; they end with them.
     pub(crate) tasks: Tasks,
     pub(crate) clock: Clock,
-    /// Messages of agents that concerned no turn that was under way, or were not understood.
+    /// Counts agent messages that belonged to no current turn or could not be parsed.
     pub(crate) ignored: Arc<AtomicU64>,
 }
 
-/// Why a native session was not taken up again.
-pub(crate) enum Lost {
-    /// The agent does not know it any more.
+/// Why a native session was not resumed or forked.
+pub(crate) enum ResumeError {
+    /// The agent no longer knows the session.
     Unknown(String),
-    /// The agent cannot be given what the session needs.
+    /// The agent cannot provide something that the session needs.
     Refused(Failure),
-    /// The agent is gone.
-    Gone,
+    /// The agent has closed the connection.
+    Disconnected,
 }
 
-/// A turn that is about to be played.
-pub(crate) struct Turn<'a, W> {
+/// Everything a dialect needs to run one turn.
+pub(crate) struct TurnContext<'a, W> {
     pub(crate) attempt: &'a AttemptHandle,
     pub(crate) worker: Arc<W>,
     pub(crate) native: &'a str,
-    /// Decides permissions; a person does if there is none.
+    /// Decides permissions that no rule decides. `None` means that a person decides.
     pub(crate) standing: Option<Grant>,
-    /// Decides before that.
+    /// Rules that decide permissions first.
     pub(crate) rules: Arc<Rules>,
-    /// How a command is run for the agent: in the session's folder, without what is the agent's alone.
+    /// Parameters for commands run on the agent's behalf: in the session's folder, without the agent's own variables.
     pub(crate) launch: Launch,
-    pub(crate) ground: &'a Ground,
-    /// The native session was opened for this turn.
-    pub(crate) opened: bool,
-    /// What it is told before the prompt.
+    pub(crate) context: &'a ProcessContext,
+    /// Whether the native session was opened for this turn.
+    pub(crate) is_new_session: bool,
+    /// Text to send before the prompt.
     pub(crate) preface: Option<String>,
 }
 
-/// What to tell of an agent that is gone.
-pub(crate) fn gone(agent: &impl Agent) -> Failure {
-    let failure = Failure::new("transport_interruption", "the agent's process has ended");
-    with_last_words(failure, agent.process().log())
+/// Why an agent could not be started, or its native session not opened.
+#[derive(Debug)]
+pub(crate) struct SetupError {
+    pub(crate) failure: Failure,
+    /// Whether another attempt may succeed.
+    pub(crate) retryable: bool,
 }
 
-/// What went wrong, and the last that the agent wrote to its standard error.
-pub(crate) fn with_last_words(failure: Failure, log: &Log) -> Failure {
-    let written = log.text();
-    let words = written.trim();
-    let from = words.char_indices().rev().nth(LAST_WORDS - 1).map_or(0, |(at, _)| at);
-    match &words[from..] {
+impl SetupError {
+    pub(crate) fn retryable(failure: Failure) -> Self {
+        Self { failure, retryable: true }
+    }
+}
+
+/// Makes an error that is not retryable.
+impl From<Failure> for SetupError {
+    fn from(failure: Failure) -> Self {
+        Self { failure, retryable: false }
+    }
+}
+
+/// The failure of an attempt whose agent process has ended.
+pub(crate) fn process_ended(worker: &impl AgentWorker) -> Failure {
+    let failure = Failure::new("transport_interruption", "the agent's process has ended");
+    with_last_output(failure, worker.process().log())
+}
+
+/// Appends the end of the agent's log to the failure's message.
+pub(crate) fn with_last_output(failure: Failure, log: &Log) -> Failure {
+    let text = log.text();
+    let text = text.trim();
+    let start = text.char_indices().rev().nth(LAST_OUTPUT_CHARS - 1).map_or(0, |(index, _)| index);
+    match &text[start..] {
         "" => failure,
-        words => Failure::new(failure.code, format!("{}; its last words: {words}", failure.message)),
+        output => Failure::new(failure.code, format!("{}; its last output: {output}", failure.message)),
     }
 }

@@ -1,21 +1,21 @@
-//! What a native session is told before its first prompt: what it cannot know.
+//! The preface: context that a native session lacks, sent before the prompt.
 
 use mainspring_core::{Message, MessageStatus, Role};
 
-/// How much of a path's text is handed to a fresh native session: the last of it.
-const CONTEXT: usize = 200 << 10;
+/// The size of the transcript that a new native session gets; older messages are left out.
+const MAX_TRANSCRIPT_BYTES: usize = 200 << 10;
 
-/// What a new native session is told first.
+/// The text that precedes the first prompt of a new native session.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Preface {
-    /// Nothing, where there is nothing to be told.
+    /// `None` if there is neither an instruction nor a message.
     pub(super) text: Option<String>,
-    /// A conversation is part of it.
+    /// Whether the text contains a transcript.
     pub(super) reconstructed: bool,
 }
 
 impl Preface {
-    /// Instructions, and the conversation so far.
+    /// Builds the preface from the instructions and the conversation so far.
     pub(super) fn of(system_prompt: Option<&str>, path: &[impl AsRef<Message>]) -> Self {
         let transcript = transcript(path);
         let instructions = system_prompt.filter(|text| !text.is_empty());
@@ -32,18 +32,18 @@ impl Preface {
     }
 }
 
-/// What a session that is taken up from where its agent keeps it may lack: the last turns, if they were cut short. Most
-/// agents keep what they were asked by then, and not all do.
-pub(super) fn missed(path: &[impl AsRef<Message>]) -> Option<String> {
+/// Builds the preface of a resumed native session: the last turns, if they failed. Not every agent stores the prompt of
+/// an interrupted turn.
+pub(super) fn interrupted_turns(path: &[impl AsRef<Message>]) -> Option<String> {
     let (_, before) = path.split_last()?;
     let mut lines: Vec<String> = vec![];
     for pair in before.rchunks_exact(2) {
-        let (asked, said) = (pair[0].as_ref(), pair[1].as_ref());
-        let roles = (asked.role, said.role);
-        if roles != (Role::User, Role::Assistant) || said.status != MessageStatus::Failed {
+        let (prompt, answer) = (pair[0].as_ref(), pair[1].as_ref());
+        let roles = (prompt.role, answer.role);
+        if roles != (Role::User, Role::Assistant) || answer.status != MessageStatus::Failed {
             break;
         }
-        lines.push(format!("user: {}\nassistant: {}\n", asked.text(), said.text()));
+        lines.push(format!("user: {}\nassistant: {}\n", prompt.text(), answer.text()));
     }
     lines.reverse();
     (!lines.is_empty()).then(|| {
@@ -55,7 +55,7 @@ pub(super) fn missed(path: &[impl AsRef<Message>]) -> Option<String> {
     })
 }
 
-/// The text of the messages before the last, which is the prompt. Failed and cancelled ones are not part of it.
+/// Joins the text of the completed messages before the prompt, which is the last message of the path.
 fn transcript(path: &[impl AsRef<Message>]) -> Option<String> {
     let (_, before) = path.split_last()?;
     let mut lines: Vec<String> = vec![];
@@ -65,13 +65,13 @@ fn transcript(path: &[impl AsRef<Message>]) -> Option<String> {
         if message.status != MessageStatus::Completed || text.is_empty() {
             continue;
         }
-        let who = match message.role {
+        let role = match message.role {
             Role::User => "user",
             Role::Assistant => "assistant",
         };
-        let line = format!("{who}: {text}\n");
+        let line = format!("{role}: {text}\n");
         size += line.len();
-        if size > CONTEXT {
+        if size > MAX_TRANSCRIPT_BYTES {
             lines.push("(what was said before is left out)\n".into());
             break;
         }
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    fn said(role: Role, status: MessageStatus, text: &str) -> Arc<Message> {
+    fn message(role: Role, status: MessageStatus, text: &str) -> Arc<Message> {
         Arc::new(Message {
             id: MessageId::from_random([1; 16]),
             session: SessionId::from_random([2; 16]),
@@ -103,17 +103,17 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_session_is_told_what_it_cannot_know() {
+    fn a_new_session_gets_instructions_and_transcript() {
         let path = [
-            said(Role::User, MessageStatus::Completed, "my name is Ada"),
-            said(Role::Assistant, MessageStatus::Completed, "hello Ada"),
-            said(Role::User, MessageStatus::Completed, "and now?"),
-            said(Role::Assistant, MessageStatus::Failed, "half a"),
-            said(Role::User, MessageStatus::Completed, "what is my name?"),
+            message(Role::User, MessageStatus::Completed, "my name is Ada"),
+            message(Role::Assistant, MessageStatus::Completed, "hello Ada"),
+            message(Role::User, MessageStatus::Completed, "and now?"),
+            message(Role::Assistant, MessageStatus::Failed, "half a"),
+            message(Role::User, MessageStatus::Completed, "what is my name?"),
         ];
-        let told = Preface::of(Some("be kind"), &path);
-        assert!(told.reconstructed);
-        insta::assert_snapshot!(told.text.unwrap(), @r"
+        let preface = Preface::of(Some("be kind"), &path);
+        assert!(preface.reconstructed);
+        insta::assert_snapshot!(preface.text.unwrap(), @r"
         <instructions>
         be kind
         </instructions>
@@ -131,15 +131,15 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_is_taken_up_is_told_what_was_cut_short() {
+    fn a_resumed_session_gets_its_interrupted_turns() {
         let mut path = vec![
-            said(Role::User, MessageStatus::Completed, "my name is Ada"),
-            said(Role::Assistant, MessageStatus::Completed, "hello Ada"),
-            said(Role::User, MessageStatus::Completed, "my dog is Rex"),
-            said(Role::Assistant, MessageStatus::Failed, "what a"),
-            said(Role::User, MessageStatus::Completed, "who?"),
+            message(Role::User, MessageStatus::Completed, "my name is Ada"),
+            message(Role::Assistant, MessageStatus::Completed, "hello Ada"),
+            message(Role::User, MessageStatus::Completed, "my dog is Rex"),
+            message(Role::Assistant, MessageStatus::Failed, "what a"),
+            message(Role::User, MessageStatus::Completed, "who?"),
         ];
-        insta::assert_snapshot!(missed(&path).unwrap(), @r"
+        insta::assert_snapshot!(interrupted_turns(&path).unwrap(), @r"
         <interrupted>
         user: my dog is Rex
         assistant: what a
@@ -147,19 +147,19 @@ mod tests {
         What is above was cut short, and may be missing in this session. Go on from there: what follows is the next message.
         ");
         for status in [MessageStatus::Completed, MessageStatus::Cancelled] {
-            path[3] = said(Role::Assistant, status, "what a dog");
-            assert_eq!(missed(&path), None);
+            path[3] = message(Role::Assistant, status, "what a dog");
+            assert_eq!(interrupted_turns(&path), None);
         }
-        assert_eq!(missed(&path[..1]), None);
+        assert_eq!(interrupted_turns(&path[..1]), None);
     }
 
     #[test]
-    fn of_a_long_conversation_the_end_is_told() {
-        let long = "x".repeat(CONTEXT / 2 - 100);
+    fn a_long_transcript_keeps_its_end() {
+        let long = "x".repeat(MAX_TRANSCRIPT_BYTES / 2 - 100);
         let path: Vec<_> =
-            (0..5).map(|no| said(Role::User, MessageStatus::Completed, &format!("{no} {long}"))).collect();
-        let told = transcript(&path).unwrap();
-        assert!(told.starts_with("(what was said before is left out)\nuser: 2 x"), "{}", &told[..60]);
-        assert!(told.contains("user: 3 x") && !told.contains("user: 4 x"));
+            (0..5).map(|no| message(Role::User, MessageStatus::Completed, &format!("{no} {long}"))).collect();
+        let text = transcript(&path).unwrap();
+        assert!(text.starts_with("(what was said before is left out)\nuser: 2 x"), "{}", &text[..60]);
+        assert!(text.contains("user: 3 x") && !text.contains("user: 4 x"));
     }
 }

@@ -1,95 +1,89 @@
-//! The native session of an attempt: taken up, forked, or opened and told of the path.
+//! The native session of an attempt: resumed, forked, or newly opened.
 
 use std::path::Path;
 
 use mainspring_core::Binding;
 use mainspring_kernel::adapter::AttemptHandle;
 
-use super::preface::{Preface, missed};
-use super::{Agent, Dialect, Driver, Lost, Stop, gone};
-use crate::pool::{Lease, Worker as _};
+use super::preface::{Preface, interrupted_turns};
+use super::{AgentWorker, AttemptError, Dialect, Driver, ResumeError, process_ended};
+use crate::pool::{Lease, PooledWorker as _};
 
-/// How many messages of a path are looked at when a native session is told of it.
-const PATH: usize = 500;
+/// How many messages of the path a new native session can get as a transcript.
+const TRANSCRIPT_MESSAGES: usize = 500;
+/// How many messages of the path are searched for interrupted turns when a native session is resumed.
+const RECENT_MESSAGES: usize = 11;
 
-/// How many of them are looked at when it is taken up.
-const RECENT: usize = 11;
-
-/// How a native session came to be what it is.
-pub(super) enum Start {
-    /// It was taken up, and is told this first if that may be missing.
+/// How the native session of a turn was obtained.
+pub(super) enum SessionStart {
+    /// It was resumed. The text holds turns that it may lack.
     Resumed(Option<String>),
-    /// It goes on from where another stood.
+    /// It is a fork, which has all the context of its origin.
     Forked,
-    /// It is new, and is told this first.
+    /// It is new and gets this preface.
     Opened(Preface),
 }
 
 impl<D: Dialect> Driver<D> {
-    /// The native session: the one that is bound, a fork of the one that stands where the run begins, or a new one with
-    /// what it is told first.
-    pub(super) async fn session(
+    /// Resumes the bound native session, forks the one of `origin`, or opens a new one. Returns its id.
+    pub(super) async fn prepare_session(
         &self,
         attempt: &AttemptHandle,
         lease: &Lease<D::Worker>,
         cwd: &Path,
         (bound, origin): (Option<String>, Option<Binding>),
-    ) -> Result<(String, Start), Stop> {
+    ) -> Result<(String, SessionStart), AttemptError> {
         let worker = lease.worker();
         if let Some(native) = bound {
-            if lease.home.as_ref().is_some_and(|home| home.native == native) {
-                return Ok((native, Start::Resumed(None)));
+            if lease.last_session.as_ref().is_some_and(|session| session.native == native) {
+                return Ok((native, SessionStart::Resumed(None)));
             }
-            let held = worker.holds(&native);
+            let in_memory = worker.has_session(&native);
             return match self.dialect.resume(&worker, &native, cwd, attempt).await {
-                // A command of the agent's own stands alone.
-                Ok(()) if held || attempt.assignment().prompt.text().starts_with('/') => {
-                    Ok((native, Start::Resumed(None)))
+                // A slash command must be sent without a preface.
+                Ok(()) if in_memory || attempt.assignment().prompt.text().starts_with('/') => {
+                    Ok((native, SessionStart::Resumed(None)))
                 }
-                Ok(()) => Ok((native, Start::Resumed(missed(&attempt.path(RECENT).await?)))),
-                Err(Lost::Gone) => Err(Stop::Failed(gone(&*worker), true)),
-                Err(Lost::Unknown(reason)) => Err(Stop::Stale(reason)),
-                Err(Lost::Refused(failure)) => Err(Stop::Failed(failure, false)),
+                Ok(()) => {
+                    let interrupted = interrupted_turns(&attempt.path(RECENT_MESSAGES).await?);
+                    Ok((native, SessionStart::Resumed(interrupted)))
+                }
+                Err(ResumeError::Disconnected) => Err(AttemptError::Failed(process_ended(&*worker), true)),
+                Err(ResumeError::Unknown(reason)) => Err(AttemptError::Stale(reason)),
+                Err(ResumeError::Refused(failure)) => Err(AttemptError::Failed(failure, false)),
             };
         }
-        if let Some(origin) = origin.filter(|_| worker.forks())
-            && let Some(native) = self.fork(attempt, &worker, &origin, cwd).await?
+        if let Some(origin) = origin.filter(|_| worker.can_fork())
+            && let Some(native) = self.fork_session(attempt, &worker, &origin, cwd).await?
         {
-            return Ok((native, Start::Forked));
+            return Ok((native, SessionStart::Forked));
         }
-        let path = attempt.path(PATH).await?;
+        let path = attempt.path(TRANSCRIPT_MESSAGES).await?;
         let preface = Preface::of(attempt.assignment().run.options.system_prompt.as_deref(), &path);
-        let native = self.dialect.open(&worker, cwd, attempt).await.map_err(|failure| {
-            let again = failure.code == "transport_interruption";
-            Stop::Failed(failure, again)
-        })?;
-        Ok((native, Start::Opened(preface)))
+        let native = self.dialect.open(&worker, cwd, attempt).await?;
+        Ok((native, SessionStart::Opened(preface)))
     }
 
-    /// A fork of the native session of `origin`; none if that goes on meanwhile, or the agent knows it no more.
-    async fn fork(
+    /// Forks the native session of `origin`. Returns `None` if a turn runs in it or the agent no longer knows it.
+    async fn fork_session(
         &self,
         attempt: &AttemptHandle,
         worker: &D::Worker,
         origin: &Binding,
         cwd: &Path,
-    ) -> Result<Option<String>, Stop> {
+    ) -> Result<Option<String>, AttemptError> {
         let native = origin.native.as_deref().unwrap_or_default();
-        let Some(_held) = self.natives.try_hold(native) else { return Ok(None) };
-        // What was read of it before nobody could use it may be over.
+        let Some(_lock) = self.session_locks.try_lock(native) else { return Ok(None) };
+        // The origin was read before the lock; it may have changed since.
         if attempt.origin().await?.is_none_or(|now| now.id != origin.id) {
             return Ok(None);
         }
         match self.dialect.fork(worker, native, cwd, attempt).await {
             Ok(forked) => Ok(Some(forked)),
-            Err(Lost::Gone) => Err(Stop::Failed(gone(worker), true)),
-            Err(Lost::Refused(failure)) => Err(Stop::Failed(failure, false)),
-            Err(Lost::Unknown(reason)) => {
-                tracing::info!(
-                    reason,
-                    native,
-                    "a native session could not be forked; another one is told of the path"
-                );
+            Err(ResumeError::Disconnected) => Err(AttemptError::Failed(process_ended(worker), true)),
+            Err(ResumeError::Refused(failure)) => Err(AttemptError::Failed(failure, false)),
+            Err(ResumeError::Unknown(reason)) => {
+                tracing::info!(reason, native, "could not fork a native session; opening a new one instead");
                 Ok(None)
             }
         }

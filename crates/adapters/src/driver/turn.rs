@@ -1,4 +1,4 @@
-//! Turns: what every one of them has, whatever the agent speaks.
+//! Parts of a turn that every dialect needs.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -6,101 +6,154 @@ use std::pin::Pin;
 
 use mainspring_kernel::adapter::{AttemptHandle, End, HandleError};
 
-/// How much of what a tool says, or is asked with, is kept in an event.
-const EXCERPT: usize = 16 << 10;
+/// The largest tool output or question that goes into an event.
+const EXCERPT_BYTES: usize = 16 << 10;
 
 /// How a turn ended.
-pub(crate) enum Turned {
-    /// The agent has ended it and can take another.
+pub(crate) enum TurnOutcome {
+    /// The agent ended it and can run another turn.
     Ended(End),
-    /// What the agent does now is not known; its process must end.
+    /// The agent may still be working; its process must be killed.
     Broken(End),
-    /// The agent does not know the native session, and has done nothing.
-    Unknown(String),
+    /// The agent does not know the native session and has done nothing.
+    UnknownSession(String),
 }
 
-/// The text of an agent, block by block.
-pub(crate) struct Voice<'a> {
+/// Streams an agent's text into numbered blocks of one message.
+pub(crate) struct TextBlocks<'a> {
     attempt: &'a AttemptHandle,
     block: u32,
-    /// True when text goes into the next block.
-    breaks: bool,
-    /// True when something was said that is not part of a message.
-    said: bool,
+    /// Whether the next text starts a new block.
+    starts_new_block: bool,
+    /// Whether text was streamed that is not yet part of a recorded message.
+    has_text: bool,
 }
 
-impl<'a> Voice<'a> {
+impl<'a> TextBlocks<'a> {
     pub(crate) fn new(attempt: &'a AttemptHandle) -> Self {
-        Self { attempt, block: 0, breaks: false, said: false }
+        Self { attempt, block: 0, starts_new_block: false, has_text: false }
     }
 
-    pub(crate) fn say(&mut self, text: &str) -> Result<(), HandleError> {
+    /// Streams `text` into the current block.
+    pub(crate) fn push(&mut self, text: &str) -> Result<(), HandleError> {
         if text.is_empty() {
             return Ok(());
         }
-        if std::mem::take(&mut self.breaks) {
+        if std::mem::take(&mut self.starts_new_block) {
             self.block += 1;
         }
-        self.said = true;
+        self.has_text = true;
         self.attempt.delta(self.block, text)
     }
 
-    /// What was said becomes a message; false if there is nothing. What is said next is another one.
-    pub(crate) fn seals(&mut self) -> bool {
-        (self.block, self.breaks) = (0, false);
-        std::mem::take(&mut self.said)
+    /// Ends the message; later text belongs to the next one. Returns whether the message has any text.
+    pub(crate) fn end_message(&mut self) -> bool {
+        (self.block, self.starts_new_block) = (0, false);
+        std::mem::take(&mut self.has_text)
     }
 
-    /// Something came between: what is said next is another block.
-    pub(crate) fn pause(&mut self) {
-        self.breaks = true;
+    /// Ends the block; later text belongs to the next one.
+    pub(crate) fn end_block(&mut self) {
+        self.starts_new_block = true;
     }
 }
 
-/// A question that is put, decided, and answered to the agent.
+/// Asks a question, waits for the decision and sends it to the agent.
 type Question = Pin<Box<dyn Future<Output = Result<(), HandleError>> + Send>>;
 
-/// What an agent asks. A run waits for one answer at a time, so the first goes before the second is put.
+/// Questions of an agent. A run waits for one answer at a time, so they are asked in order.
 #[derive(Default)]
-pub(crate) struct Questions(VecDeque<(Question, bool)>);
+pub(crate) struct QuestionQueue(VecDeque<(Question, bool)>);
 
-impl Questions {
-    /// Another question. One that `lapses` is settled sooner or later, whatever people do.
+impl QuestionQueue {
+    /// Adds a question. One that `expires` resolves by itself after some time.
     pub(crate) fn push(
         &mut self,
         question: impl Future<Output = Result<(), HandleError>> + Send + 'static,
-        lapses: bool,
+        expires: bool,
     ) {
-        self.0.push_back((Box::pin(question), lapses));
+        self.0.push_back((Box::pin(question), expires));
     }
 
-    /// Resolves once the first question was answered; never while there is none.
-    pub(crate) async fn answered(&mut self) -> Result<(), HandleError> {
+    /// Waits until the first question is answered and removes it. Never resolves while the queue is empty.
+    pub(crate) async fn next_answered(&mut self) -> Result<(), HandleError> {
         let Some((first, _)) = self.0.front_mut() else { return pending().await };
         let answered = first.await;
         self.0.pop_front();
         answered
     }
 
-    /// True when there is none.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The agent has gone on: what lapses has lapsed when this returns.
-    pub(crate) async fn lapsed(&mut self) {
-        while self.0.front().is_some_and(|(_, lapses)| *lapses) {
-            // An attempt that may ask no more has none that is open.
-            let _ = self.answered().await;
+    /// Waits until the expiring questions at the front have expired. The agent has ended its turn without them.
+    pub(crate) async fn wait_for_expired(&mut self) {
+        while self.0.front().is_some_and(|(_, expires)| *expires) {
+            // An error means that the attempt may not ask any more, so no question is open.
+            let _ = self.next_answered().await;
         }
     }
 }
 
-/// The beginning of a text that may be endless.
+/// Truncates a text to the size that an event may hold.
 pub(crate) fn excerpt(mut text: String) -> String {
-    if text.len() > EXCERPT {
-        text.truncate(text.floor_char_boundary(EXCERPT));
+    if text.len() > EXCERPT_BYTES {
+        text.truncate(text.floor_char_boundary(EXCERPT_BYTES));
         text.push('…');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::poll;
+    use tokio::sync::{Semaphore, oneshot};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn questions_are_asked_one_after_the_other() {
+        let mut queue = QuestionQueue::default();
+        assert!(poll!(Box::pin(queue.next_answered())).is_pending(), "an empty queue never resolves");
+        let asked = Arc::new(Semaphore::new(0));
+        let (first, answer) = oneshot::channel::<()>();
+        let count = asked.clone();
+        let question = async move {
+            count.add_permits(1);
+            answer.await.map_err(|_| HandleError::Revoked)
+        };
+        queue.push(question, false);
+        let count = asked.clone();
+        let second = async move {
+            count.add_permits(1);
+            Err(HandleError::Revoked)
+        };
+        queue.push(second, false);
+        assert!(poll!(Box::pin(queue.next_answered())).is_pending());
+        assert_eq!(asked.available_permits(), 1, "the second question waits for the first");
+        first.send(()).unwrap();
+        assert_eq!(queue.next_answered().await, Ok(()));
+        assert_eq!(queue.next_answered().await, Err(HandleError::Revoked));
+        assert!(queue.is_empty() && asked.available_permits() == 2);
+    }
+
+    #[tokio::test]
+    async fn only_expiring_questions_at_the_front_are_waited_for() {
+        let mut queue = QuestionQueue::default();
+        queue.push(async { Err(HandleError::Revoked) }, true);
+        queue.push(async { Ok(()) }, true);
+        queue.push(pending(), false);
+        queue.wait_for_expired().await;
+        assert_eq!(queue.0.len(), 1);
+    }
+
+    #[test]
+    fn an_excerpt_ends_at_a_character() {
+        assert_eq!(excerpt("short".into()), "short");
+        let long = excerpt("漢".repeat(EXCERPT_BYTES));
+        assert!(long.len() <= EXCERPT_BYTES + '…'.len_utf8() && long.ends_with("漢…"), "{}", long.len());
+    }
 }

@@ -1,7 +1,8 @@
-//! Dialogs: what pi's extensions ask of people, put through the policy.
+//! Dialogs of pi's extensions, decided by the policy.
 //!
-//! `confirm` asks for a permission. So does a `select` whose options say yes and no. Everything else asks for something
-//! that only a person knows: it is put to one even where permissions are not, and dismissed where nothing is allowed.
+//! A `confirm` is a permission request. So is a `select` with one yes and one no option. Every other dialog asks for
+//! information that only a person has: a person is asked even if all permissions are granted, and the dialog is
+//! dismissed if none are.
 
 use mainspring_core::{Approval, Grant, Time};
 use mainspring_kernel::adapter::{AttemptHandle, HandleError};
@@ -10,87 +11,84 @@ use serde_json::{Value, json};
 
 use crate::driver::excerpt;
 
-/// Options that mean yes, and those that mean no, by their first word.
+/// First words of options that mean yes, and of options that mean no.
 const YES: &[&str] = &["allow", "yes", "approve", "accept", "continue", "proceed", "ok", "okay", "run"];
 const NO: &[&str] = &["block", "no", "deny", "reject", "decline", "cancel", "abort", "stop", "skip"];
 
-/// What an extension wants of whoever uses pi.
+/// A dialog that waits for an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Dialog {
     id: String,
-    kind: Kind,
+    kind: DialogKind,
     question: String,
-    /// After so many milliseconds pi goes on as if it was dismissed.
-    timeout: Option<u64>,
+    /// After this time pi continues as if the dialog was dismissed.
+    timeout_ms: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Kind {
-    /// Yes or no.
+enum DialogKind {
     Confirm,
-    /// One of these.
     Select(Vec<String>),
-    /// Any text.
     Text,
-    /// Something that is not known here.
-    Other,
+    /// A kind of dialog that this adapter does not know.
+    Unknown,
 }
 
-/// What an extension shows.
+/// A user interface request of an extension.
 #[derive(Debug, PartialEq)]
-pub(super) enum Request {
-    /// It waits for an answer.
+pub(super) enum UiRequest {
     Dialog(Dialog),
-    /// It tells something.
     Notice(String),
-    /// It decorates what is not there.
-    Nothing,
+    /// A status line, widget or title, which has no place here.
+    Decoration,
 }
 
-impl Request {
-    /// What the record `extension_ui_request` is about.
-    pub(super) fn of(record: &Value) -> Self {
+impl UiRequest {
+    /// Parses the record `extension_ui_request`.
+    pub(super) fn parse(record: &Value) -> Self {
         let text = |key: &str| record[key].as_str().unwrap_or_default();
-        let under = |key: &str| match text(key) {
+        let title_and = |key: &str| match text(key) {
             "" => text("title").to_owned(),
             more => format!("{}\n{more}", text("title")),
         };
         let (kind, question) = match text("method") {
-            "confirm" => (Kind::Confirm, under("message")),
+            "confirm" => (DialogKind::Confirm, title_and("message")),
             "select" => {
                 let options = record["options"].as_array().into_iter().flatten();
                 let options: Vec<String> = options.filter_map(|it| it.as_str().map(str::to_owned)).collect();
                 let lines = options.iter().enumerate();
-                let lines: Vec<String> = lines.map(|(at, option)| format!("{}. {option}", at + 1)).collect();
+                let lines: Vec<String> = lines.map(|(no, option)| format!("{}. {option}", no + 1)).collect();
                 let question = format!("{}\n{}", text("title"), lines.join("\n"));
-                (Kind::Select(options), question)
+                (DialogKind::Select(options), question)
             }
-            "input" => (Kind::Text, under("placeholder")),
-            "editor" => (Kind::Text, under("prefill")),
+            "input" => (DialogKind::Text, title_and("placeholder")),
+            "editor" => (DialogKind::Text, title_and("prefill")),
             "notify" => return Self::Notice(excerpt(text("message").to_owned())),
-            "setStatus" | "setWidget" | "setTitle" | "set_editor_text" => return Self::Nothing,
-            other => (Kind::Other, other.to_owned()),
+            "setStatus" | "setWidget" | "setTitle" | "set_editor_text" => return Self::Decoration,
+            other => (DialogKind::Unknown, other.to_owned()),
         };
-        let timeout = record["timeout"].as_u64().filter(|timeout| *timeout > 0);
-        Self::Dialog(Dialog { id: text("id").to_owned(), kind, question: excerpt(question), timeout })
+        let timeout_ms = record["timeout"].as_u64().filter(|timeout| *timeout > 0);
+        Self::Dialog(Dialog { id: text("id").to_owned(), kind, question: excerpt(question), timeout_ms })
     }
 }
 
 impl Dialog {
-    /// Pi does not wait for ever.
-    pub(super) fn lapses(&self) -> bool {
-        self.timeout.is_some()
+    /// Reports whether pi continues without an answer after some time.
+    pub(super) fn expires(&self) -> bool {
+        self.timeout_ms.is_some()
     }
 
-    /// Has it decided or answered, and gives what pi is told. Pi is told something even if nobody may decide any more.
-    pub(super) async fn answered(
+    /// Gets a decision or an answer and returns pi's response record. Pi gets a response even if the attempt may not ask
+    /// any more.
+    pub(super) async fn answer(
         &self,
         attempt: &AttemptHandle,
         standing: Option<&Grant>,
         asked_at: Time,
     ) -> (Value, Result<(), HandleError>) {
-        let lapses_at = self.timeout.map(|timeout| asked_at.plus(timeout));
-        let answer = Asking { attempt, standing, lapses_at }.answer(&self.kind, &self.question).await;
+        let lapses_at = self.timeout_ms.map(|timeout| asked_at.plus(timeout));
+        let asker = Asker { attempt, standing, lapses_at };
+        let answer = asker.answer(&self.kind, &self.question).await;
         match answer {
             Ok(Some(answer)) => (response(&self.id, answer), Ok(())),
             Ok(None) => (dismissal(&self.id), Ok(())),
@@ -99,24 +97,24 @@ impl Dialog {
     }
 }
 
-/// Whom a dialog is put to, and until when.
-struct Asking<'a> {
+/// Asks the policy or a person on behalf of one dialog.
+struct Asker<'a> {
     attempt: &'a AttemptHandle,
     standing: Option<&'a Grant>,
     lapses_at: Option<Time>,
 }
 
-impl Asking<'_> {
-    /// What is answered; none if it is dismissed.
-    async fn answer(&self, kind: &Kind, question: &str) -> Result<Option<Value>, HandleError> {
+impl Asker<'_> {
+    /// Returns the answer, or `None` if the dialog is dismissed.
+    async fn answer(&self, kind: &DialogKind, question: &str) -> Result<Option<Value>, HandleError> {
         Ok(match kind {
-            Kind::Other => None,
-            Kind::Confirm => Some(json!({"confirmed": self.permit(question).await?})),
-            Kind::Select(options) => match permission(options).filter(|_| self.standing.is_some()) {
+            DialogKind::Unknown => None,
+            DialogKind::Confirm => Some(json!({"confirmed": self.permit(question).await?})),
+            DialogKind::Select(options) => match yes_and_no(options).filter(|_| self.standing.is_some()) {
                 Some((yes, no)) => Some(value(if self.permit(question).await? { yes } else { no })),
                 None => self.select(question, options).await?.map(value),
             },
-            Kind::Text => self.inquire(question).await?.as_deref().map(value),
+            DialogKind::Text => self.inquire(question).await?.as_deref().map(value),
         })
     }
 
@@ -126,22 +124,22 @@ impl Asking<'_> {
     }
 
     async fn inquire(&self, question: &str) -> Result<Option<String>, HandleError> {
-        let given = policy::inquire(self.attempt, self.standing, self.question(question)).await?;
-        Ok(given.map(|given| given.as_str().map_or_else(|| given.to_string(), str::to_owned)))
+        let input = policy::inquire(self.attempt, self.standing, self.question(question)).await?;
+        Ok(input.map(|input| input.as_str().map_or_else(|| input.to_string(), str::to_owned)))
     }
 
-    /// Has a person choose one of `options`, and asks again when it is none of them.
+    /// Asks a person to choose one of `options`, repeatedly if the input matches none.
     async fn select<'a>(
         &self,
         question: &str,
         options: &'a [String],
     ) -> Result<Option<&'a str>, HandleError> {
         let mut text = question.to_owned();
-        while let Some(given) = self.inquire(&text).await? {
-            if let Some(chosen) = choice(options, &given) {
+        while let Some(input) = self.inquire(&text).await? {
+            if let Some(chosen) = match_option(options, &input) {
                 return Ok(Some(chosen));
             }
-            text = excerpt(format!("{:?} is none of these. {question}", excerpt(given)));
+            text = excerpt(format!("{:?} is none of these. {question}", excerpt(input)));
         }
         Ok(None)
     }
@@ -155,14 +153,14 @@ fn value(value: &str) -> Value {
     json!({"value": value})
 }
 
-/// What is answered to a record of an extension that nobody is there to answer; nothing to one that wants no answer.
-pub(super) fn dismissed(record: &Value) -> Option<Value> {
+/// The response to a record that no turn handles: dismisses a dialog, and is `None` for every other record.
+pub(super) fn dismissal_of(record: &Value) -> Option<Value> {
     if record["type"] != "extension_ui_request" {
         return None;
     }
-    match Request::of(record) {
-        Request::Dialog(dialog) => Some(dismissal(&dialog.id)),
-        Request::Notice(_) | Request::Nothing => None,
+    match UiRequest::parse(record) {
+        UiRequest::Dialog(dialog) => Some(dismissal(&dialog.id)),
+        UiRequest::Notice(_) | UiRequest::Decoration => None,
     }
 }
 
@@ -176,29 +174,28 @@ fn response(id: &str, mut answer: Value) -> Value {
     answer
 }
 
-/// The option that means yes and the one that means no, where there are such.
-///
-/// Only of two: which of many answers is the one that allows no more than it must is not for a machine to guess.
-fn permission(options: &[String]) -> Option<(&str, &str)> {
+/// The option that means yes and the one that means no, if there are exactly these two. Among more options, the policy
+/// cannot know which one allows the least.
+fn yes_and_no(options: &[String]) -> Option<(&str, &str)> {
     if options.len() != 2 {
         return None;
     }
-    let first = |words: &[&str]| {
+    let starting_with = |words: &[&str]| {
         options.iter().map(String::as_str).find(|option| {
             let word = option.split(|letter: char| !letter.is_alphanumeric()).find(|word| !word.is_empty());
             word.is_some_and(|word| words.contains(&word.to_lowercase().as_str()))
         })
     };
-    first(YES).zip(first(NO))
+    starting_with(YES).zip(starting_with(NO))
 }
 
-/// The option that a person means: by its text, or by its number.
-fn choice<'a>(options: &'a [String], given: &str) -> Option<&'a str> {
-    let given = given.trim();
-    let same = options.iter().find(|option| option.trim() == given);
-    let alike = || options.iter().find(|option| option.trim().eq_ignore_ascii_case(given));
-    let numbered = || options.get(given.parse::<usize>().ok()?.checked_sub(1)?);
-    same.or_else(alike).or_else(numbered).map(String::as_str)
+/// Finds the option that a person's input names: by its text, or by its number.
+fn match_option<'a>(options: &'a [String], input: &str) -> Option<&'a str> {
+    let input = input.trim();
+    let exact = options.iter().find(|option| option.trim() == input);
+    let ignoring_case = || options.iter().find(|option| option.trim().eq_ignore_ascii_case(input));
+    let by_number = || options.get(input.parse::<usize>().ok()?.checked_sub(1)?);
+    exact.or_else(ignoring_case).or_else(by_number).map(String::as_str)
 }
 
 #[cfg(test)]
@@ -206,14 +203,14 @@ mod tests {
     use super::*;
 
     fn dialog(record: &Value) -> Dialog {
-        match Request::of(record) {
-            Request::Dialog(dialog) => dialog,
-            other => panic!("{other:?} wants no answer"),
+        match UiRequest::parse(record) {
+            UiRequest::Dialog(dialog) => dialog,
+            other => panic!("{other:?} is not a dialog"),
         }
     }
 
     #[test]
-    fn what_an_extension_asks_is_put_into_words() {
+    fn a_question_combines_title_and_details() {
         for (record, question) in [
             (json!({"method": "confirm", "title": "Run it?", "message": "rm -r x"}), "Run it?\nrm -r x"),
             (json!({"method": "confirm", "title": "Run it?"}), "Run it?"),
@@ -223,41 +220,44 @@ mod tests {
         ] {
             assert_eq!(dialog(&record).question, question);
         }
-        assert_eq!(dialog(&json!({"method": "confirm", "timeout": 5_000})).timeout, Some(5_000));
-        assert_eq!(Request::of(&json!({"method": "notify", "message": "hi"})), Request::Notice("hi".into()));
+        assert_eq!(dialog(&json!({"method": "confirm", "timeout": 5_000})).timeout_ms, Some(5_000));
+        assert_eq!(dialog(&json!({"method": "confirm", "timeout": 0})).timeout_ms, None);
+        let notice = UiRequest::parse(&json!({"method": "notify", "message": "hi"}));
+        assert_eq!(notice, UiRequest::Notice("hi".into()));
         for method in ["setStatus", "setWidget", "setTitle", "set_editor_text"] {
-            assert_eq!(Request::of(&json!({"method": method, "id": "1"})), Request::Nothing, "{method}");
+            let request = UiRequest::parse(&json!({"method": method, "id": "1"}));
+            assert_eq!(request, UiRequest::Decoration, "{method}");
         }
     }
 
     #[test]
-    fn when_nobody_is_there_only_what_waits_is_answered() {
-        let asks = |method: &str| json!({"type": "extension_ui_request", "id": "7", "method": method});
-        let told = json!({"type": "extension_ui_response", "id": "7", "cancelled": true});
+    fn only_dialogs_are_dismissed() {
+        let request = |method: &str| json!({"type": "extension_ui_request", "id": "7", "method": method});
+        let dismissed = json!({"type": "extension_ui_response", "id": "7", "cancelled": true});
         for method in ["confirm", "select", "input", "editor", "something_new"] {
-            assert_eq!(dismissed(&asks(method)).as_ref(), Some(&told), "{method}");
+            assert_eq!(dismissal_of(&request(method)).as_ref(), Some(&dismissed), "{method}");
         }
-        assert_eq!(dismissed(&asks("notify")), None);
-        assert_eq!(dismissed(&json!({"type": "agent_start"})), None);
+        assert_eq!(dismissal_of(&request("notify")), None);
+        assert_eq!(dismissal_of(&json!({"type": "agent_start"})), None);
     }
 
     #[test]
-    fn two_options_that_say_yes_and_no_are_a_permission() {
-        let permission = |options: &[&str]| {
+    fn one_yes_and_one_no_option_are_a_permission() {
+        let yes_and_no = |options: &[&str]| {
             let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-            permission(&options).map(|(yes, no)| format!("{yes}|{no}"))
+            yes_and_no(&options).map(|(yes, no)| format!("{yes}|{no}"))
         };
-        assert_eq!(permission(&["Allow", "Block"]).as_deref(), Some("Allow|Block"));
-        assert_eq!(permission(&["No, never", "Yes (once)"]).as_deref(), Some("Yes (once)|No, never"));
+        assert_eq!(yes_and_no(&["Allow", "Block"]).as_deref(), Some("Allow|Block"));
+        assert_eq!(yes_and_no(&["No, never", "Yes (once)"]).as_deref(), Some("Yes (once)|No, never"));
         for other in [&["red", "blue"][..], &["Yes"], &["Yes", "Yes, always", "No"], &["note", "okra"]] {
-            assert_eq!(permission(other), None, "{other:?}");
+            assert_eq!(yes_and_no(other), None, "{other:?}");
         }
     }
 
     #[test]
-    fn an_option_is_chosen_by_its_text_or_its_number() {
+    fn an_option_is_named_by_its_text_or_its_number() {
         let options = ["Red".to_owned(), "2".to_owned(), "blue".to_owned()];
-        for (given, chosen) in [
+        for (input, chosen) in [
             ("Red", Some("Red")),
             (" red ", Some("Red")),
             ("2", Some("2")),
@@ -266,7 +266,7 @@ mod tests {
             ("4", None),
             ("green", None),
         ] {
-            assert_eq!(choice(&options, given), chosen, "{given}");
+            assert_eq!(match_option(&options, input), chosen, "{input}");
         }
     }
 }

@@ -1,15 +1,15 @@
-//! A turn: what pi says between a prompt and the moment it has settled, as deltas, records and questions.
+//! One turn of pi, from the prompt until pi has settled: turns its records into deltas, records and questions.
 //!
 //! ```text
 //! prompt ─▶ accepted ─▶ agent_start ─▶ turn_start … turn_end, again and again ─▶ agent_end ─▶ agent_settled
 //! ```
 //!
-//! That a prompt was accepted does not say that the agent works on it: an extension may have dealt with it. So pi is
-//! asked whether it is idle, and asked again when it says that the agent has ended, since older ones do not say that
-//! they have settled.
+//! An accepted prompt does not mean that the agent works on it: an extension may have handled it. So the turn queries
+//! pi's state after the prompt was accepted, and again after `agent_end`, because older versions do not send
+//! `agent_settled`.
 //!
-//! A prompt that joins the turn is handed over between two messages of the agent; pi hears it before the next one, or
-//! goes on with it if there was to be none.
+//! A prompt that joins the turn is sent between two messages of the agent. Pi processes it before the next message, or
+//! continues the turn with it.
 
 use std::collections::HashMap;
 
@@ -18,128 +18,135 @@ use mainspring_kernel::adapter::{End, HandleError, Record};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::dialog::{Dialog, Request};
-use super::wire::{CommandId, answers, command, result_of};
-use super::worker::{Worker, understood};
-use super::{Prompt, fault};
-use crate::driver::{Agent, Questions, Turn, Turned, Voice, excerpt, gone};
+use super::PiPrompt;
+use super::dialog::{Dialog, UiRequest};
+use super::model_error::ModelError;
+use super::wire::{CallError, CommandId, command, response_id, response_result};
+use super::worker::{PiWorker, parse_state};
+use crate::driver::{
+    AgentWorker, QuestionQueue, TextBlocks, TurnContext, TurnOutcome, excerpt, process_ended,
+};
 
-/// How often what a tool reports is recorded, in milliseconds. Pi repeats all that is known at each report.
-const REPORT: u64 = 1_000;
+/// How often the progress of a tool is recorded. Pi repeats the whole output with each update.
+const TOOL_UPDATE_INTERVAL_MS: u64 = 1_000;
 
-/// One turn under way.
-pub(super) struct Play<'a> {
-    turn: Turn<'a, Worker>,
-    voice: Voice<'a>,
-    /// Prompts that pi has not taken yet.
-    prompts: Vec<CommandId>,
-    /// Pi has taken one.
+/// A running turn.
+pub(super) struct PiTurn<'a> {
+    turn: TurnContext<'a, PiWorker>,
+    text: TextBlocks<'a>,
+    /// Prompts that pi has not responded to.
+    pending_prompts: Vec<CommandId>,
+    /// Whether pi has accepted a prompt.
     accepted: bool,
-    /// A message of the agent is under way.
-    speaking: bool,
-    /// The last time pi was asked whether it is idle.
-    asked: Option<CommandId>,
-    /// Tool calls that have no outcome, and when they reported last.
+    /// Whether pi is streaming a message.
+    in_message: bool,
+    /// The last state query.
+    state_query: Option<CommandId>,
+    /// Tool calls without an outcome, and the time of their last recorded update.
     tools: HashMap<String, Time>,
-    /// Text of the message that is being streamed was heard.
+    /// Whether the current message was streamed.
     streamed: bool,
-    /// What was used and is not recorded.
+    /// Usage that is not recorded yet.
     usage: Usage,
-    /// How the last message of the agent ended, and what it said of that.
-    stop: Option<(String, String)>,
-    /// An extension may deal with the prompt alone: it is a command, or somebody was shown something.
-    dealt_with: bool,
+    /// The stop reason and error message of the agent's last message.
+    last_stop: Option<(String, String)>,
+    /// Whether an extension may have handled the prompt alone: it is a slash command, or an extension showed something.
+    may_be_handled: bool,
 }
 
-/// How the turn goes on after a record.
-enum Next {
-    On,
+/// What to do after a record.
+enum NextStep {
+    Continue,
     Ask(Dialog),
-    End(Turned),
+    End(TurnOutcome),
 }
 
-impl<'a> Play<'a> {
-    /// Prompts pi and listens until it has settled.
-    pub(super) async fn play(turn: Turn<'a, Worker>, prompt: Prompt) -> Turned {
+impl<'a> PiTurn<'a> {
+    /// Prompts pi and processes its records until it has settled.
+    pub(super) async fn run(turn: TurnContext<'a, PiWorker>, prompt: PiPrompt) -> TurnOutcome {
         let worker = turn.worker.clone();
-        let mut inbound = worker.connection.listen();
+        let mut inbound = worker.connection.subscribe();
         let message = match &turn.preface {
             Some(preface) => format!("{preface}\n\n{}", prompt.text),
             None => prompt.text,
         };
-        let mut play = Self {
-            voice: Voice::new(turn.attempt),
+        let mut pi_turn = Self {
+            text: TextBlocks::new(turn.attempt),
             turn,
-            prompts: vec![],
+            pending_prompts: vec![],
             accepted: false,
-            speaking: false,
-            asked: None,
+            in_message: false,
+            state_query: None,
             tools: HashMap::new(),
             streamed: false,
             usage: Usage::default(),
-            stop: None,
-            dealt_with: message.starts_with('/'),
+            last_stop: None,
+            may_be_handled: message.starts_with('/'),
         };
-        play.prompt(Prompt { text: message, images: prompt.images }, false);
-        let turned = play.listen(&mut inbound).await;
-        worker.connection.ignore();
-        turned
+        pi_turn.send_prompt(PiPrompt { text: message, images: prompt.images }, false);
+        let outcome = pi_turn.process(&mut inbound).await;
+        worker.connection.unsubscribe();
+        outcome
     }
 
-    /// Sends a prompt. One that joins is what pi hears next if it is at work; any other it refuses then.
-    fn prompt(&mut self, prompt: Prompt, joins: bool) {
-        let mut ask = json!({"type": "prompt", "message": prompt.text});
-        if joins {
-            ask["streamingBehavior"] = "steer".into();
+    /// Sends a prompt. Only a steering prompt is accepted while pi works.
+    fn send_prompt(&mut self, prompt: PiPrompt, steers: bool) {
+        let mut command = json!({"type": "prompt", "message": prompt.text});
+        if steers {
+            command["streamingBehavior"] = "steer".into();
         }
         if !prompt.images.is_empty() {
-            ask["images"] = prompt.images.into();
+            command["images"] = prompt.images.into();
         }
-        self.prompts.push(self.turn.worker.connection.send(ask));
+        self.pending_prompts.push(self.turn.worker.connection.send(command));
     }
 
-    async fn listen(mut self, inbound: &mut mpsc::Receiver<Value>) -> Turned {
+    async fn process(mut self, inbound: &mut mpsc::Receiver<Value>) -> TurnOutcome {
         let worker = self.turn.worker.clone();
-        let mut questions = Questions::default();
+        let mut questions = QuestionQueue::default();
         loop {
             let step = tokio::select! {
                 biased;
-                Some(record) = inbound.recv() => self.hear(record).await,
-                answered = questions.answered() => answered.map(|()| Next::On),
-                () = self.turn.attempt.steered(), if self.may_be_joined() && questions.is_empty() => {
-                    self.join().await
+                Some(record) = inbound.recv() => self.handle_record(record).await,
+                answered = questions.next_answered() => answered.map(|()| NextStep::Continue),
+                () = self.turn.attempt.steered(), if self.can_steer() && questions.is_empty() => {
+                    self.steer().await
                 }
-                // Another try could do twice what was done already.
-                () = worker.gone() => return Turned::Broken(self.failed(gone(&*worker), false)),
+                // Not retryable: a retry could repeat actions.
+                () = worker.disconnected() => {
+                    return TurnOutcome::Broken(self.failed(process_ended(&*worker), false));
+                }
             };
             match step {
-                Ok(Next::End(turned)) => {
-                    questions.lapsed().await;
-                    return turned;
+                Ok(NextStep::End(outcome)) => {
+                    questions.wait_for_expired().await;
+                    return outcome;
                 }
-                Ok(Next::Ask(dialog)) => {
-                    let lapses = dialog.lapses();
-                    questions.push(self.put(dialog), lapses);
+                Ok(NextStep::Ask(dialog)) => {
+                    let expires = dialog.expires();
+                    questions.push(self.answer_dialog(dialog), expires);
                 }
-                // What was asked when the attempt was cancelled is answered by then; pi ends its turn itself.
-                Ok(Next::On) | Err(HandleError::Revoked) => {}
+                // A cancelled attempt has answered its open questions; pi ends the turn itself.
+                Ok(NextStep::Continue) | Err(HandleError::Revoked) => {}
                 Err(HandleError::Kernel(error)) => {
                     let failure = Failure::new(error.code(), error.to_string());
-                    return Turned::Broken(self.failed(failure, false));
+                    return TurnOutcome::Broken(self.failed(failure, false));
                 }
             }
         }
     }
 
-    async fn hear(&mut self, record: Value) -> Result<Next, HandleError> {
+    async fn handle_record(&mut self, record: Value) -> Result<NextStep, HandleError> {
         match record["type"].as_str().unwrap_or_default() {
-            "response" => return Ok(self.response(record)),
-            // Told to stop before it had begun, it did not hear of it.
+            "response" => return Ok(self.handle_response(record)),
+            // Pi ignores an abort that arrives before the agent has started.
             "agent_start" if self.turn.attempt.is_cancelled() => {
                 self.turn.worker.connection.send(command("abort"));
             }
-            "agent_settled" if self.prompts.is_empty() => return Ok(Next::End(self.settled())),
-            "agent_end" if self.prompts.is_empty() && record["willRetry"] != true => self.ask(),
+            "agent_settled" if self.pending_prompts.is_empty() => return Ok(NextStep::End(self.outcome())),
+            "agent_end" if self.pending_prompts.is_empty() && record["willRetry"] != true => {
+                self.query_state();
+            }
             "turn_start" => {
                 let used = std::mem::take(&mut self.usage);
                 if !used.is_zero() {
@@ -148,38 +155,39 @@ impl<'a> Play<'a> {
             }
             "turn_end" => self.turn_end(&record)?,
             "message_start" if record["message"]["role"] == "assistant" => {
-                (self.speaking, self.streamed) = (true, false);
-                self.voice.pause();
+                (self.in_message, self.streamed) = (true, false);
+                self.text.end_block();
             }
-            "message_update" => self.update(&record["assistantMessageEvent"])?,
-            "message_end" if record["message"]["role"] == "assistant" => self.whole(&record["message"])?,
+            "message_update" => self.message_update(&record["assistantMessageEvent"])?,
+            "message_end" if record["message"]["role"] == "assistant" => {
+                self.message_end(&record["message"])?;
+            }
             "tool_execution_start" => self.tool_start(&record).await?,
             "tool_execution_update" => self.tool_update(&record).await?,
             "tool_execution_end" => self.tool_end(&record).await?,
             "compaction_end" => self.usage += usage_of(&record["result"]["usage"]),
-            "extension_ui_request" => return self.shown(&record).await,
-            _ => self.aside(&record).await?,
+            "extension_ui_request" => return self.handle_ui_request(&record).await,
+            _ => self.report_notice(&record).await?,
         }
-        Ok(Next::On)
+        Ok(NextStep::Continue)
     }
 
-    /// An extension shows something, or asks.
-    async fn shown(&mut self, record: &Value) -> Result<Next, HandleError> {
-        match Request::of(record) {
-            Request::Dialog(dialog) => {
-                self.dealt_with = true;
-                return Ok(Next::Ask(dialog));
+    async fn handle_ui_request(&mut self, record: &Value) -> Result<NextStep, HandleError> {
+        match UiRequest::parse(record) {
+            UiRequest::Dialog(dialog) => {
+                self.may_be_handled = true;
+                return Ok(NextStep::Ask(dialog));
             }
-            Request::Notice(text) => self.progress(text).await?,
-            Request::Nothing => {}
+            UiRequest::Notice(text) => self.progress(text).await?,
+            UiRequest::Decoration => {}
         }
-        Ok(Next::On)
+        Ok(NextStep::Continue)
     }
 
-    /// What is not the agent's work, and people may want to know.
-    async fn aside(&mut self, record: &Value) -> Result<(), HandleError> {
+    /// Records notices of extensions and retries as progress.
+    async fn report_notice(&mut self, record: &Value) -> Result<(), HandleError> {
         let (text, message) = (|key: &str| record[key].as_str(), &record["message"]);
-        let said = match text("type").unwrap_or_default() {
+        let notice = match text("type").unwrap_or_default() {
             "message_end" if message["role"] == "custom" && message["display"] == true => {
                 text_of(&message["content"])
             }
@@ -189,111 +197,116 @@ impl<'a> Play<'a> {
             "extension_error" => {
                 format!("an extension failed: {}", text("error").unwrap_or("it did not say why"))
             }
-            // Queues, titles, thinking levels, what is not known: nothing that belongs to the turn.
+            // Queues, titles, thinking levels and unknown records do not belong to the turn.
             _ => return Ok(()),
         };
-        self.progress(said).await
+        self.progress(notice).await
     }
 
-    /// Puts what an extension asks, and tells it what came of it.
-    fn put(&self, dialog: Dialog) -> impl Future<Output = Result<(), HandleError>> + Send + use<> {
+    /// Gets an answer to a dialog and sends it to pi.
+    fn answer_dialog(&self, dialog: Dialog) -> impl Future<Output = Result<(), HandleError>> + Send + use<> {
         let (attempt, standing) = (self.turn.attempt.clone(), self.turn.standing.clone());
-        let tell = self.turn.worker.connection.teller();
+        let send = self.turn.worker.connection.record_sender();
         let asked_at = attempt.now();
         async move {
-            let (answer, answered) = dialog.answered(&attempt, standing.as_ref(), asked_at).await;
-            tell(&answer);
+            let (response, answered) = dialog.answer(&attempt, standing.as_ref(), asked_at).await;
+            send(&response);
             answered
         }
     }
 
-    /// Pi has answered the prompt, or whether it is idle.
-    fn response(&mut self, record: Value) -> Next {
-        match answers(&record) {
-            Some(id) if self.prompts.contains(&id) => {
-                self.prompts.retain(|prompt| *prompt != id);
-                match result_of(record) {
-                    Ok(_) => {
-                        self.accepted = true;
-                        self.ask();
-                        Next::On
-                    }
-                    Err(error) => Next::End(self.refused(self.turn.worker.failure(&error))),
+    /// Handles the response to a prompt or to a state query.
+    fn handle_response(&mut self, record: Value) -> NextStep {
+        let id = response_id(&record);
+        if let Some(id) = id.filter(|id| self.pending_prompts.contains(id)) {
+            self.pending_prompts.retain(|prompt| *prompt != id);
+            return match response_result(record) {
+                Ok(_) => {
+                    self.accepted = true;
+                    self.query_state();
+                    NextStep::Continue
                 }
-            }
-            // Only the last time counts: before that, it may not have begun.
-            id if id.is_some() && id == self.asked && self.prompts.is_empty() => match result_of(record) {
-                Ok(state) if understood(&state).is_idle() => Next::End(self.settled()),
-                _ => Next::On,
-            },
-            _ => Next::On,
+                Err(error) => NextStep::End(self.refused(&error)),
+            };
+        }
+        // Only the last query counts: at an earlier one, the agent may not have started yet.
+        if id.is_none() || id != self.state_query || !self.pending_prompts.is_empty() {
+            return NextStep::Continue;
+        }
+        match response_result(record) {
+            Ok(state) if parse_state(&state).is_idle() => NextStep::End(self.outcome()),
+            _ => NextStep::Continue,
         }
     }
 
-    /// Asks pi whether it is idle.
-    fn ask(&mut self) {
-        self.asked = Some(self.turn.worker.connection.send(command("get_state")));
+    fn query_state(&mut self) {
+        self.state_query = Some(self.turn.worker.connection.send(command("get_state")));
     }
 
-    /// Between two messages of the agent a prompt may join.
-    fn may_be_joined(&self) -> bool {
-        self.prompts.is_empty() && !self.speaking && !self.turn.attempt.is_cancelled()
+    /// Reports whether a prompt may join now: between two messages of the agent.
+    fn can_steer(&self) -> bool {
+        self.pending_prompts.is_empty() && !self.in_message && !self.turn.attempt.is_cancelled()
     }
 
-    /// Hands over the prompts that wait to join. What was said before them is a message of its own.
-    async fn join(&mut self) -> Result<Next, HandleError> {
+    /// Sends the prompts that wait to join. The text before them becomes a message of its own.
+    async fn steer(&mut self) -> Result<NextStep, HandleError> {
         let attempt = self.turn.attempt;
-        let sealed = self.voice.seals().then(|| {
+        let message = self.text.end_message().then(|| {
             let usage = std::mem::take(&mut self.usage);
             Record::Message { blocks: vec![], usage: (!usage.is_zero()).then_some(usage) }
         });
-        for message in attempt.steer(sealed.into_iter().collect()).await? {
-            match Prompt::of(attempt, &message).await {
-                Ok(prompt) => self.prompt(prompt, true),
-                Err(failure) => return Ok(Next::End(Turned::Broken(self.failed(failure, false)))),
+        for message in attempt.steer(message.into_iter().collect()).await? {
+            match PiPrompt::read(attempt, &message).await {
+                Ok(prompt) => self.send_prompt(prompt, true),
+                Err(failure) => {
+                    return Ok(NextStep::End(TurnOutcome::Broken(self.failed(failure, false))));
+                }
             }
         }
-        Ok(Next::On)
+        Ok(NextStep::Continue)
     }
 
-    /// A prompt was not taken.
-    fn refused(&self, error: Failure) -> Turned {
+    /// The outcome after pi has refused a prompt.
+    fn refused(&self, error: &CallError) -> TurnOutcome {
+        let failure = self.turn.worker.failure(error);
         if self.accepted {
-            // It has joined the run, and the agent has not heard it.
-            return Turned::Broken(self.failed(error, false));
+            // The prompt has joined the run, but the agent does not know it.
+            return TurnOutcome::Broken(self.failed(failure, false));
         }
         // Nothing was done.
         if self.turn.attempt.is_cancelled() {
-            return Turned::Ended(End::Stopped { usage: self.usage });
+            return TurnOutcome::Ended(End::Stopped { usage: self.usage });
         }
-        match error.code.as_str() {
-            // It is busy with something that nobody here has asked for; another one is not.
-            "adapter_execution_failed" => Turned::Broken(self.failed(error, true)),
-            _ => Turned::Ended(self.failed(error, false)),
+        match error {
+            // Pi is busy with something that no attempt asked for. Another process is not.
+            CallError::Refused(message) if ModelError::of(message) == ModelError::Other => {
+                TurnOutcome::Broken(self.failed(failure, true))
+            }
+            _ => TurnOutcome::Ended(self.failed(failure, false)),
         }
     }
 
-    /// Pi will do no more.
-    fn settled(&self) -> Turned {
+    /// The outcome after pi has settled.
+    fn outcome(&self) -> TurnOutcome {
         let usage = self.usage;
         let failed = |code: &str, message: &str| self.failed(Failure::new(code, message), false);
-        let (reason, why) = match &self.stop {
-            Some((reason, why)) => (reason.as_str(), why.as_str()),
+        let (reason, message) = match &self.last_stop {
+            Some((reason, message)) => (reason.as_str(), message.as_str()),
             None if self.turn.attempt.is_cancelled() => ("aborted", ""),
-            None if self.dealt_with => ("stop", ""),
-            // Silence is no success; and should it begin after all, it must not go on.
+            None if self.may_be_handled => ("stop", ""),
+            // Silence is not success. The process is killed in case the agent starts after all.
             None => {
-                let why = "the agent took the prompt and did nothing with it";
-                return Turned::Broken(failed("adapter_execution_failed", why));
+                let message = "the agent took the prompt and did nothing with it";
+                return TurnOutcome::Broken(failed("adapter_execution_failed", message));
             }
         };
-        Turned::Ended(match reason {
+        TurnOutcome::Ended(match reason {
             // A tool may end a turn.
             "stop" | "toolUse" => End::Succeeded { usage },
             "aborted" => End::Stopped { usage },
-            // A model that is told to stop between two tokens may call that an error.
+            // An abort between two tokens may be reported as an error of the model.
             "error" if self.turn.attempt.is_cancelled() => End::Stopped { usage },
-            "error" => self.failed(fault::failure(why), false),
+            "error" => self.failed(ModelError::of(message).failure(message), false),
             "length" => failed("max_tokens", "the agent reached the most tokens it may write"),
             other => failed(
                 "unknown_stop_reason",
@@ -306,41 +319,40 @@ impl<'a> Play<'a> {
         End::Failed { error, retryable, usage: self.usage }
     }
 
-    fn update(&mut self, event: &Value) -> Result<(), HandleError> {
+    fn message_update(&mut self, event: &Value) -> Result<(), HandleError> {
         let delta = event["delta"].as_str().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
             "text_start" if self.streamed => {
-                self.voice.pause();
+                self.text.end_block();
                 Ok(())
             }
             "text_delta" => {
                 self.streamed |= !delta.is_empty();
-                self.voice.say(delta)
+                self.text.push(delta)
             }
             "thinking_delta" if !delta.is_empty() => self.turn.attempt.thought(delta),
             _ => Ok(()),
         }
     }
 
-    /// The tools that a message of the agent has called have answered.
+    /// Handles the end of a message and its tool calls.
     fn turn_end(&mut self, record: &Value) -> Result<(), HandleError> {
         let message = &record["message"];
         let text = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
-        self.stop = Some((text("stopReason"), text("errorMessage")));
+        self.last_stop = Some((text("stopReason"), text("errorMessage")));
         self.usage += usage_of(&message["usage"]);
         for result in record["toolResults"].as_array().into_iter().flatten() {
             self.usage += usage_of(&result["usage"]);
         }
-        self.whole(message)
+        self.message_end(message)
     }
 
-    /// A message of the agent is whole.
-    fn whole(&mut self, message: &Value) -> Result<(), HandleError> {
-        self.speaking = false;
+    fn message_end(&mut self, message: &Value) -> Result<(), HandleError> {
+        self.in_message = false;
         // Some models do not stream.
         match std::mem::replace(&mut self.streamed, true) {
             true => Ok(()),
-            false => self.voice.say(&text_of(&message["content"])),
+            false => self.text.push(&text_of(&message["content"])),
         }
     }
 
@@ -348,7 +360,7 @@ impl<'a> Play<'a> {
         let Some(tool_use_id) = record["toolCallId"].as_str().map(str::to_owned) else { return Ok(()) };
         let name = record["toolName"].as_str().filter(|name| !name.is_empty()).unwrap_or("tool").to_owned();
         self.tools.insert(tool_use_id.clone(), self.turn.attempt.now());
-        self.voice.pause();
+        self.text.end_block();
         self.record(Record::ToolStarted { tool_use_id, name, input: Some(record["args"].clone()) }).await
     }
 
@@ -357,7 +369,7 @@ impl<'a> Play<'a> {
         let text = text_of(&record["partialResult"]["content"]);
         let id = record["toolCallId"].as_str().unwrap_or_default();
         match self.tools.get_mut(id) {
-            Some(last) if !text.is_empty() && now >= last.plus(REPORT) => *last = now,
+            Some(last) if !text.is_empty() && now >= last.plus(TOOL_UPDATE_INTERVAL_MS) => *last = now,
             _ => return Ok(()),
         }
         self.record(Record::ToolUpdated { tool_use_id: id.to_owned(), text: excerpt(text) }).await
@@ -371,13 +383,13 @@ impl<'a> Play<'a> {
         let tool_use_id = id.to_owned();
         let text = excerpt(text_of(&record["result"]["content"]));
         let records = if record["isError"] == true {
-            let why = if text.is_empty() { "the tool failed".into() } else { text };
-            let (outcome, error) = (ToolOutcome::Failed, Failure::new("tool_failed", why));
+            let message = if text.is_empty() { "the tool failed".into() } else { text };
+            let (outcome, error) = (ToolOutcome::Failed, Failure::new("tool_failed", message));
             vec![Record::ToolFailed { tool_use_id, outcome, error }]
         } else {
-            let said =
+            let output =
                 (!text.is_empty()).then(|| Record::ToolUpdated { tool_use_id: tool_use_id.clone(), text });
-            said.into_iter().chain([Record::ToolCompleted { tool_use_id }]).collect()
+            output.into_iter().chain([Record::ToolCompleted { tool_use_id }]).collect()
         };
         self.turn.attempt.record(records).await
     }
@@ -386,7 +398,7 @@ impl<'a> Play<'a> {
         if text.is_empty() {
             return Ok(());
         }
-        self.dealt_with = true;
+        self.may_be_handled = true;
         self.record(Record::Progress { text: excerpt(text) }).await
     }
 
@@ -395,7 +407,7 @@ impl<'a> Play<'a> {
     }
 }
 
-/// The text of what is a text, or a list of blocks.
+/// The text of a message's content, which is a string or a list of blocks.
 fn text_of(content: &Value) -> String {
     let text = |block: &Value| match block["type"].as_str() {
         Some("text") => block["text"].as_str().unwrap_or_default().to_owned(),
@@ -409,7 +421,7 @@ fn text_of(content: &Value) -> String {
     }
 }
 
-/// What was used; what it cost is not known where pi does not say. Nothing, where it says nothing.
+/// Converts pi's usage. Without a report it is zero; without a reported cost the cost is unknown.
 fn usage_of(usage: &Value) -> Usage {
     if usage.is_null() {
         return Usage::default();
@@ -431,7 +443,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cost_that_pi_does_not_tell_is_unknown() {
+    fn an_unreported_cost_is_unknown() {
         assert_eq!(usage_of(&json!({"input": 3, "cost": {"total": 0.5}})).cost, Cost::from(0.5));
         assert_eq!(usage_of(&json!({"input": 3})).cost, Cost::UNKNOWN);
         assert!(usage_of(&Value::Null).is_zero(), "nothing was used");

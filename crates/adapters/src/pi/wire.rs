@@ -1,8 +1,8 @@
-//! The wire: JSON, one record a line, over pi's standard input and output.
+//! The connection to a pi process: one JSON record per line over its standard input and output.
 //!
-//! Commands have an id, and so have their responses; everything else that comes is an event. A record ends with a line
-//! feed and nothing else does. Lines that are no records are passed over. While a turn listens, it hears events and the
-//! responses to its own commands in the order in which pi wrote them; a turn that is slow makes pi wait.
+//! A command and its response have the same id; every other incoming record is an event. Only a line feed ends a record.
+//! Lines that are not records are ignored. A turn receives events and the responses to its own commands in the order in
+//! which pi wrote them. A slow turn makes pi wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,144 +12,139 @@ use futures_util::StreamExt;
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
-use tokio::process::{ChildStdin, ChildStdout};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::codec::{AnyDelimiterCodec, FramedRead};
 use tokio_util::sync::CancellationToken;
 
 use super::dialog;
-use crate::process::Pipes;
 
-/// How long a record may be. Beyond it the connection is given up.
-const LINE: usize = 64 << 20;
-/// How many records a turn may be behind.
-const BEHIND: usize = 256;
+/// The longest record. The connection is closed at a longer one.
+const MAX_RECORD_BYTES: usize = 64 << 20;
+/// How many records are queued for a turn before pi has to wait.
+const MAX_QUEUED_RECORDS: usize = 256;
 
 /// Why a command has no result.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum CallError {
-    /// Pi said no.
+    /// Pi answered with an error.
     #[error("{0}")]
     Refused(String),
-    /// Pi is gone.
+    /// The connection is closed.
     #[error("the agent has closed the connection")]
-    Gone,
+    Disconnected,
 }
 
 /// The number of a command.
 pub(super) type CommandId = u64;
 
-/// A connection to one pi.
+/// A connection to one pi process.
 pub(super) struct Connection {
     outgoing: mpsc::UnboundedSender<String>,
-    shared: Arc<Shared>,
-    /// Cancelled once nothing more is read.
+    router: Arc<Router>,
+    /// Cancelled when the reader has ended.
     closed: CancellationToken,
     /// Cancelled when the connection is dropped.
     close: CancellationToken,
-    commands: AtomicU64,
+    next_id: AtomicU64,
 }
 
-#[derive(Default)]
-struct Shared {
-    /// Commands whose result somebody awaits; none once nothing more is read.
-    awaited: Mutex<Option<HashMap<CommandId, oneshot::Sender<Value>>>>,
-    /// Whoever listens.
-    heard: Mutex<Option<mpsc::Sender<Value>>>,
+/// Where incoming records go.
+struct Router {
+    /// The calls that wait for a response. `None` once the reader has ended.
+    pending: Mutex<Option<HashMap<CommandId, oneshot::Sender<Value>>>>,
+    /// The queue of the current turn.
+    turn: Mutex<Option<mpsc::Sender<Value>>>,
 }
 
 impl Connection {
-    /// Speaks over `pipes` until they close or the connection is dropped. What nobody listens for, or is not
-    /// understood, is counted in `ignored`.
-    pub(super) fn open(pipes: Pipes, ignored: Arc<AtomicU64>, tasks: &Tasks) -> Self {
-        let shared = Arc::new(Shared { awaited: Mutex::new(Some(HashMap::new())), heard: Mutex::default() });
+    /// Connects to a pi process over its pipes, until they close or the connection is dropped. `ignored` counts the
+    /// records that no turn receives and the lines that are not records.
+    pub(super) fn open(
+        (stdin, stdout): (impl AsyncWrite + Send + Unpin + 'static, impl AsyncRead + Send + Unpin + 'static),
+        ignored: Arc<AtomicU64>,
+        tasks: &Tasks,
+    ) -> Self {
+        let router = Arc::new(Router { pending: Mutex::new(Some(HashMap::new())), turn: Mutex::default() });
         let (outgoing, lines) = mpsc::unbounded_channel();
         let (closed, close) = (CancellationToken::new(), CancellationToken::new());
-        let read = read(pipes.stdout, shared.clone(), outgoing.clone(), ignored);
-        let (over, dropped) = (closed.clone(), close.clone());
-        let ended = shared.clone();
+        let read = read_records(stdout, router.clone(), outgoing.clone(), ignored);
+        let (ended, dropped) = (closed.clone(), close.clone());
+        let routes = router.clone();
         tasks.spawn(async move {
             tokio::select! {
                 () = read => {}
                 () = dropped.cancelled() => {}
             }
-            // Whoever awaits a result learns that there will be none.
-            ended.awaited.lock().take();
-            ended.heard.lock().take();
-            over.cancel();
+            // Dropping the senders ends the calls that wait for a response.
+            routes.pending.lock().take();
+            routes.turn.lock().take();
+            ended.cancel();
         });
         let dropped = close.clone();
         tasks.spawn(async move {
             tokio::select! {
-                () = write(pipes.stdin, lines) => {}
+                () = write_lines(stdin, lines) => {}
                 () = dropped.cancelled() => {}
             }
         });
-        Self { outgoing, shared, closed, close, commands: AtomicU64::new(1) }
+        Self { outgoing, router, closed, close, next_id: AtomicU64::new(1) }
     }
 
     /// Sends a command and waits for its result.
     pub(super) async fn call(&self, command: Value) -> Result<Value, CallError> {
-        let id = self.next();
-        let (result, awaited) = oneshot::channel();
-        self.shared.awaited.lock().as_mut().ok_or(CallError::Gone)?.insert(id, result);
+        let id = self.next_id();
+        let (sender, response) = oneshot::channel();
+        self.router.pending.lock().as_mut().ok_or(CallError::Disconnected)?.insert(id, sender);
         self.write(command, id);
-        result_of(awaited.await.map_err(|_| CallError::Gone)?)
+        response_result(response.await.map_err(|_| CallError::Disconnected)?)
     }
 
-    /// Sends a command whose response is heard like an event, if anybody listens.
+    /// Sends a command whose response the current turn receives like an event.
     pub(super) fn send(&self, command: Value) -> CommandId {
-        let id = self.next();
+        let id = self.next_id();
         self.write(command, id);
         id
     }
 
-    /// Sends what is no command, such as an answer.
-    pub(super) fn tell(&self, record: &Value) {
-        let _ = self.outgoing.send(record.to_string());
-    }
-
-    /// Something that tells, for whoever outlives a borrow.
-    pub(super) fn teller(&self) -> impl Fn(&Value) + Send + Sync + use<> {
+    /// Returns a function that sends records that are not commands, such as the answers to dialogs.
+    pub(super) fn record_sender(&self) -> impl Fn(&Value) + Send + Sync + use<> {
         let outgoing = self.outgoing.clone();
         move |record| {
             let _ = outgoing.send(record.to_string());
         }
     }
 
-    /// Listens until told otherwise.
-    pub(super) fn listen(&self) -> mpsc::Receiver<Value> {
-        let (heard, inbound) = mpsc::channel(BEHIND);
-        // Of a connection that has ended, the end is heard.
+    /// Receives events until [`Connection::unsubscribe`].
+    pub(super) fn subscribe(&self) -> mpsc::Receiver<Value> {
+        let (sender, inbound) = mpsc::channel(MAX_QUEUED_RECORDS);
+        // On a closed connection the dropped sender ends the queue at once.
         if self.is_open() {
-            *self.shared.heard.lock() = Some(heard);
+            *self.router.turn.lock() = Some(sender);
         }
         inbound
     }
 
-    /// Listens no more.
-    pub(super) fn ignore(&self) {
-        self.shared.heard.lock().take();
+    pub(super) fn unsubscribe(&self) {
+        self.router.turn.lock().take();
     }
 
-    /// False once pi is gone.
     pub(super) fn is_open(&self) -> bool {
         !self.closed.is_cancelled()
     }
 
-    /// Resolves once pi is gone.
+    /// Waits until the connection is closed.
     pub(super) async fn closed(&self) {
         self.closed.cancelled().await;
     }
 
-    fn next(&self) -> CommandId {
-        self.commands.fetch_add(1, Ordering::Relaxed)
+    fn next_id(&self) -> CommandId {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
     fn write(&self, mut command: Value, id: CommandId) {
         command["id"] = id.to_string().into();
-        self.tell(&command);
+        let _ = self.outgoing.send(command.to_string());
     }
 }
 
@@ -159,66 +154,69 @@ impl Drop for Connection {
     }
 }
 
-/// The number of the command that `record` answers.
-pub(super) fn answers(record: &Value) -> Option<CommandId> {
+/// The number of the command that `record` responds to.
+pub(super) fn response_id(record: &Value) -> Option<CommandId> {
     (record["type"] == "response").then(|| record["id"].as_str()?.parse().ok()).flatten()
 }
 
-/// What a response says.
-pub(super) fn result_of(mut response: Value) -> Result<Value, CallError> {
+/// The data or the error of a response.
+pub(super) fn response_result(mut response: Value) -> Result<Value, CallError> {
     if response["success"] == true {
         return Ok(response["data"].take());
     }
-    let why = response["error"].as_str().unwrap_or("the agent refused without saying why");
-    Err(CallError::Refused(why.to_owned()))
+    let message = response["error"].as_str().unwrap_or("the agent refused without saying why");
+    Err(CallError::Refused(message.to_owned()))
 }
 
-async fn write(mut stdin: ChildStdin, mut lines: mpsc::UnboundedReceiver<String>) {
+async fn write_lines(mut stdin: impl AsyncWrite + Unpin, mut lines: mpsc::UnboundedReceiver<String>) {
     while let Some(mut line) = lines.recv().await {
         line.push('\n');
-        // One that no longer reads has closed its output, too, or is killed in time.
+        // A pi that stops reading also closes its output, or is killed later.
         if stdin.write_all(line.as_bytes()).await.is_err() || stdin.flush().await.is_err() {
             return;
         }
     }
 }
 
-async fn read(
-    stdout: ChildStdout,
-    shared: Arc<Shared>,
+async fn read_records(
+    stdout: impl AsyncRead + Unpin,
+    router: Arc<Router>,
     outgoing: mpsc::UnboundedSender<String>,
     ignored: Arc<AtomicU64>,
 ) {
-    let codec = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), vec![], LINE);
+    let codec = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), vec![], MAX_RECORD_BYTES);
     let mut lines = FramedRead::new(stdout, codec);
-    // After an error nothing that follows can be trusted.
+    // Stop at the first error: the record boundary is lost.
     while let Some(Ok(line)) = lines.next().await {
-        // Programs print other things, too.
+        // Extensions may print plain text.
         let Some(record) = serde_json::from_slice::<Value>(&line).ok().filter(Value::is_object) else {
             ignored.fetch_add(1, Ordering::Relaxed);
             continue;
         };
-        let awaited = answers(&record).and_then(|id| shared.awaited.lock().as_mut()?.remove(&id));
-        if let Some(awaited) = awaited {
-            let _ = awaited.send(record);
+        let call = response_id(&record).and_then(|id| router.pending.lock().as_mut()?.remove(&id));
+        if let Some(call) = call {
+            let _ = call.send(record);
             continue;
         }
-        let heard = shared.heard.lock().clone();
-        let unheard = match heard {
-            Some(heard) => heard.send(record).await.err().map(|unheard| unheard.0),
+        let turn = router.turn.lock().clone();
+        let unrouted = match turn {
+            Some(turn) => turn.send(record).await.err().map(|unsent| unsent.0),
             None => Some(record),
         };
-        if let Some(record) = unheard {
+        if let Some(record) = unrouted {
             ignored.fetch_add(1, Ordering::Relaxed);
-            // An extension that asks when nobody is there must not wait for ever.
-            if let Some(answer) = dialog::dismissed(&record) {
-                let _ = outgoing.send(answer.to_string());
+            // A dialog without a turn must not wait for ever.
+            if let Some(dismissal) = dialog::dismissal_of(&record) {
+                let _ = outgoing.send(dismissal.to_string());
             }
         }
     }
 }
 
-/// A command without arguments.
+/// Builds a command without arguments.
 pub(super) fn command(name: &str) -> Value {
     json!({"type": name})
 }
+
+#[cfg(test)]
+mod tests;

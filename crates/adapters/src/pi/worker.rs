@@ -1,8 +1,8 @@
-//! A worker: one pi process that has been greeted, and the native session it has open.
+//! A worker: one pi process with an initialised connection.
 //!
-//! Pi has one session open at a time, and its id is the file that pi keeps it in. To take up a session is to switch to
-//! its file. Pi switches to a file that is not there, too, and begins anew: so it is looked whether it remembers
-//! anything.
+//! Pi has one session open at a time. The native id of a session is the path of its file, and resuming it means switching
+//! to that file. If the file does not exist, pi silently starts an empty session, so the worker checks that the resumed
+//! session has messages.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,184 +12,195 @@ use mainspring_kernel::clock::Clock;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::model_error::ModelError;
 use super::wire::{CallError, Connection, command};
-use crate::driver::{Agent, Ground, Lost, gone, with_last_words};
-use crate::pool;
+use crate::driver::{AgentWorker, ProcessContext, ResumeError, SetupError, process_ended, with_last_output};
+use crate::pool::PooledWorker;
 use crate::process::{Launch, Process};
 
-/// How long what pi wrote before its end is read, in milliseconds.
-const LAST_RECORDS: u64 = 500;
-/// How many of the models it has are named to whoever wanted another.
-const NAMED: usize = 20;
+/// How long to read the output that pi wrote before its process ended.
+const OUTPUT_DRAIN_TIMEOUT_MS: u64 = 500;
+/// How many of pi's models an error message lists.
+const MAX_LISTED_MODELS: usize = 20;
 
 /// One pi process.
-pub(crate) struct Worker {
+pub(crate) struct PiWorker {
     process: Process,
     pub(super) connection: Connection,
-    /// It keeps its sessions in files.
-    keeps: bool,
-    /// It must not be used again.
-    spent: AtomicBool,
+    /// Whether it stores its sessions in files.
+    stores_sessions: bool,
+    /// Whether it must not be used again.
+    is_unusable: AtomicBool,
     clock: Clock,
 }
 
-/// Where pi stands, as it says.
+/// The result of `get_state`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct State {
+pub(super) struct PiState {
     session_id: String,
     session_file: Option<String>,
     message_count: u64,
     is_streaming: bool,
     is_compacting: bool,
     pending_message_count: u64,
-    model: Option<Model>,
+    model: Option<PiModel>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-struct Model {
+struct PiModel {
     provider: String,
     id: String,
 }
 
-impl State {
-    /// It does nothing, and will not by itself.
+impl PiState {
+    /// Reports whether pi does nothing and has nothing queued.
     pub(super) fn is_idle(&self) -> bool {
         !self.is_streaming && !self.is_compacting && self.pending_message_count == 0
     }
 
-    /// The id of the session that is open: its file, or its number if it has none.
+    /// The native id of the open session: its file, or its number if it has none.
     fn native(&self) -> &str {
         self.session_file.as_deref().unwrap_or(&self.session_id)
     }
 }
 
-impl Worker {
-    /// Starts a pi and greets it.
-    pub(super) async fn start(launch: &Launch, ground: &Ground) -> Result<Self, Failure> {
-        let (process, pipes) = Process::start(launch, &ground.tasks, &ground.clock)
-            .map_err(|error| Failure::new("adapter_unavailable", error.to_string()))?;
-        let connection = Connection::open(pipes, ground.ignored.clone(), &ground.tasks);
-        let greeted = tokio::select! {
-            greeted = state(&connection) => greeted,
-            _ = process.ended() => Err(CallError::Gone),
+impl PiWorker {
+    /// Starts a pi process and asks for its state.
+    pub(super) async fn start(launch: &Launch, context: &ProcessContext) -> Result<Self, SetupError> {
+        let (process, pipes) = Process::start(launch, &context.tasks, &context.clock)
+            .map_err(|error| SetupError::retryable(Failure::new("adapter_unavailable", error.to_string())))?;
+        let pipes = (pipes.stdin, pipes.stdout);
+        let connection = Connection::open(pipes, context.ignored.clone(), &context.tasks);
+        let state = tokio::select! {
+            state = get_state(&connection) => state,
+            _ = process.ended() => Err(CallError::Disconnected),
         };
-        let state = match greeted {
+        let state = match state {
             Ok(state) if !state.native().is_empty() => state,
-            refused => {
-                // What it had to say about its end has been read by then.
+            invalid => {
+                // After the kill, the log holds everything pi wrote.
                 process.kill().await;
-                let (code, why) = match refused {
-                    Err(error @ CallError::Gone) => ("adapter_unavailable", error.to_string()),
-                    Err(error) => ("adapter_incompatible", error.to_string()),
-                    Ok(_) => ("adapter_incompatible", "it does not say which session it has open".into()),
+                let (code, retryable, reason) = match invalid {
+                    Err(error @ CallError::Disconnected) => ("adapter_unavailable", true, error.to_string()),
+                    Err(error) => ("adapter_incompatible", false, error.to_string()),
+                    Ok(_) => {
+                        ("adapter_incompatible", false, "it does not say which session it has open".into())
+                    }
                 };
-                let failure = Failure::new(code, format!("the agent did not start: {why}"));
-                return Err(with_last_words(failure, process.log()));
+                let failure = Failure::new(code, format!("the agent did not start: {reason}"));
+                return Err(SetupError { failure: with_last_output(failure, process.log()), retryable });
             }
         };
-        let (keeps, clock) = (state.session_file.is_some(), ground.clock.clone());
-        Ok(Self { process, connection, keeps, spent: AtomicBool::new(false), clock })
+        let (stores_sessions, clock) = (state.session_file.is_some(), context.clock.clone());
+        Ok(Self { process, connection, stores_sessions, is_unusable: AtomicBool::new(false), clock })
     }
 
-    /// Opens a new session, whatever was open before.
-    pub(super) async fn open(&self) -> Result<String, Failure> {
+    /// Opens a new session.
+    pub(super) async fn open(&self) -> Result<String, SetupError> {
         let open = async {
-            let before = state(&self.connection).await?;
+            let before = get_state(&self.connection).await?;
             let opened = self.connection.call(command("new_session")).await?;
-            Ok((before, opened, state(&self.connection).await?))
+            Ok((before, opened, get_state(&self.connection).await?))
         };
-        let (before, opened, state) = open.await.map_err(|error| self.failure(&error))?;
+        let (before, opened, state) = open.await.map_err(|error| self.open_error(&error))?;
         if opened["cancelled"] == true {
             let message = "an extension of the agent did not let it open a new session";
-            return Err(Failure::new("binding_failed", message));
+            return Err(Failure::new("binding_failed", message).into());
         }
         if state.native() == before.native() {
-            return Err(Failure::new(
-                "binding_failed",
-                "the agent opened no new session but kept the old one",
-            ));
+            let message = "the agent opened no new session but kept the old one";
+            return Err(Failure::new("binding_failed", message).into());
         }
         Ok(state.native().to_owned())
     }
 
-    /// Takes up a session that was kept.
-    pub(super) async fn resume(&self, native: &str) -> Result<(), Lost> {
-        if !self.keeps || !native.starts_with('/') {
-            return Err(Lost::Unknown("the agent keeps no such session beyond its process".into()));
+    /// Resumes a stored session.
+    pub(super) async fn resume(&self, native: &str) -> Result<(), ResumeError> {
+        if !self.stores_sessions || !native.starts_with('/') {
+            return Err(ResumeError::Unknown("the agent keeps no such session beyond its process".into()));
         }
-        let lost = |error: CallError| match error {
-            CallError::Gone => Lost::Gone,
-            CallError::Refused(why) => Lost::Unknown(why),
+        let resume_error = |error: CallError| match error {
+            CallError::Disconnected => ResumeError::Disconnected,
+            CallError::Refused(message) => ResumeError::Unknown(message),
         };
         let switch = json!({"type": "switch_session", "sessionPath": native});
-        let switched = self.connection.call(switch).await.map_err(lost)?;
+        let switched = self.connection.call(switch).await.map_err(resume_error)?;
         if switched["cancelled"] == true {
-            return Err(Lost::Unknown("an extension of the agent did not let it take up the session".into()));
+            let reason = "an extension of the agent did not let it resume the session";
+            return Err(ResumeError::Unknown(reason.into()));
         }
-        let state = state(&self.connection).await.map_err(lost)?;
-        // The name of a session's file has its number in it.
+        let state = get_state(&self.connection).await.map_err(resume_error)?;
+        // The name of a session's file contains its number.
         if state.native() == native && native.contains(&state.session_id) && state.message_count > 0 {
             return Ok(());
         }
-        // It has begun a session where there was none, and would put its next ones beside it.
-        self.spent.store(true, Ordering::Relaxed);
-        Err(Lost::Unknown(format!("the agent remembers nothing of {native}")))
+        // Pi has started an empty session at this path and would create its next ones beside it.
+        self.is_unusable.store(true, Ordering::Relaxed);
+        Err(ResumeError::Unknown(format!("the agent remembers nothing of {native}")))
     }
 
-    /// Chooses a model: `provider/id`, or an id alone where that is enough.
-    pub(super) async fn choose(&self, wanted: &str) -> Result<(), Failure> {
+    /// Sets the model: `provider/id`, or the id alone if it is unambiguous.
+    pub(super) async fn set_model(&self, wanted: &str) -> Result<(), Failure> {
         let failed = |error: CallError| self.failure(&error);
-        let now = state(&self.connection).await.map_err(failed)?.model;
+        let current = get_state(&self.connection).await.map_err(failed)?.model;
         let listed = self.connection.call(command("get_available_models")).await.map_err(failed)?;
-        let offered: Vec<Model> = listed["models"]
+        let offered: Vec<PiModel> = listed["models"]
             .as_array()
             .into_iter()
             .flatten()
-            .filter_map(|model| Model::deserialize(model).ok())
+            .filter_map(|model| PiModel::deserialize(model).ok())
             .collect();
-        let model = find(&offered, now.as_ref(), wanted)?;
-        if now.as_ref() == Some(model) {
+        let model = find_model(&offered, current.as_ref(), wanted)?;
+        if current.as_ref() == Some(model) {
             return Ok(());
         }
-        let choose = json!({"type": "set_model", "provider": model.provider, "modelId": model.id});
-        self.connection.call(choose).await.map(drop).map_err(failed)
+        let set_model = json!({"type": "set_model", "provider": model.provider, "modelId": model.id});
+        self.connection.call(set_model).await.map(drop).map_err(failed)
     }
 
-    /// What to tell of a command that failed.
+    /// Converts the error of a command to the failure of an attempt.
     pub(super) fn failure(&self, error: &CallError) -> Failure {
         match error {
-            CallError::Gone => gone(self),
-            CallError::Refused(why) => super::fault::failure(why),
+            CallError::Disconnected => process_ended(self),
+            CallError::Refused(message) => ModelError::of(message).failure(message),
         }
+    }
+
+    fn open_error(&self, error: &CallError) -> SetupError {
+        let retryable = match error {
+            CallError::Disconnected => true,
+            CallError::Refused(message) => ModelError::of(message) == ModelError::Interrupted,
+        };
+        SetupError { failure: self.failure(error), retryable }
     }
 }
 
-impl Agent for Worker {
-    /// Its forks begin at a prompt and not after an answer: what is wanted here it cannot do.
-    fn forks(&self) -> bool {
+impl AgentWorker for PiWorker {
+    /// Pi can fork only at a prompt, not after an answer, which is what the driver needs.
+    fn can_fork(&self) -> bool {
         false
     }
 
-    fn closes(&self) -> bool {
+    fn can_close(&self) -> bool {
         false
     }
 
-    fn resumes(&self) -> bool {
-        self.keeps
+    fn can_resume(&self) -> bool {
+        self.stores_sessions
     }
 
     fn process(&self) -> &Process {
         &self.process
     }
 
-    async fn gone(&self) {
+    async fn disconnected(&self) {
         tokio::select! {
             () = self.connection.closed() => {}
             _ = self.process.ended() => {
-                // What it wrote before its end is heard before its end is.
-                let until = self.clock.now().plus(LAST_RECORDS);
+                // Records that pi wrote before its end are still in the pipe.
+                let until = self.clock.now().plus(OUTPUT_DRAIN_TIMEOUT_MS);
                 tokio::select! {
                     () = self.connection.closed() => {}
                     () = self.clock.sleep_until(until) => {}
@@ -199,13 +210,13 @@ impl Agent for Worker {
     }
 }
 
-impl pool::Worker for Worker {
+impl PooledWorker for PiWorker {
     fn is_alive(&self) -> bool {
-        self.process.is_alive() && self.connection.is_open() && !self.spent.load(Ordering::Relaxed)
+        self.process.is_alive() && self.connection.is_open() && !self.is_unusable.load(Ordering::Relaxed)
     }
 
-    fn holds(&self, _native: &str) -> bool {
-        // It has one at a time, which is where it is at home.
+    fn has_session(&self, _native: &str) -> bool {
+        // It has only the session it served last, which the pool knows.
         false
     }
 
@@ -218,38 +229,42 @@ impl pool::Worker for Worker {
     }
 }
 
-async fn state(connection: &Connection) -> Result<State, CallError> {
-    Ok(understood(&connection.call(command("get_state")).await?))
+async fn get_state(connection: &Connection) -> Result<PiState, CallError> {
+    Ok(parse_state(&connection.call(command("get_state")).await?))
 }
 
-/// What pi says of its state, as far as it is understood.
-pub(super) fn understood(state: &Value) -> State {
-    State::deserialize(state).unwrap_or_default()
+/// Parses the result of `get_state`; a result of an unknown form gives the default.
+pub(super) fn parse_state(state: &Value) -> PiState {
+    PiState::deserialize(state).unwrap_or_default()
 }
 
-/// The model that is meant: of several with the same id, the one of the provider that is in use.
-fn find<'a>(offered: &'a [Model], now: Option<&Model>, wanted: &str) -> Result<&'a Model, Failure> {
-    let whole = |model: &&Model| format!("{}/{}", model.provider, model.id) == wanted;
-    if let Some(model) = offered.iter().find(whole) {
+/// Finds a model by its full name or its id. Of several with the same id, the one of the current provider is taken.
+fn find_model<'a>(
+    offered: &'a [PiModel],
+    current: Option<&PiModel>,
+    wanted: &str,
+) -> Result<&'a PiModel, Failure> {
+    let is_wanted = |model: &&PiModel| format!("{}/{}", model.provider, model.id) == wanted;
+    if let Some(model) = offered.iter().find(is_wanted) {
         return Ok(model);
     }
-    let alike: Vec<&Model> = offered.iter().filter(|model| model.id == wanted).collect();
-    let same = alike.iter().find(|model| now.is_some_and(|now| now.provider == model.provider));
-    let named = |models: &mut dyn Iterator<Item = &Model>| {
+    let same_id: Vec<&PiModel> = offered.iter().filter(|model| model.id == wanted).collect();
+    let is_current = |model: &&&PiModel| current.is_some_and(|current| current.provider == model.provider);
+    let list = |models: &mut dyn Iterator<Item = &PiModel>| {
         let names: Vec<String> =
-            models.take(NAMED).map(|model| format!("{}/{}", model.provider, model.id)).collect();
+            models.take(MAX_LISTED_MODELS).map(|model| format!("{}/{}", model.provider, model.id)).collect();
         names.join(", ")
     };
-    match (same, alike.as_slice()) {
+    match (same_id.iter().find(is_current), same_id.as_slice()) {
         (Some(model), _) | (None, [model]) => Ok(model),
         (None, []) => {
-            let more = if offered.len() > NAMED { ", …" } else { "" };
-            let names = named(&mut offered.iter());
+            let more = if offered.len() > MAX_LISTED_MODELS { ", …" } else { "" };
+            let names = list(&mut offered.iter());
             let message = format!("the agent has no model {wanted:?}; it has {names}{more}");
             Err(Failure::new("invalid_request", message))
         }
         (None, several) => {
-            let names = named(&mut several.iter().copied());
+            let names = list(&mut several.iter().copied());
             let message = format!("the agent has several models {wanted:?}; name one of {names}");
             Err(Failure::new("invalid_request", message))
         }
@@ -261,15 +276,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_found_by_its_name_or_its_whole_name() {
+    fn a_model_is_found_by_its_id_or_its_full_name() {
         let model = |name: &str| {
             let (provider, id) = name.split_once('/').unwrap();
-            Model { provider: provider.into(), id: id.into() }
+            PiModel { provider: provider.into(), id: id.into() }
         };
         let offered = ["a/one", "a/two", "b/two", "c/x/y"].map(model);
-        let found = |now: Option<&str>, wanted: &str| {
-            let now = now.map(model);
-            match find(&offered, now.as_ref(), wanted) {
+        let found = |current: Option<&str>, wanted: &str| {
+            let current = current.map(model);
+            match find_model(&offered, current.as_ref(), wanted) {
                 Ok(model) => format!("{}/{}", model.provider, model.id),
                 Err(failure) => failure.message,
             }
@@ -286,13 +301,16 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_understood_as_far_as_it_goes() {
-        let said =
+    fn a_state_is_parsed_leniently() {
+        let result =
             json!({"sessionId": "s", "sessionFile": "/s.jsonl", "isStreaming": true, "new": {"thing": 1}});
-        let state = understood(&said);
+        let state = parse_state(&result);
         assert_eq!((state.native(), state.is_idle()), ("/s.jsonl", false));
-        let state = understood(&json!({"sessionId": "s"}));
+        let state = parse_state(&json!({"sessionId": "s"}));
         assert_eq!((state.native(), state.is_idle()), ("s", true));
-        assert_eq!(understood(&json!("nonsense")).native(), "");
+        assert_eq!(parse_state(&json!("nonsense")).native(), "");
+        for busy in [json!({"isCompacting": true}), json!({"pendingMessageCount": 1})] {
+            assert!(!parse_state(&busy).is_idle(), "{busy}");
+        }
     }
 }

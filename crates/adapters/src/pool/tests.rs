@@ -1,225 +1,315 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use futures_util::poll;
+
 use super::*;
 
-/// A worker that knows its number and when it was ended.
-struct Fake {
+/// A worker with a number, which notes how it was ended.
+struct FakeWorker {
     no: usize,
     alive: AtomicBool,
-    ended: Arc<Mutex<Vec<usize>>>,
+    in_memory: Mutex<Vec<&'static str>>,
+    ended: Arc<Mutex<Vec<String>>>,
 }
 
-impl Worker for Fake {
-    fn is_alive(&self) -> bool {
-        self.alive.load(Ordering::Relaxed)
-    }
-
-    fn holds(&self, _native: &str) -> bool {
-        false
-    }
-
-    async fn stop(&self) -> Death {
-        self.kill().await
-    }
-
-    async fn kill(&self) -> Death {
+impl FakeWorker {
+    fn end(&self, how: &str) -> Death {
         if self.alive.swap(false, Ordering::Relaxed) {
-            self.ended.lock().push(self.no);
+            self.ended.lock().push(format!("{how} {}", self.no));
         }
         Death::Proven
     }
 }
 
-struct World {
-    pool: Pool<Fake>,
-    clock: Clock,
-    started: AtomicUsize,
-    ended: Arc<Mutex<Vec<usize>>>,
-}
-
-impl World {
-    fn new(max: usize) -> Self {
-        Self::with(max, false)
+impl PooledWorker for FakeWorker {
+    fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Relaxed)
     }
 
-    fn with(max: usize, pinned: bool) -> Self {
+    fn has_session(&self, native: &str) -> bool {
+        self.in_memory.lock().contains(&native)
+    }
+
+    async fn stop(&self) -> Death {
+        self.end("stopped")
+    }
+
+    async fn kill(&self) -> Death {
+        self.end("killed")
+    }
+}
+
+struct Fixture {
+    pool: Pool<FakeWorker>,
+    clock: Clock,
+    started: AtomicUsize,
+    ended: Arc<Mutex<Vec<String>>>,
+}
+
+impl Fixture {
+    fn new(max_workers: usize) -> Self {
+        Self::with(max_workers, false)
+    }
+
+    fn pinned(max_workers: usize) -> Self {
+        Self::with(max_workers, true)
+    }
+
+    fn with(max_workers: usize, pinned: bool) -> Self {
         let clock = Clock::manual(Time(0));
-        let options = PoolOptions { max, idle: 1_000, backoff: 100, pinned };
+        let options = PoolOptions { max_workers, idle_ms: 1_000, backoff_ms: 100, pinned };
         let pool = Pool::new(options, clock.clone(), Tasks::default());
         Self { pool, clock, started: AtomicUsize::new(0), ended: Arc::default() }
     }
 
-    async fn lease(&self, place: &str, native: Option<&str>) -> Lease<Fake> {
-        self.lease_with(place, &[], native).await
+    async fn lease(&self, cwd: &str, native: Option<&str>) -> Lease<FakeWorker> {
+        self.lease_with(cwd, &[], native).await
     }
 
     async fn lease_with(
         &self,
-        place: &str,
+        cwd: &str,
         arguments: &'static [&'static str],
         native: Option<&str>,
-    ) -> Lease<Fake> {
-        let start = async || {
-            let no = self.started.fetch_add(1, Ordering::Relaxed) + 1;
-            Ok::<_, ()>(Fake { no, alive: AtomicBool::new(true), ended: self.ended.clone() })
-        };
-        self.pool.acquire(&Spot { cwd: place.into(), arguments }, native, start).await.unwrap().unwrap()
+    ) -> Lease<FakeWorker> {
+        let start = async || Ok::<_, ()>(self.start());
+        self.pool.acquire(&WorkerKey { cwd: cwd.into(), arguments }, native, start).await.unwrap().unwrap()
     }
 
-    /// Lets everything that can go on without the clock go on.
+    fn start(&self) -> FakeWorker {
+        let no = self.started.fetch_add(1, Ordering::Relaxed) + 1;
+        FakeWorker {
+            no,
+            alive: AtomicBool::new(true),
+            in_memory: Mutex::default(),
+            ended: self.ended.clone(),
+        }
+    }
+
+    /// Runs every task until it waits for the clock or for this test.
     async fn settle(&self) {
         for _ in 0..50 {
             tokio::task::yield_now().await;
         }
     }
 
-    fn ended(&self) -> Vec<usize> {
+    fn ended(&self) -> Vec<String> {
         self.ended.lock().clone()
     }
 }
 
-fn home(native: &str, only: bool) -> Option<Home> {
-    Some(Home { native: native.into(), only })
+fn session(native: &str, process_local: bool) -> Option<LastSession> {
+    Some(LastSession { native: native.into(), process_local })
 }
 
 #[tokio::test]
-async fn an_idle_worker_is_used_again_by_those_it_fits() {
-    let world = World::new(9);
-    world.lease("/a", None).await.release(home("n1", false));
-    world.lease("/b", None).await.release(home("n2", true));
-    // The place, the native session, whether it is the one that was served last; and who serves.
-    for (place, native, knows, no) in [
+async fn an_idle_worker_is_reused_by_matching_attempts() {
+    let fixture = Fixture::new(9);
+    fixture.lease("/a", None).await.release(session("n1", false));
+    fixture.lease("/b", None).await.release(session("n2", true));
+    // The folder, the native session, whether the worker served it last, and the worker.
+    for (cwd, native, served_last, no) in [
         ("/a", Some("n1"), true, 1),
         ("/a", Some("n9"), false, 1),
         ("/a", None, false, 1),
         ("/b", Some("n2"), true, 2),
-        // The only one that knows n2 is kept for it.
+        // The worker with the process-local session n2 is reserved for it.
         ("/b", Some("n9"), false, 3),
         ("/c", Some("n1"), false, 4),
     ] {
-        let lease = world.lease(place, native).await;
-        assert_eq!(lease.worker().no, no, "{place} {native:?}");
-        let at_home = lease.home.as_ref().is_some_and(|home| Some(home.native.as_str()) == native);
-        assert_eq!(at_home, knows, "{place} {native:?}");
-        let home = lease.home.clone();
-        lease.release(home);
+        let lease = fixture.lease(cwd, native).await;
+        assert_eq!(lease.worker().no, no, "{cwd} {native:?}");
+        let last = lease.last_session.clone();
+        let is_same = last.as_ref().is_some_and(|last| Some(last.native.as_str()) == native);
+        assert_eq!(is_same, served_last, "{cwd} {native:?}");
+        lease.release(last);
     }
-    assert_eq!(world.pool.size(), (4, 4));
+    assert_eq!(fixture.pool.size(), (4, 4));
 }
 
 #[tokio::test]
-async fn there_are_never_too_many_and_the_longest_idle_makes_room() {
-    let world = World::new(2);
-    let (one, two) = (world.lease("/a", None).await, world.lease("/a", None).await);
-    let third = world.lease("/a", None);
-    tokio::pin!(third);
-    tokio::select! {
-        biased;
-        _ = &mut third => panic!("there was no room"),
-        () = world.settle() => {}
-    }
-    two.release(home("n2", false));
-    assert_eq!(third.await.worker().no, 2, "one that is given back is taken");
-    world.settle().await;
-    assert_eq!(world.ended(), [2], "a lease that is dropped kills");
-    world.clock.advance(1);
-    one.release(home("n1", true));
-    let other = world.lease("/b", None).await;
-    let next = world.lease("/c", None).await;
+async fn a_worker_with_the_session_in_memory_is_preferred() {
+    let fixture = Fixture::new(9);
+    let (first, second) = (fixture.lease("/a", None).await, fixture.lease("/a", None).await);
+    first.worker().in_memory.lock().push("n1");
+    first.release(session("n2", false));
+    second.release(session("n3", false));
+    assert_eq!(fixture.lease("/a", Some("n1")).await.worker().no, 1);
+    assert_eq!(fixture.lease("/a", Some("n9")).await.worker().no, 2, "else the one idle for the least time");
+}
+
+#[tokio::test]
+async fn a_full_pool_waits_and_the_longest_idle_worker_makes_room() {
+    let fixture = Fixture::new(2);
+    let (one, two) = (fixture.lease("/a", None).await, fixture.lease("/a", None).await);
+    let mut third = Box::pin(fixture.lease("/a", None));
+    assert!(poll!(&mut third).is_pending());
+    fixture.settle().await;
+    assert!(poll!(&mut third).is_pending(), "the pool is full");
+    two.release(session("n2", false));
+    assert_eq!(third.await.worker().no, 2, "a released worker goes to the waiting attempt");
+    fixture.settle().await;
+    assert_eq!(fixture.ended(), ["killed 2"], "a dropped lease kills its worker");
+    one.release(session("n1", true));
+    let other = fixture.lease("/b", None).await;
+    let next = fixture.lease("/c", None).await;
     assert_eq!((other.worker().no, next.worker().no), (3, 4));
-    world.settle().await;
-    assert_eq!(world.ended(), [2, 1]);
-    assert_eq!(world.pool.size(), (2, 0));
+    fixture.settle().await;
+    assert_eq!(fixture.ended(), ["killed 2", "stopped 1"]);
+    assert_eq!(fixture.pool.size(), (2, 0));
 }
 
 #[tokio::test]
-async fn who_is_idle_for_long_or_dead_is_not_kept() {
-    let world = World::new(9);
-    world.lease("/a", None).await.release(None);
-    world.settle().await;
-    world.clock.advance(999);
-    world.settle().await;
-    // Used again in between, its time begins anew.
-    world.lease("/a", None).await.release(None);
-    world.settle().await;
-    world.clock.advance(999);
-    world.settle().await;
-    assert_eq!(world.pool.size(), (1, 1));
-    world.clock.advance(1);
-    world.settle().await;
-    assert_eq!((world.pool.size(), world.ended()), ((0, 0), vec![1]));
+async fn idle_workers_are_evicted_oldest_first() {
+    for pinned in [false, true] {
+        let fixture = Fixture::with(3, pinned);
+        let first = fixture.lease("/a", None).await;
+        let second = fixture.lease("/a", None).await;
+        let third = fixture.lease("/a", None).await;
+        second.release(session("n2", false));
+        third.release(session("n3", true));
+        first.release(session("n1", false));
+        let mut held = vec![];
+        for evicted in 1..=3 {
+            held.push(fixture.lease("/b", None).await);
+            let order = ["stopped 2", "stopped 3", "stopped 1"];
+            assert_eq!(fixture.ended(), order[..evicted], "pinned: {pinned}");
+        }
+        assert_eq!(fixture.pool.size(), (3, 0));
+    }
+}
 
-    let lease = world.lease("/a", None).await;
+#[tokio::test]
+async fn idle_and_dead_workers_are_not_kept() {
+    let fixture = Fixture::new(9);
+    fixture.lease("/a", None).await.release(None);
+    fixture.settle().await;
+    fixture.clock.advance(999);
+    fixture.settle().await;
+    // Using the worker resets its idle time.
+    fixture.lease("/a", None).await.release(None);
+    fixture.settle().await;
+    fixture.clock.advance(999);
+    fixture.settle().await;
+    assert_eq!(fixture.pool.size(), (1, 1));
+    fixture.clock.advance(1);
+    fixture.settle().await;
+    assert_eq!((fixture.pool.size(), fixture.ended()), ((0, 0), vec!["stopped 1".to_owned()]));
+
+    let lease = fixture.lease("/a", None).await;
     lease.worker().alive.store(false, Ordering::Relaxed);
     lease.release(None);
-    assert_eq!(world.lease("/a", None).await.worker().no, 3);
+    assert_eq!(fixture.lease("/a", None).await.worker().no, 3, "dead when released");
+    let lease = fixture.lease("/a", None).await;
+    let worker = lease.worker();
+    lease.release(None);
+    worker.alive.store(false, Ordering::Relaxed);
+    assert_ne!(fixture.lease("/a", None).await.worker().no, worker.no, "dead while idle");
 }
 
 #[tokio::test]
-async fn starts_that_fail_are_tried_ever_more_slowly() {
-    let world = World::new(1);
-    let spot = Spot::default();
-    let fails = async || Err::<Fake, _>("no");
+async fn the_pause_doubles_after_each_failed_start() {
+    let fixture = Fixture::new(1);
+    let key = WorkerKey::default();
+    let fails = async || Err::<FakeWorker, _>("no");
     for pause in [0, 100, 200, 400] {
-        let start = world.pool.acquire(&spot, None, fails);
-        tokio::pin!(start);
+        let mut start = Box::pin(fixture.pool.acquire(&key, None, fails));
         for _ in 0..pause {
-            tokio::select! {
-                biased;
-                _ = &mut start => panic!("too early, of {pause}"),
-                () = world.settle() => world.clock.advance(1),
-            }
+            assert!(poll!(&mut start).is_pending(), "too early, of {pause}");
+            fixture.clock.advance(1);
         }
         assert_eq!(start.await.err(), Some("no"), "{pause}");
-        assert_eq!(world.pool.size(), (0, 0));
+        assert_eq!(fixture.pool.size(), (0, 0));
     }
-    // A start that is given up leaves its place to others.
-    let waits = world.pool.acquire(&spot, None, fails);
-    tokio::select! {
-        biased;
-        _ = waits => unreachable!("it waits for the clock"),
-        () = world.settle() => {}
+    for _ in 0..20 {
+        fixture.clock.advance(MAX_BACKOFF_MS);
+        let start = fixture.pool.acquire(&key, None, fails).await;
+        assert_eq!(start.err(), Some("no"), "the pause is bounded");
     }
-    assert_eq!(world.pool.size(), (0, 0));
-    world.clock.advance(60_000);
-    let lease = world.lease("/", None).await;
-    lease.release(None);
-    world.pool.close().await;
-    assert_eq!(world.ended(), [1], "whoever closes ends all");
-    let closed = world.pool.acquire(&spot, None, fails).await;
-    assert!(matches!(closed, Ok(None)));
 }
 
 #[tokio::test]
-async fn a_pinned_worker_serves_another_session_only_where_none_may_be_started() {
-    let world = World::with(2, true);
-    world.lease("/a", None).await.release(home("n1", false));
-    // The native session, whether it is the one that was served last, and who serves.
-    for (native, knows, no) in [
+async fn a_dropped_start_frees_its_slot_and_a_successful_one_resets_the_pause() {
+    let fixture = Fixture::new(1);
+    let key = WorkerKey { cwd: "/".into(), arguments: &[] };
+    let fails = async || Err::<FakeWorker, _>("no");
+    assert!(fixture.pool.acquire(&key, None, fails).await.is_err());
+    let mut waits = Box::pin(fixture.pool.acquire(&key, None, fails));
+    assert!(poll!(&mut waits).is_pending());
+    assert_eq!(fixture.pool.size(), (1, 0));
+    drop(waits);
+    assert_eq!(fixture.pool.size(), (0, 0));
+    fixture.clock.advance(100);
+    drop(fixture.lease("/", None).await);
+    fixture.settle().await;
+    assert!(fixture.pool.acquire(&key, None, fails).await.is_err());
+    let mut again = Box::pin(fixture.pool.acquire(&key, None, fails));
+    fixture.clock.advance(99);
+    assert!(poll!(&mut again).is_pending());
+    fixture.clock.advance(1);
+    assert!(again.await.is_err(), "the first pause again");
+}
+
+#[tokio::test]
+async fn a_closed_pool_stops_its_workers_and_starts_no_other() {
+    let fixture = Fixture::new(2);
+    let (busy, idle) = (fixture.lease("/", None).await, fixture.lease("/", None).await);
+    let key = WorkerKey { cwd: "/other".into(), arguments: &["--more"] };
+    let mut waits = Box::pin(fixture.pool.acquire(&key, None, async || Ok::<_, ()>(fixture.start())));
+    assert!(poll!(&mut waits).is_pending());
+    idle.release(session("n1", false));
+    fixture.pool.close().await;
+    assert_eq!(fixture.ended(), ["stopped 2"], "idle workers end first");
+    assert!(matches!(waits.await, Ok(None)), "a waiting attempt learns that the pool is closed");
+    assert!(matches!(fixture.pool.acquire(&key, None, async || Err(())).await, Ok(None)));
+    assert!(fixture.pool.take_idle("n1").is_none());
+    busy.release(None);
+    fixture.settle().await;
+    assert_eq!(fixture.ended(), ["stopped 2", "stopped 1"], "a leased worker ends with its lease");
+}
+
+#[tokio::test]
+async fn a_pinned_worker_changes_its_session_only_if_the_pool_is_full() {
+    let fixture = Fixture::pinned(2);
+    fixture.lease("/a", None).await.release(session("n1", false));
+    // The native session, whether the worker served it last, and the worker.
+    for (native, served_last, no) in [
         ("n2", false, 2),
         ("n1", true, 1),
         ("n2", true, 2),
-        // There are as many as there may be: the one that has been idle longest changes hands.
+        // The pool is full: the worker that has been idle longest changes its session.
         ("n3", false, 1),
         ("n3", true, 1),
         ("n2", true, 2),
         ("n1", false, 1),
     ] {
-        let lease = world.lease("/a", Some(native)).await;
-        let found = (lease.home.as_ref().is_some_and(|home| home.native == native), lease.worker().no);
-        assert_eq!(found, (knows, no), "{native}");
-        lease.release(home(native, false));
+        let lease = fixture.lease("/a", Some(native)).await;
+        let is_same = lease.last_session.as_ref().is_some_and(|last| last.native == native);
+        assert_eq!((is_same, lease.worker().no), (served_last, no), "{native}");
+        lease.release(session(native, false));
     }
-    assert_eq!(world.ended(), [] as [usize; 0]);
+    assert_eq!(fixture.ended(), [""; 0]);
 }
 
 #[tokio::test]
-async fn who_served_a_session_before_another_did_no_longer_knows_it() {
-    let world = World::new(9);
-    world.lease_with("/a", &[], Some("n1")).await.release(home("n1", false));
-    let other = world.lease_with("/a", &["--careful"], Some("n1")).await;
-    assert_eq!((other.home.clone(), other.worker().no), (None, 2));
-    other.release(home("n1", false));
-    let first = world.lease_with("/a", &[], Some("n1")).await;
-    assert_eq!((first.home.clone(), first.worker().no), (None, 1));
+async fn a_session_belongs_to_the_worker_that_served_it_last() {
+    let fixture = Fixture::new(9);
+    fixture.lease_with("/a", &[], Some("n1")).await.release(session("n1", false));
+    let other = fixture.lease_with("/a", &["--careful"], Some("n1")).await;
+    assert_eq!((other.last_session.clone(), other.worker().no), (None, 2));
+    other.release(session("n1", false));
+    let first = fixture.lease_with("/a", &[], Some("n1")).await;
+    assert_eq!((first.last_session.clone(), first.worker().no), (None, 1));
+}
+
+#[tokio::test]
+async fn the_idle_worker_of_a_session_can_be_taken_out() {
+    let fixture = Fixture::new(9);
+    fixture.lease("/a", None).await.release(session("n1", true));
+    assert!(fixture.pool.take_idle("n2").is_none());
+    let lease = fixture.pool.take_idle("n1").unwrap();
+    assert_eq!((lease.worker().no, lease.last_session.is_none()), (1, true));
+    assert!(fixture.pool.take_idle("n1").is_none(), "it is not idle now");
+    lease.release(None);
+    assert_eq!(fixture.lease("/a", Some("n9")).await.worker().no, 1, "it is no longer reserved");
 }

@@ -1,17 +1,17 @@
-//! The guard: stands between mainspring and an agent's process tree, and outlives neither.
+//! The guard: a process between mainspring and an agent's process tree. It ends the tree when either of them ends.
 //!
-//! It is a small process of its own, this very program started again. It starts the agent, passes its own standard
-//! input on to it, and leaves it output and error. Being a subreaper, it inherits every descendant that loses its
-//! parent, even one in a session of its own; so once it has no child left, nothing of the tree is.
+//! The guard is the same program, started again. It starts the agent, copies its own standard input to it, and lets it
+//! inherit standard output and error. As a subreaper it adopts every descendant that loses its parent, even one in
+//! another session. So when the guard has no child left, the whole tree has ended.
 //!
 //! ```text
 //! running ──SIGTERM──▶ stopping: the agent's input is closed, it has the grace period
-//!    │                    │ grace over
-//!    ├──SIGQUIT, or its own input hangs up: mainspring is gone──▶ killing ──no child left──▶ exit
-//!    └──the agent ends by itself──▶ killing
+//!    │                    │ grace period over
+//!    ├──SIGQUIT, or hangup of its own input (mainspring has ended)──▶ killing ──no child left──▶ exit
+//!    └──the agent exits by itself──▶ killing
 //! ```
 //!
-//! Invariant: it exits by itself only when no descendant is left. Its exit is the proof of the tree's death.
+//! Invariant: the guard exits by itself only when no descendant is left. Its exit proves that the tree has ended.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -30,19 +30,19 @@ use tokio::sync::oneshot;
 
 use super::tree;
 
-/// What a guard that could not start its agent exits with, as a shell does.
-const NOT_STARTED: u8 = 127;
-/// How long the guard waits for news of the killed before it looks for more of them.
-const LOOK_AGAIN: u64 = 20;
+/// The exit code of a guard that could not start its agent, as in a shell.
+const EXIT_NOT_STARTED: u8 = 127;
+/// How long the guard waits for a SIGCHLD before it looks for remaining descendants again.
+const RESCAN_INTERVAL_MS: u64 = 20;
 
-/// Runs `command` under guard until nothing of it is left, in this process; exits as it did.
+/// Makes this process the guard of `command`. Exits with its exit code once its whole process tree has ended.
 ///
-/// `grace` is how long it has to end by itself once its input was closed.
+/// `grace` is how long the agent has to exit by itself after its input was closed.
 pub fn main(grace: Duration, command: &[OsString]) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let guarded = runtime.and_then(|runtime| {
         let guarded = runtime.block_on(guard(grace, command));
-        // A thread may still wait for an input that never comes; nobody waits for that thread.
+        // A thread may be blocked reading standard input. Do not wait for it.
         runtime.shutdown_background();
         guarded
     });
@@ -51,7 +51,7 @@ pub fn main(grace: Duration, command: &[OsString]) -> ExitCode {
         Err(error) => {
             let name = command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
             let _ = writeln!(io::stderr(), "mainspring guard: {name} could not be started: {error}");
-            std::process::exit(NOT_STARTED.into())
+            std::process::exit(EXIT_NOT_STARTED.into())
         }
     }
 }
@@ -62,9 +62,9 @@ async fn guard(grace: Duration, command: &[OsString]) -> io::Result<u8> {
     let mut child_died = signal(SignalKind::child())?;
     let mut stop = signal(SignalKind::terminate())?;
     let mut kill = signal(SignalKind::quit())?;
-    // What a terminal sends to everyone is not for the agent: mainspring decides what becomes of it.
+    // A terminal sends these to every process. Mainspring decides when the agent ends.
     let _ignored = (signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
-    let hangup = hangup()?;
+    let hangup = stdin_hangup()?;
     tokio::pin!(hangup);
 
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
@@ -72,23 +72,23 @@ async fn guard(grace: Duration, command: &[OsString]) -> io::Result<u8> {
     let agent = Pid::from_child(&child);
     let tasks = Tasks::default();
     let input = child.stdin.take().map(ChildStdin::from_std).transpose()?;
-    let feeding = tasks.spawn(async move {
+    let stdin_copy = tasks.spawn(async move {
         if let Some(mut input) = input {
-            // An agent that no longer reads is not an error.
+            // It is not an error if the agent stops reading.
             let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut input).await;
         }
     });
     let mut ended = None;
-    let mut until = None;
+    let mut kill_at = None;
     while ended.is_none() {
-        let deadline = until.unwrap_or(mainspring_core::Time(i64::MAX));
+        let deadline = kill_at.unwrap_or(mainspring_core::Time(i64::MAX));
         tokio::select! {
             _ = child_died.recv() => ended = reap(agent).1,
-            _ = stop.recv(), if until.is_none() => {
-                feeding.abort();
-                until = Some(clock.now().plus(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
+            _ = stop.recv(), if kill_at.is_none() => {
+                stdin_copy.abort();
+                kill_at = Some(clock.now().plus(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
             }
-            () = clock.sleep_until(deadline), if until.is_some() => break,
+            () = clock.sleep_until(deadline), if kill_at.is_some() => break,
             _ = kill.recv() => break,
             _ = &mut hangup => break,
         }
@@ -97,19 +97,19 @@ async fn guard(grace: Duration, command: &[OsString]) -> io::Result<u8> {
         for pid in tree::descendants(rustix::process::getpid()) {
             let _ = kill_process(pid, Signal::KILL);
         }
-        let (left, status) = reap(agent);
+        let (has_children, status) = reap(agent);
         ended = ended.or(status);
-        if !left {
-            return Ok(code_of(ended));
+        if !has_children {
+            return Ok(exit_code(ended));
         }
         tokio::select! {
             _ = child_died.recv() => {}
-            () = clock.sleep_until(clock.now().plus(LOOK_AGAIN)) => {}
+            () = clock.sleep_until(clock.now().plus(RESCAN_INTERVAL_MS)) => {}
         }
     }
 }
 
-/// Makes every descendant that loses its parent a child of this process.
+/// Makes this process the new parent of every descendant that loses its own.
 #[cfg(target_os = "linux")]
 fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
@@ -120,7 +120,8 @@ fn adopt_orphans() -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "process trees can only be guarded on Linux"))
 }
 
-/// Collects who has ended: whether a child is left, and how the agent ended if it has.
+/// Reaps every child that has ended. Returns whether children are left, and the agent's status if it was among the
+/// reaped.
 fn reap(agent: Pid) -> (bool, Option<WaitStatus>) {
     let mut ended = None;
     loop {
@@ -133,18 +134,18 @@ fn reap(agent: Pid) -> (bool, Option<WaitStatus>) {
     }
 }
 
-fn code_of(status: Option<WaitStatus>) -> u8 {
+fn exit_code(status: Option<WaitStatus>) -> u8 {
     let code = status.and_then(|status| {
         status.exit_status().or_else(|| status.terminating_signal().map(|signal| signal + 128))
     });
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }
 
-/// Resolves once nobody can write to this process's input any more.
+/// Resolves once every writer of this process's standard input is gone.
 ///
-/// Asked of the pipe itself: to read to its end would wait for an agent that does not read.
-fn hangup() -> io::Result<impl Future<Output = ()>> {
-    let (gone, told) = oneshot::channel::<()>();
+/// It polls the pipe instead of reading to its end, which would block behind an agent that does not read.
+fn stdin_hangup() -> io::Result<impl Future<Output = ()>> {
+    let (sender, receiver) = oneshot::channel::<()>();
     let input = io::stdin().as_fd().try_clone_to_owned()?;
     std::thread::Builder::new().name("hangup".into()).spawn(move || {
         let hung_up = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
@@ -156,9 +157,9 @@ fn hangup() -> io::Result<impl Future<Output = ()>> {
                 _ => break,
             }
         }
-        let _ = gone.send(());
+        let _ = sender.send(());
     })?;
     Ok(async move {
-        let _ = told.await;
+        let _ = receiver.await;
     })
 }

@@ -1,14 +1,14 @@
-//! Process trees, as `/proc` shows them.
+//! Process trees, read from `/proc`.
 
 use std::collections::HashMap;
 use std::fs;
 
 use rustix::process::Pid;
 
-/// Every living descendant of `root`, whatever session or group it has put itself into.
+/// Lists every living descendant of `root`, in whatever session or process group.
 pub(super) fn descendants(root: Pid) -> Vec<Pid> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
-    for pid in processes() {
+    for pid in all_processes() {
         if let Some(parent) = parent(pid) {
             children.entry(parent).or_default().push(pid);
         }
@@ -23,27 +23,30 @@ pub(super) fn descendants(root: Pid) -> Vec<Pid> {
     found
 }
 
-/// Every process that has a variable `name` whose value `is` right, in the environment it was started with. One that
-/// dropped it is not found.
-pub fn marked(name: &str, is: impl Fn(&str) -> bool) -> Vec<Pid> {
-    let has = |pid: &Pid| {
+/// Lists every process that was started with a variable `name` whose value `matches`. A process started without the
+/// variable is not found, even if its parent has it.
+pub fn processes_with_variable(name: &str, matches: impl Fn(&str) -> bool) -> Vec<Pid> {
+    let has_variable = |pid: &Pid| {
         let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).unwrap_or_default();
         let mut variables =
-            environment.split(|byte| *byte == 0).filter_map(|it| std::str::from_utf8(it).ok());
-        variables.any(|it| it.strip_prefix(name).and_then(|it| it.strip_prefix('=')).is_some_and(&is))
+            environment.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+        variables.any(|entry| {
+            let value = entry.strip_prefix(name).and_then(|rest| rest.strip_prefix('='));
+            value.is_some_and(&matches)
+        })
     };
-    processes().filter(has).collect()
+    all_processes().filter(has_variable).collect()
 }
 
-fn processes() -> impl Iterator<Item = Pid> {
+fn all_processes() -> impl Iterator<Item = Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
 }
 
-/// The parent of a process that has not ended.
+/// Returns the parent of a process, unless the process has ended.
 fn parent(pid: Pid) -> Option<Pid> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
-    // The name is in parentheses and may hold anything; after it come state and parent.
+    // The name is in parentheses and may contain any character. State and parent follow it.
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
     match fields.next()? {
         "Z" | "X" => None,

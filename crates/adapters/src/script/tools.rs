@@ -1,16 +1,16 @@
-//! The tools of the script agent: small, pure, deterministic.
+//! The script agent's built-in tools: pure and deterministic.
 
 use serde_json::Value;
 
-/// Their names.
+/// The names of the tools, as error messages list them.
 pub(super) const NAMES: &str = "add, echo, upper";
 
-/// True for the name of one.
-pub(super) fn is_own(name: &str) -> bool {
-    NAMES.split(", ").any(|own| own == name)
+/// Reports whether `name` is a built-in tool.
+pub(super) fn is_builtin(name: &str) -> bool {
+    NAMES.split(", ").any(|builtin| builtin == name)
 }
 
-/// Runs a tool: what it answers, or why it failed.
+/// Runs a tool and returns its text output or its error message.
 pub(super) fn run(name: &str, input: &Value) -> Result<String, String> {
     match name {
         "add" => match (input["a"].as_f64(), input["b"].as_f64()) {

@@ -1,116 +1,142 @@
-//! The context: what of a path a model is shown, so that it fits.
+//! The context: the part of a path that is sent to the model, so that the request fits its context window.
 //!
 //! ```text
-//! path    1 2 3 4 5 6 7 8 9          the tree keeps it all
-//! shown   [digest of 1-5] 6 7 8 9    and, if it lies in 1-5, the prompt that the run answers
+//! path      1 2 3 4 5 6 7 8 9          the tree keeps all of it
+//! request   [digest of 1-5] 6 7 8 9    plus the prompt of the run, if it is among 1-5
 //! ```
 //!
-//! A digest is made when the path comes to more than the model takes, or when its provider says so. It lies with the
-//! last message it stands for and is found again by every later run through there, after a restart as well. It never
-//! parts a tool call from its answer.
+//! A digest is made when the estimated size of the path exceeds the model's context window, or when the provider
+//! rejects the request as too long. It is stored at the last message it replaces, and every later run through that
+//! message finds it, also after a restart. It never separates a tool call from its result.
 
 use std::sync::Arc;
 
 use mainspring_core::{Digest, DigestBy, Message, MessageStatus, Point, PromptRef, Role};
 use mainspring_kernel::adapter::{Compacted, Context, End, Record};
 
-use super::aside::Aside;
+use super::execution::Execution;
+use super::one_shot::OneShot;
 use super::summary;
-use super::turn::Looper;
-use super::{Stop, estimate, prompt};
-use crate::models::{Chosen, SUMMARIZER};
-use crate::provider::Turn;
+use super::{Exit, estimate, prompt};
+use crate::models::{SUMMARIZER, SelectedModel};
+use crate::provider::RequestMessage;
 
 /// Why a digest is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The path comes to more than the model takes, by our own estimate.
+    /// The estimated size of the path exceeds the context window.
     Estimate,
-    /// The provider said so.
+    /// The provider rejected the request as too long.
     Provider,
 }
 
-impl Looper<'_> {
-    /// The path as the model is shown it, as short as it must be.
-    pub(super) async fn fitting(&mut self) -> Result<Context, Stop> {
+impl Execution<'_> {
+    /// Returns the context of the path, compacted if it exceeds the model's context window.
+    pub(super) async fn fitting_context(&mut self) -> Result<Context, Exit> {
         let context = self.context().await?;
         let tokens = self.tokens(&context).await?;
-        match self.plan.model.room() {
-            Some(room) if tokens > room => {
+        match self.plan.model.max_prompt_tokens() {
+            Some(max_tokens) if tokens > max_tokens => {
                 Ok(self.compact(&context, Cause::Estimate).await?.unwrap_or(context))
             }
             _ => Ok(context),
         }
     }
 
-    /// The path as the model is shown it.
-    pub(super) async fn context(&self) -> Result<Context, Stop> {
-        Ok(self.attempt.context(self.plan.model.room()).await?)
+    /// Reads the context of the path.
+    pub(super) async fn context(&self) -> Result<Context, Exit> {
+        Ok(self.attempt.context(self.plan.model.max_prompt_tokens()).await?)
     }
 
-    /// The conversation that a context is.
-    pub(super) fn turns(&self, context: &Context) -> Vec<Turn> {
+    /// Converts a context into the messages of a request.
+    pub(super) fn request_messages(&self, context: &Context) -> Vec<RequestMessage> {
         let path: Vec<Arc<Message>> = context.messages.iter().map(|(_, message)| message.clone()).collect();
-        let mut turns = vec![];
+        let mut messages = vec![];
         if let Some(digest) = &context.digest {
-            turns.push(prompt::note(digest.text()));
-            // Whatever is left out, what the run is to answer is not, nor what was said last.
-            let asked = self.attempt.assignment().prompt.clone();
-            let last = context.prompt.clone().filter(|last| last.id != asked.id);
-            let missing = [asked].into_iter().chain(last);
+            messages.push(RequestMessage::user(digest.text()));
+            // The run's own prompt and the last prompt are always sent, even if the digest covers them.
+            let own = self.attempt.assignment().prompt.clone();
+            let last = context.prompt.clone().filter(|last| last.id != own.id);
+            let prompts = [own].into_iter().chain(last);
             let missing: Vec<_> =
-                missing.filter(|one| path.iter().all(|message| message.id != one.id)).collect();
-            turns.extend(prompt::turns(&missing, &self.private, &self.files));
+                prompts.filter(|prompt| path.iter().all(|message| message.id != prompt.id)).collect();
+            messages.extend(prompt::messages(&missing, &self.private, &self.files));
         }
-        turns.extend(prompt::turns(&path, &self.private, &self.files));
-        turns
+        messages.extend(prompt::messages(&path, &self.private, &self.files));
+        messages
     }
 
-    /// What a context comes to.
-    async fn tokens(&self, context: &Context) -> Result<u64, Stop> {
-        let bare = self.bare(context);
-        let by_size = bare + context.messages.iter().map(|(_, message)| estimate::of(message)).sum::<u64>();
-        let by_usage = self.last_used(context).await?.map(|(at, used)| {
-            used + context.messages[at + 1..].iter().map(|(_, message)| estimate::of(message)).sum::<u64>()
-        });
-        Ok(by_usage.unwrap_or(0).max(by_size))
+    /// Returns the size of a request with this context: the larger of the estimate and of the provider's last count.
+    async fn tokens(&self, context: &Context) -> Result<u64, Exit> {
+        let by_size = self.overhead_tokens(context) + estimated_tokens(&context.messages);
+        let last_count = self.last_counted(context).await?;
+        let by_count =
+            last_count.map(|(at, counted)| counted + estimated_tokens(&context.messages[at + 1..]));
+        Ok(by_count.unwrap_or(0).max(by_size))
     }
 
-    /// What a context comes to without its messages: instructions, tools, the digest.
-    fn bare(&self, context: &Context) -> u64 {
+    /// Estimates the parts of a request beside its messages: system prompt, tools, digest.
+    fn overhead_tokens(&self, context: &Context) -> u64 {
         let tools = self.plan.tools.iter().map(|entry| estimate::tool(&entry.spec)).sum::<u64>();
-        let told = self.plan.told().map_or(0, |told| estimate::text(&told));
-        tools + told + context.digest.as_ref().map_or(0, |digest| estimate::text(&digest.text()))
+        let system = self.plan.system_prompt().map_or(0, |system| estimate::text(&system));
+        tools + system + context.digest.as_ref().map_or(0, |digest| estimate::text(&digest.text()))
     }
 
-    /// Leaves out older messages, and says so; none if there are none that can be left out.
-    pub(super) async fn compact(&mut self, context: &Context, cause: Cause) -> Result<Option<Context>, Stop> {
+    /// Replaces older messages by a digest and records it. Returns `None` if there is no message to replace.
+    pub(super) async fn compact(&mut self, context: &Context, cause: Cause) -> Result<Option<Context>, Exit> {
         let before = self.tokens(context).await?;
-        let room = self.plan.model.room().unwrap_or(u64::MAX);
-        // Half of what there is room for, so that it is not to be done again soon.
-        let goal = room.min(before) / 2;
+        let max_tokens = self.plan.model.max_prompt_tokens().unwrap_or(u64::MAX);
+        // Half of the window, so that the next compaction is not needed soon. A quarter of that is for the digest.
+        let goal = max_tokens.min(before) / 2;
         let scale = self.scale(context).await?;
-        let bare = self.bare(context);
-        let keep = goal.saturating_sub(bare).saturating_sub(goal / 4);
-        let Some(cut) = cut(&context.messages, |message| scale.of(estimate::of(message)), keep) else {
+        let keep = goal.saturating_sub(self.overhead_tokens(context)).saturating_sub(goal / 4);
+        let Some(cut) = cut(&context.messages, |message| scale.apply(estimate::message(message)), keep)
+        else {
             return Ok(None);
         };
         let (old, kept) = context.messages.split_at(cut);
-        let Some((at, last)) = old.last() else { return Ok(None) };
-        let (summary, by, mut records) = self.summary(context, old).await?;
-        let earlier = context.digest.as_ref();
-        let new = u32::try_from(old.len()).unwrap_or(u32::MAX);
-        let covered = old.iter().map(|(_, message)| scale.of(estimate::of(message))).sum::<u64>();
-        let covered = covered.saturating_add(earlier.map_or(0, |earlier| earlier.below / 2));
+        let Some((_, last)) = old.last() else { return Ok(None) };
+        let (summary, by, mut records) = self.summarize(context, old).await?;
+        let covered = scale.tokens(old);
+        let covered = covered.saturating_add(context.digest.as_ref().map_or(0, |earlier| earlier.below / 2));
         let below = match cause {
-            Cause::Estimate => covered.saturating_mul(2).max(room.saturating_add(1)),
-            // How much the model takes is not known after all.
+            Cause::Estimate => covered.saturating_mul(2).max(max_tokens.saturating_add(1)),
+            // The provider's real limit is unknown: the digest applies to every model.
             Cause::Provider => u64::MAX,
         };
+        let Some(digest) = self.digest(context.digest.as_ref(), old, summary, by, below) else {
+            return Ok(None);
+        };
+        let smaller = Context { digest: Some(digest.clone()), prompt: None, messages: kept.to_vec() };
+        let tokens_after = self.overhead_tokens(&smaller) + scale.tokens(kept);
+        let from = old.first().map_or(last.id, |(_, first)| first.id);
+        records.push(Record::Compacted(Box::new(Compacted {
+            digest,
+            from,
+            messages: u32::try_from(old.len()).unwrap_or(u32::MAX),
+            by,
+            tokens_before: before,
+            tokens_after,
+        })));
+        self.attempt.record(records).await?;
+        // Reads it back, exactly as every later run will.
+        Ok(Some(self.context().await?))
+    }
+
+    /// Makes the digest of `old`, which includes what the `earlier` digest covers.
+    fn digest(
+        &self,
+        earlier: Option<&Digest>,
+        old: &[(Point, Arc<Message>)],
+        summary: Option<String>,
+        by: DigestBy,
+        below: u64,
+    ) -> Option<Digest> {
+        let (at, last) = old.last()?;
         let mut prompts =
             old.iter().filter(|(_, message)| message.is_prompt()).map(|(_, message)| message.id);
         let left_out = earlier.map_or(0, |earlier| earlier.left_out);
-        let digest = Digest {
+        Some(Digest {
             at: *at,
             message: last.id,
             prompt: prompts.next_back().or(earlier.and_then(|earlier| earlier.prompt)),
@@ -118,64 +144,51 @@ impl Looper<'_> {
                 DigestBy::Summarizer => summary,
                 DigestBy::Fallback => earlier.and_then(|earlier| earlier.summary.clone()),
             },
-            left_out: left_out + if by == DigestBy::Fallback { new } else { 0 },
+            left_out: match by {
+                DigestBy::Summarizer => left_out,
+                DigestBy::Fallback => left_out + u32::try_from(old.len()).unwrap_or(u32::MAX),
+            },
             below,
             made_at: self.attempt.now(),
-        };
-        let smaller = Context { digest: Some(digest.clone()), prompt: None, messages: kept.to_vec() };
-        let after = kept.iter().map(|(_, message)| scale.of(estimate::of(message))).sum::<u64>();
-        let from = old.first().map_or(last.id, |(_, first)| first.id);
-        records.push(Record::Compacted(Box::new(Compacted {
-            digest,
-            from,
-            messages: new,
-            by,
-            tokens_before: before,
-            tokens_after: self.bare(&smaller) + after,
-        })));
-        self.attempt.record(records).await?;
-        // As every later run will find it.
-        Ok(Some(self.context().await?))
+        })
     }
 
-    /// How far our estimates are from what the provider counted.
-    async fn scale(&self, context: &Context) -> Result<Scale, Stop> {
-        let Some((at, used)) = self.last_used(context).await? else {
-            return Ok(Scale { used: 1, estimated: 1 });
+    /// Returns the ratio between the provider's last count and our estimate of the same messages.
+    async fn scale(&self, context: &Context) -> Result<Scale, Exit> {
+        let Some((at, counted)) = self.last_counted(context).await? else {
+            return Ok(Scale { counted: 1, estimated: 1 });
         };
-        let shown = &context.messages[..=at];
-        let estimated =
-            self.bare(context) + shown.iter().map(|(_, message)| estimate::of(message)).sum::<u64>();
-        Ok(Scale { used: used.max(1), estimated: estimated.max(1) })
+        let estimated = self.overhead_tokens(context) + estimated_tokens(&context.messages[..=at]);
+        Ok(Scale { counted: counted.max(1), estimated: estimated.max(1) })
     }
 
-    /// The last answer of which is known what the model was shown, and what it came to with that answer. The step says
-    /// it; the message says what all of its turn used.
-    async fn last_used(&self, context: &Context) -> Result<Option<(usize, u64)>, Stop> {
-        let since = context.digest.as_ref().map(|digest| digest.made_at);
-        let told = |message: &Message| {
-            let newer = since.is_none_or(|since| message.created_at > since);
-            let whole = message.status == MessageStatus::Completed;
-            message.run.filter(|_| message.role == Role::Assistant && whole && newer)
+    /// Returns the index of the last answer since the digest and the tokens that its provider counted up to and with
+    /// it. The count is read from the step: a message holds the usage of its whole turn.
+    async fn last_counted(&self, context: &Context) -> Result<Option<(usize, u64)>, Exit> {
+        let digest_at = context.digest.as_ref().map(|digest| digest.made_at);
+        let counted_run = |message: &Message| {
+            let newer = digest_at.is_none_or(|digest_at| message.created_at > digest_at);
+            let completed = message.status == MessageStatus::Completed;
+            message.run.filter(|_| message.role == Role::Assistant && completed && newer)
         };
-        let found = context.messages.iter().enumerate().rev();
-        let found = { found }.find_map(|(at, (_, message))| Some((at, message.id, told(message)?)));
-        let Some((at, message, run)) = found else { return Ok(None) };
+        let mut answers = context.messages.iter().enumerate().rev();
+        let answer = answers.find_map(|(at, (_, message))| Some((at, message.id, counted_run(message)?)));
+        let Some((at, message, run)) = answer else { return Ok(None) };
         let steps = self.attempt.steps_of(run).await?;
         let step = steps.iter().rfind(|step| step.output == Some(message));
-        Ok(step.map(|step| (at, step.usage.tokens())).filter(|(_, used)| *used > 0))
+        Ok(step.map(|step| (at, step.usage.tokens())).filter(|(_, counted)| *counted > 0))
     }
 
-    /// What `old` says, summarised by the model that is configured for it; nothing if there is none or it fails.
-    async fn summary(
+    /// Summarizes `old` with the configured summarizer. Falls back to no summary if there is none or it fails.
+    async fn summarize(
         &mut self,
         context: &Context,
         old: &[(Point, Arc<Message>)],
-    ) -> Result<(Option<String>, DigestBy, Vec<Record>), Stop> {
+    ) -> Result<(Option<String>, DigestBy, Vec<Record>), Exit> {
         let mut records = vec![];
-        // What costs nobody knows how much cannot be kept within a limit of cost.
-        let affordable = |model: &Chosen| self.plan.limits.max_cost.is_none() || model.price.is_some();
-        let Some(model) = self.adapter.models.purpose(SUMMARIZER).filter(affordable) else {
+        // A model without a known price cannot be kept within a cost limit.
+        let affordable = |model: &SelectedModel| self.plan.limits.max_cost.is_none() || model.price.is_some();
+        let Some(model) = self.adapter.models.for_purpose(SUMMARIZER).filter(affordable) else {
             return Ok((None, DigestBy::Fallback, records));
         };
         let mut summary = context.digest.as_ref().and_then(|digest| digest.summary.clone());
@@ -184,8 +197,9 @@ impl Looper<'_> {
             messages: u32::try_from(old.len()).unwrap_or(u32::MAX),
         };
         let messages = old.iter().map(|(_, message)| message.as_ref());
-        for part in summary::parts(messages, model.room().unwrap_or(summary::ROOM)) {
-            match self.summarise(&model, prompt, summary.as_deref(), &part, &mut records).await? {
+        let max_tokens = model.max_prompt_tokens().unwrap_or(summary::DEFAULT_PROMPT_TOKENS);
+        for part in summary::parts(messages, max_tokens) {
+            match self.summarize_part(&model, prompt, summary.as_deref(), &part, &mut records).await? {
                 Some(text) => summary = Some(text),
                 None => return Ok((None, DigestBy::Fallback, records)),
             }
@@ -193,47 +207,48 @@ impl Looper<'_> {
         Ok((summary, DigestBy::Summarizer, records))
     }
 
-    /// One part of it, asked for again if that may help; what was asked goes to `records`.
-    async fn summarise(
+    /// Summarizes one part, with retries. Adds the records of its model calls to `records`.
+    async fn summarize_part(
         &mut self,
-        model: &Chosen,
+        model: &SelectedModel,
         prompt: PromptRef,
         so_far: Option<&str>,
         part: &str,
         records: &mut Vec<Record>,
-    ) -> Result<Option<String>, Stop> {
+    ) -> Result<Option<String>, Exit> {
         let (attempt, options) = (self.attempt.clone(), &self.adapter.options);
         for tries in 1.. {
             let started_at = attempt.now();
-            let aside = Aside { model, system: summary::INSTRUCTION, text: summary::question(so_far, part) };
-            let told = tokio::select! {
+            let call = OneShot { model, system: summary::SYSTEM_PROMPT, text: summary::prompt(so_far, part) };
+            let result = tokio::select! {
                 biased;
                 () = attempt.cancelled() => {
                     attempt.record_at_end(std::mem::take(records)).await?;
                     return Err(End::stopped().into());
                 }
-                told = aside.ask() => told,
+                result = call.call() => result,
             };
-            let by = (self.steps + 1, self.plan.agent.name());
-            records.push(Record::Step(Box::new(told.step(&attempt, by, model, prompt, started_at))));
-            if !told.usage.is_zero() {
-                self.usage += told.usage;
-                records.push(Record::Usage(told.usage));
+            let step =
+                result.step(&attempt, (self.steps + 1, self.plan.agent.name()), model, prompt, started_at);
+            records.push(Record::Step(Box::new(step)));
+            if !result.usage.is_zero() {
+                self.usage += result.usage;
+                records.push(Record::Usage(result.usage));
             }
-            let error = match told.text {
+            let error = match result.text {
                 Ok(text) => return Ok(Some(text)),
                 Err(error) => error,
             };
-            let wait = options.wait(tries, &error);
-            if !error.kind.is_retryable() || tries >= options.tries || wait > options.retry_max {
-                tracing::warn!(%error, "a conversation could not be summarised; its oldest turns are left out");
+            let wait_ms = options.retry_delay_ms(tries, &error);
+            if !error.kind.is_retryable() || tries >= options.max_tries || wait_ms > options.retry_max_ms {
+                tracing::warn!(%error, "the summarizer failed; the oldest turns are left out without a summary");
                 return Ok(None);
             }
-            let text = format!("the conversation could not be summarised yet: {error}; it is tried again");
+            let text = format!("the conversation could not be summarized: {error}; retrying");
             records.push(Record::Progress { text });
             attempt.record(std::mem::take(records)).await?;
             tokio::select! {
-                () = attempt.sleep_until(attempt.now().plus(wait)) => {}
+                () = attempt.sleep_until(attempt.now().plus(wait_ms)) => {}
                 () = attempt.cancelled() => return Err(End::stopped().into()),
             }
         }
@@ -241,39 +256,48 @@ impl Looper<'_> {
     }
 }
 
-/// A proportion.
+fn estimated_tokens(messages: &[(Point, Arc<Message>)]) -> u64 {
+    messages.iter().map(|(_, message)| estimate::message(message)).sum()
+}
+
+/// The ratio between counted and estimated tokens.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
-    used: u64,
+    counted: u64,
     estimated: u64,
 }
 
 impl Scale {
-    /// What an estimate comes to; never less than it.
-    fn of(self, tokens: u64) -> u64 {
-        let scaled = u128::from(tokens) * u128::from(self.used) / u128::from(self.estimated);
+    /// Corrects an estimate upwards, never downwards.
+    fn apply(self, tokens: u64) -> u64 {
+        let scaled = u128::from(tokens) * u128::from(self.counted) / u128::from(self.estimated);
         u64::try_from(scaled).unwrap_or(u64::MAX).max(tokens)
+    }
+
+    /// Returns the corrected estimate of `messages`.
+    fn tokens(self, messages: &[(Point, Arc<Message>)]) -> u64 {
+        messages.iter().map(|(_, message)| self.apply(estimate::message(message))).sum()
     }
 }
 
-/// How many of `messages` are left out so that the others come to at most `keep`: as few as possible and, where that
-/// can be, whole turns. Never parts a call from its answer, and never leaves out the last message.
+/// Returns how many of the first `messages` to leave out so that the rest has at most `keep` tokens: as few as possible
+/// and, where possible, whole turns. Never separates a call from its result and never leaves out the last message.
 fn cut(messages: &[(Point, Arc<Message>)], tokens: impl Fn(&Message) -> u64, keep: u64) -> Option<usize> {
     let mut kept = 0_u64;
-    let mut fits = messages.len();
+    let mut fits_from = messages.len();
     for (at, (_, message)) in messages.iter().enumerate().rev() {
         kept = kept.saturating_add(tokens(message));
         if kept > keep {
             break;
         }
-        fits = at;
+        fits_from = at;
     }
-    let parts = |at: &usize| !messages[at - 1].1.unanswered().is_empty();
-    let allowed = || (1..messages.len()).filter(|at| !parts(at));
-    let begins = |at: &usize| messages[*at].1.is_prompt();
-    let from = |at: &usize| *at >= fits;
-    let whole = allowed().filter(from).find(begins);
-    whole.or_else(|| allowed().find(from)).or_else(|| allowed().next_back())
+    let separates_call = |at: &usize| !messages[at - 1].1.unanswered().is_empty();
+    let allowed = || (1..messages.len()).filter(|at| !separates_call(at));
+    let begins_turn = |at: &usize| messages[*at].1.is_prompt();
+    let fits = |at: &usize| *at >= fits_from;
+    let whole_turns = allowed().filter(fits).find(begins_turn);
+    whole_turns.or_else(|| allowed().find(fits)).or_else(|| allowed().next_back())
 }
 
 #[cfg(test)]
@@ -284,7 +308,7 @@ mod tests {
 
     use super::*;
 
-    /// `u` a prompt, `a` an answer, `c` one that calls a tool, `r` what that answered.
+    /// Builds a path: `u` is a prompt, `a` an answer, `c` a tool call, `r` its result.
     fn path(script: &str) -> Vec<(Point, Arc<Message>)> {
         let message = |kind: char| {
             let result = Block::ToolResult {
@@ -316,13 +340,13 @@ mod tests {
     }
 
     #[test]
-    fn whole_turns_are_left_out_where_that_can_be() {
+    fn whole_turns_are_left_out_where_possible() {
         let cut_at = |script: &str, keep| cut(&path(script), |_| 1, keep);
-        assert_eq!(cut_at("uauau", 3), Some(2), "three fit");
+        assert_eq!(cut_at("uauau", 3), Some(2), "three messages fit");
         assert_eq!(cut_at("uauau", 2), Some(4), "two would begin with an answer");
         assert_eq!(cut_at("uacruau", 3), Some(4), "a turn begins there");
-        assert_eq!(cut_at("ucrcrcr", 3), Some(5), "no turn begins there, but a round does");
-        assert_eq!(cut_at("ucrcrcr", 1), Some(5), "a call stays with its answer");
+        assert_eq!(cut_at("ucrcrcr", 3), Some(5), "no turn begins there, but a tool round does");
+        assert_eq!(cut_at("ucrcrcr", 1), Some(5), "a call stays with its result");
         assert_eq!(cut_at("ucr", 0), Some(1));
         assert_eq!(cut_at("u", 0), None);
         assert_eq!(cut_at("", 9), None);
@@ -331,7 +355,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_parted_and_the_last_message_stays(turns in "(ua|u(cr){1,3}a|ua){0,6}u(cr){0,3}", keep in 0_u64..20) {
+        fn no_call_is_separated_and_the_last_message_stays(turns in "(ua|u(cr){1,3}a|ua){0,6}u(cr){0,3}", keep in 0_u64..20) {
             let path = path(&turns);
             if let Some(at) = cut(&path, |_| 1, keep) {
                 prop_assert!(at >= 1 && at < path.len(), "{turns} {at}");

@@ -1,43 +1,43 @@
-//! Estimates of tokens where nobody has counted them: four bytes are a token, by and large.
+//! Token estimates for content that no provider has counted: about four bytes per token.
 
 use mainspring_core::{Block, Message, MessageStatus, Role};
 
 use crate::provider::ToolSpec;
 
-/// What a message costs beside its content.
-const FRAME: u64 = 4;
+/// The overhead of a message or block beside its content.
+const OVERHEAD_TOKENS: u64 = 4;
 
-/// What an image or another file comes to; providers count them by size, and this is a large one.
-const FILE: u64 = 1_600;
+/// The estimate for an image or another file. Providers count files by size; this is a large one.
+const FILE_TOKENS: u64 = 1_600;
 
-/// What a text comes to.
+/// Estimates a text.
 pub(super) fn text(text: &str) -> u64 {
-    bytes(text.len())
+    tokens(text.len())
 }
 
-/// What a tool's description comes to.
+/// Estimates a tool's description.
 pub(super) fn tool(spec: &ToolSpec) -> u64 {
-    FRAME + text(&spec.name) + text(&spec.description) + bytes(spec.schema.to_string().len())
+    OVERHEAD_TOKENS + text(&spec.name) + text(&spec.description) + tokens(spec.schema.to_string().len())
 }
 
-/// What a message comes to; nothing if it is not shown.
-pub(super) fn of(message: &Message) -> u64 {
+/// Estimates a message; 0 if it is not part of requests.
+pub(super) fn message(message: &Message) -> u64 {
     if message.role == Role::Assistant && message.status != MessageStatus::Completed {
         return 0;
     }
-    FRAME + message.content.iter().map(block).sum::<u64>()
+    OVERHEAD_TOKENS + message.content.iter().map(block).sum::<u64>()
 }
 
 fn block(block: &Block) -> u64 {
     match block {
-        Block::Text { text: said } => text(said),
-        Block::Attachment { .. } => FILE,
-        Block::ToolUse { name, input, .. } => FRAME + text(name) + bytes(input.to_string().len()),
-        Block::ToolResult { content, .. } => FRAME + content.iter().map(self::block).sum::<u64>(),
+        Block::Text { text: content } => text(content),
+        Block::Attachment { .. } => FILE_TOKENS,
+        Block::ToolUse { name, input, .. } => OVERHEAD_TOKENS + text(name) + tokens(input.to_string().len()),
+        Block::ToolResult { content, .. } => OVERHEAD_TOKENS + content.iter().map(self::block).sum::<u64>(),
         Block::Thinking {} | Block::Error { .. } => 0,
     }
 }
 
-fn bytes(bytes: usize) -> u64 {
+fn tokens(bytes: usize) -> u64 {
     u64::try_from(bytes.div_ceil(4)).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The plan: what one execution follows, from its agent's definition, its session and its own options.
+//! The plan: the settings of one execution, resolved from the run's options, its session and its agent definition.
 
 use std::sync::Arc;
 
@@ -6,58 +6,58 @@ use mainspring_core::{AgentName, ClientTool, Failure, Mode, RunLimits, StateScop
 use mainspring_kernel::adapter::{AttemptHandle, End};
 use serde_json::{Map, Value, json};
 
-use super::{NativeAdapter, Stop};
+use super::{Exit, NativeAdapter};
 use crate::definition::Definition;
-use crate::models::Chosen;
-use crate::output::Form;
+use crate::models::SelectedModel;
+use crate::output::OutputSchema;
 use crate::tool::Toolbox;
 
-/// What one execution follows.
+/// The settings of one execution.
 #[derive(Clone)]
 pub struct Plan {
-    /// The definition.
+    /// The agent definition.
     pub agent: Arc<Definition>,
     /// The model.
-    pub model: Chosen,
-    /// What the model is told beforehand.
+    pub model: SelectedModel,
+    /// The system prompt, without the instruction for structured output.
     pub system: Option<String>,
-    /// The tools it may call.
+    /// The tools that the model may call.
     pub tools: Toolbox,
-    /// How much the run may use.
+    /// The limits of the run.
     pub limits: RunLimits,
-    /// The form its answer has.
-    pub output: Option<Form>,
-    /// Bytes of a tool's answer that the model is shown.
+    /// The schema of the answer.
+    pub output: Option<OutputSchema>,
+    /// The maximum size of a tool result in a request.
     pub result_bytes: usize,
 }
 
 impl Plan {
-    /// The run's options come first, then its session's, then its agent's.
-    pub(super) async fn of(adapter: &NativeAdapter, attempt: &AttemptHandle) -> Result<Self, Stop> {
+    /// Resolves the plan. The run's options take precedence over the session's, and those over the agent's.
+    pub(super) async fn resolve(adapter: &NativeAdapter, attempt: &AttemptHandle) -> Result<Self, Exit> {
         let assignment = attempt.assignment();
         let (session, run) = (&assignment.session, &assignment.run);
         let options = &run.options;
-        let agent = find(adapter, attempt, &session.agent_definition).await?;
-        let wish = options.model.as_deref();
+        let agent = find_agent(adapter, attempt, &session.agent_definition).await?;
         let profile = options.model_profile.as_deref().or(session.model_profile.as_deref());
-        // A profile that was asked for beats the model that the definition names.
-        let wish = wish.or(if profile.is_none() { agent.model.as_deref() } else { None });
-        let model = adapter.models.choose(wish, profile.or(agent.profile.as_deref()));
-        let mut model = model.map_err(|error| Stop::failed(error.kind.code(), error.message))?;
+        // A requested profile takes precedence over the definition's model.
+        let agent_model = if profile.is_none() { agent.model.as_deref() } else { None };
+        let model = options.model.as_deref().or(agent_model);
+        let model = adapter.models.select(model, profile.or(agent.profile.as_deref()));
+        let mut model = model.map_err(|error| Exit::failed(error.kind.code(), error.message))?;
         if let Some(given) = &options.model_options {
-            let merged = model.options.with(given);
-            model.options = merged.map_err(|error| Stop::failed("invalid_model_options", error))?;
+            let merged = model.options.merge(given);
+            model.options = merged.map_err(|error| Exit::failed("invalid_model_options", error))?;
         }
         let limits = options.limits.or(agent.limits).or(adapter.options.limits);
         if limits.max_cost.is_some() && model.price.is_none() {
             let message = format!(
-                "the run has a limit of cost and nobody knows what {} costs; write [prices.\"{}\"]",
+                "the run has a cost limit, but the price of {} is unknown; configure it as [prices.\"{}\"]",
                 model.model, model.model
             );
-            return Err(Stop::failed("model_price_unknown", message));
+            return Err(Exit::failed("model_price_unknown", message));
         }
-        let output = options.output_schema.as_ref().map(Form::new).transpose();
-        let output = output.map_err(|error| Stop::failed("invalid_output_schema", error))?;
+        let output = options.output_schema.as_ref().map(OutputSchema::new).transpose();
+        let output = output.map_err(|error| Exit::failed("invalid_output_schema", error))?;
         let context = json!({
             "session": {
                 "id": session.id, "key": session.key, "title": session.title, "owner": session.owner,
@@ -65,70 +65,72 @@ impl Plan {
             },
             "run": {"id": run.id, "mode": run.mode, "cwd": options.cwd.as_ref().or(session.cwd.as_ref())},
             "state": if agent.reads_state() && options.system_prompt.is_none() {
-                state(attempt).await?
+                read_state(attempt).await?
             } else {
                 Map::new()
             },
         });
         let system = match &options.system_prompt {
             Some(given) => Some(given.clone()),
-            None => agent.system(&context).map_err(|error| Stop::failed("agent_template_failed", error))?,
+            None => {
+                agent.render_system(&context).map_err(|error| Exit::failed("agent_template_failed", error))?
+            }
         };
         let tools = match run.mode {
             Mode::Ask => Toolbox::default(),
-            Mode::Act => adapter.tools.only(&agent.tools),
+            Mode::Act => adapter.tools.filter(&agent.tools),
         };
         let output = output.or_else(|| agent.output.clone());
         let result_bytes = agent.result_bytes.unwrap_or(adapter.options.result_bytes);
         Ok(Self { agent, model, system, tools, limits, output, result_bytes })
     }
 
-    /// Adds the tools of MCP servers; says what is missing, unless the definition cannot do without.
-    pub(super) async fn add_mcp(
+    /// Adds the tools of MCP servers. Returns the problems, if any; they are an error if the definition names its servers.
+    pub(super) async fn add_mcp_tools(
         &mut self,
         adapter: &NativeAdapter,
         mode: Mode,
-    ) -> Result<Option<String>, Stop> {
+    ) -> Result<Option<String>, Exit> {
         if mode == Mode::Ask || (adapter.mcp.is_empty() && self.agent.mcp.is_none()) {
             return Ok(None);
         }
-        let wanted = self.agent.mcp.clone().unwrap_or_else(|| vec!["*".into()]);
-        let (tools, problems) = adapter.mcp.tools(&wanted).await;
+        let servers = self.agent.mcp.clone().unwrap_or_else(|| vec!["*".into()]);
+        let (tools, problems) = adapter.mcp.tools(&servers).await;
         if !problems.is_empty() && self.agent.mcp.is_some() {
             let failure = Failure::new("mcp_unavailable", problems.join("; "));
-            return Err(Stop::from(End::failed(failure, true)));
+            return Err(Exit::from(End::failed(failure, true)));
         }
-        self.tools = std::mem::take(&mut self.tools).and(&tools.only(&self.agent.tools));
+        self.tools = std::mem::take(&mut self.tools).merge(&tools.filter(&self.agent.tools));
         Ok((!problems.is_empty()).then(|| problems.join("; ")))
     }
 
-    /// Adds the tools that the run's caller executes.
-    pub(super) fn add_client(&mut self, tools: &[ClientTool]) -> Result<(), Stop> {
+    /// Adds the tools that the client executes.
+    pub(super) fn add_client_tools(&mut self, tools: &[ClientTool]) -> Result<(), Exit> {
         for tool in tools {
             if self.tools.get(&tool.name).is_some() {
                 let message = format!(
-                    "the agent {} has a tool of its own called {:?}; give yours another name, such as client_{}",
+                    "the agent {} already has a tool named {:?}; choose another name, such as client_{}",
                     self.agent.name(),
                     tool.name,
                     tool.name
                 );
-                return Err(Stop::failed("tool_name_taken", message));
+                return Err(Exit::failed("tool_name_taken", message));
             }
-            self.tools.add_client(tool).map_err(|bad| Stop::failed("invalid_tool", bad.to_string()))?;
+            self.tools.add_client(tool).map_err(|error| Exit::failed("invalid_tool", error.to_string()))?;
         }
         Ok(())
     }
 
-    /// All that the model is told beforehand.
-    pub(super) fn told(&self) -> Option<String> {
-        let form = self.output.as_ref().map(Form::instruction);
-        let parts: Vec<String> = self.system.iter().cloned().chain(form).collect();
+    /// Returns the whole system prompt, with the instruction for structured output.
+    pub(super) fn system_prompt(&self) -> Option<String> {
+        let instruction = self.output.as_ref().map(OutputSchema::instruction);
+        let parts: Vec<String> = self.system.iter().cloned().chain(instruction).collect();
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 }
 
-/// All state of the session, as the run sees it.
-async fn state(attempt: &AttemptHandle) -> Result<Map<String, Value>, Stop> {
+/// Reads the whole state of the session.
+async fn read_state(attempt: &AttemptHandle) -> Result<Map<String, Value>, Exit> {
     let mut all = Map::new();
     loop {
         let after = all.keys().next_back().cloned();
@@ -140,10 +142,14 @@ async fn state(attempt: &AttemptHandle) -> Result<Map<String, Value>, Stop> {
     }
 }
 
-/// The agent of this name: the owner's, or one that is everybody's.
-async fn find(adapter: &NativeAdapter, attempt: &AttemptHandle, name: &str) -> Result<Arc<Definition>, Stop> {
-    let missing = |message: String| Stop::failed("agent_not_found", message);
-    let name: AgentName = name.parse().map_err(|_| missing(format!("{name:?} is no agent's name")))?;
+/// Finds the agent definition: the owner's own or a shared one.
+async fn find_agent(
+    adapter: &NativeAdapter,
+    attempt: &AttemptHandle,
+    name: &str,
+) -> Result<Arc<Definition>, Exit> {
+    let missing = |message: String| Exit::failed("agent_not_found", message);
+    let name: AgentName = name.parse().map_err(|_| missing(format!("{name:?} is not a valid agent name")))?;
     let own = attempt.agent(&name).await?;
     adapter.definitions.find_for(&name, own).map_err(missing)
 }

@@ -1,6 +1,6 @@
-//! The path as a model is shown it.
+//! Converts a path into the messages of a request.
 //!
-//! What failed or was cancelled is left out. Every tool call is answered, also one whose answer was lost; an answer
+//! Failed and cancelled answers are left out. Every tool call gets a result, also one whose result was lost. A result
 //! without a call is left out.
 
 use std::collections::HashMap;
@@ -10,12 +10,16 @@ use mainspring_core::{Block, Message, MessageId, MessageStatus, Role};
 use serde_json::Value;
 
 use super::files::Files;
-use crate::provider::{Call, Part, Turn};
+use crate::provider::{Part, RequestMessage, ToolUse};
 
-/// The conversation that `path` is.
-pub(super) fn turns(path: &[Arc<Message>], private: &HashMap<MessageId, Value>, files: &Files) -> Vec<Turn> {
-    let mut turns: Vec<Turn> = vec![];
-    let mut open: Vec<Call> = vec![];
+/// Converts `path` into the messages of a request.
+pub(super) fn messages(
+    path: &[Arc<Message>],
+    private: &HashMap<MessageId, Value>,
+    files: &Files,
+) -> Vec<RequestMessage> {
+    let mut messages: Vec<RequestMessage> = vec![];
+    let mut unanswered: Vec<ToolUse> = vec![];
     for message in path {
         if message.role == Role::Assistant && message.status != MessageStatus::Completed {
             continue;
@@ -25,56 +29,53 @@ pub(super) fn turns(path: &[Arc<Message>], private: &HashMap<MessageId, Value>, 
         match message.role {
             Role::User => {
                 parts.retain(|part| match part {
-                    Part::Result { id, .. } => take(&mut open, id),
+                    Part::ToolResult { id, .. } => take(&mut unanswered, id),
                     _ => true,
                 });
-                // Before anything else is said, what is missing is said to be missing.
-                let mut missing: Vec<Part> = std::mem::take(&mut open).into_iter().map(lost).collect();
-                missing.extend(parts);
-                parts = missing;
+                // Results for lost calls come first: providers require them right after the calls.
+                let mut lost: Vec<Part> =
+                    std::mem::take(&mut unanswered).into_iter().map(lost_result).collect();
+                lost.extend(parts);
+                parts = lost;
             }
             Role::Assistant => {
-                if !open.is_empty() {
-                    let parts = std::mem::take(&mut open).into_iter().map(lost).collect();
-                    turns.push(Turn { role: Role::User, parts, private: None });
+                if !unanswered.is_empty() {
+                    let parts = std::mem::take(&mut unanswered).into_iter().map(lost_result).collect();
+                    messages.push(RequestMessage { role: Role::User, parts, private: None });
                 }
-                open = calls(message);
+                unanswered = tool_uses(message);
             }
         }
         if !parts.is_empty() {
-            turns.push(Turn { role: message.role, parts, private: private.get(&message.id).cloned() });
+            let private = private.get(&message.id).cloned();
+            messages.push(RequestMessage { role: message.role, parts, private });
         }
     }
-    turns
+    messages
 }
 
-/// What the model is told instead of what it is not shown.
-pub(super) fn note(text: String) -> Turn {
-    Turn { role: Role::User, parts: vec![Part::Text(text)], private: None }
-}
-
-/// The tool calls of a message, in order.
-pub(super) fn calls(message: &Message) -> Vec<Call> {
-    let call = |block: &Block| match block {
+/// Returns the tool calls of a message, in order.
+pub(super) fn tool_uses(message: &Message) -> Vec<ToolUse> {
+    let tool_use = |block: &Block| match block {
         Block::ToolUse { id, name, input } => {
-            Some(Call { id: id.clone(), name: name.clone(), input: input.clone() })
+            Some(ToolUse { id: id.clone(), name: name.clone(), input: input.clone() })
         }
         _ => None,
     };
-    message.content.iter().filter_map(call).collect()
+    message.content.iter().filter_map(tool_use).collect()
 }
 
-/// Takes the call `id` out of those that are open; false if it is not among them.
-fn take(open: &mut Vec<Call>, id: &str) -> bool {
-    let at = open.iter().position(|call| call.id == id);
-    at.map(|at| open.remove(at)).is_some()
+/// Removes the call `id` from `unanswered`; returns false if it is not there.
+fn take(unanswered: &mut Vec<ToolUse>, id: &str) -> bool {
+    let at = unanswered.iter().position(|call| call.id == id);
+    at.map(|at| unanswered.remove(at)).is_some()
 }
 
-fn lost(call: Call) -> Part {
-    Part::Result {
+fn lost_result(call: ToolUse) -> Part {
+    Part::ToolResult {
         id: call.id,
         name: call.name,
-        text: "outcome unknown: its answer was lost".into(),
+        text: "outcome unknown: the result was lost".into(),
         is_error: true,
     }
 }
@@ -85,9 +86,9 @@ fn part(block: &Block, files: &Files) -> Option<Part> {
         Block::Text { text } => Some(Part::Text(text.clone())),
         Block::Attachment { artifact, .. } => Some(files.part(*artifact)),
         Block::ToolUse { id, name, input } => {
-            Some(Part::Call(Call { id: id.clone(), name: name.clone(), input: input.clone() }))
+            Some(Part::ToolUse(ToolUse { id: id.clone(), name: name.clone(), input: input.clone() }))
         }
-        Block::ToolResult { tool_use_id, name, content, is_error } => Some(Part::Result {
+        Block::ToolResult { tool_use_id, name, content, is_error } => Some(Part::ToolResult {
             id: tool_use_id.clone(),
             name: name.clone(),
             text: mainspring_core::message::text_of(content),
@@ -127,36 +128,36 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_left_out_and_every_call_is_answered() {
+    fn failed_answers_are_left_out_and_every_call_gets_a_result() {
         use MessageStatus::{Cancelled, Completed, Failed};
         let path = [
             message(Role::User, Completed, vec![Block::text("one")]),
             message(Role::Assistant, Failed, vec![Block::text("half")]),
             message(Role::User, Completed, vec![Block::text("two")]),
             message(Role::Assistant, Completed, vec![Block::Thinking {}, call("a"), call("b")]),
-            message(Role::User, Completed, vec![result("b"), result("nobody's")]),
+            message(Role::User, Completed, vec![result("b"), result("unknown")]),
             message(Role::Assistant, Completed, vec![call("c")]),
             message(Role::Assistant, Completed, vec![Block::text("")]),
             message(Role::User, Completed, vec![Block::text("three")]),
             message(Role::Assistant, Cancelled, vec![call("d")]),
         ];
-        let shown: String = turns(&path, &HashMap::new(), &Files::default())
+        let converted: String = messages(&path, &HashMap::new(), &Files::default())
             .iter()
-            .map(|turn| {
-                let parts: Vec<String> = turn
+            .map(|message| {
+                let parts: Vec<String> = message
                     .parts
                     .iter()
                     .map(|part| match part {
                         Part::Text(text) => text.clone(),
-                        Part::Call(call) => format!("call {}", call.id),
-                        Part::Result { id, is_error, .. } => format!("result {id} {is_error}"),
+                        Part::ToolUse(call) => format!("call {}", call.id),
+                        Part::ToolResult { id, is_error, .. } => format!("result {id} {is_error}"),
                         Part::File { .. } => "file".into(),
                     })
                     .collect();
-                format!("{}: {}\n", turn.role, parts.join(", "))
+                format!("{}: {}\n", message.role, parts.join(", "))
             })
             .collect();
-        insta::assert_snapshot!(shown, @r"
+        insta::assert_snapshot!(converted, @r"
         user: one
         user: two
         assistant: call a, call b

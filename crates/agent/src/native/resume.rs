@@ -1,47 +1,47 @@
-//! What an execution wants back with an answer it waits for.
+//! The state of an execution that waits, stored with the wait.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::hooks::Decision;
+use crate::hooks::ToolDecision;
 
-/// What an execution wants back with an answer it waits for.
+/// The state of an execution that waits. It is stored as JSON, so field and variant names must not change.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Resume {
-    /// How often more was granted.
+    /// How often the run's limits were granted again.
     pub(super) granted: u32,
-    /// How often the answer did not have its form.
+    /// How often the model was asked again for an answer that violated the output schema.
     pub(super) asked_again: u32,
-    /// What the question is about.
-    pub(super) about: About,
+    /// The subject of the question that the run waits for.
+    pub(super) about: Question,
 }
 
-/// What a question is about.
+/// The subject of the question that the run waits for.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub(super) enum About {
-    /// Nothing is asked.
+pub(super) enum Question {
+    /// No question is open.
     #[default]
     Nothing,
-    /// The run has used up a limit: may it go on?
+    /// Whether a run that has used up a limit may continue.
     Limit,
-    /// A tool call.
+    /// A tool call that needs a person.
     Tool {
-        /// What was decided of the calls before it.
-        decided: Vec<Decision>,
-        /// How this one is paused.
-        pause: Decision,
+        /// The decisions for the calls before it.
+        decided: Vec<ToolDecision>,
+        /// The pause of this call.
+        pause: ToolDecision,
     },
-    /// Calls that the caller makes; all have been decided, and the others have run.
+    /// Tool calls that the client executes. All calls of the message are decided, and the other ones have run.
     Calls {
-        /// What was decided of them all.
-        decided: Vec<Decision>,
+        /// The decisions for all calls.
+        decided: Vec<ToolDecision>,
     },
 }
 
 impl Resume {
-    /// As it is kept with a wait.
-    pub(super) fn value(&self) -> Value {
+    /// Returns the form that is stored with a wait.
+    pub(super) fn to_value(&self) -> Value {
         serde_json::to_value(self).unwrap_or_default()
     }
 }

@@ -1,9 +1,9 @@
-//! A round of tools: each call is decided, in order; then those that run do so side by side; then all results go to
-//! the model in the order of the calls.
+//! A round of tools: each call is decided in order, then the allowed calls run concurrently, then all results go to the
+//! model in the order of the calls.
 //!
-//! A call that runs is recorded before it does. What an earlier attempt began is made again if it is idempotent; else
-//! its outcome is unknown, and the model is told so. A call that the run's caller executes comes last: the run waits
-//! for it with what the others said.
+//! A call is recorded before it runs. A call that an earlier attempt began is repeated if the tool is idempotent;
+//! otherwise its outcome is unknown, and the model is told so. Calls that the client executes come last: the run waits
+//! for them after the others have finished.
 
 use std::panic::AssertUnwindSafe;
 
@@ -13,93 +13,102 @@ use mainspring_core::{ArtifactRole, Block, ClientCall, ClientResult, Failure, To
 use mainspring_kernel::adapter::{Ask, End, HandleError, NewArtifact, Record};
 use serde_json::Value;
 
-use super::Stop;
-use super::resume::About;
-use super::summary::ends;
-use super::turn::{Calls, Looper};
-use crate::hooks::{Decision, ToolResult};
-use crate::provider::Call;
-use crate::tool::{Desk, Entry, ToolCall, fits};
+use super::Exit;
+use super::execution::{Execution, ToolRound};
+use super::resume::Question;
+use super::summary::head_and_tail;
+use crate::hooks::{ToolDecision, ToolResult};
+use crate::provider::ToolUse;
+use crate::tool::{Entry, ToolCall, ToolContext, fits};
 
-/// How a call that ran ended.
-struct Ran {
+/// A tool call that has finished: its index and its outcome.
+struct Finished {
     at: usize,
-    ended: Result<String, (ToolOutcome, String)>,
+    outcome: Result<String, (ToolOutcome, String)>,
 }
 
-impl Looper<'_> {
-    /// Decides, runs and answers the calls. The first commit of it holds what is to be recorded with them.
-    pub(super) async fn round(&mut self, of: Calls) -> Result<(), Stop> {
-        let Calls { calls, mut decided, known, mut records } = of;
+impl Execution<'_> {
+    /// Decides and runs the calls, and records their results. The first commit also holds the round's records.
+    pub(super) async fn run_tools(&mut self, round: ToolRound) -> Result<(), Exit> {
+        let ToolRound { calls, mut decided, known, mut records } = round;
         for call in calls.iter().skip(decided.len()) {
             let decision = self.decide(call).await;
-            if let Decision::Pause { question, request } = &decision {
-                if !records.is_empty() {
-                    self.attempt.record(std::mem::take(&mut records)).await?;
-                }
+            if let ToolDecision::Pause { question, request } = &decision {
+                self.record_any(&mut records).await?;
                 let (question, request) = (question.clone(), *request);
-                return Err(self.wait(request, question, About::Tool { decided, pause: decision }));
+                return Err(self.ask_person(request, question, Question::Tool { decided, pause: decision }));
             }
             decided.push(decision);
         }
         let mut results: Vec<Option<ToolResult>> = vec![None; calls.len()];
         let mut running = FuturesUnordered::new();
-        let mut asked = vec![];
+        let mut for_client = vec![];
         for (at, (call, decision)) in calls.iter().zip(&decided).enumerate() {
-            let client = self.plan.tools.get(&call.name).is_some_and(Entry::is_client);
-            let given = known.iter().find(|result| result.tool_use_id == call.id);
-            match (decision, given.or_else(|| self.given(call)).map(told_by_caller)) {
-                // What ran before the run waited has been told in its final form.
-                (_, Some(result)) if !client => results[at] = Some(result),
-                (Decision::Execute, Some(result)) => results[at] = Some(self.told(call, result).await?),
-                (Decision::Execute, None) if client => asked.push(at),
-                (Decision::Execute, None) => match self.begin(call, &mut records) {
-                    Ok(entry) => running.push(self.call(at, entry, call)),
-                    Err(result) => results[at] = Some(self.told(call, result).await?),
+            let is_client = self.plan.tools.get(&call.name).is_some_and(Entry::is_client);
+            let known = known.iter().find(|result| result.tool_use_id == call.id);
+            match (decision, known.or_else(|| self.earlier_result(call)).map(client_result)) {
+                // A tool that ran before the run waited: its result has passed the hooks already.
+                (_, Some(result)) if !is_client => results[at] = Some(result),
+                (ToolDecision::Execute, Some(result)) => {
+                    results[at] = Some(self.prepare_result(call, result).await?);
+                }
+                (ToolDecision::Execute, None) if is_client => for_client.push(at),
+                (ToolDecision::Execute, None) => match self.begin(call, &mut records) {
+                    Ok(entry) => running.push(self.run_tool(at, entry, call)),
+                    Err(result) => results[at] = Some(self.prepare_result(call, result).await?),
                 },
-                (decision, _) => results[at] = Some(self.told(call, decided_result(decision)).await?),
+                (decision, _) => {
+                    results[at] = Some(self.prepare_result(call, decided_result(decision)).await?);
+                }
             }
         }
         while !running.is_empty() {
             self.attempt.record(std::mem::take(&mut records)).await?;
-            let ran = tokio::select! {
+            let finished = tokio::select! {
                 biased;
                 () = self.attempt.cancelled() => return Err(End::stopped().into()),
-                ran = running.next() => ran,
+                finished = running.next() => finished,
             };
-            let Some(Ran { at, ended }) = ran else { break };
-            records.push(outcome(&calls[at], &ended));
-            let result = match ended {
+            let Some(Finished { at, outcome }) = finished else { break };
+            records.push(outcome_record(&calls[at], &outcome));
+            let result = match outcome {
                 Ok(text) => ToolResult { text, is_error: false },
                 Err((_, text)) => ToolResult::error(text),
             };
-            results[at] = Some(self.told(&calls[at], result).await?);
+            results[at] = Some(self.prepare_result(&calls[at], result).await?);
         }
-        if !asked.is_empty() {
-            if !records.is_empty() {
-                self.attempt.record(records).await?;
-            }
-            return Err(self.call_back(&calls, &asked, &results, decided));
+        if !for_client.is_empty() {
+            self.record_any(&mut records).await?;
+            return Err(self.wait_for_client(&calls, &for_client, &results, decided));
         }
-        records.push(Record::ToolResults { blocks: blocks(&calls, results) });
+        records.push(Record::ToolResults { blocks: result_blocks(&calls, results) });
         Ok(self.attempt.record(records).await?)
     }
 
-    /// The result that the caller gave to an earlier attempt, which did not come to tell it.
-    fn given(&self, call: &Call) -> Option<&ClientResult> {
-        let given = self.earlier.given.iter().map(|(_, result)| result);
-        { given }.find(|result| result.tool_use_id == call.id)
+    /// Commits `records` unless there are none.
+    async fn record_any(&self, records: &mut Vec<Record>) -> Result<(), Exit> {
+        if !records.is_empty() {
+            self.attempt.record(std::mem::take(records)).await?;
+        }
+        Ok(())
     }
 
-    /// The execution returns until the caller has executed its tools. What the others said is kept until then.
-    fn call_back(
+    /// Returns the client's result that an earlier attempt received and did not record on the path.
+    fn earlier_result(&self, call: &ToolUse) -> Option<&ClientResult> {
+        let mut given = self.earlier.given.iter().map(|(_, result)| result);
+        given.find(|result| result.tool_use_id == call.id)
+    }
+
+    /// Pauses the execution until the client has executed its calls. The results of the other calls are stored with the
+    /// wait.
+    fn wait_for_client(
         &self,
-        calls: &[Call],
-        asked: &[usize],
+        calls: &[ToolUse],
+        for_client: &[usize],
         results: &[Option<ToolResult>],
-        decided: Vec<Decision>,
-    ) -> Stop {
-        let asked = asked.iter().map(|at| ClientCall {
+        decided: Vec<ToolDecision>,
+    ) -> Exit {
+        let client_calls = for_client.iter().map(|at| ClientCall {
             tool_use_id: calls[*at].id.clone(),
             name: calls[*at].name.clone(),
             input: calls[*at].input.clone(),
@@ -110,105 +119,111 @@ impl Looper<'_> {
             let content = Value::String(result.text);
             Some(ClientResult { tool_use_id: call.id.clone(), content, is_error: result.is_error })
         });
-        let ask = Ask { results: known.collect(), ..Ask::calls(asked.collect()) };
-        self.wait_for(ask, About::Calls { decided })
+        let ask = Ask { results: known.collect(), ..Ask::calls(client_calls.collect()) };
+        self.wait(ask, Question::Calls { decided })
     }
 
-    async fn decide(&self, call: &Call) -> Decision {
-        let wrong = |text: String| Decision::Result { result: ToolResult::error(text) };
+    async fn decide(&self, call: &ToolUse) -> ToolDecision {
+        let error = |text: String| ToolDecision::Result { result: ToolResult::error(text) };
         let Some(entry) = self.plan.tools.get(&call.name) else {
             let known: Vec<&str> = self.plan.tools.iter().map(|entry| entry.spec.name.as_str()).collect();
-            return wrong(format!("no tool {:?}; there is {}", call.name, known.join(", ")));
+            return error(format!("no tool {:?}; the tools are {}", call.name, known.join(", ")));
         };
-        if let Err(error) = entry.check(&call.input) {
-            return wrong(error.to_string());
+        if let Err(invalid) = entry.check(&call.input) {
+            return error(invalid.to_string());
         }
-        let named = |patterns: &[String]| patterns.iter().any(|pattern| fits(pattern, &call.name));
-        if named(&self.plan.agent.deny) {
-            return Decision::Reject { reason: format!("you may not call {}", call.name) };
+        let matches_any = |patterns: &[String]| patterns.iter().any(|pattern| fits(pattern, &call.name));
+        if matches_any(&self.plan.agent.deny) {
+            return ToolDecision::Reject { reason: format!("you may not call {}", call.name) };
         }
-        if entry.asks() {
+        if entry.asks_person() {
             let approval = call.input["approval"] == Value::Bool(true);
             let question = call.input["question"].as_str().unwrap_or_default().to_owned();
             let request = if approval { WaitRequest::Approval } else { WaitRequest::Input };
-            return Decision::Pause { question, request };
+            return ToolDecision::Pause { question, request };
         }
-        if named(&self.plan.agent.approve) {
+        if matches_any(&self.plan.agent.approve) {
             let input: String = call.input.to_string().chars().take(2000).collect();
             let question = format!("May the agent call {} with {input}?", call.name);
-            return Decision::Pause { question, request: WaitRequest::Approval };
+            return ToolDecision::Pause { question, request: WaitRequest::Approval };
         }
-        self.adapter.hooks.on_tool_use(self.occasion(), call).await
+        self.adapter.hooks.on_tool_use(self.hook_context(), call).await
     }
 
-    /// Records that a call is about to run; what the model is told instead, if it must not.
-    fn begin(&self, call: &Call, records: &mut Vec<Record>) -> Result<Entry, ToolResult> {
+    /// Adds the record that the call starts. Returns the result for the model instead if the call must not run.
+    fn begin(&self, call: &ToolUse, records: &mut Vec<Record>) -> Result<Entry, ToolResult> {
         let Some(entry) = self.plan.tools.get(&call.name).cloned() else {
             return Err(ToolResult::error(format!("no tool {:?}", call.name)));
         };
-        if entry.asks() {
-            // A person has said yes or no, and there is nothing to run.
+        if entry.asks_person() {
+            // An approval that was granted: there is nothing to run.
             return Err(ToolResult { text: "yes".into(), is_error: false });
         }
         let tool_use_id = call.id.clone();
-        let begun = self.attempt.assignment().open_effects.iter().any(|effect| effect.tool_use_id == call.id);
-        if begun && !entry.traits.idempotent {
-            let text = "outcome unknown: it was interrupted, and may or may not have had its effect";
+        let open = self.attempt.assignment().open_effects.iter().any(|effect| effect.tool_use_id == call.id);
+        if open && !entry.traits.idempotent {
+            let text = "outcome unknown: the call was interrupted and may or may not have taken effect";
             let error = Failure::new("outcome_unknown", text);
             records.push(Record::ToolFailed { tool_use_id, outcome: ToolOutcome::Unknown, error });
             return Err(ToolResult::error(text));
         }
-        if !begun && !entry.traits.idempotent && self.earlier.begun.contains(&call.id) {
+        if !open && !entry.traits.idempotent && self.earlier.begun.contains(&call.id) {
             return Err(ToolResult::error(
-                "it was called, and a crash lost its answer; it is not called again",
+                "the tool was called and a crash lost its result; it is not called again",
             ));
         }
-        records.push(match begun {
+        records.push(match open {
             true => {
-                Record::ToolUpdated { tool_use_id, text: "it was interrupted, and is called again".into() }
+                let text = "the call was interrupted and is repeated".into();
+                Record::ToolUpdated { tool_use_id, text }
             }
             false => Record::ToolStarted { tool_use_id, name: call.name.clone(), input: None },
         });
         Ok(entry)
     }
 
-    /// Runs one call: it ends by itself, by its timeout, or by a panic that harms nobody else.
-    fn call(&self, at: usize, entry: Entry, call: &Call) -> impl Future<Output = Ran> + Send + use<> {
+    /// Runs one call until it returns, panics or times out. A panic does not affect other calls.
+    fn run_tool(
+        &self,
+        at: usize,
+        entry: Entry,
+        call: &ToolUse,
+    ) -> impl Future<Output = Finished> + Send + use<> {
         let assignment = self.attempt.assignment();
         let cwd = assignment.run.options.cwd.clone().or_else(|| assignment.session.cwd.clone());
-        let asked = ToolCall {
+        let call = ToolCall {
             id: call.id.clone(),
             input: call.input.clone(),
             session: assignment.session.id,
             run: assignment.run.id,
             owner: assignment.run.owner.clone(),
             cwd,
-            desk: Desk::new(self.attempt.clone(), self.plan.result_bytes),
+            context: ToolContext::new(self.attempt.clone(), self.plan.result_bytes),
         };
         let attempt = self.attempt.clone();
         async move {
-            let timeout = entry.traits.timeout_ms;
-            let late = attempt.sleep_until(attempt.now().plus(timeout));
-            let ended = tokio::select! {
+            let name = entry.spec.name.clone();
+            let timeout_ms = entry.traits.timeout_ms;
+            let deadline = attempt.sleep_until(attempt.now().plus(timeout_ms));
+            let outcome = tokio::select! {
                 biased;
-                ended = AssertUnwindSafe(entry.call(asked)).catch_unwind() => match ended {
+                returned = AssertUnwindSafe(entry.call(call)).catch_unwind() => match returned {
                     Ok(Ok(text)) => Ok(text),
                     Ok(Err(error)) => Err((ToolOutcome::Failed, error.to_string())),
-                    Err(_) => Err((ToolOutcome::Failed, format!("the tool {} broke: it panicked", entry.spec.name))),
+                    Err(_) => Err((ToolOutcome::Failed, format!("the tool {name} panicked"))),
                 },
-                () = late => Err((
+                () = deadline => Err((
                     ToolOutcome::Unknown,
-                    format!("the tool {} took longer than {timeout} ms and was stopped", entry.spec.name),
+                    format!("the tool {name} took longer than {timeout_ms} ms and was stopped"),
                 )),
             };
-            Ran { at, ended }
+            Finished { at, outcome }
         }
     }
 
-    /// What the model is told of a call: what a hook makes of its result, as much of it as is shown. All of what is
-    /// longer becomes an artifact.
-    async fn told(&self, call: &Call, result: ToolResult) -> Result<ToolResult, Stop> {
-        let result = self.adapter.hooks.on_tool_result(self.occasion(), call, result).await;
+    /// Passes a result through the hook. A result over the size limit is stored as an artifact and shortened.
+    async fn prepare_result(&self, call: &ToolUse, result: ToolResult) -> Result<ToolResult, Exit> {
+        let result = self.adapter.hooks.on_tool_result(self.hook_context(), call, result).await;
         let (limit, size) = (self.plan.result_bytes, result.text.len());
         if size <= limit {
             return Ok(result);
@@ -219,46 +234,46 @@ impl Looper<'_> {
             name: Some(format!("{}.txt", call.name)),
             mime_type: Some("text/plain; charset=utf-8".into()),
         };
-        let kept = match self.attempt.artifact(new, &mut result.text.as_bytes()).await {
+        let artifact = match self.attempt.artifact(new, &mut result.text.as_bytes()).await {
             Ok(artifact) => Some(artifact.id),
             Err(HandleError::Revoked) => return Err(HandleError::Revoked.into()),
             Err(HandleError::Kernel(error)) => {
-                tracing::warn!(%error, "the answer of a tool could not be kept as an artifact");
+                tracing::warn!(%error, "a tool result could not be stored as an artifact");
                 None
             }
         };
-        let (head, tail) = ends(&result.text, limit * 3 / 4, limit / 4);
+        let (head, tail) = head_and_tail(&result.text, limit * 3 / 4, limit / 4);
         let (from, left_out) = (head.len(), size - head.len() - tail.len());
-        let kept = match kept {
-            None => "they could not be kept".to_owned(),
+        let note = match artifact {
+            None => "they could not be stored".to_owned(),
             Some(id) if self.plan.tools.get("artifact_read").is_some() => format!(
-                "all {size} are kept as the artifact {id}: to read on call artifact_read with \"artifact\": \"{id}\", \
+                "all {size} are stored as the artifact {id}: to read on, call artifact_read with \"artifact\": \"{id}\", \
                  \"offset\": {from}"
             ),
-            Some(id) => format!("all {size} are kept as the artifact {id}"),
+            Some(id) => format!("all {size} are stored as the artifact {id}"),
         };
-        let text = format!("{head}\n[{left_out} bytes are left out here; {kept}]\n{tail}");
+        let text = format!("{head}\n[{left_out} bytes are left out here; {note}]\n{tail}");
         Ok(ToolResult { text, is_error: result.is_error })
     }
 }
 
-fn told_by_caller(result: &ClientResult) -> ToolResult {
+fn client_result(result: &ClientResult) -> ToolResult {
     ToolResult { text: result.text(), is_error: result.is_error }
 }
 
-/// What a decision makes of a call that does not run.
-fn decided_result(decision: &Decision) -> ToolResult {
+/// Returns the result of a call that a decision kept from running.
+fn decided_result(decision: &ToolDecision) -> ToolResult {
     match decision {
-        Decision::Reject { reason } => ToolResult::error(reason.clone()),
-        Decision::Result { result } => result.clone(),
-        // Nothing is left to be decided here.
-        Decision::Execute | Decision::Pause { .. } => ToolResult::error("it was not decided"),
+        ToolDecision::Reject { reason } => ToolResult::error(reason.clone()),
+        ToolDecision::Result { result } => result.clone(),
+        // Unreachable: paused calls are resolved before, and others run.
+        ToolDecision::Execute | ToolDecision::Pause { .. } => ToolResult::error("the call was not decided"),
     }
 }
 
-fn outcome(call: &Call, ended: &Result<String, (ToolOutcome, String)>) -> Record {
+fn outcome_record(call: &ToolUse, outcome: &Result<String, (ToolOutcome, String)>) -> Record {
     let tool_use_id = call.id.clone();
-    match ended {
+    match outcome {
         Ok(_) => Record::ToolCompleted { tool_use_id },
         Err((outcome, text)) => {
             let code = if *outcome == ToolOutcome::Unknown { "tool_timed_out" } else { "tool_failed" };
@@ -268,9 +283,9 @@ fn outcome(call: &Call, ended: &Result<String, (ToolOutcome, String)>) -> Record
     }
 }
 
-fn blocks(calls: &[Call], results: Vec<Option<ToolResult>>) -> Vec<Block> {
-    let block = |(call, result): (&Call, Option<ToolResult>)| {
-        let result = result.unwrap_or_else(|| ToolResult::error("it has no result"));
+fn result_blocks(calls: &[ToolUse], results: Vec<Option<ToolResult>>) -> Vec<Block> {
+    let block = |(call, result): (&ToolUse, Option<ToolResult>)| {
+        let result = result.unwrap_or_else(|| ToolResult::error("the call has no result"));
         Block::ToolResult {
             tool_use_id: call.id.clone(),
             name: call.name.clone(),

@@ -1,52 +1,52 @@
-//! One step: a model is asked, streams, and is asked again if it did not answer.
+//! One step: a streamed model call, retried if it fails.
 
 use futures_util::StreamExt;
 use mainspring_core::{Block, Failure, PromptRef, StopReason, Time, Usage};
 use mainspring_kernel::adapter::{Context, End, Record, StepTaken};
 use serde_json::Value;
 
-use super::Stop;
+use super::Exit;
 use super::context::Cause;
-use super::turn::Looper;
-use crate::hooks::OnError;
-use crate::provider::{Answer, Call, ErrorKind, ModelError, Piece, Request};
+use super::execution::Execution;
+use crate::hooks::AfterError;
+use crate::provider::{Completion, ErrorKind, ModelError, Piece, Request, ToolUse};
 
-/// How long a run waits for a provider, in milliseconds: whoever asks for more gets a failed run.
-const PATIENCE: u64 = 15 * 60 * 1000;
+/// The longest wait before a retry. A run fails if its provider asks for more.
+const MAX_RETRY_WAIT_MS: u64 = 15 * 60 * 1000;
 
-/// What a step came to, with what is to be recorded of it.
-pub(super) struct Stepped {
+/// The output of a successful step.
+pub(super) struct StepOutput {
     /// The text.
     pub(super) text: String,
-    /// The calls.
-    pub(super) calls: Vec<Call>,
-    /// The message and the step.
+    /// The tool calls.
+    pub(super) calls: Vec<ToolUse>,
+    /// The message and the step, to be committed.
     pub(super) records: Vec<Record>,
 }
 
-/// One model call as it goes on.
-struct Asking {
+/// The progress of one model call.
+struct ModelCall {
     started_at: Time,
     first_piece_at: Option<Time>,
     prompt: PromptRef,
     text: String,
-    thought: bool,
+    has_thinking: bool,
 }
 
-/// How a model call ended that did not end well.
-enum Ended {
+/// Why a model call produced no completion.
+enum CallError {
     Cancelled,
     Failed(ModelError),
 }
 
-impl Looper<'_> {
-    /// Asks the model until it answers, as often as it may be asked.
-    pub(super) async fn step(&mut self, mut context: Context) -> Result<Stepped, Stop> {
+impl Execution<'_> {
+    /// Calls the model until it answers or the retries are used up.
+    pub(super) async fn step(&mut self, mut context: Context) -> Result<StepOutput, Exit> {
         let mut tries = 0;
-        let mut squeezed = false;
+        let mut compacted = false;
         loop {
             tries += 1;
-            let mut asking = Asking {
+            let mut call = ModelCall {
                 started_at: self.attempt.now(),
                 first_piece_at: None,
                 prompt: PromptRef {
@@ -54,47 +54,45 @@ impl Looper<'_> {
                     messages: u32::try_from(context.messages.len()).unwrap_or(u32::MAX),
                 },
                 text: String::new(),
-                thought: false,
+                has_thinking: false,
             };
-            match self.ask(&mut asking, &context).await? {
-                Ok(answer) => return Ok(self.answered(asking, answer)),
-                Err(Ended::Cancelled) => {
+            let error = match self.stream(&mut call, &context).await? {
+                Ok(completion) => return Ok(self.finish_step(call, completion)),
+                Err(CallError::Cancelled) => {
                     let step =
-                        self.taken(&asking, StopReason::Cancelled, None, Usage::default(), Value::Null);
+                        self.step_taken(&call, StopReason::Cancelled, None, Usage::default(), Value::Null);
                     self.attempt.record_at_end(vec![Record::Step(Box::new(step))]).await?;
                     return Err(End::stopped().into());
                 }
-                Err(Ended::Failed(error)) => {
-                    // What is too long is shortened, once.
-                    let too_long = error.kind == ErrorKind::ContextTooLong && asking.text.is_empty();
-                    if too_long && !std::mem::replace(&mut squeezed, true) {
-                        let failure = Failure::new(error.kind.code(), error.message.clone());
-                        let step = self.taken(
-                            &asking,
-                            StopReason::Error,
-                            Some(failure),
-                            Usage::default(),
-                            Value::Null,
-                        );
-                        self.attempt.record(vec![Record::Step(Box::new(step))]).await?;
-                        if let Some(smaller) = self.compact(&context, Cause::Provider).await? {
-                            context = smaller;
-                            continue;
-                        }
-                    }
-                    self.failed(&asking, error, tries).await?;
+                Err(CallError::Failed(error)) => error,
+            };
+            // A context that is too long is compacted once.
+            let too_long = error.kind == ErrorKind::ContextTooLong && call.text.is_empty();
+            if too_long && !std::mem::replace(&mut compacted, true) {
+                let failure = Failure::new(error.kind.code(), error.message.clone());
+                let usage = Usage::default();
+                let step = self.step_taken(&call, StopReason::Error, Some(failure), usage, Value::Null);
+                self.attempt.record(vec![Record::Step(Box::new(step))]).await?;
+                if let Some(smaller) = self.compact(&context, Cause::Provider).await? {
+                    context = smaller;
+                    continue;
                 }
             }
+            self.wait_for_retry(&call, error, tries).await?;
         }
     }
 
-    /// One request, streamed.
-    async fn ask(&mut self, asking: &mut Asking, context: &Context) -> Result<Result<Answer, Ended>, Stop> {
+    /// Sends one request and streams its text to the feed.
+    async fn stream(
+        &mut self,
+        call: &mut ModelCall,
+        context: &Context,
+    ) -> Result<Result<Completion, CallError>, Exit> {
         self.files.read(&self.attempt, context, self.plan.result_bytes).await?;
         let request = Request {
             model: self.plan.model.model.clone(),
-            system: self.plan.told(),
-            turns: self.turns(context),
+            system: self.plan.system_prompt(),
+            messages: self.request_messages(context),
             tools: self.plan.tools.iter().map(|entry| entry.spec.clone()).collect(),
             options: self.plan.model.options.clone(),
             call_prefix: format!("{}_{}", self.attempt.assignment().run.id, self.steps + 1),
@@ -103,100 +101,98 @@ impl Looper<'_> {
         let attempt = self.attempt.clone();
         let mut pieces = tokio::select! {
             biased;
-            () = attempt.cancelled() => return Ok(Err(Ended::Cancelled)),
-            pieces = provider.ask(request) => pieces,
+            () = attempt.cancelled() => return Ok(Err(CallError::Cancelled)),
+            pieces = provider.stream(request) => pieces,
         };
         loop {
             let piece = tokio::select! {
                 biased;
-                () = attempt.cancelled() => return Ok(Err(Ended::Cancelled)),
+                () = attempt.cancelled() => return Ok(Err(CallError::Cancelled)),
                 piece = pieces.next() => piece,
             };
-            if asking.first_piece_at.is_none() {
-                asking.first_piece_at = Some(attempt.now());
+            if call.first_piece_at.is_none() {
+                call.first_piece_at = Some(attempt.now());
             }
             match piece {
                 Some(Ok(Piece::Text(text))) => {
                     attempt.delta(0, &text)?;
-                    asking.text.push_str(&text);
+                    call.text.push_str(&text);
                 }
-                Some(Ok(Piece::Thought(text))) => {
+                Some(Ok(Piece::Thinking(text))) => {
                     attempt.thought(&text)?;
-                    asking.thought = true;
+                    call.has_thinking = true;
                 }
-                Some(Ok(Piece::Done(answer))) => return Ok(Ok(*answer)),
-                Some(Err(error)) => return Ok(Err(Ended::Failed(error))),
-                None => {
-                    let broken = ModelError::new(ErrorKind::Broken, "the provider's answer broke off");
-                    return Ok(Err(Ended::Failed(broken)));
-                }
+                Some(Ok(Piece::Done(completion))) => return Ok(Ok(*completion)),
+                Some(Err(error)) => return Ok(Err(CallError::Failed(error))),
+                None => return Ok(Err(CallError::Failed(ModelError::connection_closed()))),
             }
         }
     }
 
-    fn answered(&mut self, asking: Asking, answer: Answer) -> Stepped {
+    fn finish_step(&mut self, call: ModelCall, completion: Completion) -> StepOutput {
         self.steps += 1;
-        let mut usage = answer.usage;
+        let mut usage = completion.usage;
         usage.cost = self.plan.model.cost(&usage);
         self.usage += usage;
-        let stop = match (answer.cut_off, answer.calls.is_empty()) {
+        let stop = match (completion.cut_off, completion.calls.is_empty()) {
             (true, _) => StopReason::Length,
             (false, false) => StopReason::ToolUse,
             (false, true) => StopReason::Stop,
         };
-        let mut step = self.taken(&asking, stop, None, usage, answer.raw_usage);
+        let mut step = self.step_taken(&call, stop, None, usage, completion.raw_usage);
         step.no = self.steps;
-        step.tool_calls = answer.calls.iter().map(|call| call.id.clone()).collect();
-        step.private = answer.private;
-        let thought = asking.thought.then_some(Block::Thinking {});
-        let calls = answer.calls.iter().map(|call| Block::ToolUse {
+        step.tool_calls = completion.calls.iter().map(|call| call.id.clone()).collect();
+        step.private = completion.private;
+        let thinking = call.has_thinking.then_some(Block::Thinking {});
+        let calls = completion.calls.iter().map(|call| Block::ToolUse {
             id: call.id.clone(),
             name: call.name.clone(),
             input: call.input.clone(),
         });
-        let blocks = thought.into_iter().chain(calls).collect();
+        let blocks = thinking.into_iter().chain(calls).collect();
         let records = vec![Record::Message { blocks, usage: Some(usage) }, Record::Step(Box::new(step))];
-        Stepped { text: asking.text, calls: answer.calls, records }
+        StepOutput { text: call.text, calls: completion.calls, records }
     }
 
-    /// Records that the model did not answer; returns once it may be asked again.
-    async fn failed(&mut self, asking: &Asking, error: ModelError, tries: u32) -> Result<(), Stop> {
+    /// Records the failed call and waits until it may be retried; fails the run if it may not.
+    async fn wait_for_retry(&mut self, call: &ModelCall, error: ModelError, tries: u32) -> Result<(), Exit> {
         let stop = if error.kind == ErrorKind::Refused { StopReason::Refusal } else { StopReason::Error };
         let failure = Failure::new(error.kind.code(), error.message.clone());
-        let step = self.taken(asking, stop, Some(failure.clone()), Usage::default(), Value::Null);
+        let step = self.step_taken(call, stop, Some(failure.clone()), Usage::default(), Value::Null);
         let step = Record::Step(Box::new(step));
         let hooks = self.adapter.hooks.clone();
-        let wish = hooks.on_error(self.occasion(), &error, &mut self.plan).await;
+        let decision = hooks.on_error(self.hook_context(), &error, &mut self.plan).await;
         let options = &self.adapter.options;
-        let again = match wish {
-            OnError::Default => error.kind.is_retryable(),
-            OnError::Retry => true,
-            OnError::Stop => false,
+        let retryable = match decision {
+            AfterError::Default => error.kind.is_retryable(),
+            AfterError::Retry => true,
+            AfterError::Stop => false,
         };
-        let wait = options.wait(tries, &error);
-        // What was streamed is on the way to its readers: only a new attempt can set it aside.
-        if !again || tries >= options.tries || wait > PATIENCE || !asking.text.is_empty() {
+        let wait_ms = options.retry_delay_ms(tries, &error);
+        // Text that was streamed has reached subscribers: only a new attempt can discard it.
+        let exhausted = tries >= options.max_tries || wait_ms > MAX_RETRY_WAIT_MS || !call.text.is_empty();
+        if !retryable || exhausted {
             self.attempt.record_at_end(vec![step]).await?;
-            return Err(End::failed(failure, again && wait <= PATIENCE).into());
+            return Err(End::failed(failure, retryable && wait_ms <= MAX_RETRY_WAIT_MS).into());
         }
         let text = format!(
-            "{}; it is asked again in {} s (try {} of {})",
+            "{}; retrying in {} s (try {} of {})",
             error.message,
-            wait.div_ceil(1000),
+            wait_ms.div_ceil(1000),
             tries + 1,
-            options.tries
+            options.max_tries
         );
         self.attempt.record(vec![step, Record::Progress { text }]).await?;
-        let until = self.attempt.now().plus(wait);
+        let until = self.attempt.now().plus(wait_ms);
         tokio::select! {
             () = self.attempt.sleep_until(until) => Ok(()),
             () = self.attempt.cancelled() => Err(End::stopped().into()),
         }
     }
 
-    fn taken(
+    fn step_taken(
         &self,
-        asking: &Asking,
+        call: &ModelCall,
         stop_reason: StopReason,
         error: Option<Failure>,
         usage: Usage,
@@ -208,14 +204,14 @@ impl Looper<'_> {
             provider: self.plan.model.provider_name.clone(),
             model: self.plan.model.model.clone(),
             profile: self.plan.model.profile.clone(),
-            prompt: asking.prompt,
+            prompt: call.prompt,
             tool_calls: vec![],
             stop_reason,
             error,
             usage,
             raw_usage,
-            started_at: asking.started_at,
-            first_piece_at: asking.first_piece_at,
+            started_at: call.started_at,
+            first_piece_at: call.first_piece_at,
             private: None,
             budget: self.budget(),
         }

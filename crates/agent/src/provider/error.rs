@@ -1,46 +1,46 @@
-//! What goes wrong with a model, by what the caller does next: try again, or not.
+//! Errors of model calls, by what the caller does next: retry or not.
 
 use serde_json::Value;
 
-/// Why a model did not answer.
+/// Why a model call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ModelError {
-    /// What kind of failure.
+    /// The kind of error.
     pub kind: ErrorKind,
-    /// What happened, for people. Holds no key.
+    /// The message, for people. Contains no key.
     pub message: String,
     /// How long the provider asks to wait, in milliseconds.
-    pub retry_after: Option<u64>,
+    pub retry_after_ms: Option<u64>,
 }
 
-/// What kind of failure.
+/// The kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// Too many requests. Later it may go right.
+    /// Too many requests. Retryable.
     RateLimited,
-    /// The provider has too much to do, or broke. Later it may go right.
+    /// The provider is overloaded or had an internal error. Retryable.
     Overloaded,
-    /// The connection could not be made, or broke off. Later it may go right.
+    /// The connection failed or was closed. Retryable.
     Broken,
     /// No such model is configured.
     NotConfigured,
-    /// There is no key.
+    /// The key is missing.
     KeyMissing,
-    /// The key is not right.
+    /// The key was rejected.
     Unauthorized,
-    /// The account is used up.
+    /// The quota of the account is exhausted.
     QuotaExhausted,
-    /// The provider does not understand the request.
+    /// The provider rejected the request as invalid.
     Invalid,
-    /// The conversation does not fit the model.
+    /// The request exceeds the context window.
     ContextTooLong,
-    /// The model will not answer.
+    /// The model refused to answer.
     Refused,
 }
 
 impl ErrorKind {
-    /// The stable code.
+    /// Returns the stable error code.
     pub const fn code(self) -> &'static str {
         match self {
             Self::RateLimited => "model_rate_limited",
@@ -56,41 +56,51 @@ impl ErrorKind {
         }
     }
 
-    /// True when the same request may go right later.
+    /// Returns true if the same request may succeed later.
     pub const fn is_retryable(self) -> bool {
         matches!(self, Self::RateLimited | Self::Overloaded | Self::Broken)
     }
 }
 
 impl ModelError {
-    /// A failure.
+    /// Creates an error.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after: None }
+        Self { kind, message: message.into(), retry_after_ms: None }
     }
 
-    /// What an answer with this status and body means.
-    pub(super) fn of_answer(status: Option<u16>, body: &str) -> Self {
+    /// Creates the error of a response that ended early.
+    pub(crate) fn connection_closed() -> Self {
+        Self::new(ErrorKind::Broken, "the provider closed the connection before the response was complete")
+    }
+
+    /// Classifies an error response.
+    pub(super) fn from_response(status: Option<u16>, body: &str) -> Self {
         let json: Value = serde_json::from_str(body).unwrap_or(Value::Null);
         // `{"error": {…}}`, the error itself, or a list of one.
         let json = if json.is_array() { &json[0] } else { &json };
         let error = json.get("error").unwrap_or(json);
-        let word = |name: &str| error[name].as_str().unwrap_or_default();
-        let message = match word("message") {
+        let field = |name: &str| error[name].as_str().unwrap_or_default();
+        let message = match field("message") {
             "" => body.trim(),
             message => message,
         };
         let reasons = error["details"].as_array().into_iter().flatten();
         let reasons: Vec<&str> = reasons.filter_map(|detail| detail["reason"].as_str()).collect();
-        let words = [word("type"), word("code"), word("status"), &reasons.join(" ")].join(" ").to_lowercase();
-        let kind = kind_of(status, &words, &message.to_lowercase());
+        let codes =
+            [field("type"), field("code"), field("status"), &reasons.join(" ")].join(" ").to_lowercase();
+        let kind = kind_of(status, &codes, &message.to_lowercase());
         let status = status.map(|status| format!(" (status {status})")).unwrap_or_default();
-        let shown: String = message.chars().take(500).collect();
-        Self { kind, message: format!("the provider says: {shown}{status}"), retry_after: retry_delay(error) }
+        let excerpt: String = message.chars().take(500).collect();
+        Self {
+            kind,
+            message: format!("the provider says: {excerpt}{status}"),
+            retry_after_ms: retry_delay_ms(error),
+        }
     }
 }
 
-fn kind_of(status: Option<u16>, words: &str, message: &str) -> ErrorKind {
-    let says = |what: &[&str]| what.iter().any(|what| words.contains(what));
+fn kind_of(status: Option<u16>, codes: &str, message: &str) -> ErrorKind {
+    let has_code = |any: &[&str]| any.iter().any(|code| codes.contains(code));
     let too_long = [
         "prompt is too long",
         "maximum context length",
@@ -98,11 +108,11 @@ fn kind_of(status: Option<u16>, words: &str, message: &str) -> ErrorKind {
         "exceeds the maximum number of tokens",
     ];
     match status {
-        _ if says(&["context_length_exceeded"]) || too_long.iter().any(|what| message.contains(what)) => {
+        _ if has_code(&["context_length_exceeded"]) || too_long.iter().any(|text| message.contains(text)) => {
             ErrorKind::ContextTooLong
         }
-        _ if says(&["insufficient_quota", "billing"]) => ErrorKind::QuotaExhausted,
-        _ if says(&[
+        _ if has_code(&["insufficient_quota", "billing"]) => ErrorKind::QuotaExhausted,
+        _ if has_code(&[
             "authentication",
             "permission",
             "invalid_api_key",
@@ -112,8 +122,8 @@ fn kind_of(status: Option<u16>, words: &str, message: &str) -> ErrorKind {
         {
             ErrorKind::Unauthorized
         }
-        _ if says(&["rate_limit", "resource_exhausted"]) => ErrorKind::RateLimited,
-        _ if says(&["overloaded", "unavailable", "server_error", "api_error", "internal"]) => {
+        _ if has_code(&["rate_limit", "resource_exhausted"]) => ErrorKind::RateLimited,
+        _ if has_code(&["overloaded", "unavailable", "server_error", "api_error", "internal"]) => {
             ErrorKind::Overloaded
         }
         Some(401 | 403) => ErrorKind::Unauthorized,
@@ -125,15 +135,15 @@ fn kind_of(status: Option<u16>, words: &str, message: &str) -> ErrorKind {
     }
 }
 
-/// Gemini says in its body how long to wait: `"retryDelay": "2.5s"`.
-fn retry_delay(error: &Value) -> Option<u64> {
+/// Reads the delay from the body of a Gemini error: `"retryDelay": "2.5s"`.
+fn retry_delay_ms(error: &Value) -> Option<u64> {
     let details = error["details"].as_array()?;
     let delay = details.iter().find_map(|detail| detail["retryDelay"].as_str())?;
-    seconds(delay.strip_suffix('s')?)
+    parse_seconds(delay.strip_suffix('s')?)
 }
 
-/// Seconds, perhaps with a fraction, as milliseconds.
-pub(super) fn seconds(text: &str) -> Option<u64> {
+/// Parses seconds, possibly with a fraction, into milliseconds.
+pub(super) fn parse_seconds(text: &str) -> Option<u64> {
     let seconds: f64 = text.trim().parse().ok()?;
     (seconds.is_finite() && seconds >= 0.0).then_some((seconds * 1000.0).ceil() as u64)
 }
@@ -143,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_providers_say_has_a_kind() {
+    fn error_responses_are_classified() {
         let cases = [
             (
                 Some(429),
@@ -163,16 +173,16 @@ mod tests {
             ),
         ];
         for (status, body, kind) in cases {
-            assert_eq!(ModelError::of_answer(status, body).kind, kind, "{body}");
+            assert_eq!(ModelError::from_response(status, body).kind, kind, "{body}");
         }
     }
 
     #[test]
-    fn a_delay_is_read_in_every_form() {
+    fn retry_delays_are_parsed_in_every_form() {
         let body = r#"{"error":{"status":"RESOURCE_EXHAUSTED","details":[{"retryDelay":"2.5s"}]}}"#;
-        assert_eq!(ModelError::of_answer(Some(429), body).retry_after, Some(2500));
-        assert_eq!(seconds("7"), Some(7000));
-        assert_eq!(seconds("-1"), None);
-        assert_eq!(seconds("Wed, 21 Oct 2026 07:28:00 GMT"), None);
+        assert_eq!(ModelError::from_response(Some(429), body).retry_after_ms, Some(2500));
+        assert_eq!(parse_seconds("7"), Some(7000));
+        assert_eq!(parse_seconds("-1"), None);
+        assert_eq!(parse_seconds("Wed, 21 Oct 2026 07:28:00 GMT"), None);
     }
 }

@@ -12,11 +12,13 @@ use genai::{Client, ModelIden, ServiceTarget};
 use mainspring_core::KeyPresence;
 use serde_json::json;
 
-use super::error::seconds;
-use super::peek::Peek;
-use super::{Answer, ErrorKind, Key, KeySource, ModelError, ModelOptions, Piece, Provider, Request, convert};
+use super::error::parse_seconds;
+use super::frames::FrameObserver;
+use super::{
+    Completion, ErrorKind, Key, KeySource, ModelError, ModelOptions, Piece, Provider, Request, convert,
+};
 
-/// Which protocol a provider speaks.
+/// The protocol of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Anthropic Messages.
@@ -38,7 +40,7 @@ impl Kind {
         ("gemini", Self::Gemini),
     ];
 
-    /// Where its own company serves it.
+    /// Returns the official base URL.
     pub const fn base_url(self) -> &'static str {
         match self {
             Self::Anthropic => "https://api.anthropic.com/v1/",
@@ -56,14 +58,14 @@ impl Kind {
         }
     }
 
-    /// Whether an answer that only stops, without a reason, was broken off: these two protocols always give one, and
-    /// the library makes an end of every stream.
-    const fn gives_reason(self) -> bool {
+    /// Returns true if a response without a stop reason is incomplete: these two protocols always send one, and the
+    /// client reports an end for every stream, also for an interrupted one.
+    const fn always_sends_stop_reason(self) -> bool {
         matches!(self, Self::OpenAiResponses | Self::Gemini)
     }
 }
 
-/// A provider: a protocol, a place and a key.
+/// A provider: a protocol, a base URL and a key.
 #[derive(Debug, Clone)]
 pub struct GenaiProvider {
     name: String,
@@ -73,35 +75,35 @@ pub struct GenaiProvider {
     connections: Connections,
 }
 
-/// Chooses the one TLS of the process: rustls with ring. Whoever builds an HTTP client calls this first, also one that
-/// never uses TLS; if somebody has chosen already, theirs it is.
+/// Installs the TLS provider of the process, rustls with ring, unless one is installed already. Call it before building
+/// any HTTP client, also one that never uses TLS.
 pub fn install_tls() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// What providers share: connections. They cost nothing until the first request.
+/// The HTTP connections that providers share. The client is built for the first request.
 #[derive(Debug, Clone, Default)]
 pub struct Connections {
-    open: Arc<OnceLock<Result<Client, ModelError>>>,
+    client: Arc<OnceLock<Result<Client, ModelError>>>,
     direct: bool,
 }
 
 impl Connections {
-    /// Connections that no proxy stands in the way of: to this very machine.
+    /// Connections without a proxy, for servers on this machine.
     pub fn direct() -> Self {
         Self { direct: true, ..Self::default() }
     }
 
     fn client(&self) -> Result<Client, ModelError> {
-        let wrong = |error: String| ModelError::new(ErrorKind::Invalid, error);
+        let invalid = |error: String| ModelError::new(ErrorKind::Invalid, error);
         let make = || {
             install_tls();
             let http = reqwest::Client::builder().tcp_nodelay(true).connect_timeout(Duration::from_secs(20));
             let http = if self.direct { http.no_proxy() } else { http };
-            let http = http.build().map_err(|error| wrong(error.to_string()))?;
-            Client::builder().with_reqwest(http).build().map_err(|error| wrong(error.to_string()))
+            let http = http.build().map_err(|error| invalid(error.to_string()))?;
+            Client::builder().with_reqwest(http).build().map_err(|error| invalid(error.to_string()))
         };
-        self.open.get_or_init(make).clone()
+        self.client.get_or_init(make).clone()
     }
 }
 
@@ -112,10 +114,10 @@ impl GenaiProvider {
         Self { name: name.into(), kind, endpoint, key, connections: connections.clone() }
     }
 
-    async fn open(&self, request: &Request) -> Result<Answering, ModelError> {
+    async fn open(&self, request: &Request) -> Result<ResponseStream, ModelError> {
         let key = self.key.read(&self.name)?;
-        let peek = Peek::default();
-        let options = self.options(&request.model, &request.options).with_raw_frame_fn(peek.sink());
+        let frames = FrameObserver::default();
+        let options = self.options(&request.model, &request.options).with_raw_frame_fn(frames.callback());
         let target = ServiceTarget {
             endpoint: self.endpoint.clone(),
             auth: AuthData::Key(key.reveal().to_owned()),
@@ -123,57 +125,58 @@ impl GenaiProvider {
         };
         let chat = convert::request(self.kind, request);
         let opened = self.connections.client()?.exec_chat_stream(target, chat, Some(&options)).await;
-        let answering =
-            Answering { kind: self.kind, key, peek, names: convert::Names::of(request), stream: None };
+        let response =
+            ResponseStream { kind: self.kind, key, frames, ids: convert::CallIds::of(request), stream: None };
         match opened {
-            Ok(opened) => Ok(Answering { stream: Some(opened.stream), ..answering }),
-            Err(error) => Err(answering.error(&error)),
+            Ok(opened) => Ok(ResponseStream { stream: Some(opened.stream), ..response }),
+            Err(error) => Err(response.error(&error)),
         }
     }
 
     fn options(&self, model: &str, given: &ModelOptions) -> ChatOptions {
-        // To ask for its reasoning is refused by models that have none.
-        let reasons = self.kind != Kind::OpenAiResponses || given.reasoning.is_some();
+        // Models without reasoning reject a request that asks for it.
+        let capture_reasoning = self.kind != Kind::OpenAiResponses || given.reasoning.is_some();
+        let silence = Duration::from_millis(given.silence_ms.unwrap_or(DEFAULT_SILENCE_MS));
         let mut options = ChatOptions::default()
             .with_capture_usage(true)
             .with_capture_tool_calls(true)
-            .with_capture_reasoning_content(reasons)
-            .with_stream_header_timeout(Duration::from_millis(given.silence_ms.unwrap_or(SILENCE)))
-            .with_stream_read_timeout(Duration::from_millis(given.silence_ms.unwrap_or(SILENCE)));
+            .with_capture_reasoning_content(capture_reasoning)
+            .with_stream_header_timeout(silence)
+            .with_stream_read_timeout(silence);
         options.temperature = given.temperature;
         options.max_tokens = given.max_tokens;
         options.reasoning_effort = given.reasoning.as_deref().and_then(|effort| effort.parse().ok());
         let misread =
             ReasoningEffort::from_model_name(model).0.is_some() && options.reasoning_effort.is_none();
         if misread && self.kind == Kind::OpenAi {
-            // The library takes the end of a name such as `qwen-max` for a wish.
+            // The client takes the suffix of a name such as `qwen-max` for a reasoning effort.
             options.extra_body = Some(json!({"model": model, "reasoning_effort": null}));
         }
         options
     }
 }
 
-/// How long a model may be silent, in milliseconds.
-const SILENCE: u64 = 300_000;
+/// The default of [`ModelOptions::silence_ms`].
+const DEFAULT_SILENCE_MS: u64 = 300_000;
 
 #[async_trait]
 impl Provider for GenaiProvider {
     fn kind(&self) -> &'static str {
-        let named = Kind::ALL.iter().find(|(_, kind)| *kind == self.kind);
-        named.map_or("unknown", |(name, _)| name)
+        let known = Kind::ALL.iter().find(|(_, kind)| *kind == self.kind);
+        known.map_or("unknown", |(name, _)| name)
     }
 
     fn key(&self) -> KeyPresence {
         self.key.presence()
     }
 
-    async fn ask(&self, request: Request) -> BoxStream<'static, Result<Piece, ModelError>> {
+    async fn stream(&self, request: Request) -> BoxStream<'static, Result<Piece, ModelError>> {
         match self.open(&request).await {
-            Ok(answering) => stream::unfold(Some(answering), |answering| async move {
-                let mut answering = answering?;
-                let piece = answering.next().await;
-                let over = !matches!(piece, Ok(Piece::Text(_) | Piece::Thought(_)));
-                Some((piece, (!over).then_some(answering)))
+            Ok(response) => stream::unfold(Some(response), |response| async move {
+                let mut response = response?;
+                let piece = response.next().await;
+                let is_last = !matches!(piece, Ok(Piece::Text(_) | Piece::Thinking(_)));
+                Some((piece, (!is_last).then_some(response)))
             })
             .boxed(),
             Err(error) => stream::iter([Err(error)]).boxed(),
@@ -181,24 +184,25 @@ impl Provider for GenaiProvider {
     }
 }
 
-/// An answer that is coming.
-struct Answering {
+/// A response that is being received.
+struct ResponseStream {
     kind: Kind,
     key: Key,
-    peek: Peek,
-    names: convert::Names,
+    frames: FrameObserver,
+    ids: convert::CallIds,
     stream: Option<ChatStream>,
 }
 
-impl Answering {
+impl ResponseStream {
     async fn next(&mut self) -> Result<Piece, ModelError> {
-        let broken = || ModelError::new(ErrorKind::Broken, "the provider's answer broke off");
-        let stream = self.stream.as_mut().ok_or_else(broken)?;
+        let stream = self.stream.as_mut().ok_or_else(ModelError::connection_closed)?;
         loop {
             match stream.next().await {
                 Some(Ok(ChatStreamEvent::Chunk(chunk))) => return Ok(Piece::Text(chunk.content)),
-                Some(Ok(ChatStreamEvent::ReasoningChunk(chunk))) => return Ok(Piece::Thought(chunk.content)),
-                Some(Ok(ChatStreamEvent::End(end))) => return self.whole(&end),
+                Some(Ok(ChatStreamEvent::ReasoningChunk(chunk))) => {
+                    return Ok(Piece::Thinking(chunk.content));
+                }
+                Some(Ok(ChatStreamEvent::End(end))) => return self.complete(&end),
                 Some(Ok(
                     ChatStreamEvent::Start
                     | ChatStreamEvent::Heartbeat
@@ -206,68 +210,68 @@ impl Answering {
                     | ChatStreamEvent::ToolCallChunk(_),
                 )) => {}
                 Some(Err(error)) => return Err(self.error(&error)),
-                None => return Err(broken()),
+                None => return Err(ModelError::connection_closed()),
             }
         }
     }
 
-    fn whole(&mut self, end: &StreamEnd) -> Result<Piece, ModelError> {
+    fn complete(&mut self, end: &StreamEnd) -> Result<Piece, ModelError> {
         let stop = end.captured_stop_reason.as_ref();
-        if self.peek.refused() || matches!(stop, Some(StopReason::ContentFilter(_))) {
+        if self.frames.refused() || matches!(stop, Some(StopReason::ContentFilter(_))) {
             return Err(ModelError::new(
                 ErrorKind::Refused,
-                "the model refused to answer; ask in another way",
+                "the model refused to answer; rephrase the prompt",
             ));
         }
-        if stop.is_none() && self.kind.gives_reason() {
-            return Err(ModelError::new(ErrorKind::Broken, "the provider's answer broke off"));
+        if stop.is_none() && self.kind.always_sends_stop_reason() {
+            return Err(ModelError::connection_closed());
         }
-        let (calls, private) = convert::calls(end, &mut self.names);
-        Ok(Piece::Done(Box::new(Answer {
+        let (calls, private) = convert::tool_uses(end, &mut self.ids);
+        Ok(Piece::Done(Box::new(Completion {
             calls,
             cut_off: stop.is_some_and(StopReason::is_max_tokens),
             private,
             usage: end.captured_usage.as_ref().map(convert::usage).unwrap_or_default(),
-            raw_usage: self.peek.usage(),
+            raw_usage: self.frames.usage(),
         })))
     }
 
-    /// What went wrong, without the key in it.
+    /// Converts an error and removes the key from it.
     fn error(&self, error: &genai::Error) -> ModelError {
-        let mut known = match self.peek.failed() {
-            Some(failed) => ModelError::of_answer(None, &failed),
-            None => told(error),
+        let mut error = match self.frames.failed() {
+            Some(failed) => ModelError::from_response(None, &failed),
+            None => classify(error),
         };
-        known.message = self.key.redact(&known.message);
-        known
+        error.message = self.key.redact(&error.message);
+        error
     }
 }
 
-fn told(error: &genai::Error) -> ModelError {
+fn classify(error: &genai::Error) -> ModelError {
     use genai::Error;
     match error {
-        // A stream's error wraps what its connection said.
+        // An error of the stream wraps the error of its connection.
         Error::WebStream { error, cause, .. } => match error.downcast_ref::<Error>() {
-            Some(inner) => told(inner),
+            Some(inner) => classify(inner),
             None => {
                 ModelError::new(ErrorKind::Broken, format!("the connection to the provider failed: {cause}"))
             }
         },
         Error::HttpError { status, body, headers, .. } => {
-            let mut known = ModelError::of_answer(Some(status.as_u16()), body);
+            let mut error = ModelError::from_response(Some(status.as_u16()), body);
             let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
             let millis = header("retry-after-ms").and_then(|text| text.trim().parse().ok());
-            known.retry_after =
-                millis.or_else(|| header("retry-after").and_then(seconds)).or(known.retry_after);
-            known
+            error.retry_after_ms =
+                millis.or_else(|| header("retry-after").and_then(parse_seconds)).or(error.retry_after_ms);
+            error
         }
-        Error::ChatResponse { body, .. } => ModelError::of_answer(None, &body.to_string()),
+        Error::ChatResponse { body, .. } => ModelError::from_response(None, &body.to_string()),
         Error::StreamParse { .. } | Error::WebModelCall { .. } | Error::WebAdapterCall { .. } => {
-            ModelError::new(ErrorKind::Broken, "the provider's answer cannot be understood")
+            ModelError::new(ErrorKind::Broken, "the provider's response cannot be parsed")
         }
         other => {
-            let shown: String = other.to_string().chars().take(300).collect();
-            ModelError::new(ErrorKind::Invalid, format!("the request cannot be made: {shown}"))
+            let excerpt: String = other.to_string().chars().take(300).collect();
+            ModelError::new(ErrorKind::Invalid, format!("the request cannot be made: {excerpt}"))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Keys: where they come from. They are read for each request, kept nowhere and shown to nobody.
+//! API keys. They are read for each request and never stored, logged or returned.
 
 use std::path::PathBuf;
 
@@ -7,33 +7,33 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::{ErrorKind, ModelError};
 
-/// Where a provider's key comes from.
+/// The source of a provider's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySource {
-    /// This environment variable.
+    /// An environment variable.
     Variable(String),
-    /// This file.
+    /// A file.
     File(PathBuf),
-    /// It needs none.
+    /// The provider needs no key.
     None,
 }
 
-/// A key. It does not show itself.
+/// A key. `Debug` does not reveal it.
 #[derive(Debug, Clone)]
 pub struct Key(SecretString);
 
 impl Key {
-    /// A key.
+    /// Creates a key.
     pub fn new(key: &str) -> Self {
         Self(key.trim().into())
     }
 
-    /// The key itself, for whom it is meant.
+    /// Returns the key itself.
     pub(crate) fn reveal(&self) -> &str {
         self.0.expose_secret()
     }
 
-    /// `text` without the key in it: a provider may repeat what it was sent.
+    /// Removes the key from `text`: a provider may repeat it in an error.
     pub fn redact(&self, text: &str) -> String {
         match self.reveal() {
             "" => text.to_owned(),
@@ -43,7 +43,7 @@ impl Key {
 }
 
 impl KeySource {
-    /// Whether the key is there now.
+    /// Returns whether the key is present now.
     pub fn presence(&self) -> KeyPresence {
         match self {
             Self::None => KeyPresence::NotNeeded,
@@ -52,12 +52,12 @@ impl KeySource {
         }
     }
 
-    /// Reads the key as it is now.
+    /// Reads the key.
     pub fn read(&self, provider: &str) -> Result<Key, ModelError> {
         let missing =
-            |what: String| ModelError::new(ErrorKind::KeyMissing, format!("{provider} needs a key: {what}"));
+            |why: String| ModelError::new(ErrorKind::KeyMissing, format!("{provider} needs a key: {why}"));
         let key = match self {
-            // A server without keys still gets a header, since clients must send one.
+            // The client always sends a key header, also to a server without keys.
             Self::None => return Ok(Key::new("none")),
             Self::Variable(name) => std::env::var(name).map_err(|_| {
                 missing(format!("set the environment variable {name} and start mainspring again"))
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_anew_and_never_shown() {
+    fn a_key_is_read_each_time_and_never_revealed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let source = KeySource::File(path.clone());

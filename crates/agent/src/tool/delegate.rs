@@ -1,64 +1,64 @@
-//! The built-in tool that delegates: work for a session of its own.
+//! The built-in tool that delegates work to another session.
 
 use std::sync::Arc;
 
 use mainspring_core::{DelegationMode, Mode, RequestName, RunOptions, SessionId};
-use mainspring_kernel::kernel::{Delegate, NewSession, SessionTarget};
+use mainspring_kernel::kernel::{DelegationRequest, NewSession, SessionTarget};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{Tool, ToolCall, ToolError, function};
 
-/// How long a result is waited for: as long as a run waits for a person.
-const PATIENCE: u64 = 24 * 60 * 60 * 1_000;
+/// How long the tool waits for a result: as long as a run waits for a person.
+const RESULT_TIMEOUT_MS: u64 = 24 * 60 * 60 * 1_000;
 
 pub(super) fn tool() -> Arc<dyn Tool> {
-    let told = "Hands work to an agent session of its own, which sees only the objective and the context you give it. \
-                Call several at once to have them work side by side.";
+    let description = "Hands work to another agent session, which sees only the objective and the context you give it. \
+                       Make several calls at once to run them in parallel.";
     // A second call with the same id finds the same child.
-    Arc::new(function("delegate_agent", told, delegate).idempotent().timeout(PATIENCE))
+    Arc::new(function("delegate_agent", description, delegate).idempotent().timeout(RESULT_TIMEOUT_MS))
 }
 
-/// How to delegate.
+/// The mode of a delegation.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum How {
     /// Wait for the result.
     #[default]
     Call,
-    /// Go on at once; nobody tells you the result.
+    /// Continue at once, without the result.
     Spawn,
-    /// Give an earlier child more to do, and wait for the result.
+    /// Give an earlier child another objective and wait for the result.
     Continue,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct Work {
-    /// What is to be achieved.
+    /// The goal of the child.
     objective: String,
-    /// What the child needs to know for that, at most 4000 characters.
+    /// Information that the child needs, at most 4000 characters.
     #[serde(default)]
     context: Option<String>,
-    /// How; call if not given.
+    /// The mode; call if not given.
     #[serde(default)]
     mode: How,
-    /// The session of an earlier child, to continue.
+    /// The session of an earlier child, for mode continue.
     #[serde(default)]
     session_id: Option<String>,
-    /// Whether the child may use tools; it only answers if not given.
+    /// Whether the child may use tools; if not given, it can only answer.
     #[serde(default)]
     may_act: bool,
-    /// The agent that does it, such as "reviewer@1"; one like you if not given.
+    /// The agent definition of the child, such as "reviewer@1"; yours if not given.
     #[serde(default)]
     agent: Option<String>,
     /// The agent runtime; yours if not given.
     #[serde(default)]
     adapter: Option<String>,
-    /// The model; that of the agent if not given.
+    /// The model; the one of the agent definition if not given.
     #[serde(default)]
     model: Option<String>,
-    /// What to call the child's session.
+    /// The title of the child's session.
     #[serde(default)]
     title: Option<String>,
 }
@@ -71,7 +71,7 @@ async fn delegate(call: ToolCall, work: Work) -> Result<String, ToolError> {
     };
     let id = work.session_id.as_deref().map(str::parse::<SessionId>).transpose();
     let id = id.map_err(|bad| ToolError::new(bad.to_string()))?;
-    let wanted = Delegate {
+    let wanted = DelegationRequest {
         context: work.context,
         session: SessionTarget {
             id,
@@ -90,9 +90,9 @@ async fn delegate(call: ToolCall, work: Work) -> Result<String, ToolError> {
             request_id: Some(call.id.clone()),
             idempotency_key: None,
         },
-        ..Delegate::new(mode, work.objective)
+        ..DelegationRequest::new(mode, work.objective)
     };
-    let made = call.desk.delegate(wanted).await?;
+    let made = call.context.delegate(wanted).await?;
     let handles = json!({
         "delegation_id": made.delegation.id,
         "session_id": made.session.id,
@@ -101,6 +101,6 @@ async fn delegate(call: ToolCall, work: Work) -> Result<String, ToolError> {
     if !mode.is_awaited() {
         return Ok(json!({"delegated": handles, "status": made.delegation.status}).to_string());
     }
-    let (settled, result) = call.desk.settled(made.delegation.id).await?;
+    let (settled, result) = call.context.settled(made.delegation.id).await?;
     Ok(json!({"delegated": handles, "status": settled.status, "result": result}).to_string())
 }

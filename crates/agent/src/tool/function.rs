@@ -1,4 +1,4 @@
-//! Tools made of a Rust function: the schema comes from the type of its arguments.
+//! Tools from Rust functions. The schema is derived from the type of the arguments.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use super::{Tool, ToolCall, ToolError, ToolTraits};
 use crate::provider::ToolSpec;
 
-/// A tool made of a Rust function.
+/// A tool from a Rust function.
 pub struct FunctionTool<F, I> {
     spec: ToolSpec,
     traits: ToolTraits,
@@ -18,7 +18,7 @@ pub struct FunctionTool<F, I> {
     input: PhantomData<fn(I)>,
 }
 
-/// The tool `name`, which calls `function` with its arguments.
+/// Creates the tool `name`, which calls `function`.
 pub fn function<F, I, R>(name: &str, description: &str, function: F) -> FunctionTool<F, I>
 where
     F: Fn(ToolCall, I) -> R + Send + Sync + 'static,
@@ -31,14 +31,14 @@ where
 }
 
 impl<F, I> FunctionTool<F, I> {
-    /// A second call with the same id does no harm.
+    /// Declares that a second call with the same id does no harm.
     #[must_use]
     pub fn idempotent(mut self) -> Self {
         self.traits.idempotent = true;
         self
     }
 
-    /// It may take this many milliseconds.
+    /// Sets the timeout in milliseconds.
     #[must_use]
     pub fn timeout(mut self, millis: u64) -> Self {
         self.traits.timeout_ms = millis;
@@ -63,7 +63,7 @@ where
 
     async fn call(&self, call: ToolCall) -> Result<String, ToolError> {
         let input = serde_json::from_value(call.input.clone());
-        let input = input.map_err(|error| ToolError(format!("the arguments cannot be read: {error}")))?;
+        let input = input.map_err(|error| ToolError(format!("the arguments cannot be parsed: {error}")))?;
         (self.function)(call, input).await
     }
 }

@@ -1,8 +1,8 @@
-//! MCP servers: tools that other programs offer, over stdio or over HTTP.
+//! MCP servers: tools of other programs, over stdio or HTTP.
 //!
-//! A server is started when a run first needs it, and started again for the next run that needs it after it has ended.
-//! Its tools are named `SERVER__TOOL`, so that those of two servers are never the same. Each call carries its stable id
-//! in `_meta`, for servers that recognise a call made again.
+//! A server is started when a run first needs it. If it has ended, the next run that needs it starts it again. Its tools
+//! are named `SERVER__TOOL`, so that the names of two servers never collide. Each call carries its stable id in `_meta`,
+//! so that a server can recognize a repeated call.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -26,45 +26,45 @@ use tokio::sync::Mutex;
 use super::{Tool, ToolCall, ToolError, ToolTraits, Toolbox, fits};
 use crate::provider::{ToolSpec, install_tls};
 
-/// What stands between a server's name and its tool's.
-const BETWEEN: &str = "__";
+/// The separator between the names of a server and of its tool.
+const NAME_SEPARATOR: &str = "__";
 /// The key of a call's id in `_meta`.
-const CALL_ID: &str = "mainspring/toolUseId";
-/// How long a server may take to say that it is there.
-const PING: Duration = Duration::from_secs(5);
-/// What a server's process may see of our environment.
-const PASSED_ON: [&str; 6] = ["PATH", "HOME", "LANG", "TMPDIR", "USER", "SHELL"];
+const CALL_ID_KEY: &str = "mainspring/toolUseId";
+/// How long a server may take to answer a ping.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// The environment variables that every server process inherits.
+const INHERITED_ENV: [&str; 6] = ["PATH", "HOME", "LANG", "TMPDIR", "USER", "SHELL"];
 
-/// An MCP server as it is configured: `command` and its arguments, or `url`.
+/// The configuration of an MCP server: `command` and its arguments, or `url`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct McpConfig {
     /// The program to start.
     pub command: Option<String>,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<String>,
-    /// What its environment has beside the few variables that are passed on.
+    /// Environment variables, in addition to the inherited ones.
     pub env: BTreeMap<String, String>,
-    /// Variables of our own environment that it may see besides.
+    /// More environment variables to inherit.
     pub pass_env: Vec<String>,
-    /// The folder it runs in.
+    /// The working directory of the program.
     pub cwd: Option<PathBuf>,
-    /// Where it serves HTTP.
+    /// The URL of an HTTP server.
     pub url: Option<String>,
-    /// What requests to it have in their headers.
+    /// HTTP headers of requests.
     pub headers: BTreeMap<String, String>,
-    /// Headers whose values are secrets: for each, the environment variable that holds it.
+    /// HTTP headers with secret values: for each, the environment variable that holds the value.
     pub headers_env: BTreeMap<String, String>,
-    /// The environment variable that holds its bearer token.
+    /// The environment variable that holds the bearer token.
     pub key_env: Option<String>,
-    /// Milliseconds that a call may take.
+    /// The timeout of a call in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// Tools that may be called again after a crash: their names at the server, in which `*` stands for anything.
+    /// Tools whose calls may be repeated after a crash: their names at the server, in which `*` matches anything.
     pub idempotent: Vec<String>,
 }
 
 impl McpConfig {
-    /// What is wrong with it.
+    /// Checks the configuration.
     pub fn check(&self) -> Result<(), String> {
         match (&self.command, &self.url) {
             (Some(_), Some(_)) => Err("give command or url, not both".into()),
@@ -73,28 +73,29 @@ impl McpConfig {
                 Err(format!("{url:?} must start with http:// or https://"))
             }
             _ => match self.headers.keys().chain(self.headers_env.keys()).find(|name| !is_header(name)) {
-                Some(name) => Err(format!("{name:?} cannot name a header")),
+                Some(name) => Err(format!("{name:?} is not a valid header name")),
                 None => Ok(()),
             },
         }
     }
 
-    /// What its process finds in its environment besides what every server does, as things are now.
+    /// Returns the environment variables of the process, in addition to those that every server inherits.
     pub fn environment(&self) -> BTreeMap<String, String> {
-        let passed = self.pass_env.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
-        // What is written down wins.
-        passed.chain(self.env.clone()).collect()
+        let inherited =
+            self.pass_env.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
+        // Configured values take precedence.
+        inherited.chain(self.env.clone()).collect()
     }
 
-    /// The headers of requests to it, secrets among them, as things are now; or which secret is missing.
+    /// Returns the HTTP headers with their secrets. The error names a missing environment variable.
     pub fn request_headers(&self) -> Result<BTreeMap<String, String>, String> {
         let mut headers = self.headers.clone();
         let bearer = self.key_env.iter().map(|variable| ("Authorization", "Bearer ", variable));
         let secret = self.headers_env.iter().map(|(name, variable)| (name.as_str(), "", variable));
-        for (name, before, variable) in bearer.chain(secret) {
+        for (name, prefix, variable) in bearer.chain(secret) {
             let value = std::env::var(variable).ok().filter(|value| !value.trim().is_empty());
             let value = value.ok_or_else(|| format!("set the environment variable {variable}"))?;
-            headers.insert(name.to_owned(), format!("{before}{}", value.trim()));
+            headers.insert(name.to_owned(), format!("{prefix}{}", value.trim()));
         }
         Ok(headers)
     }
@@ -104,25 +105,25 @@ fn is_header(name: &str) -> bool {
     HeaderName::try_from(name).is_ok()
 }
 
-/// How a server is.
+/// The health of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum Health {
-    /// Nobody has needed it yet, or it has ended.
+    /// The server has not been needed yet, or it has ended.
     Stopped,
-    /// It runs.
+    /// The server runs.
     Running {
-        /// How many tools it offers.
+        /// The number of its tools.
         tools: usize,
     },
-    /// It could not be started.
+    /// The server could not be started.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// The servers there are.
+/// The configured servers.
 #[derive(Debug, Clone, Default)]
 pub struct McpServers {
     servers: BTreeMap<String, Arc<Server>>,
@@ -132,26 +133,26 @@ pub struct McpServers {
 struct Server {
     name: String,
     config: McpConfig,
-    state: Mutex<State>,
+    state: Mutex<ServerState>,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum ServerState {
     #[default]
     Stopped,
-    Running(Arc<Running>),
+    Running(Arc<RunningServer>),
     Failed(String),
 }
 
-/// A server that runs. Dropping it ends it.
+/// A running server. Dropping it ends the server.
 #[derive(Debug)]
-struct Running {
+struct RunningServer {
     service: RunningService<RoleClient, ()>,
     tools: Vec<rmcp::model::Tool>,
 }
 
 impl McpServers {
-    /// The servers that are configured.
+    /// Creates the servers without starting them.
     pub fn new(configs: &BTreeMap<String, McpConfig>) -> Self {
         let server = |(name, config): (&String, &McpConfig)| {
             let server = Server { name: name.clone(), config: config.clone(), state: Mutex::default() };
@@ -160,12 +161,12 @@ impl McpServers {
         Self { servers: configs.iter().map(server).collect() }
     }
 
-    /// True when none is configured.
+    /// Returns true if no server is configured.
     pub fn is_empty(&self) -> bool {
         self.servers.is_empty()
     }
 
-    /// How each server is.
+    /// Returns the health of each server.
     pub async fn health(&self) -> BTreeMap<String, Health> {
         let mut all = BTreeMap::new();
         for (name, server) in &self.servers {
@@ -174,25 +175,24 @@ impl McpServers {
         all
     }
 
-    /// The tools of the servers whose names `wanted` fits, started as needed; and what could not be started.
-    pub async fn tools(&self, wanted: &[String]) -> (Toolbox, Vec<String>) {
+    /// Returns the tools of the servers whose names match `patterns`, starting the servers as needed, and the problems.
+    pub async fn tools(&self, patterns: &[String]) -> (Toolbox, Vec<String>) {
         let (mut tools, mut problems) = (Toolbox::default(), vec![]);
         for (name, server) in &self.servers {
-            if !wanted.iter().any(|pattern| fits(pattern, name)) {
+            if !patterns.iter().any(|pattern| fits(pattern, name)) {
                 continue;
             }
-            match server.answering().await {
+            match server.verified().await {
                 Err(reason) => problems.push(format!("the MCP server {name:?} cannot be used: {reason}")),
                 Ok(running) => {
                     for tool in &running.tools {
-                        let offered = tools.add(Arc::new(McpTool::new(server, tool)));
-                        problems
-                            .extend(offered.err().map(|bad| format!("of the MCP server {name:?}: {bad}")));
+                        let added = tools.add(Arc::new(McpTool::new(server, tool)));
+                        problems.extend(added.err().map(|error| format!("the MCP server {name:?}: {error}")));
                     }
                 }
             }
         }
-        problems.extend(wanted.iter().filter(|pattern| !pattern.contains('*')).filter_map(|name| {
+        problems.extend(patterns.iter().filter(|pattern| !pattern.contains('*')).filter_map(|name| {
             let known = self.servers.contains_key(name);
             (!known).then(|| format!("no MCP server {name:?}; write [mcp.{name}]"))
         }));
@@ -203,33 +203,33 @@ impl McpServers {
 impl Server {
     async fn health(&self) -> Health {
         match &*self.state.lock().await {
-            State::Running(running) if !running.service.is_transport_closed() => {
+            ServerState::Running(running) if !running.service.is_transport_closed() => {
                 Health::Running { tools: running.tools.len() }
             }
-            State::Running(_) | State::Stopped => Health::Stopped,
-            State::Failed(reason) => Health::Failed { reason: reason.clone() },
+            ServerState::Running(_) | ServerState::Stopped => Health::Stopped,
+            ServerState::Failed(reason) => Health::Failed { reason: reason.clone() },
         }
     }
 
-    /// The server, which answers now. One over HTTP is asked: it may have been started anew and not know us any more, which
-    /// a connection cannot tell.
-    async fn answering(&self) -> Result<Arc<Running>, String> {
+    /// Returns the running server. A server over HTTP is pinged: after a restart it no longer knows our session, and the
+    /// connection does not show that.
+    async fn verified(&self) -> Result<Arc<RunningServer>, String> {
         let running = self.running().await?;
         if self.config.url.is_none() {
             return Ok(running);
         }
         let ping = running.service.send_request(ClientRequest::PingRequest(PingRequest::default()));
-        if let Ok(Ok(_)) = tokio::time::timeout(PING, ping).await {
+        if let Ok(Ok(_)) = tokio::time::timeout(PING_TIMEOUT, ping).await {
             return Ok(running);
         }
-        *self.state.lock().await = State::Stopped;
+        *self.state.lock().await = ServerState::Stopped;
         self.running().await
     }
 
-    /// The server, started if it does not run.
-    async fn running(&self) -> Result<Arc<Running>, String> {
+    /// Returns the running server, starting it if necessary.
+    async fn running(&self) -> Result<Arc<RunningServer>, String> {
         let mut state = self.state.lock().await;
-        if let State::Running(running) = &*state
+        if let ServerState::Running(running) = &*state
             && !running.service.is_transport_closed()
         {
             return Ok(running.clone());
@@ -237,17 +237,17 @@ impl Server {
         match self.start().await {
             Ok(running) => {
                 let running = Arc::new(running);
-                *state = State::Running(running.clone());
+                *state = ServerState::Running(running.clone());
                 Ok(running)
             }
             Err(reason) => {
-                *state = State::Failed(reason.clone());
+                *state = ServerState::Failed(reason.clone());
                 Err(reason)
             }
         }
     }
 
-    async fn start(&self) -> Result<Running, String> {
+    async fn start(&self) -> Result<RunningServer, String> {
         self.config.check()?;
         let service = match (&self.config.command, &self.config.url) {
             (Some(command), _) => {
@@ -260,7 +260,7 @@ impl Server {
                 for (name, value) in self.config.request_headers()? {
                     let value = HeaderValue::try_from(value);
                     let value =
-                        value.map_err(|_| format!("its header {name:?} has a value that none can"))?;
+                        value.map_err(|_| format!("the value of its header {name:?} is not valid"))?;
                     headers.insert(HeaderName::try_from(name).map_err(|error| error.to_string())?, value);
                 }
                 let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
@@ -272,13 +272,13 @@ impl Server {
             (None, None) => return Err("it has no command and no url".into()),
         };
         let tools = service.list_all_tools().await.map_err(|error| error.to_string())?;
-        Ok(Running { service, tools })
+        Ok(RunningServer { service, tools })
     }
 
     fn process(&self, command: &str) -> tokio::process::Command {
         let mut process = tokio::process::Command::new(command);
         process.args(&self.config.args).env_clear().kill_on_drop(true);
-        process.envs(PASSED_ON.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))));
+        process.envs(INHERITED_ENV.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))));
         process.envs(self.config.environment());
         if let Some(cwd) = &self.config.cwd {
             process.current_dir(cwd);
@@ -290,7 +290,7 @@ impl Server {
 /// A tool of an MCP server.
 struct McpTool {
     server: Arc<Server>,
-    /// Its name at the server.
+    /// The name at the server.
     name: String,
     spec: ToolSpec,
     traits: ToolTraits,
@@ -301,7 +301,7 @@ impl McpTool {
         let name = tool.name.to_string();
         let idempotent = server.config.idempotent.iter().any(|pattern| fits(pattern, &name));
         let spec = ToolSpec {
-            name: format!("{}{BETWEEN}{name}", server.name),
+            name: format!("{}{NAME_SEPARATOR}{name}", server.name),
             description: tool.description.as_deref().unwrap_or_default().to_owned(),
             schema: Value::Object((*tool.input_schema).clone()),
         };
@@ -325,7 +325,7 @@ impl Tool for McpTool {
         let mut params = CallToolRequestParams::new(self.name.clone());
         params.arguments = call.input.as_object().cloned();
         let mut meta = MetaObject::default();
-        meta.0.insert(CALL_ID.into(), json!(call.id));
+        meta.0.insert(CALL_ID_KEY.into(), json!(call.id));
         params.meta = Some(RequestMetaObject(meta));
         let result = running.service.call_tool(params).await;
         let result =
@@ -335,14 +335,14 @@ impl Tool for McpTool {
     }
 }
 
-/// What a server answered, as text.
+/// Converts the result of a call to text.
 fn text_of(result: &CallToolResult) -> String {
-    let shown = |block: &ContentBlock| match block {
-        ContentBlock::Text(text) => text.text.clone(),
+    let text = |block: &ContentBlock| match block {
+        ContentBlock::Text(content) => content.text.clone(),
         other => serde_json::to_string(other).unwrap_or_default(),
     };
     match (&result.structured_content, result.content.is_empty()) {
         (Some(value), true) => value.to_string(),
-        _ => result.content.iter().map(shown).collect::<Vec<_>>().join("\n"),
+        _ => result.content.iter().map(text).collect::<Vec<_>>().join("\n"),
     }
 }

@@ -1,33 +1,33 @@
-//! What embedders and callers rely on, each in one test: options, hooks, pauses, what a step saw, budgets.
+//! Guarantees for embedders and callers: options, hooks, pauses, prompts of steps, budgets.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_agent::Models;
-use mainspring_agent::hooks::{Decision, Hooks, Next, Occasion, OnError};
+use mainspring_agent::hooks::{AfterError, AfterTurn, HookContext, Hooks, ToolDecision};
 use mainspring_agent::native::Plan;
-use mainspring_agent::provider::{Call, ModelError};
+use mainspring_agent::provider::{ModelError, ToolUse};
 use mainspring_core::{
     Block, Body, Budget, Cost, Failure, RunLimits, RunOptions, RunStatus, StopReason, WaitRequest,
 };
 use mainspring_kernel::kernel::RunRequest;
-use mainspring_testkit::model::{Act, Fault, Gate, Reply, Tokens, Wire};
+use mainspring_model_server::{Action, Fault, Gate, Protocol, Reply, Tokens};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::world::{NOW, Setup, gated, soon, tools};
+use crate::world::{NOW, Setup, gated, tools, within_timeout};
 
-fn with(options: RunOptions, text: &str) -> RunRequest {
+fn request_with(options: RunOptions, text: &str) -> RunRequest {
     RunRequest { options, ..RunRequest::text("s", text) }
 }
 
-/// The temperature and the longest answer that a request asks for.
-fn wishes(wire: Wire, body: &Value) -> (Value, Value) {
-    match wire {
-        Wire::Anthropic => (body["temperature"].clone(), body["max_tokens"].clone()),
-        Wire::Chat => (body["temperature"].clone(), body["max_tokens"].clone()),
-        Wire::Responses => (body["temperature"].clone(), body["max_output_tokens"].clone()),
-        Wire::Gemini => {
+/// Returns the temperature and the maximum answer length of a request.
+fn options_of(protocol: Protocol, body: &Value) -> (Value, Value) {
+    match protocol {
+        Protocol::Anthropic => (body["temperature"].clone(), body["max_tokens"].clone()),
+        Protocol::Chat => (body["temperature"].clone(), body["max_tokens"].clone()),
+        Protocol::Responses => (body["temperature"].clone(), body["max_output_tokens"].clone()),
+        Protocol::Gemini => {
             let config = &body["generationConfig"];
             (config["temperature"].clone(), config["maxOutputTokens"].clone())
         }
@@ -35,50 +35,58 @@ fn wishes(wire: Wire, body: &Value) -> (Value, Value) {
 }
 
 #[tokio::test]
-async fn the_options_of_a_prompt_are_gone_with_the_next() {
-    for wire in Wire::ALL {
-        let world =
-            Setup { profile: "temperature = 0.25\nmax_tokens = 300", ..Setup::wire(wire) }.start().await;
+async fn options_of_a_prompt_do_not_apply_to_the_next() {
+    for protocol in Protocol::ALL {
+        let world = Setup { profile: "temperature = 0.25\nmax_tokens = 300", ..Setup::protocol(protocol) }
+            .start()
+            .await;
         let options = RunOptions {
             system_prompt: Some("Speak like a pirate.".into()),
             model: Some("m-2".into()),
             model_options: json!({"temperature": 0.75, "maxTokens": 100}).as_object().cloned(),
             ..RunOptions::default()
         };
-        world.server.then(Reply::say("arr")).then(Reply::say("hello"));
-        let run = world.send(with(options, "hi")).await;
-        assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded, "{wire:?}");
-        world.play("hi again").await;
-        let (first, second) = (world.asked(0), world.asked(1));
-        assert_eq!(wishes(wire, &first), (json!(0.75), json!(100)), "{wire:?}: {first}");
-        assert_eq!(wishes(wire, &second), (json!(0.25), json!(300)), "{wire:?}: {second}");
-        assert!(first.to_string().contains("pirate") && !second.to_string().contains("pirate"), "{wire:?}");
-        assert_eq!(world.steps(run.id).await[0].model, "m-2", "{wire:?}");
-        assert!(second.to_string().contains("arr"), "{wire:?}: the conversation is the same");
+        world.server.enqueue(Reply::text("arr")).enqueue(Reply::text("hello"));
+        let run = world.send(request_with(options, "hi")).await;
+        assert_eq!(world.wait_ended(run.id).await.state.status(), RunStatus::Succeeded, "{protocol:?}");
+        world.run_prompt("hi again").await;
+        let (first, second) = (world.request_body(0), world.request_body(1));
+        assert_eq!(options_of(protocol, &first), (json!(0.75), json!(100)), "{protocol:?}: {first}");
+        assert_eq!(options_of(protocol, &second), (json!(0.25), json!(300)), "{protocol:?}: {second}");
+        assert!(
+            first.to_string().contains("pirate") && !second.to_string().contains("pirate"),
+            "{protocol:?}"
+        );
+        assert_eq!(world.steps(run.id).await[0].model, "m-2", "{protocol:?}");
+        assert!(second.to_string().contains("arr"), "{protocol:?}: the conversation is the same");
     }
     let world = Setup::default().start().await;
     let model_options = json!({"temprature": 1}).as_object().cloned();
-    let run = world.send(with(RunOptions { model_options, ..RunOptions::default() }, "hi")).await;
-    let error = world.ended(run.id).await.state.error().unwrap().clone();
+    let run = world.send(request_with(RunOptions { model_options, ..RunOptions::default() }, "hi")).await;
+    let error = world.wait_ended(run.id).await.state.error().unwrap().clone();
     assert_eq!(error.code, "invalid_model_options");
     assert!(error.message.contains("temprature") && error.message.contains("temperature"), "{error:?}");
-    assert_eq!(world.server.counts().asked, 0);
+    assert_eq!(world.server.counts().received, 0);
 }
 
 #[tokio::test]
-async fn a_step_is_shown_the_results_that_came_before_it() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
-        world.server.then(Reply::tool("add", json!({"a": 1, "b": 2})).and_tool("fail", json!({})));
-        world.server.then(Reply::say("three"));
-        let run = world.play("add").await;
+async fn a_step_gets_the_tool_results_before_it() {
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
+        world.server.enqueue(Reply::tool("add", json!({"a": 1, "b": 2})).and_tool("fail", json!({})));
+        world.server.enqueue(Reply::text("three"));
+        let run = world.run_prompt("add").await;
         let messages = world.messages(run.id).await;
-        assert_eq!(messages.len(), 4, "{wire:?}");
+        assert_eq!(messages.len(), 4, "{protocol:?}");
         let steps = world.steps(run.id).await;
-        assert_eq!(steps[0].prompt.last, Some(messages[0].id), "{wire:?}");
-        assert_eq!((steps[1].prompt.last, steps[1].prompt.messages), (Some(messages[2].id), 3), "{wire:?}");
-        assert_eq!(steps[0].stop_reason, StopReason::ToolUse, "{wire:?}");
-        let asked: Vec<&str> = steps[0].tool_calls.iter().map(String::as_str).collect();
+        assert_eq!(steps[0].prompt.last, Some(messages[0].id), "{protocol:?}");
+        assert_eq!(
+            (steps[1].prompt.last, steps[1].prompt.messages),
+            (Some(messages[2].id), 3),
+            "{protocol:?}"
+        );
+        assert_eq!(steps[0].stop_reason, StopReason::ToolUse, "{protocol:?}");
+        let called: Vec<&str> = steps[0].tool_calls.iter().map(String::as_str).collect();
         let answered: Vec<&str> = messages[2]
             .content
             .iter()
@@ -87,218 +95,228 @@ async fn a_step_is_shown_the_results_that_came_before_it() {
                 _ => None,
             })
             .collect();
-        assert_eq!(asked, answered, "{wire:?}");
-        assert_eq!(world.steps_elsewhere(&run).await, steps, "{wire:?}: they are in the session's file");
-        // What became of each call is told before the message that holds it all.
-        let bodies = world.bodies(run.id).await;
+        assert_eq!(called, answered, "{protocol:?}");
+        assert_eq!(world.steps_after_import(&run).await, steps, "{protocol:?}: exports contain the steps");
+        // The outcome of each call is recorded before the message with all results.
+        let bodies = world.event_bodies(run.id).await;
         let results = bodies.iter().position(
             |body| matches!(body, Body::MessageCompleted { message, .. } if message.id == messages[2].id),
         );
-        let told: Vec<usize> = bodies
+        let outcomes: Vec<usize> = bodies
             .iter()
             .enumerate()
             .filter_map(|(at, body)| {
                 matches!(body, Body::ToolCompleted { .. } | Body::ToolFailed { .. }).then_some(at)
             })
             .collect();
-        assert_eq!(told.len(), 2, "{wire:?}");
-        assert!(told.iter().all(|at| *at < results.unwrap()), "{wire:?}");
+        assert_eq!(outcomes.len(), 2, "{protocol:?}");
+        assert!(outcomes.iter().all(|at| *at < results.unwrap()), "{protocol:?}");
     }
 }
 
-struct Twice(Mutex<u32>);
+struct ContinueUntilZero(Mutex<u32>);
 
 #[async_trait]
-impl Hooks for Twice {
-    async fn on_turn(&self, _of: Occasion, _text: &str) -> Next {
+impl Hooks for ContinueUntilZero {
+    async fn on_turn(&self, _context: HookContext, _text: &str) -> AfterTurn {
         let mut more = self.0.lock();
         *more = more.saturating_sub(1);
-        if *more > 0 { Next::Continue("go on".into()) } else { Next::Stop }
+        if *more > 0 { AfterTurn::Continue("go on".into()) } else { AfterTurn::Stop }
     }
 }
 
 #[tokio::test]
 async fn turns_of_one_run_have_their_own_messages_and_usage() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).hooks(Twice(Mutex::new(3))).start().await;
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).hooks(ContinueUntilZero(Mutex::new(3))).start().await;
         for n in 1..=3 {
             let tokens = Tokens { input: n * 10, output: n, ..Tokens::default() };
-            world.server.then(Reply::say(&format!("part {n}")).costing(tokens));
+            world.server.enqueue(Reply::text(&format!("part {n}")).with_tokens(tokens));
         }
-        let run = world.play("tell").await;
+        let run = world.run_prompt("tell").await;
         let steps = world.steps(run.id).await;
         let mut outputs: Vec<_> = steps.iter().map(|step| step.output.unwrap()).collect();
         outputs.dedup();
-        assert_eq!(outputs.len(), 3, "{wire:?}");
+        assert_eq!(outputs.len(), 3, "{protocol:?}");
         let used: Vec<u64> = steps.iter().map(|step| step.usage.input_tokens).collect();
-        assert_eq!((used, run.usage.input_tokens), (vec![10, 20, 30], 60), "{wire:?}");
-        let shown = world.asked(2).to_string();
-        assert!(shown.contains("part 1") && shown.contains("part 2"), "{wire:?}: history grows");
+        assert_eq!((used, run.usage.input_tokens), (vec![10, 20, 30], 60), "{protocol:?}");
+        let request = world.request_body(2).to_string();
+        assert!(
+            request.contains("part 1") && request.contains("part 2"),
+            "{protocol:?}: later requests contain earlier turns"
+        );
     }
 }
 
-/// Pauses the first call it sees, and notes each call.
+/// Pauses the first call and records every call.
 #[derive(Clone, Default)]
-struct First(Arc<Mutex<Vec<i64>>>);
+struct PauseFirst(Arc<Mutex<Vec<i64>>>);
 
 #[async_trait]
-impl Hooks for First {
-    async fn on_tool_use(&self, _of: Occasion, call: &Call) -> Decision {
-        let mut seen = self.0.lock();
-        seen.push(call.input["a"].as_i64().unwrap_or_default());
-        match seen.len() {
-            1 => Decision::Pause { question: "The first?".into(), request: WaitRequest::Approval },
-            _ => Decision::Execute,
+impl Hooks for PauseFirst {
+    async fn on_tool_use(&self, _context: HookContext, call: &ToolUse) -> ToolDecision {
+        let mut calls = self.0.lock();
+        calls.push(call.input["a"].as_i64().unwrap_or_default());
+        match calls.len() {
+            1 => ToolDecision::Pause { question: "The first?".into(), request: WaitRequest::Approval },
+            _ => ToolDecision::Execute,
         }
     }
 }
 
 #[tokio::test]
-async fn the_calls_after_a_pause_are_decided_once_it_is_over() {
-    for wire in Wire::ALL {
-        let hooks = First::default();
-        let world = Setup::wire(wire).hooks(hooks.clone()).start().await;
+async fn calls_after_a_paused_one_are_decided_after_the_pause() {
+    for protocol in Protocol::ALL {
+        let hooks = PauseFirst::default();
+        let world = Setup::protocol(protocol).hooks(hooks.clone()).start().await;
         let reply = Reply::tool("add", json!({"a": 1, "b": 0})).and_tool("add", json!({"a": 2, "b": 0}));
-        world.server.then(reply).then(Reply::say("done"));
-        let run = world.prompt("go").await;
-        world.rested(run.id).await;
-        assert_eq!(*hooks.0.lock(), [1], "{wire:?}: nothing is decided behind a pause");
+        world.server.enqueue(reply).enqueue(Reply::text("done"));
+        let run = world.send_prompt("go").await;
+        world.wait_paused(run.id).await;
+        assert_eq!(*hooks.0.lock(), [1], "{protocol:?}: calls after a paused one are not decided yet");
         world.allow(run.id).await;
-        assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded, "{wire:?}");
-        assert_eq!(*hooks.0.lock(), [1, 2], "{wire:?}");
-        let results = world.results(run.id).await;
-        assert_eq!(results, [("1".to_owned(), false), ("2".to_owned(), false)], "{wire:?}");
+        assert_eq!(world.wait_ended(run.id).await.state.status(), RunStatus::Succeeded, "{protocol:?}");
+        assert_eq!(*hooks.0.lock(), [1, 2], "{protocol:?}");
+        let results = world.tool_results(run.id).await;
+        assert_eq!(results, [("1".to_owned(), false), ("2".to_owned(), false)], "{protocol:?}");
     }
 }
 
 #[tokio::test]
-async fn a_paused_run_that_is_cancelled_is_over_and_the_session_goes_on() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).hooks(First::default()).start().await;
-        world.server.then(Reply::tool("add", json!({"a": 1, "b": 0})));
-        let run = world.prompt("go").await;
-        let waiting = world.rested(run.id).await;
+async fn a_paused_run_can_be_cancelled_and_the_session_continues() {
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).hooks(PauseFirst::default()).start().await;
+        world.server.enqueue(Reply::tool("add", json!({"a": 1, "b": 0})));
+        let run = world.send_prompt("go").await;
+        let waiting = world.wait_paused(run.id).await;
         let wait = waiting.state.wait().unwrap().id;
-        soon(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
-        assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Cancelled, "{wire:?}");
-        assert!(!world.kinds(run.id).await.contains(&"tool.started"), "{wire:?}: it never ran");
+        within_timeout(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
+        assert_eq!(world.wait_ended(run.id).await.state.status(), RunStatus::Cancelled, "{protocol:?}");
+        assert!(
+            !world.event_kinds(run.id).await.contains(&"tool.started"),
+            "{protocol:?}: the tool never ran"
+        );
         let yes = mainspring_core::Answer::Approval { decision: mainspring_core::Approval::Allowed };
-        let late = soon(world.kernel.run_answer(&world.me, run.id, wait, yes)).await.unwrap_err();
-        assert!(late.to_string().contains("cancelled"), "{wire:?}: {late}");
-        // The call that nobody answered is answered before the model sees it again.
-        world.server.then(Reply::say("fine"));
-        let next = world.play("never mind").await;
-        assert_eq!(next.state.status(), RunStatus::Succeeded, "{wire:?}: {:?}", next.state);
-        let shown = world.asked(1).to_string();
-        assert!(shown.contains("never mind"), "{wire:?}: {shown}");
+        let late = within_timeout(world.kernel.run_answer(&world.me, run.id, wait, yes)).await.unwrap_err();
+        assert!(late.to_string().contains("cancelled"), "{protocol:?}: {late}");
+        // The call without a result gets one before the next model call.
+        world.server.enqueue(Reply::text("fine"));
+        let next = world.run_prompt("never mind").await;
+        assert_eq!(next.state.status(), RunStatus::Succeeded, "{protocol:?}: {:?}", next.state);
+        let request = world.request_body(1).to_string();
+        assert!(request.contains("never mind"), "{protocol:?}: {request}");
     }
 }
 
 #[tokio::test]
-async fn to_answer_a_run_that_works_names_its_status() {
+async fn answering_a_run_that_does_not_wait_names_its_status() {
     let gate = Gate::default();
     let world =
         Setup { tools: tools().with(gated("slow", &gate)).unwrap(), ..Setup::default() }.start().await;
-    world.server.then(Reply::tool("ask_person", json!({"question": "Well?"})));
-    world.server.then(Reply::tool("slow", json!({}))).then(Reply::say("done"));
-    let run = world.prompt("go").await;
-    let wait = world.rested(run.id).await.state.wait().unwrap().id;
+    world.server.enqueue(Reply::tool("ask_person", json!({"question": "Well?"})));
+    world.server.enqueue(Reply::tool("slow", json!({}))).enqueue(Reply::text("done"));
+    let run = world.send_prompt("go").await;
+    let wait = world.wait_paused(run.id).await.state.wait().unwrap().id;
     let well = || mainspring_core::Answer::Input { input: json!("well") };
-    soon(world.kernel.run_answer(&world.me, run.id, wait, well())).await.unwrap();
-    soon(gate.reached()).await;
-    let busy = soon(world.kernel.run_answer(&world.me, run.id, wait, well())).await.unwrap_err();
+    within_timeout(world.kernel.run_answer(&world.me, run.id, wait, well())).await.unwrap();
+    within_timeout(gate.reached()).await;
+    let busy = within_timeout(world.kernel.run_answer(&world.me, run.id, wait, well())).await.unwrap_err();
     assert!(busy.to_string().contains("running"), "{busy}");
     gate.open();
-    world.ended(run.id).await;
-    let idle = soon(world.kernel.run_answer(&world.me, run.id, wait, well())).await.unwrap_err();
+    world.wait_ended(run.id).await;
+    let idle = within_timeout(world.kernel.run_answer(&world.me, run.id, wait, well())).await.unwrap_err();
     assert!(idle.to_string().contains("succeeded"), "{idle}");
 }
 
-/// Refuses prompts of one session, and gives the others another system prompt.
-struct Starting;
+/// Refuses runs with a forbidden system prompt and replaces that of others.
+struct StartHook;
 
 #[async_trait]
-impl Hooks for Starting {
-    async fn on_start(&self, _of: Occasion, plan: &mut Plan) -> Result<(), Failure> {
+impl Hooks for StartHook {
+    async fn on_start(&self, _context: HookContext, plan: &mut Plan) -> Result<(), Failure> {
         if plan.system.as_deref() == Some("forbidden") {
-            return Err(Failure::new("not_here", "nobody works like that here"));
+            return Err(Failure::new("not_here", "this system prompt is forbidden"));
         }
         plan.system = Some("You are changed.".into());
-        plan.tools = plan.tools.only(&["add".into()]);
+        plan.tools = plan.tools.filter(&["add".into()]);
         Ok(())
     }
 }
 
 #[tokio::test]
-async fn a_hook_may_change_what_a_run_follows_or_refuse_it() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).hooks(Starting).start().await;
+async fn a_start_hook_may_change_the_plan_or_refuse_the_run() {
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).hooks(StartHook).start().await;
         let options = RunOptions { system_prompt: Some("forbidden".into()), ..RunOptions::default() };
-        let run = world.send(with(options, "hi")).await;
-        assert_eq!(world.ended(run.id).await.state.error().unwrap().code, "not_here", "{wire:?}");
-        assert_eq!(world.server.counts().asked, 0, "{wire:?}");
-        world.server.then(Reply::say("ok"));
-        world.play("hi").await;
-        let asked = world.asked(0).to_string();
-        assert!(asked.contains("You are changed.") && !asked.contains("Hangs."), "{wire:?}: {asked}");
+        let run = world.send(request_with(options, "hi")).await;
+        assert_eq!(world.wait_ended(run.id).await.state.error().unwrap().code, "not_here", "{protocol:?}");
+        assert_eq!(world.server.counts().received, 0, "{protocol:?}");
+        world.server.enqueue(Reply::text("ok"));
+        world.run_prompt("hi").await;
+        let request = world.request_body(0).to_string();
+        assert!(
+            request.contains("You are changed.") && !request.contains("Hangs."),
+            "{protocol:?}: {request}"
+        );
     }
 }
 
-/// Swaps the model after a failure, or gives up what would be tried again.
-struct Failing {
+/// Switches the model after a failure, or stops.
+struct ErrorHook {
     models: Models,
     stop: bool,
-    heard: Arc<Mutex<Vec<&'static str>>>,
+    received: Arc<Mutex<Vec<&'static str>>>,
 }
 
 #[async_trait]
-impl Hooks for Failing {
-    async fn on_error(&self, _of: Occasion, error: &ModelError, plan: &mut Plan) -> OnError {
-        self.heard.lock().push(error.kind.code());
+impl Hooks for ErrorHook {
+    async fn on_error(&self, _context: HookContext, error: &ModelError, plan: &mut Plan) -> AfterError {
+        self.received.lock().push(error.kind.code());
         if self.stop {
-            return OnError::Stop;
+            return AfterError::Stop;
         }
         plan.model.model = "m-backup".into();
         plan.model.profile = self.models.profiles().next().map(|(name, _)| name.to_owned());
-        OnError::Retry
+        AfterError::Retry
     }
 }
 
 #[tokio::test]
-async fn a_hook_may_have_another_model_asked_or_nobody() {
-    for wire in Wire::ALL {
-        let heard = Arc::new(Mutex::new(vec![]));
-        let hooks = |stop| Failing { models: Models::default(), stop, heard: heard.clone() };
-        let world = Setup::wire(wire).hooks(hooks(false)).start().await;
-        world.server.then(Reply::fail(Fault::Invalid)).then(Reply::say("from the backup"));
-        let run = world.prompt("hi").await;
-        world.happens(run.id, "progress.updated", 1).await;
+async fn an_error_hook_may_switch_the_model_or_stop() {
+    for protocol in Protocol::ALL {
+        let received = Arc::new(Mutex::new(vec![]));
+        let hooks = |stop| ErrorHook { models: Models::default(), stop, received: received.clone() };
+        let world = Setup::protocol(protocol).hooks(hooks(false)).start().await;
+        world.server.enqueue(Reply::fail(Fault::Invalid)).enqueue(Reply::text("from the backup"));
+        let run = world.send_prompt("hi").await;
+        world.wait_event(run.id, "progress.updated", 1).await;
         world.clock.advance(1_000);
-        let run = world.ended(run.id).await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}: {:?}", run.state);
+        let run = world.wait_ended(run.id).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}: {:?}", run.state);
         let models: Vec<_> = world.steps(run.id).await.into_iter().map(|step| step.model).collect();
-        assert_eq!(models.last().map(String::as_str), Some("m-backup"), "{wire:?}");
+        assert_eq!(models.last().map(String::as_str), Some("m-backup"), "{protocol:?}");
 
-        let world = Setup::wire(wire).hooks(hooks(true)).start().await;
-        world.server.then(Reply::fail(Fault::Overloaded));
-        let run = world.play("hi").await;
-        assert_eq!(run.state.error().unwrap().code, "model_overloaded", "{wire:?}");
-        assert_eq!((run.attempts, world.server.counts().asked), (1, 1), "{wire:?}");
-        assert_eq!(*heard.lock(), ["model_invalid_request", "model_overloaded"], "{wire:?}");
+        let world = Setup::protocol(protocol).hooks(hooks(true)).start().await;
+        world.server.enqueue(Reply::fail(Fault::Overloaded));
+        let run = world.run_prompt("hi").await;
+        assert_eq!(run.state.error().unwrap().code, "model_overloaded", "{protocol:?}");
+        assert_eq!((run.attempts, world.server.counts().received), (1, 1), "{protocol:?}");
+        assert_eq!(*received.lock(), ["model_invalid_request", "model_overloaded"], "{protocol:?}");
     }
 }
 
 #[tokio::test]
-async fn a_run_says_what_it_may_still_use() {
-    for wire in Wire::ALL {
+async fn a_run_reports_its_remaining_budget() {
+    for protocol in Protocol::ALL {
         let gate = Gate::default();
-        let world =
-            Setup { tools: tools().with(gated("slow", &gate)).unwrap(), ..Setup::wire(wire) }.start().await;
+        let world = Setup { tools: tools().with(gated("slow", &gate)).unwrap(), ..Setup::protocol(protocol) }
+            .start()
+            .await;
         let tokens = Tokens { input: 100, output: 10, ..Tokens::default() };
         world
             .server
-            .then(Reply::tool("slow", json!({})).costing(tokens))
-            .then(Reply::say("done").costing(tokens));
+            .enqueue(Reply::tool("slow", json!({})).with_tokens(tokens))
+            .enqueue(Reply::text("done").with_tokens(tokens));
         let limits = RunLimits {
             max_steps: Some(5),
             max_tokens: Some(1_000),
@@ -306,11 +324,11 @@ async fn a_run_says_what_it_may_still_use() {
             max_time: Some(60_000),
             ask: None,
         };
-        let run = world.send(with(RunOptions { limits, ..RunOptions::default() }, "hi")).await;
-        assert_eq!(run.budget, None, "{wire:?}: no model was called yet");
-        soon(gate.reached()).await;
+        let run = world.send(request_with(RunOptions { limits, ..RunOptions::default() }, "hi")).await;
+        assert_eq!(run.budget, None, "{protocol:?}: no model was called yet");
+        within_timeout(gate.reached()).await;
         let working = world.get(run.id).await.budget.unwrap();
-        let wanted = Budget {
+        let expected = Budget {
             max_steps: Some(5),
             steps_left: Some(4),
             max_tokens: Some(1_000),
@@ -319,49 +337,49 @@ async fn a_run_says_what_it_may_still_use() {
             cost_left: Some(Cost::from(0.001 - 0.0001 - 0.0001)),
             ends_at: Some(NOW.plus(60_000)),
         };
-        assert_eq!(working, wanted, "{wire:?}");
+        assert_eq!(working, expected, "{protocol:?}");
         gate.open();
-        let left = world.ended(run.id).await.budget.unwrap();
-        assert_eq!((left.steps_left, left.tokens_left), (Some(3), Some(780)), "{wire:?}");
-        let told = world.bodies(run.id).await.into_iter().rev().find_map(|body| match body {
+        let left = world.wait_ended(run.id).await.budget.unwrap();
+        assert_eq!((left.steps_left, left.tokens_left), (Some(3), Some(780)), "{protocol:?}");
+        let reported = world.event_bodies(run.id).await.into_iter().rev().find_map(|body| match body {
             Body::StepCompleted { budget, .. } => budget,
             _ => None,
         });
-        assert_eq!(told, Some(left), "{wire:?}");
+        assert_eq!(reported, Some(left), "{protocol:?}");
     }
 }
 
 #[tokio::test]
-async fn what_was_granted_is_part_of_what_is_left() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
+async fn a_granted_limit_is_part_of_the_budget() {
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
         let limits = RunLimits { max_steps: Some(1), ask: Some(true), ..RunLimits::default() };
         let add = || Reply::tool("add", json!({"a": 1, "b": 1}));
-        world.server.then(add()).then(Reply::say("done"));
-        let run = world.send(with(RunOptions { limits, ..RunOptions::default() }, "hi")).await;
-        let waiting = world.rested(run.id).await;
+        world.server.enqueue(add()).enqueue(Reply::text("done"));
+        let run = world.send(request_with(RunOptions { limits, ..RunOptions::default() }, "hi")).await;
+        let waiting = world.wait_paused(run.id).await;
         assert_eq!(waiting.budget.unwrap().steps_left, Some(0));
         world.allow(run.id).await;
-        let run = world.ended(run.id).await;
+        let run = world.wait_ended(run.id).await;
         assert_eq!((run.budget.unwrap().max_steps, run.budget.unwrap().steps_left), (Some(2), Some(0)));
     }
 }
 
 #[tokio::test]
-async fn what_was_said_before_a_break_is_kept_when_the_run_is_cancelled_in_a_later_step() {
-    for wire in Wire::ALL {
+async fn partial_text_is_kept_when_a_run_is_cancelled_in_a_later_step() {
+    for protocol in Protocol::ALL {
         let gate = Gate::default();
-        let world = Setup::wire(wire).start().await;
-        world.server.then(Reply::tool("add", json!({"a": 1, "b": 2})));
-        world.server.then(Reply::say("half of it").and(Act::Hold(gate.clone())));
-        let run = world.prompt("go").await;
-        soon(gate.reached()).await;
-        soon(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
-        let run = world.ended(run.id).await;
+        let world = Setup::protocol(protocol).start().await;
+        world.server.enqueue(Reply::tool("add", json!({"a": 1, "b": 2})));
+        world.server.enqueue(Reply::text("half of it").and(Action::Hold(gate.clone())));
+        let run = world.send_prompt("go").await;
+        within_timeout(gate.reached()).await;
+        within_timeout(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
+        let run = world.wait_ended(run.id).await;
         assert_eq!(run.state.status(), RunStatus::Cancelled);
         let messages = world.messages(run.id).await;
-        assert_eq!(messages.len(), 4, "the prompt, the call, its result, and what was said");
-        assert!(run.usage.input_tokens > 0, "what was used stays");
+        assert_eq!(messages.len(), 4, "the prompt, the call, its result, and the partial text");
+        assert!(run.usage.input_tokens > 0, "the usage is kept");
         let status = messages[3].status;
         assert_eq!(status, mainspring_core::MessageStatus::Cancelled);
         gate.open();

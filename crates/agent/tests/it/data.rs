@@ -1,4 +1,4 @@
-//! Data: state and artifacts that a model keeps, answers that are too long, files that people attach.
+//! State and artifacts of a model, long tool results, attached files.
 
 use mainspring_agent::Toolbox;
 use mainspring_agent::tool::function;
@@ -6,24 +6,24 @@ use mainspring_core::{ArtifactId, ArtifactRole, Block, Body, Place, Run, RunStat
 use mainspring_kernel::adapter::NewArtifact;
 use mainspring_kernel::kernel::{ArtifactQuery, Caller, NewSession, RunRequest, SessionTarget, StateOf};
 use mainspring_kernel::store::SessionRef;
-use mainspring_testkit::model::{Reply, Wire};
+use mainspring_model_server::{Protocol, Reply};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 
-use crate::world::{Setup, World, soon};
+use crate::world::{Setup, World, within_timeout};
 
 #[derive(Deserialize, JsonSchema)]
 struct Size {
     size: usize,
 }
 
-/// A world with every built-in tool and one that says much, and the folder of its artifacts.
+/// Starts a world with every built-in tool and `much`, which returns a long text, and the folder of its artifacts.
 async fn world(setup: Setup) -> (World, TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let much = function("much", "Says much.", |_, Size { size }: Size| async move {
+    let much = function("much", "Returns a long text.", |_, Size { size }: Size| async move {
         Ok((0..)
             .map(|n: u32| format!("{n} "))
             .scan(0, |sum, word| {
@@ -38,7 +38,7 @@ async fn world(setup: Setup) -> (World, TempDir) {
     (setup.start().await, folder)
 }
 
-fn here() -> SessionRef {
+fn session() -> SessionRef {
     SessionRef::Key("s".into())
 }
 
@@ -59,83 +59,83 @@ impl World {
         };
         let target = SessionTarget { key: Some("s".into()), ..SessionTarget::default() };
         self.kernel.session_open(&self.me, &target, None).await.unwrap();
-        let put = self.kernel.artifact_put(&self.me, &here(), new, None, &mut &*bytes).await;
+        let put = self.kernel.artifact_put(&self.me, &session(), new, None, &mut &*bytes).await;
         Block::Attachment { artifact: put.unwrap().0.id, mime_type: String::new(), name: None }
     }
 
-    /// The results of one round of calls, whose answer is then "done".
-    async fn calls(&self, calls: &[(&str, Value)]) -> (Run, Vec<(String, bool)>) {
+    /// Runs one round of tool calls and returns their results.
+    async fn call_tools(&self, calls: &[(&str, Value)]) -> (Run, Vec<(String, bool)>) {
         let reply =
             calls.iter().fold(Reply::default(), |reply, (name, input)| reply.and_tool(name, input.clone()));
-        self.server.then(reply).then(Reply::say("done"));
-        let run = self.play("go").await;
+        self.server.enqueue(reply).enqueue(Reply::text("done"));
+        let run = self.run_prompt("go").await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
-        let results = self.results(run.id).await;
+        let results = self.tool_results(run.id).await;
         (run, results)
     }
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_long_is_kept_whole_and_read_on() {
-    for wire in Wire::ALL {
-        let (world, _folder) = world(Setup::wire(wire)).await;
-        world.server.then(Reply::tool("much", json!({"size": 200_000}))).then(Reply::say("long"));
-        let run = world.play("go").await;
-        let text = &world.results(run.id).await[0].0;
-        assert!(text.len() < (64 << 10) + 400, "{wire:?}: {}", text.len());
-        assert!(text.starts_with("0 1 2 ") && text.ends_with("END"), "{wire:?}");
-        let shown = world.asked(1).to_string();
-        assert!(shown.contains("bytes are left out here"), "{wire:?}");
+async fn a_long_tool_result_is_stored_and_can_be_read_in_parts() {
+    for protocol in Protocol::ALL {
+        let (world, _folder) = world(Setup::protocol(protocol)).await;
+        world.server.enqueue(Reply::tool("much", json!({"size": 200_000}))).enqueue(Reply::text("long"));
+        let run = world.run_prompt("go").await;
+        let text = &world.tool_results(run.id).await[0].0;
+        assert!(text.len() < (64 << 10) + 400, "{protocol:?}: {}", text.len());
+        assert!(text.starts_with("0 1 2 ") && text.ends_with("END"), "{protocol:?}");
+        let request = world.request_body(1).to_string();
+        assert!(request.contains("bytes are left out here"), "{protocol:?}");
         let query = ArtifactQuery { of: Err(run.id), before: None, limit: None };
-        let kept = world.kernel.artifact_list(&world.me, query).await.unwrap();
-        assert_eq!(kept.len(), 1, "{wire:?}");
-        assert_eq!((kept[0].role, kept[0].name.as_deref()), (ArtifactRole::ToolOutput, Some("much.txt")));
-        let whole = world.artifact_text(kept[0].id).await;
-        assert!(whole.len() > 199_000 && whole.ends_with("END"), "{wire:?}");
-        let kinds = world.kinds(run.id).await;
+        let stored = world.kernel.artifact_list(&world.me, query).await.unwrap();
+        assert_eq!(stored.len(), 1, "{protocol:?}");
+        assert_eq!((stored[0].role, stored[0].name.as_deref()), (ArtifactRole::ToolOutput, Some("much.txt")));
+        let whole = world.artifact_text(stored[0].id).await;
+        assert!(whole.len() > 199_000 && whole.ends_with("END"), "{protocol:?}");
+        let kinds = world.event_kinds(run.id).await;
         let at = |kind: &str| kinds.iter().position(|known| *known == kind).unwrap();
-        assert!(at("artifact.created") < at("tool.completed"), "{wire:?}: {kinds:?}");
+        assert!(at("artifact.created") < at("tool.completed"), "{protocol:?}: {kinds:?}");
 
-        // The note says how to read on, and that is how it is.
+        // The note says how to read on: follow it.
         let note = text.split("artifact_read with ").nth(1).unwrap().split(']').next().unwrap();
         let mut input: Value = serde_json::from_str(&format!("{{{note}}}")).unwrap();
-        assert_eq!(input["artifact"], json!(kept[0].id), "{wire:?}");
+        assert_eq!(input["artifact"], json!(stored[0].id), "{protocol:?}");
         let mut read = text.split("\n[").next().unwrap().to_owned();
         loop {
-            let (_, results) = world.calls(&[("artifact_read", input.clone())]).await;
+            let (_, results) = world.call_tools(&[("artifact_read", input.clone())]).await;
             let (part, after) = results[0].0.rsplit_once("\n[bytes ").unwrap();
             read += part;
             let Some((_, next)) = after.split_once("read on with offset ") else { break };
             input["offset"] = json!(next.trim_end_matches(']').parse::<u64>().unwrap());
             input["length"] = json!(60_000);
         }
-        assert_eq!(read, whole, "{wire:?}");
+        assert_eq!(read, whole, "{protocol:?}");
     }
 }
 
 #[tokio::test]
-async fn how_much_is_shown_is_the_definitions_to_say_and_without_a_folder_it_says_so() {
+async fn a_definition_limits_result_size_and_a_missing_artifact_folder_is_reported() {
     let terse = "id = \"terse\"\nresult_bytes = 2000\ntools = [\"much\"]";
     let (world, _folder) = world(Setup::default().agent(terse)).await;
-    world.server.then(Reply::tool("much", json!({"size": 9_000}))).then(Reply::say("long"));
-    let run = world.play_as("terse", "go").await;
-    let text = &world.results(run.id).await[0].0;
-    assert!(text.len() < 2_300 && text.contains("are kept as the artifact art_"), "{text}");
-    assert!(!text.contains("artifact_read"), "it has no such tool: {text}");
+    world.server.enqueue(Reply::tool("much", json!({"size": 9_000}))).enqueue(Reply::text("long"));
+    let run = world.run_prompt_as("terse", "go").await;
+    let text = &world.tool_results(run.id).await[0].0;
+    assert!(text.len() < 2_300 && text.contains("are stored as the artifact art_"), "{text}");
+    assert!(!text.contains("artifact_read"), "the agent has no such tool: {text}");
 
     let world = Setup::default().start().await;
-    world.server.then(Reply::tool("long", json!({}))).then(Reply::say("long"));
-    let run = world.play("go").await;
-    let text = &world.results(run.id).await[0].0;
-    assert!(text.contains("bytes are left out here; they could not be kept]"), "{}", text.len());
+    world.server.enqueue(Reply::tool("long", json!({}))).enqueue(Reply::text("long"));
+    let run = world.run_prompt("go").await;
+    let text = &world.tool_results(run.id).await[0].0;
+    assert!(text.contains("bytes are left out here; they could not be stored]"), "{}", text.len());
 }
 
 #[tokio::test]
-async fn a_model_keeps_state_and_artifacts() {
-    for wire in Wire::ALL {
-        let (world, _folder) = world(Setup::wire(wire)).await;
+async fn a_model_stores_state_and_artifacts() {
+    for protocol in Protocol::ALL {
+        let (world, _folder) = world(Setup::protocol(protocol)).await;
         let (run, results) = world
-            .calls(&[
+            .call_tools(&[
                 ("state_set", json!({"key": "name", "value": {"first": "Ada"}})),
                 ("state_set", json!({"key": "turn", "value": 1, "scope": "run"})),
                 (
@@ -146,21 +146,21 @@ async fn a_model_keeps_state_and_artifacts() {
                 ("state_set", json!({"key": "other", "value": 1, "version": 7})),
             ])
             .await;
-        let went: Vec<bool> = results.iter().map(|(_, is_error)| *is_error).collect();
-        assert_eq!(went, [false, false, false, true, true], "{wire:?}: {results:?}");
-        let wrote: Value = serde_json::from_str(&results[2].0).unwrap();
-        let id: ArtifactId = wrote["artifact"].as_str().unwrap().parse().unwrap();
-        assert_eq!(world.artifact_text(id).await, "# Äh", "{wire:?}");
-        let kept = world.kernel.artifact_get(&world.me, id).await.unwrap();
-        assert_eq!((kept.run, kept.role), (Some(run.id), ArtifactRole::Result), "{wire:?}");
-        let told = world.bodies(run.id).await.into_iter().any(
+        let failed: Vec<bool> = results.iter().map(|(_, is_error)| *is_error).collect();
+        assert_eq!(failed, [false, false, false, true, true], "{protocol:?}: {results:?}");
+        let written: Value = serde_json::from_str(&results[2].0).unwrap();
+        let id: ArtifactId = written["artifact"].as_str().unwrap().parse().unwrap();
+        assert_eq!(world.artifact_text(id).await, "# Äh", "{protocol:?}");
+        let artifact = world.kernel.artifact_get(&world.me, id).await.unwrap();
+        assert_eq!((artifact.run, artifact.role), (Some(run.id), ArtifactRole::Result), "{protocol:?}");
+        let has_event = world.event_bodies(run.id).await.into_iter().any(
             |body| matches!(body, Body::StateChanged { key, scope: StateScope::Session, .. } if key == "name"),
         );
-        assert!(told, "{wire:?}");
+        assert!(has_event, "{protocol:?}");
 
-        // The next turn finds it; what was of the turn alone is gone.
+        // The next turn has the session state, but not the run state.
         let (_, results) = world
-            .calls(&[
+            .call_tools(&[
                 ("state_get", json!({"key": "name"})),
                 ("state_get", json!({"key": "turn", "scope": "run"})),
                 ("state_list", json!({})),
@@ -171,61 +171,61 @@ async fn a_model_keeps_state_and_artifacts() {
             ])
             .await;
         let texts: Vec<&str> = results.iter().map(|(text, _)| text.as_str()).collect();
-        assert_eq!(texts[0], r#"{"value":{"first":"Ada"},"version":1}"#, "{wire:?}");
-        assert_eq!(texts[1], r#"{"value":null,"version":0}"#, "{wire:?}");
+        assert_eq!(texts[0], r#"{"value":{"first":"Ada"},"version":1}"#, "{protocol:?}");
+        assert_eq!(texts[1], r#"{"value":null,"version":0}"#, "{protocol:?}");
         assert_eq!(
             texts[2], r#"{"entries":[{"key":"name","value":{"first":"Ada"},"version":1}]}"#,
-            "{wire:?}"
+            "{protocol:?}"
         );
-        assert!(texts[3].contains("report.md"), "{wire:?}: {}", texts[3]);
-        assert_eq!(texts[4], "Äh\n[bytes 2 to 5 of 5; that is the end]", "{wire:?}");
-        assert!(results[5].1 && texts[5].contains("no artifact"), "{wire:?}: {}", texts[5]);
-        assert!(results[6].1 && texts[6].contains("beyond"), "{wire:?}: {}", texts[6]);
+        assert!(texts[3].contains("report.md"), "{protocol:?}: {}", texts[3]);
+        assert_eq!(texts[4], "Äh\n[bytes 2 to 5 of 5; this is the end]", "{protocol:?}");
+        assert!(results[5].1 && texts[5].contains("no artifact"), "{protocol:?}: {}", texts[5]);
+        assert!(results[6].1 && texts[6].contains("past the end"), "{protocol:?}: {}", texts[6]);
 
-        let (_, results) = world.calls(&[("state_delete", json!({"key": "name"}))]).await;
+        let (_, results) = world.call_tools(&[("state_delete", json!({"key": "name"}))]).await;
         assert!(!results[0].1);
-        let of = StateOf::Session(here(), None);
-        assert!(world.kernel.state_get(&world.me, &of, "name").await.is_err(), "{wire:?}");
+        let of = StateOf::Session(session(), None);
+        assert!(world.kernel.state_get(&world.me, &of, "name").await.is_err(), "{protocol:?}");
     }
 }
 
 #[tokio::test]
-async fn an_artifact_of_somebody_else_is_not_there() {
+async fn an_artifact_of_another_owner_is_not_found() {
     let (world, _folder) = world(Setup::default()).await;
     let other = Caller::new("eve");
     let target = SessionTarget { key: Some("hers".into()), ..SessionTarget::default() };
     world.kernel.session_open(&other, &target, None).await.unwrap();
     let by = SessionRef::Key("hers".into());
     let put = world.kernel.artifact_put(&other, &by, NewArtifact::default(), None, &mut &b"secret"[..]).await;
-    let (_, results) = world.calls(&[("artifact_read", json!({"artifact": put.unwrap().0.id}))]).await;
+    let (_, results) = world.call_tools(&[("artifact_read", json!({"artifact": put.unwrap().0.id}))]).await;
     assert!(results[0].1 && !results[0].0.contains("secret"), "{results:?}");
 }
 
 #[tokio::test]
-async fn a_binary_artifact_is_not_shown_as_text() {
+async fn a_binary_artifact_is_not_read_as_text() {
     let (world, _folder) = world(Setup::default()).await;
     let Block::Attachment { artifact, .. } = world.attach(&[0xFF, 0xD8, 0xFF], "a.jpg", "image/jpeg").await
     else {
         unreachable!()
     };
-    let (_, results) = world.calls(&[("artifact_read", json!({"artifact": artifact}))]).await;
+    let (_, results) = world.call_tools(&[("artifact_read", json!({"artifact": artifact}))]).await;
     assert!(results[0].1 && results[0].0.contains("is not text but image/jpeg"), "{results:?}");
 }
 
 #[tokio::test]
-async fn what_an_agent_is_told_may_depend_on_state_along_the_path() {
+async fn a_system_prompt_may_depend_on_state_along_the_path() {
     let agent = "id = \"guide\"\nsystem = \"You speak {{ state.language or 'English' }}.\"";
     let (world, _folder) = world(Setup::default().agent(agent)).await;
-    let system = |n: usize| world.asked(n)["system"].to_string();
+    let system = |n: usize| world.request_body(n)["system"].to_string();
     let play = async |text: &str, place| {
         let new = NewSession { agent_definition: Some("guide".into()), ..NewSession::default() };
         let session = SessionTarget { key: Some("s".into()), new, ..SessionTarget::default() };
         let request = RunRequest { session, prompt: vec![Block::text(text)], place, ..RunRequest::default() };
         let run = world.send(request).await;
-        world.ended(run.id).await
+        world.wait_ended(run.id).await
     };
-    world.server.then(Reply::tool("state_set", json!({"key": "language", "value": "French"})));
-    world.server.then(Reply::say("bien")).then(Reply::say("oui")).then(Reply::say("yes"));
+    world.server.enqueue(Reply::tool("state_set", json!({"key": "language", "value": "French"})));
+    world.server.enqueue(Reply::text("bien")).enqueue(Reply::text("oui")).enqueue(Reply::text("yes"));
     let first = play("hello", Place::Tip).await;
     play("again", Place::Tip).await;
     assert!(
@@ -234,7 +234,7 @@ async fn what_an_agent_is_told_may_depend_on_state_along_the_path() {
         system(1)
     );
     assert!(system(2).contains("You speak French."), "{}", system(2));
-    // From before it was set, it is not.
+    // On a branch from before the change, the state is not set.
     let root = world.messages(first.id).await;
     let run = world.send(RunRequest {
         prompt: vec![],
@@ -242,11 +242,11 @@ async fn what_an_agent_is_told_may_depend_on_state_along_the_path() {
         ..RunRequest::text("s", "")
     });
     let run = run.await;
-    world.ended(run.id).await;
+    world.wait_ended(run.id).await;
     assert!(system(3).contains("You speak English."), "{}", system(3));
 }
 
-/// A picture of one dot.
+/// The beginning of an image of one pixel.
 const PNG: &[u8] = &[
     0x89, b'P', b'N', b'G', 0x0D, 0x0A, 0x1A, 0x0A, 0, 0, 0, 0x0D, b'I', b'H', b'D', b'R', 0, 0, 0, 1, 0, 0,
     0, 1, 8,
@@ -254,9 +254,9 @@ const PNG: &[u8] = &[
 const PNG_BASE64: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCA==";
 
 #[tokio::test]
-async fn files_reach_the_model_as_its_protocol_has_them() {
-    for wire in Wire::ALL {
-        let (world, _folder) = world(Setup::wire(wire)).await;
+async fn files_are_sent_in_the_form_of_each_protocol() {
+    for protocol in Protocol::ALL {
+        let (world, _folder) = world(Setup::protocol(protocol)).await;
         let blocks = vec![
             Block::text("what is this?"),
             world.attach(PNG, "dot.png", "image/png").await,
@@ -264,48 +264,51 @@ async fn files_reach_the_model_as_its_protocol_has_them() {
             world.attach("Grüße".as_bytes(), "note.txt", "text/plain; charset=utf-8").await,
             world.attach(&[0, 1, 2], "song.ogg", "audio/ogg").await,
         ];
-        world.server.then(Reply::say("a dot")).then(Reply::say("still a dot"));
+        world.server.enqueue(Reply::text("a dot")).enqueue(Reply::text("still a dot"));
         let run = world.send(RunRequest { prompt: blocks, ..RunRequest::text("s", "") }).await;
-        let run = world.ended(run.id).await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}: {:?}", run.state);
-        let shown = world.asked(0).to_string();
+        let run = world.wait_ended(run.id).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}: {:?}", run.state);
+        let request = world.request_body(0).to_string();
         let pdf = "JVBERi0xLjQ=";
-        let wanted = match wire {
-            Wire::Anthropic => [
+        let expected = match protocol {
+            Protocol::Anthropic => [
                 format!(r#""source":{{"type":"base64","media_type":"image/png","data":"{PNG_BASE64}"}}"#),
                 format!(r#""source":{{"type":"base64","media_type":"application/pdf","data":"{pdf}"}}"#),
             ],
-            Wire::Chat | Wire::Responses => {
+            Protocol::Chat | Protocol::Responses => {
                 [format!("data:image/png;base64,{PNG_BASE64}"), format!("data:application/pdf;base64,{pdf}")]
             }
-            Wire::Gemini => [
+            Protocol::Gemini => [
                 format!(r#""mime_type":"image/png","data":"{PNG_BASE64}""#),
                 format!(r#""mime_type":"application/pdf","data":"{pdf}""#),
             ],
         };
-        for want in &wanted {
-            assert!(shown.contains(want), "{wire:?}: {want} {shown}");
+        for part in &expected {
+            assert!(request.contains(part), "{protocol:?}: {part} {request}");
         }
-        assert!(shown.contains("Grüße") && shown.contains("note.txt"), "{wire:?}: {shown}");
-        assert!(shown.contains("song.ogg") && shown.contains("cannot be shown here"), "{wire:?}: {shown}");
-        // Later turns still see it.
-        world.play("and now?").await;
-        assert!(world.asked(1).to_string().contains(PNG_BASE64), "{wire:?}");
+        assert!(request.contains("Grüße") && request.contains("note.txt"), "{protocol:?}: {request}");
+        assert!(
+            request.contains("song.ogg") && request.contains("cannot be shown here"),
+            "{protocol:?}: {request}"
+        );
+        // Later requests still contain it.
+        world.run_prompt("and now?").await;
+        assert!(world.request_body(1).to_string().contains(PNG_BASE64), "{protocol:?}");
     }
 }
 
 #[tokio::test]
-async fn a_file_that_is_gone_does_not_end_the_conversation() {
+async fn a_deleted_file_does_not_end_the_conversation() {
     let (world, _folder) = world(Setup::default()).await;
     let block = world.attach(PNG, "dot.png", "image/png").await;
     let Block::Attachment { artifact, .. } = &block else { unreachable!() };
-    world.server.then(Reply::say("a dot"));
+    world.server.enqueue(Reply::text("a dot"));
     let run = world.send(RunRequest { prompt: vec![block.clone()], ..RunRequest::text("s", "") }).await;
-    world.ended(run.id).await;
-    soon(world.kernel.artifact_delete(&world.me, *artifact)).await.unwrap();
-    world.server.then(Reply::say("gone"));
-    let run = world.play("and now?").await;
+    world.wait_ended(run.id).await;
+    within_timeout(world.kernel.artifact_delete(&world.me, *artifact)).await.unwrap();
+    world.server.enqueue(Reply::text("gone"));
+    let run = world.run_prompt("and now?").await;
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
-    let shown = world.asked(1).to_string();
-    assert!(shown.contains("it cannot be read") && !shown.contains(PNG_BASE64), "{shown}");
+    let request = world.request_body(1).to_string();
+    assert!(request.contains("it cannot be read") && !request.contains(PNG_BASE64), "{request}");
 }

@@ -1,4 +1,4 @@
-//! Delegation: a model hands work to another, and reads what came of it.
+//! Delegation with the tool `delegate_agent`.
 
 use std::sync::Arc;
 
@@ -6,87 +6,94 @@ use mainspring_agent::Toolbox;
 use mainspring_core::{Cost, RunLimits, RunStatus};
 use mainspring_kernel::kernel::{OnOrphan, RunRequest};
 use mainspring_kernel::store::Store;
+use mainspring_model_server::{Gate, ModelServer, Protocol, Reply, Tokens};
 use mainspring_store::MemoryStore;
-use mainspring_testkit::model::{Gate, ModelServer, Reply, Tokens, Wire};
 use serde_json::{Value, json};
 
-use crate::world::{Setup, gated, live, soon};
+use crate::world::{Setup, gated, run_until_crash, within_timeout};
 
-fn setup(wire: Wire) -> Setup {
-    Setup { tools: Toolbox::built_in(), ..Setup::wire(wire) }
+fn setup(protocol: Protocol) -> Setup {
+    Setup { tools: Toolbox::built_in(), ..Setup::protocol(protocol) }
 }
 
 #[tokio::test]
-async fn a_model_delegates_and_reads_what_came_of_it() {
-    for wire in Wire::ALL {
-        let world = setup(wire).start().await;
+async fn a_model_delegates_and_gets_the_result() {
+    for protocol in Protocol::ALL {
+        let world = setup(protocol).start().await;
         let work = json!({"objective": "count the files", "context": "in src", "title": "Counting"});
-        world.server.then(Reply::tool("delegate_agent", work));
-        world.server.then(Reply::say("there are 3")).then(Reply::say("it says 3"));
-        let run = world.play("how many files are there?").await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?} {:?}", run.state);
-        assert_eq!(world.said(run.id).await, "it says 3");
-        let asked = world.asked(1).to_string();
-        assert!(asked.contains("count the files") && asked.contains("in src"), "{wire:?}: {asked}");
-        assert!(!asked.contains("how many files"), "{wire:?}: it sees nothing else of its parent");
-        let result: Value = serde_json::from_str(&world.results(run.id).await[0].0).unwrap();
+        world.server.enqueue(Reply::tool("delegate_agent", work));
+        world.server.enqueue(Reply::text("there are 3")).enqueue(Reply::text("it says 3"));
+        let run = world.run_prompt("how many files are there?").await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?} {:?}", run.state);
+        assert_eq!(world.answer_text(run.id).await, "it says 3");
+        let request = world.request_body(1).to_string();
+        assert!(request.contains("count the files") && request.contains("in src"), "{protocol:?}: {request}");
+        assert!(
+            !request.contains("how many files"),
+            "{protocol:?}: the child sees nothing else of its parent"
+        );
+        let result: Value = serde_json::from_str(&world.tool_results(run.id).await[0].0).unwrap();
         assert_eq!(
             (&result["status"], &result["result"]["summary"]),
             (&json!("succeeded"), &json!("there are 3"))
         );
-        let kin = world.kernel.run_delegations(&world.me, run.id).await.unwrap();
-        assert_eq!(json!(kin.children[0].child_session), result["delegated"]["session_id"], "{wire:?}");
+        let delegations = world.kernel.run_delegations(&world.me, run.id).await.unwrap();
+        assert_eq!(
+            json!(delegations.children[0].child_session),
+            result["delegated"]["session_id"],
+            "{protocol:?}"
+        );
     }
 }
 
 #[tokio::test]
-async fn several_work_side_by_side_and_one_that_is_refused_is_told() {
-    let world = setup(Wire::Anthropic).start().await;
+async fn delegations_run_in_parallel_and_a_rejected_one_is_an_error_result() {
+    let world = setup(Protocol::Anthropic).start().await;
     let call = |objective: &str| json!({"objective": objective});
     let reply = Reply::tool("delegate_agent", call("one")).and_tool("delegate_agent", call("two"));
-    world.server.then(reply.and_tool("delegate_agent", json!({"objective": "three", "mode": "continue"})));
-    world.server.then(Reply::say("done")).then(Reply::say("done")).then(Reply::say("both are"));
-    let run = world.play("go").await;
-    assert_eq!(world.said(run.id).await, "both are");
-    let results = world.results(run.id).await;
+    world.server.enqueue(reply.and_tool("delegate_agent", json!({"objective": "three", "mode": "continue"})));
+    world.server.enqueue(Reply::text("done")).enqueue(Reply::text("done")).enqueue(Reply::text("both are"));
+    let run = world.run_prompt("go").await;
+    assert_eq!(world.answer_text(run.id).await, "both are");
+    let results = world.tool_results(run.id).await;
     assert!(results[0].0.contains("\"succeeded\"") && results[1].0.contains("\"succeeded\""), "{results:?}");
     assert!(results[2].1 && results[2].0.contains("name the child's session"), "{results:?}");
 }
 
 #[tokio::test]
-async fn what_was_delegated_is_paid_from_the_same_purse() {
-    let world = setup(Wire::Anthropic).start().await;
-    world.server.then(Reply::tool("delegate_agent", json!({"objective": "think hard"})));
-    // A million tokens cost ten dollars here.
-    let costly = Reply::say("thought");
+async fn delegated_usage_counts_against_the_parents_limits() {
+    let world = setup(Protocol::Anthropic).start().await;
+    world.server.enqueue(Reply::tool("delegate_agent", json!({"objective": "think hard"})));
+    // A million output tokens cost ten dollars here.
+    let costly = Reply::text("thought");
     let costly = Reply { tokens: Tokens { output: 100_000, ..costly.tokens }, ..costly };
-    world.server.then(costly).then(Reply::say("never said"));
+    world.server.enqueue(costly).enqueue(Reply::text("never sent"));
     let mut request = RunRequest::text("s", "go");
     request.options.limits = RunLimits { max_cost: Some(Cost::from(1.0)), ..RunLimits::default() };
     let run = world.send(request).await;
-    let run = world.ended(run.id).await;
+    let run = world.wait_ended(run.id).await;
     assert_eq!(run.state.error().map(|error| &*error.code), Some("limit_reached"), "{:?}", run.state);
-    assert_eq!(world.server.requests().len(), 2, "the parent's model was not asked again");
+    assert_eq!(world.server.requests().len(), 2, "the parent's model was not called again");
 }
 
-/// The crash takes both; the parent, tried again, finds the very child it had called.
+/// The crash ends parent and child. The retried parent finds the child of its first attempt.
 #[test]
-fn after_a_crash_the_child_is_found_again() {
+fn after_a_crash_the_same_child_is_used() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let gate = Gate::default();
     let tools = || Toolbox::built_in().with(gated("wait", &gate)).unwrap();
-    let run = live(async {
+    let run = run_until_crash(async {
         let world = Setup { store: store.clone(), tools: tools(), ..Setup::default() }.start().await;
-        world.server.then(Reply::tool("delegate_agent", json!({"objective": "wait", "may_act": true})));
-        world.server.then(Reply::tool("wait", json!({})));
-        let run = world.prompt("go").await;
-        soon(gate.reached()).await;
+        world.server.enqueue(Reply::tool("delegate_agent", json!({"objective": "wait", "may_act": true})));
+        world.server.enqueue(Reply::tool("wait", json!({})));
+        let run = world.send_prompt("go").await;
+        within_timeout(gate.reached()).await;
         run.id
     });
-    live(async {
+    run_until_crash(async {
         let server = ModelServer::start().await.unwrap();
-        // The child goes on from its call, whose outcome nobody knows; then its parent.
-        server.then(Reply::say("there is no telling")).then(Reply::say("ok"));
+        // First the child continues after its call, whose outcome is unknown; then its parent.
+        server.enqueue(Reply::text("unknown")).enqueue(Reply::text("ok"));
         let setup = Setup {
             store: store.clone(),
             tools: tools(),
@@ -95,13 +102,13 @@ fn after_a_crash_the_child_is_found_again() {
             ..Setup::default()
         };
         let world = setup.start_on(server).await;
-        let run = world.ended(run).await;
+        let run = world.wait_ended(run).await;
         assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2), "{:?}", run.state);
-        assert_eq!(world.said(run.id).await, "ok");
-        let kin = world.kernel.run_delegations(&world.me, run.id).await.unwrap();
-        assert_eq!(kin.children.len(), 1, "one child, however often it is called");
-        let child = world.get(kin.children[0].child_run).await;
+        assert_eq!(world.answer_text(run.id).await, "ok");
+        let delegations = world.kernel.run_delegations(&world.me, run.id).await.unwrap();
+        assert_eq!(delegations.children.len(), 1, "the repeated call created no second child");
+        let child = world.get(delegations.children[0].child_run).await;
         assert_eq!((child.state.status(), child.attempts), (RunStatus::Succeeded, 2));
-        assert!(world.results(run.id).await[0].0.contains("there is no telling"));
+        assert!(world.tool_results(run.id).await[0].0.contains("unknown"));
     });
 }

@@ -1,6 +1,6 @@
 //! Tests of the native runtime: real HTTP to a scripted model server, a real kernel, a manual clock.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+#![allow(clippy::unwrap_used, reason = "a failed assumption should fail the test")]
 
 mod behaviours;
 mod client_tools;

@@ -1,16 +1,16 @@
-//! MCP servers: a program that speaks over its pipes, and a server that speaks HTTP.
+//! MCP servers over stdio and over HTTP.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use mainspring_agent::tool::mcp::{Health, McpConfig, McpServers};
 use mainspring_core::RunStatus;
-use mainspring_testkit::model::Reply;
+use mainspring_model_server::Reply;
 use serde_json::json;
 
 use crate::world::{Setup, World};
 
-/// A server in a few lines of shell: `echo` says its arguments and its `_meta` back, `wrong` fails, `quit` ends it.
+/// An MCP server in shell: `echo` returns its arguments and its `_meta`, `wrong` fails, `quit` ends the server.
 const SERVER: &str = r#"
 while IFS= read -r line; do
   id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
@@ -55,42 +55,46 @@ async fn world(servers: &McpServers, agents: Vec<&'static str>) -> World {
 }
 
 #[tokio::test]
-async fn a_program_offers_tools_and_is_started_again_after_its_end() {
+async fn a_program_provides_tools_and_is_restarted_after_it_ends() {
     let folder = tempfile::tempdir().unwrap();
     let servers = servers(program(folder.path()));
     assert_eq!(servers.health().await["sh"], Health::Stopped);
     let world = world(&servers, vec![]).await;
-    world.server.then(
+    world.server.enqueue(
         Reply::tool("sh__echo", json!({"word": "hello"}))
             .and_tool("sh__echo", json!({"word": 7}))
             .and_tool("sh__wrong", json!({})),
     );
-    world.server.then(Reply::say("ok"));
-    let run = world.play("go").await;
+    world.server.enqueue(Reply::text("ok"));
+    let run = world.run_prompt("go").await;
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
     assert_eq!(servers.health().await["sh"], Health::Running { tools: 3 });
-    let results = world.results(run.id).await;
+    let results = world.tool_results(run.id).await;
     let call = world.steps(run.id).await[0].tool_calls[0].clone();
-    // It sees what it was given, the call's id, and nothing of our environment.
+    // The server gets its own variables and the id of the call, and nothing of our environment.
     assert_eq!(results[0], (format!("hello {call} given"), false));
-    assert!(results[1].0.contains("do not fit the tool sh__echo"), "{}", results[1].0);
+    assert!(results[1].0.contains("do not match the schema of the tool sh__echo"), "{}", results[1].0);
     assert_eq!(results[2], ("it went wrong".to_owned(), true));
-    let offered = world.asked(0)["tools"].to_string();
+    let offered = world.request_body(0)["tools"].to_string();
     assert!(offered.contains("sh__echo") && offered.contains("Echoes."), "{offered}");
 
-    world.server.then(Reply::tool("sh__quit", json!({}))).then(Reply::say("ok"));
-    let run = world.play("end it").await;
-    assert!(world.results(run.id).await[0].1, "its end is a failed call");
-    world.server.then(Reply::tool("sh__echo", json!({"word": "again"}))).then(Reply::say("ok"));
-    let run = world.play("once more").await;
-    assert!(world.results(run.id).await[0].0.starts_with("again "), "{:?}", world.results(run.id).await);
+    world.server.enqueue(Reply::tool("sh__quit", json!({}))).enqueue(Reply::text("ok"));
+    let run = world.run_prompt("end it").await;
+    assert!(world.tool_results(run.id).await[0].1, "the call that ended the server failed");
+    world.server.enqueue(Reply::tool("sh__echo", json!({"word": "again"}))).enqueue(Reply::text("ok"));
+    let run = world.run_prompt("once more").await;
+    assert!(
+        world.tool_results(run.id).await[0].0.starts_with("again "),
+        "{:?}",
+        world.tool_results(run.id).await
+    );
 }
 
 #[tokio::test]
-async fn what_a_definition_needs_must_be_there_and_what_it_does_not_name_it_has_not() {
+async fn a_definition_gets_exactly_the_servers_it_names_and_fails_without_them() {
     let folder = tempfile::tempdir().unwrap();
-    let nobody = McpConfig { command: Some("/nowhere/nobody".into()), ..McpConfig::default() };
-    let both = BTreeMap::from([("sh".to_owned(), program(folder.path())), ("gone".to_owned(), nobody)]);
+    let missing = McpConfig { command: Some("/nowhere/nobody".into()), ..McpConfig::default() };
+    let both = BTreeMap::from([("sh".to_owned(), program(folder.path())), ("gone".to_owned(), missing)]);
     let servers = McpServers::new(&both);
     let agents = vec![
         "id = \"needs\"\nmcp = [\"gone\"]",
@@ -98,24 +102,24 @@ async fn what_a_definition_needs_must_be_there_and_what_it_does_not_name_it_has_
         "id = \"none\"\nmcp = []",
     ];
     let world = world(&servers, agents).await;
-    let run = world.play_as("has@1", "say hi").await;
+    let run = world.run_prompt_as("has@1", "say hi").await;
     assert_eq!(run.state.status(), RunStatus::Succeeded);
     let names = |n: usize| {
-        let tools = world.asked(n)["tools"].as_array().cloned().unwrap_or_default();
+        let tools = world.request_body(n)["tools"].as_array().cloned().unwrap_or_default();
         tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names(0), ["sh__echo"]);
-    world.play_as("none@1", "say hi").await;
+    world.run_prompt_as("none@1", "say hi").await;
     assert!(!names(1).iter().any(|name| name.contains("__")));
-    // Who names none has what there is, and the run says what is missing.
-    let run = world.play("say hi").await;
+    // An agent that names no server gets all that start, and the run reports the others.
+    let run = world.run_prompt("say hi").await;
     assert_eq!(run.state.status(), RunStatus::Succeeded);
     assert!(names(2).contains(&"sh__quit".to_owned()));
-    let told = format!("{:?}", world.bodies(run.id).await);
-    assert!(told.contains("the MCP server \\\"gone\\\" cannot be used"), "{told}");
+    let events = format!("{:?}", world.event_bodies(run.id).await);
+    assert!(events.contains("the MCP server \\\"gone\\\" cannot be used"), "{events}");
     assert!(matches!(servers.health().await["gone"], Health::Failed { .. }));
 
-    let asked = world.server.counts().asked;
+    let requests = world.server.counts().received;
     let run = {
         let new = mainspring_kernel::kernel::NewSession {
             agent_definition: Some("needs@1".into()),
@@ -125,34 +129,34 @@ async fn what_a_definition_needs_must_be_there_and_what_it_does_not_name_it_has_
         request.session.new = new;
         world.send(request).await
     };
-    world.happens(run.id, "attempt.failed", 1).await;
-    let failed = format!("{:?}", world.bodies(run.id).await);
+    world.wait_event(run.id, "attempt.failed", 1).await;
+    let failed = format!("{:?}", world.event_bodies(run.id).await);
     assert!(failed.contains("mcp_unavailable"), "{failed}");
-    assert_eq!(world.server.counts().asked, asked, "the model was not asked");
+    assert_eq!(world.server.counts().received, requests, "the model was not called");
 }
 
 #[tokio::test]
-async fn a_server_over_http() {
+async fn a_server_over_http_provides_tools() {
     use axum::Json;
     use axum::response::IntoResponse;
-    let answer = |Json(asked): Json<serde_json::Value>| async move {
-        let result = match asked["method"].as_str().unwrap_or_default() {
+    let answer = |Json(request): Json<serde_json::Value>| async move {
+        let result = match request["method"].as_str().unwrap_or_default() {
             "initialize" => json!({
                 "protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
                 "serverInfo": {"name": "web", "version": "1"},
             }),
             "tools/list" => json!({"tools": [{"name": "twice", "inputSchema": {"type": "object"}}]}),
             "tools/call" => {
-                let n = asked["params"]["arguments"]["n"].as_i64().unwrap_or_default();
+                let n = request["params"]["arguments"]["n"].as_i64().unwrap_or_default();
                 json!({"content": [], "structuredContent": {"n": n * 2}})
             }
-            _ if asked.get("id").is_none() => return axum::http::StatusCode::ACCEPTED.into_response(),
+            _ if request.get("id").is_none() => return axum::http::StatusCode::ACCEPTED.into_response(),
             _ => {
                 let error = json!({"code": -32601, "message": "no such method"});
-                return Json(json!({"jsonrpc": "2.0", "id": asked["id"], "error": error})).into_response();
+                return Json(json!({"jsonrpc": "2.0", "id": request["id"], "error": error})).into_response();
             }
         };
-        Json(json!({"jsonrpc": "2.0", "id": asked["id"], "result": result})).into_response()
+        Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).into_response()
     };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
@@ -160,17 +164,17 @@ async fn a_server_over_http() {
     let tasks = mainspring_kernel::tasks::Tasks::default();
     tasks.spawn(async move { axum::serve(listener, router).await });
     let world = world(&servers(McpConfig { url: Some(url), ..McpConfig::default() }), vec![]).await;
-    world.server.then(Reply::tool("sh__twice", json!({"n": 21}))).then(Reply::say("ok"));
-    let run = world.play("go").await;
+    world.server.enqueue(Reply::tool("sh__twice", json!({"n": 21}))).enqueue(Reply::text("ok"));
+    let run = world.run_prompt("go").await;
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
-    assert_eq!(world.results(run.id).await, [("{\"n\":42}".to_owned(), false)]);
+    assert_eq!(world.tool_results(run.id).await, [("{\"n\":42}".to_owned(), false)]);
 }
 
 #[test]
-fn a_server_is_a_program_or_an_address() {
-    let wrong = |config: McpConfig| config.check().unwrap_err();
+fn a_server_has_either_a_command_or_a_url() {
+    let error = |config: McpConfig| config.check().unwrap_err();
     let (command, url) = (Some("x".to_owned()), Some("http://x".to_owned()));
-    assert!(wrong(McpConfig::default()).contains("give command"));
-    assert!(wrong(McpConfig { command, url, ..McpConfig::default() }).contains("not both"));
-    assert!(wrong(McpConfig { url: Some("x".into()), ..McpConfig::default() }).contains("http://"));
+    assert!(error(McpConfig::default()).contains("give command"));
+    assert!(error(McpConfig { command, url, ..McpConfig::default() }).contains("not both"));
+    assert!(error(McpConfig { url: Some("x".into()), ..McpConfig::default() }).contains("http://"));
 }

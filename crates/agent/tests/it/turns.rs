@@ -1,28 +1,28 @@
-//! Turns: what a run records, streams, asks again and stops at.
+//! Turns: records, streaming, retries, limits, structured output.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainspring_agent::hooks::{Hooks, Next, Occasion};
+use mainspring_agent::hooks::{AfterTurn, HookContext, Hooks};
 use mainspring_core::{
     Block, Body, Cost, MessageStatus, RunLimits, RunOptions, RunStatus, StopReason, Usage,
 };
 use mainspring_kernel::kernel::RunRequest;
-use mainspring_testkit::model::{Act, Fault, Gate, Reply, Tokens, Wire};
+use mainspring_model_server::{Action, Fault, Gate, Protocol, Reply, Tokens};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::world::{Setup, soon};
+use crate::world::{Setup, within_timeout};
 
 #[tokio::test]
 async fn a_text_turn_in_every_protocol() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
         let tokens = Tokens { input: 1000, output: 100, cache_read: 200, cache_write: 0 };
-        world.server.then(Reply::say("hello there").costing(tokens));
-        let run = world.play("hi").await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}: {:?}", run.state);
-        assert_eq!(world.said(run.id).await, "hello there");
+        world.server.enqueue(Reply::text("hello there").with_tokens(tokens));
+        let run = world.run_prompt("hi").await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}: {:?}", run.state);
+        assert_eq!(world.answer_text(run.id).await, "hello there");
         let usage = Usage {
             input_tokens: 1000,
             output_tokens: 100,
@@ -30,9 +30,9 @@ async fn a_text_turn_in_every_protocol() {
             cache_write_tokens: 0,
             cost: Cost::from(0.001 + 0.001 + 0.0001),
         };
-        assert_eq!(run.usage, usage, "{wire:?}");
-        let kinds = world.kinds(run.id).await;
-        let wanted = [
+        assert_eq!(run.usage, usage, "{protocol:?}");
+        let kinds = world.event_kinds(run.id).await;
+        let expected = [
             "run.queued",
             "attempt.created",
             "run.starting",
@@ -44,7 +44,7 @@ async fn a_text_turn_in_every_protocol() {
             "step.completed",
             "run.succeeded",
         ];
-        assert_eq!(kinds, wanted, "{wire:?}");
+        assert_eq!(kinds, expected, "{protocol:?}");
         let steps = world.steps(run.id).await;
         let messages = world.messages(run.id).await;
         assert_eq!(steps.len(), 1);
@@ -57,147 +57,154 @@ async fn a_text_turn_in_every_protocol() {
         );
         assert_eq!((step.prompt.last, step.prompt.messages), (Some(messages[0].id), 1));
         assert_eq!(step.output, Some(messages[1].id));
-        assert!(step.raw_usage.is_object(), "{wire:?}");
+        assert!(step.raw_usage.is_object(), "{protocol:?}");
 
-        // The next run shows the model what was said.
-        world.server.then(Reply::say("again"));
-        world.play("and now?").await;
-        let asked = world.asked(1).to_string();
-        let at =
-            |text: &str| asked.find(text).unwrap_or_else(|| panic!("{wire:?}: {text} is not in {asked}"));
-        assert!(at("\"hi\"") < at("hello there") && at("hello there") < at("and now?"), "{wire:?}");
+        // The next request contains the conversation so far.
+        world.server.enqueue(Reply::text("again"));
+        world.run_prompt("and now?").await;
+        let request = world.request_body(1).to_string();
+        let at = |text: &str| {
+            request.find(text).unwrap_or_else(|| panic!("{protocol:?}: {text} is not in {request}"))
+        };
+        assert!(at("\"hi\"") < at("hello there") && at("hello there") < at("and now?"), "{protocol:?}");
     }
 }
 
 #[tokio::test]
 async fn an_answer_costs_one_commit() {
     let world = Setup::default().start().await;
-    let run = world.play("say hello").await;
+    let run = world.run_prompt("say hello").await;
     let events = world.events(run.id).await;
     let last: Vec<_> = events.iter().rev().take_while(|event| event.body.kind() != "run.running").collect();
-    // What one commit holds has one position in the stream of bytes, and nothing was streamed after it.
+    // All events of one commit have the same position, since nothing is streamed in between.
     assert_eq!(last.len(), 4);
     assert!(last.iter().all(|event| event.pos == last[0].pos && event.at == last[0].at));
 }
 
 #[tokio::test]
-async fn thoughts_are_shown_and_kept_nowhere_but_where_the_provider_demands_them() {
-    for wire in Wire::ALL {
+async fn thinking_is_streamed_and_stored_only_while_the_provider_requires_it() {
+    for protocol in Protocol::ALL {
         let profile = "reasoning = \"low\"";
-        let world = Setup { profile, ..Setup::wire(wire) }.start().await;
+        let world = Setup { profile, ..Setup::protocol(protocol) }.start().await;
         world
             .server
-            .then(Reply::think("a secret thought", "c2lnbmVk").and_tool("add", json!({"a": 1, "b": 2})));
-        world.server.then(Reply::think("another one", "bW9yZQ==").and_say("3"));
-        let run = world.play("add").await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}: {:?}", run.state);
-        let second = world.asked(1).to_string();
-        let back = if wire == Wire::Chat { "a secret thought" } else { "c2lnbmVk" };
-        assert!(second.contains(back), "{wire:?}: {second}");
+            .enqueue(Reply::think("a secret thought", "c2lnbmVk").and_tool("add", json!({"a": 1, "b": 2})));
+        world.server.enqueue(Reply::think("another one", "bW9yZQ==").and_text("3"));
+        let run = world.run_prompt("add").await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}: {:?}", run.state);
+        let second = world.request_body(1).to_string();
+        let back = if protocol == Protocol::Chat { "a secret thought" } else { "c2lnbmVk" };
+        assert!(second.contains(back), "{protocol:?}: {second}");
         let messages = world.messages(run.id).await;
-        assert!(messages[1].content.contains(&Block::Thinking {}), "{wire:?}");
-        // Once the run has ended nothing of it is left.
+        assert!(messages[1].content.contains(&Block::Thinking {}), "{protocol:?}");
+        // Nothing of it is stored once the run has ended.
         let left = format!("{:?} {:?}", world.store.steps(run.id).await.unwrap(), world.events(run.id).await);
-        assert!(!left.contains("secret") && !left.contains("c2lnbmVk"), "{wire:?}: {left}");
+        assert!(!left.contains("secret") && !left.contains("c2lnbmVk"), "{protocol:?}: {left}");
     }
 }
 
 #[tokio::test]
-async fn a_rate_limit_is_waited_for_as_long_as_the_provider_asks() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
-        world.server.then(Reply::fail(Fault::RateLimited { retry_after: Some(20) })).then(Reply::say("ok"));
-        let run = world.prompt("hi").await;
-        world.happens(run.id, "progress.updated", 1).await;
+async fn a_rate_limited_call_is_retried_after_the_providers_delay() {
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
+        world
+            .server
+            .enqueue(Reply::fail(Fault::RateLimited { retry_after: Some(20) }))
+            .enqueue(Reply::text("ok"));
+        let run = world.send_prompt("hi").await;
+        world.wait_event(run.id, "progress.updated", 1).await;
         world.clock.advance(19_999);
-        assert_eq!(world.server.counts().asked, 1, "{wire:?}");
+        assert_eq!(world.server.counts().received, 1, "{protocol:?}");
         world.clock.advance(1);
-        let run = world.ended(run.id).await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}");
+        let run = world.wait_ended(run.id).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}");
         assert_eq!(run.attempts, 1);
         let steps = world.steps(run.id).await;
-        let shown: Vec<_> = steps.iter().map(|step| (step.no, step.stop_reason)).collect();
-        assert_eq!(shown, [(1, StopReason::Error), (1, StopReason::Stop)], "{wire:?}");
+        let stops: Vec<_> = steps.iter().map(|step| (step.no, step.stop_reason)).collect();
+        assert_eq!(stops, [(1, StopReason::Error), (1, StopReason::Stop)], "{protocol:?}");
         assert_eq!(steps[0].error.as_ref().unwrap().code, "model_rate_limited");
-        let told = world.bodies(run.id).await.into_iter().find_map(|body| match body {
+        let progress = world.event_bodies(run.id).await.into_iter().find_map(|body| match body {
             Body::ProgressUpdated { text } => Some(text),
             _ => None,
         });
-        assert!(told.unwrap().contains("asked again in 20 s (try 2 of 3)"));
+        assert!(progress.unwrap().contains("retrying in 20 s (try 2 of 3)"));
     }
 }
 
 #[tokio::test]
-async fn nobody_waits_a_day_for_a_provider() {
+async fn a_delay_of_a_day_fails_the_run() {
     let world = Setup::default().start().await;
-    world.server.then(Reply::fail(Fault::RateLimited { retry_after: Some(86_400) }));
-    let run = world.play("hi").await;
+    world.server.enqueue(Reply::fail(Fault::RateLimited { retry_after: Some(86_400) }));
+    let run = world.run_prompt("hi").await;
     assert_eq!(run.state.error().unwrap().code, "model_rate_limited");
-    assert_eq!(world.server.counts().asked, 1);
+    assert_eq!(world.server.counts().received, 1);
 }
 
 #[tokio::test]
-async fn what_is_final_is_not_tried_again_and_the_session_goes_on() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
+async fn permanent_errors_are_not_retried_and_the_session_continues() {
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
         for (fault, code) in
             [(Fault::Unauthorized, "model_unauthorized"), (Fault::Invalid, "model_invalid_request")]
         {
-            let before = world.server.counts().asked;
-            world.server.then(Reply::fail(fault));
-            let run = world.play("what is it").await;
-            assert_eq!(run.state.error().unwrap().code, code, "{wire:?}");
-            assert_eq!((run.attempts, world.server.counts().asked), (1, before + 1), "{wire:?}");
+            let before = world.server.counts().received;
+            world.server.enqueue(Reply::fail(fault));
+            let run = world.run_prompt("what is it").await;
+            assert_eq!(run.state.error().unwrap().code, code, "{protocol:?}");
+            assert_eq!((run.attempts, world.server.counts().received), (1, before + 1), "{protocol:?}");
             let messages = world.messages(run.id).await;
             assert_eq!(messages[1].status, MessageStatus::Failed);
         }
-        world.server.then(Reply::refuse());
-        assert_eq!(world.play("no").await.state.error().unwrap().code, "model_refused", "{wire:?}");
-        world.server.then(Reply::say("fine"));
-        let run = world.play("last").await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}: {:?}", run.state);
-        // The prompts stay; what failed is not shown.
-        let asked = world.asked(3).to_string();
-        assert_eq!(asked.matches("what is it").count(), 2, "{wire:?}: {asked}");
+        world.server.enqueue(Reply::refuse());
+        assert_eq!(world.run_prompt("no").await.state.error().unwrap().code, "model_refused", "{protocol:?}");
+        world.server.enqueue(Reply::text("fine"));
+        let run = world.run_prompt("last").await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}: {:?}", run.state);
+        // The prompts stay in later requests; failed answers do not.
+        let request = world.request_body(3).to_string();
+        assert_eq!(request.matches("what is it").count(), 2, "{protocol:?}: {request}");
     }
 }
 
 #[tokio::test]
-async fn what_breaks_off_is_set_aside_and_tried_again_from_the_last_message() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
-        world.server.then(Reply::say("half an").and(Act::Break)).then(Reply::say("a whole answer"));
-        let run = world.prompt("hi").await;
-        world.happens(run.id, "attempt.failed", 1).await;
+async fn a_broken_stream_is_discarded_and_retried_from_the_last_message() {
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
+        world
+            .server
+            .enqueue(Reply::text("half an").and(Action::Disconnect))
+            .enqueue(Reply::text("a whole answer"));
+        let run = world.send_prompt("hi").await;
+        world.wait_event(run.id, "attempt.failed", 1).await;
         world.clock.advance(500);
-        let run = world.ended(run.id).await;
+        let run = world.wait_ended(run.id).await;
         assert_eq!(
             (run.state.status(), run.attempts),
             (RunStatus::Succeeded, 2),
-            "{wire:?}: {:?}",
+            "{protocol:?}: {:?}",
             run.state
         );
-        let shown: Vec<_> =
+        let messages: Vec<_> =
             world.messages(run.id).await.iter().map(|message| (message.text(), message.status)).collect();
-        let wanted = [
+        let expected = [
             ("hi".to_owned(), MessageStatus::Completed),
             ("half an".to_owned(), MessageStatus::Failed),
             ("a whole answer".to_owned(), MessageStatus::Completed),
         ];
-        assert_eq!(shown, wanted, "{wire:?}");
-        assert!(!world.asked(1).to_string().contains("half an"), "{wire:?}");
+        assert_eq!(messages, expected, "{protocol:?}");
+        assert!(!world.request_body(1).to_string().contains("half an"), "{protocol:?}");
     }
 }
 
 #[tokio::test]
-async fn a_bounded_number_of_tries_then_the_run_fails() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
+async fn a_run_fails_after_a_bounded_number_of_tries() {
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
         for _ in 0..9 {
-            world.server.then(Reply::fail(Fault::Overloaded));
+            world.server.enqueue(Reply::fail(Fault::Overloaded));
         }
-        let run = world.prompt("hi").await;
-        let turning = async {
+        let run = world.send_prompt("hi").await;
+        let advancing = async {
             loop {
                 world.clock.advance(1_000);
                 if world.get(run.id).await.state.status().is_ended() {
@@ -206,21 +213,21 @@ async fn a_bounded_number_of_tries_then_the_run_fails() {
                 tokio::task::yield_now().await;
             }
         };
-        soon(turning).await;
+        within_timeout(advancing).await;
         let run = world.get(run.id).await;
         assert_eq!(run.state.error().unwrap().code, "model_overloaded");
-        assert_eq!((run.attempts, world.server.counts().asked), (3, 9));
+        assert_eq!((run.attempts, world.server.counts().received), (3, 9));
     }
 }
 
 #[tokio::test]
-async fn a_cancelled_run_closes_its_connection_and_keeps_what_was_said() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
+async fn a_cancelled_run_closes_its_connection_and_keeps_partial_text() {
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
         let gate = Gate::default();
-        world.server.then(Reply::say("so far").and(Act::Hold(gate.clone())).and_say("more"));
-        let run = world.prompt("hi").await;
-        soon(gate.reached()).await;
+        world.server.enqueue(Reply::text("so far").and(Action::Hold(gate.clone())).and_text("more"));
+        let run = world.send_prompt("hi").await;
+        within_timeout(gate.reached()).await;
         let streamed = async {
             let by = mainspring_kernel::store::SessionRef::Id(run.session);
             let start = Some(mainspring_core::Position::default());
@@ -232,11 +239,11 @@ async fn a_cancelled_run_closes_its_connection_and_keeps_what_was_said() {
                 }
             }
         };
-        soon(streamed).await;
-        soon(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
-        let run = world.ended(run.id).await;
-        assert_eq!(run.state.status(), RunStatus::Cancelled, "{wire:?}");
-        soon(world.server.wait(|counts| counts.aborted == 1)).await;
+        within_timeout(streamed).await;
+        within_timeout(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
+        let run = world.wait_ended(run.id).await;
+        assert_eq!(run.state.status(), RunStatus::Cancelled, "{protocol:?}");
+        within_timeout(world.server.wait(|counts| counts.aborted == 1)).await;
         let messages = world.messages(run.id).await;
         assert_eq!((messages[1].text().as_str(), messages[1].status), ("so far", MessageStatus::Cancelled));
         assert_eq!(world.steps(run.id).await[0].stop_reason, StopReason::Cancelled);
@@ -249,76 +256,76 @@ fn limited(limits: RunLimits, text: &str) -> RunRequest {
 
 #[tokio::test]
 async fn limits_are_checked_before_each_model_call() {
-    for wire in Wire::ALL {
+    for protocol in Protocol::ALL {
         let endless = "tool add {\"a\":1,\"b\":1}\n".repeat(2) + "say hm\n";
         let cases = [
             (RunLimits { max_steps: Some(1), ..RunLimits::default() }, "1 model calls"),
             (RunLimits { max_tokens: Some(10), ..RunLimits::default() }, "10 tokens"),
             (RunLimits { max_cost: Some(Cost::from(0.00001)), ..RunLimits::default() }, "US dollars"),
         ];
-        for (limits, named) in cases {
-            let world = Setup::wire(wire).start().await;
+        for (limits, limit) in cases {
+            let world = Setup::protocol(protocol).start().await;
             let run = world.send(limited(limits, &endless)).await;
-            let run = world.ended(run.id).await;
+            let run = world.wait_ended(run.id).await;
             let error = run.state.error().unwrap().clone();
             assert_eq!(error.code, "limit_reached");
-            assert!(error.message.contains(named), "{}", error.message);
-            assert_eq!(world.server.counts().asked, 1, "{named}");
-            // What was done before stays, and its calls are answered.
-            assert_eq!(world.results(run.id).await.len(), 2);
+            assert!(error.message.contains(limit), "{}", error.message);
+            assert_eq!(world.server.counts().received, 1, "{limit}");
+            // Earlier work is kept, and its calls have results.
+            assert_eq!(world.tool_results(run.id).await.len(), 2);
         }
-        let world = Setup::wire(wire).start().await;
+        let world = Setup::protocol(protocol).start().await;
         let limits = RunLimits { max_time: Some(60_000), ..RunLimits::default() };
         let gate = Gate::default();
-        world.server.then(Reply::tool("add", json!({"a": 1, "b": 2})).and(Act::Hold(gate.clone())));
+        world.server.enqueue(Reply::tool("add", json!({"a": 1, "b": 2})).and(Action::Hold(gate.clone())));
         let run = world.send(limited(limits, "x")).await;
-        soon(gate.reached()).await;
+        within_timeout(gate.reached()).await;
         world.clock.advance(60_000);
         gate.open();
-        assert_eq!(world.ended(run.id).await.state.error().unwrap().code, "limit_reached");
+        assert_eq!(world.wait_ended(run.id).await.state.error().unwrap().code, "limit_reached");
     }
 }
 
 #[tokio::test]
-async fn at_a_limit_somebody_may_grant_as_much_again() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
+async fn a_person_may_grant_a_used_up_limit_again() {
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
         let limits = RunLimits { max_steps: Some(1), ask: Some(true), ..RunLimits::default() };
         let script = "tool add {\"a\":1,\"b\":1}\nsay one\ntool add {\"a\":2,\"b\":2}\nsay done";
         let run = world.send(limited(limits, script)).await;
-        let waiting = world.rested(run.id).await;
+        let waiting = world.wait_paused(run.id).await;
         assert_eq!(waiting.state.status(), RunStatus::WaitingApproval);
         assert!(waiting.state.wait().unwrap().question.contains("limit of 1 model calls"));
         world.allow(run.id).await;
-        world.reaches(run.id, |status| status == RunStatus::Running || status.is_ended()).await;
-        let waiting = world.rested(run.id).await;
+        world.wait_status(run.id, |status| status == RunStatus::Running || status.is_ended()).await;
+        let waiting = world.wait_paused(run.id).await;
         assert!(waiting.state.wait().unwrap().question.contains("limit of 2 model calls"));
         world.deny(run.id).await;
-        let run = world.ended(run.id).await;
+        let run = world.wait_ended(run.id).await;
         assert_eq!(run.state.error().unwrap().code, "limit_reached");
-        assert_eq!(world.server.counts().asked, 2);
+        assert_eq!(world.server.counts().received, 2);
     }
 }
 
 #[tokio::test]
-async fn a_cost_nobody_knows_cannot_be_limited() {
+async fn a_cost_limit_needs_a_known_price() {
     let world = Setup::default().start().await;
     let limits = RunLimits { max_cost: Some(Cost::from(1.0)), ..RunLimits::default() };
-    let options = RunOptions { limits, model: Some("unheard-of".into()), ..RunOptions::default() };
+    let options = RunOptions { limits, model: Some("unpriced".into()), ..RunOptions::default() };
     let run = world.send(RunRequest { options, ..RunRequest::text("s", "hi") }).await;
-    let run = world.ended(run.id).await;
+    let run = world.wait_ended(run.id).await;
     assert_eq!(run.state.error().unwrap().code, "model_price_unknown");
-    assert_eq!(world.server.counts().asked, 0);
+    assert_eq!(world.server.counts().received, 0);
 }
 
-fn formed(text: &str) -> RunRequest {
+fn with_schema(text: &str) -> RunRequest {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
     let options = RunOptions { output_schema: Some(schema), ..RunOptions::default() };
     RunRequest { options, ..RunRequest::text("s", text) }
 }
 
 async fn output(world: &crate::world::World, run: mainspring_core::RunId) -> (Value, Option<String>) {
-    let bodies = world.bodies(run).await;
+    let bodies = world.event_bodies(run).await;
     let found = bodies.into_iter().find_map(|body| match body {
         Body::OutputCompleted { output, error } => Some((output, error.map(|error| error.code))),
         _ => None,
@@ -327,85 +334,91 @@ async fn output(world: &crate::world::World, run: mainspring_core::RunId) -> (Va
 }
 
 #[tokio::test]
-async fn an_answer_has_its_form_or_is_asked_for_again_also_with_tools() {
-    for wire in Wire::ALL {
-        let world = Setup::wire(wire).start().await;
-        world.server.then(Reply::tool("add", json!({"a": 1, "b": 2})));
+async fn an_answer_that_violates_the_schema_is_requested_again() {
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
+        world.server.enqueue(Reply::tool("add", json!({"a": 1, "b": 2})));
         world
             .server
-            .then(Reply::say("it is three"))
-            .then(Reply::say("{\"n\": \"3\"}"))
-            .then(Reply::say("{\"n\": 3}"));
-        let run = world.send(formed("add")).await;
-        let run = world.ended(run.id).await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}");
-        assert_eq!(output(&world, run.id).await, (json!({"n": 3}), None), "{wire:?}");
-        assert!(world.asked(0).to_string().contains("JSON Schema"), "{wire:?}");
-        assert!(world.asked(2).to_string().contains("it is not JSON"), "{wire:?}");
-        assert!(world.asked(3).to_string().contains("/n: "), "{wire:?}");
+            .enqueue(Reply::text("it is three"))
+            .enqueue(Reply::text("{\"n\": \"3\"}"))
+            .enqueue(Reply::text("{\"n\": 3}"));
+        let run = world.send(with_schema("add")).await;
+        let run = world.wait_ended(run.id).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}");
+        assert_eq!(output(&world, run.id).await, (json!({"n": 3}), None), "{protocol:?}");
+        assert!(world.request_body(0).to_string().contains("JSON Schema"), "{protocol:?}");
+        assert!(world.request_body(2).to_string().contains("it is not JSON"), "{protocol:?}");
+        assert!(world.request_body(3).to_string().contains("/n: "), "{protocol:?}");
 
         for _ in 0..4 {
-            world.server.then(Reply::say("no"));
+            world.server.enqueue(Reply::text("no"));
         }
-        let run = world.send(formed("again")).await;
-        let run = world.ended(run.id).await;
-        assert_eq!(run.state.status(), RunStatus::Succeeded, "{wire:?}");
-        assert_eq!(output(&world, run.id).await, (Value::Null, Some("output_invalid".into())), "{wire:?}");
-        assert_eq!(world.server.counts().asked, 8, "{wire:?}: asked three times more");
+        let run = world.send(with_schema("again")).await;
+        let run = world.wait_ended(run.id).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}");
+        assert_eq!(
+            output(&world, run.id).await,
+            (Value::Null, Some("output_invalid".into())),
+            "{protocol:?}"
+        );
+        assert_eq!(world.server.counts().received, 8, "{protocol:?}: three more requests");
     }
 }
 
-/// Goes on until it has been asked `more` times.
-struct Continuing {
+/// Continues the run `more` times.
+struct ContinueTimes {
     more: Mutex<u32>,
-    heard: Arc<Mutex<Vec<String>>>,
+    received: Arc<Mutex<Vec<String>>>,
 }
 
 #[async_trait]
-impl Hooks for Continuing {
-    async fn on_turn(&self, _of: Occasion, text: &str) -> Next {
-        self.heard.lock().push(text.to_owned());
+impl Hooks for ContinueTimes {
+    async fn on_turn(&self, _context: HookContext, text: &str) -> AfterTurn {
+        self.received.lock().push(text.to_owned());
         let mut more = self.more.lock();
         if *more == 0 {
-            return Next::Stop;
+            return AfterTurn::Stop;
         }
         *more -= 1;
-        Next::Continue(format!("say turn {more}"))
+        AfterTurn::Continue(format!("say turn {more}"))
     }
 }
 
 #[tokio::test]
 async fn a_continued_run_has_several_turns_and_its_steps_are_counted_together() {
-    for wire in Wire::ALL {
-        let heard = Arc::new(Mutex::new(vec![]));
-        let world =
-            Setup::wire(wire).hooks(Continuing { more: Mutex::new(2), heard: heard.clone() }).start().await;
-        let run = world.play("say first").await;
+    for protocol in Protocol::ALL {
+        let received = Arc::new(Mutex::new(vec![]));
+        let world = Setup::protocol(protocol)
+            .hooks(ContinueTimes { more: Mutex::new(2), received: received.clone() })
+            .start()
+            .await;
+        let run = world.run_prompt("say first").await;
         assert_eq!(run.state.status(), RunStatus::Succeeded);
-        assert_eq!(*heard.lock(), ["first\n", "turn 1\n", "turn 0\n"]);
+        assert_eq!(*received.lock(), ["first\n", "turn 1\n", "turn 0\n"]);
         let steps = world.steps(run.id).await;
         assert_eq!(steps.iter().map(|step| step.no).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(steps.iter().map(|step| step.prompt.messages).collect::<Vec<_>>(), [1, 3, 5]);
-        assert_eq!(run.usage.input_tokens, 30, "a run's usage is the sum of its steps'");
-        assert_eq!(steps[2].usage.input_tokens, 10, "a step's is its own");
+        assert_eq!(run.usage.input_tokens, 30, "the usage of a run is the sum of its steps");
+        assert_eq!(steps[2].usage.input_tokens, 10, "the usage of a step is its own");
 
-        let more = Continuing { more: Mutex::new(9), heard };
-        let world = Setup::wire(wire).hooks(more).start().await;
+        let more = ContinueTimes { more: Mutex::new(9), received };
+        let world = Setup::protocol(protocol).hooks(more).start().await;
         let limits = RunLimits { max_steps: Some(3), ..RunLimits::default() };
         let run = world.send(limited(limits, "say first")).await;
-        assert_eq!(world.ended(run.id).await.state.error().unwrap().code, "limit_reached");
-        assert_eq!(world.server.counts().asked, 3);
+        assert_eq!(world.wait_ended(run.id).await.state.error().unwrap().code, "limit_reached");
+        assert_eq!(world.server.counts().received, 3);
     }
 }
 
 #[tokio::test]
-async fn what_is_not_configured_is_named() {
+async fn a_missing_profile_or_agent_is_named() {
     let world = Setup::default().start().await;
     let options = RunOptions { model_profile: Some("poet".into()), ..RunOptions::default() };
     let run = world.send(RunRequest { options, ..RunRequest::text("s", "hi") }).await;
-    let error = world.ended(run.id).await.state.error().unwrap().clone();
+    let error = world.wait_ended(run.id).await.state.error().unwrap().clone();
     assert_eq!(error.code, "model_not_configured");
     assert!(error.message.contains("main_reasoner"));
-    let run = world.play_as("nobody@1", "hi").await;
+    let run = world.run_prompt_as("nobody@1", "hi").await;
     assert_eq!(run.state.error().unwrap().code, "agent_not_found");
 }

@@ -1,4 +1,4 @@
-//! A kernel with the native adapter, a scripted model server it asks over HTTP, and a clock that a test turns.
+//! The test fixture: a kernel with the native adapter, a scripted model server over HTTP, and a manual clock.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -16,8 +16,8 @@ use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Caller, NewSession, OnOrphan, RunRequest, SessionTarget};
 use mainspring_kernel::store::{SessionRef, Store};
 use mainspring_kernel::{Kernel, Options};
+use mainspring_model_server::{Gate, ModelServer, Protocol};
 use mainspring_store::MemoryStore;
-use mainspring_testkit::model::{Gate, ModelServer, Wire};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -33,24 +33,22 @@ struct Numbers {
 #[derive(Deserialize, JsonSchema)]
 struct Anything {}
 
-/// Fails instead of hanging. No test depends on how long anything takes.
-pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), Box::pin(what))
-        .await
-        .expect("what was awaited did not happen")
+/// Fails the test instead of hanging. No test depends on durations.
+pub(crate) async fn within_timeout<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), Box::pin(future)).await.expect("timed out")
 }
 
-/// One life of a process: what still runs when `life` returns is dropped where it stands, as by `kill -9`.
-pub(crate) fn live<T>(life: impl Future<Output = T>) -> T {
+/// Simulates a process: tasks that still run when `process` returns are dropped at once, as by `kill -9`.
+pub(crate) fn run_until_crash<T>(process: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let lived = runtime.block_on(life);
+    let result = runtime.block_on(process);
     drop(runtime);
-    lived
+    result
 }
 
-/// What a world is made of.
+/// The configuration of a [`World`].
 pub(crate) struct Setup {
-    pub(crate) wire: Wire,
+    pub(crate) protocol: Protocol,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) tools: Toolbox,
     pub(crate) agents: Vec<&'static str>,
@@ -58,16 +56,16 @@ pub(crate) struct Setup {
     pub(crate) profile: &'static str,
     pub(crate) seed: u64,
     pub(crate) on_orphan: OnOrphan,
-    /// Whether sessions that nobody has named get a title.
+    /// Generates titles for sessions without one.
     pub(crate) titles: bool,
-    /// Where artifacts are kept.
+    /// The folder of artifacts.
     pub(crate) artifacts: Option<PathBuf>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         Self {
-            wire: Wire::Anthropic,
+            protocol: Protocol::Anthropic,
             store: Arc::new(MemoryStore::default()),
             tools: tools(),
             agents: vec![],
@@ -82,8 +80,8 @@ impl Default for Setup {
 }
 
 impl Setup {
-    pub(crate) fn wire(wire: Wire) -> Self {
-        Self { wire, ..Self::default() }
+    pub(crate) fn protocol(protocol: Protocol) -> Self {
+        Self { protocol, ..Self::default() }
     }
 
     pub(crate) fn hooks(mut self, hooks: impl Hooks) -> Self {
@@ -102,17 +100,17 @@ impl Setup {
     }
 
     pub(crate) async fn start_on(self, server: ModelServer) -> World {
-        let kind = match self.wire {
-            Wire::Anthropic => "anthropic",
-            Wire::Chat => "openai",
-            Wire::Responses => "openai-responses",
-            Wire::Gemini => "gemini",
+        let kind = match self.protocol {
+            Protocol::Anthropic => "anthropic",
+            Protocol::Chat => "openai",
+            Protocol::Responses => "openai-responses",
+            Protocol::Gemini => "gemini",
         };
         let config = format!(
             "[providers.acme]\nkind = \"{kind}\"\nbase_url = \"{}\"\n\
              [prices.\"m-1\"]\ninput = 1.0\noutput = 10.0\ncache_read = 0.5\n\
              [models.main_reasoner]\nprovider = \"acme\"\nmodel = \"m-1\"\n{}",
-            server.base_url(self.wire),
+            server.base_url(self.protocol),
             self.profile
         );
         let models = Models::new(&toml::from_str(&config).expect("a configuration")).expect("models");
@@ -142,18 +140,18 @@ impl Setup {
     }
 }
 
-/// `add`, `fail`, `panic`, `hang`, and one that takes its time, by the clock.
+/// The tools `add`, `fail`, `panic`, `hang`, and `long`, which returns a long text.
 pub(crate) fn tools() -> Toolbox {
     let add = function("add", "Adds.", |_, n: Numbers| async move { Ok((n.a + n.b).to_string()) });
     let fail = function("fail", "Fails.", |_, _: Anything| async { Err(ToolError::new("no luck")) });
-    let panic = function("panic", "Panics.", |_, _: Anything| async { panic!("as told") });
+    let panic = function("panic", "Panics.", |_, _: Anything| async { panic!("by design") });
     let hang = function("hang", "Hangs.", |_, _: Anything| async { std::future::pending().await });
-    let long = function("long", "Says much.", |_, _: Anything| async { Ok("ä".repeat(40_000)) });
+    let long = function("long", "Returns a long text.", |_, _: Anything| async { Ok("ä".repeat(40_000)) });
     let all = Toolbox::new().with(add).and_then(|all| all.with(fail)).and_then(|all| all.with(panic));
     all.and_then(|all| all.with(hang)).and_then(|all| all.with(long)).expect("tools")
 }
 
-/// A tool that stands at a gate, and then says its name.
+/// A tool that waits at a gate and then returns its name.
 pub(crate) fn gated(name: &'static str, gate: &Gate) -> impl mainspring_agent::tool::Tool {
     let gate = gate.clone();
     function(name, "Waits.", move |_, _: Anything| {
@@ -175,71 +173,71 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn send(&self, request: RunRequest) -> Run {
-        soon(self.kernel.run_create(&self.me, request)).await.expect("accepted").run
+        within_timeout(self.kernel.run_create(&self.me, request)).await.expect("accepted").run
     }
 
-    pub(crate) async fn prompt(&self, text: &str) -> Run {
+    pub(crate) async fn send_prompt(&self, text: &str) -> Run {
         self.send(RunRequest::text("s", text)).await
     }
 
     /// Sends a prompt and waits for the end of its run.
-    pub(crate) async fn play(&self, text: &str) -> Run {
-        let run = self.prompt(text).await;
-        self.ended(run.id).await
+    pub(crate) async fn run_prompt(&self, text: &str) -> Run {
+        let run = self.send_prompt(text).await;
+        self.wait_ended(run.id).await
     }
 
-    /// The same, for a session that follows `agent`.
-    pub(crate) async fn play_as(&self, agent: &str, text: &str) -> Run {
+    /// Does the same in a session with the agent definition `agent`, until the run ends or waits.
+    pub(crate) async fn run_prompt_as(&self, agent: &str, text: &str) -> Run {
         let new = NewSession { agent_definition: Some(agent.into()), ..NewSession::default() };
         let session = SessionTarget { key: Some(agent.replace('@', "-")), new, ..SessionTarget::default() };
         let prompt = vec![Block::text(text)];
         let run = self.send(RunRequest { session, prompt, ..RunRequest::default() }).await;
-        self.reaches(run.id, rests).await
+        self.wait_status(run.id, is_paused_or_ended).await
     }
 
     pub(crate) async fn get(&self, run: RunId) -> Run {
         self.kernel.run_get(&self.me, run).await.expect("a run")
     }
 
-    pub(crate) async fn ended(&self, run: RunId) -> Run {
-        self.reaches(run, RunStatus::is_ended).await
+    pub(crate) async fn wait_ended(&self, run: RunId) -> Run {
+        self.wait_status(run, RunStatus::is_ended).await
     }
 
     /// Waits until the run has ended or waits for a person.
-    pub(crate) async fn rested(&self, run: RunId) -> Run {
-        self.reaches(run, rests).await
+    pub(crate) async fn wait_paused(&self, run: RunId) -> Run {
+        self.wait_status(run, is_paused_or_ended).await
     }
 
-    pub(crate) async fn reaches(&self, run: RunId, is: impl Fn(RunStatus) -> bool) -> Run {
+    pub(crate) async fn wait_status(&self, run: RunId, condition: impl Fn(RunStatus) -> bool) -> Run {
         let session = SessionRef::Id(self.get(run).await.session);
-        let reach = async {
+        let reached = async {
             let mut events = self.kernel.session_subscribe(&self.me, &session, None).await.expect("a feed");
             loop {
-                let now = self.get(run).await;
-                if is(now.state.status()) {
-                    return now;
+                let current = self.get(run).await;
+                if condition(current.state.status()) {
+                    return current;
                 }
                 events.next().await.expect("the session goes on").expect("an event");
             }
         };
-        soon(reach).await
+        within_timeout(reached).await
     }
 
-    /// Waits until an event of this type has happened `count` times in the run.
-    pub(crate) async fn happens(&self, run: RunId, kind: &str, count: usize) {
+    /// Waits until the run has `count` events of this type.
+    pub(crate) async fn wait_event(&self, run: RunId, kind: &str, count: usize) {
         let session = SessionRef::Id(self.get(run).await.session);
-        let happen = async {
+        let happened = async {
             let mut events = self.kernel.session_subscribe(&self.me, &session, None).await.expect("a feed");
-            while self.kinds(run).await.iter().filter(|known| **known == kind).count() < count {
+            while self.event_kinds(run).await.iter().filter(|known| **known == kind).count() < count {
                 events.next().await.expect("the session goes on").expect("an event");
             }
         };
-        soon(happen).await;
+        within_timeout(happened).await;
     }
 
     pub(crate) async fn answer(&self, run: RunId, answer: Answer) {
-        let wait = self.get(run).await.state.wait().expect("it waits").id;
-        soon(self.kernel.run_answer(&self.me, run, wait, answer)).await.expect("answered");
+        let wait = self.get(run).await.state.wait().expect("the run waits").id;
+        within_timeout(self.kernel.run_answer(&self.me, run, wait, answer)).await.expect("answered");
     }
 
     pub(crate) async fn allow(&self, run: RunId) {
@@ -254,11 +252,11 @@ impl World {
         self.kernel.run_events(&self.me, run, Cursor::START, None).await.expect("events")
     }
 
-    pub(crate) async fn kinds(&self, run: RunId) -> Vec<&'static str> {
+    pub(crate) async fn event_kinds(&self, run: RunId) -> Vec<&'static str> {
         self.events(run).await.iter().map(|event| event.body.kind()).collect()
     }
 
-    pub(crate) async fn bodies(&self, run: RunId) -> Vec<Body> {
+    pub(crate) async fn event_bodies(&self, run: RunId) -> Vec<Body> {
         self.events(run).await.into_iter().map(|event| event.body).collect()
     }
 
@@ -266,22 +264,22 @@ impl World {
         self.kernel.run_steps(&self.me, run).await.expect("steps")
     }
 
-    /// The same, of the session's file, imported elsewhere.
-    pub(crate) async fn steps_elsewhere(&self, run: &Run) -> Vec<Step> {
-        let there = Setup::wire(Wire::Anthropic).start().await;
+    /// Exports the session, imports it into another world, and returns the run's steps there.
+    pub(crate) async fn steps_after_import(&self, run: &Run) -> Vec<Step> {
+        let other = Setup::protocol(Protocol::Anthropic).start().await;
         let mut export =
             self.kernel.session_export(&self.me, &SessionRef::Id(run.session)).await.expect("a file");
-        let mut import = there.kernel.session_import(&there.me).expect("an import");
+        let mut import = other.kernel.session_import(&other.me).expect("an import");
         while let Some(lines) = export.next().await.expect("lines") {
-            import.push(lines.as_bytes()).await.expect("taken in");
+            import.push(lines.as_bytes()).await.expect("valid lines");
         }
         import.finish().await.expect("a session");
-        there.steps(run.id).await
+        other.steps(run.id).await
     }
 
-    /// The messages that the run wrote, first to last.
+    /// Returns the messages of the run, in order.
     pub(crate) async fn messages(&self, run: RunId) -> Vec<Arc<Message>> {
-        let bodies = self.bodies(run).await;
+        let bodies = self.event_bodies(run).await;
         bodies
             .into_iter()
             .filter_map(|body| match body {
@@ -291,13 +289,13 @@ impl World {
             .collect()
     }
 
-    /// The last message of the run, as text.
-    pub(crate) async fn said(&self, run: RunId) -> String {
+    /// Returns the text of the run's last message.
+    pub(crate) async fn answer_text(&self, run: RunId) -> String {
         self.messages(run).await.last().map(|message| message.text()).unwrap_or_default()
     }
 
-    /// Every tool result of the run: text, and whether it went wrong.
-    pub(crate) async fn results(&self, run: RunId) -> Vec<(String, bool)> {
+    /// Returns the tool results of the run: text and `is_error`.
+    pub(crate) async fn tool_results(&self, run: RunId) -> Vec<(String, bool)> {
         let messages = self.messages(run).await;
         let blocks = messages.iter().flat_map(|message| &message.content);
         blocks
@@ -310,12 +308,12 @@ impl World {
             .collect()
     }
 
-    /// The body of the model's request `n`, from 0.
-    pub(crate) fn asked(&self, n: usize) -> Value {
+    /// Returns the body of request `n` to the model server, counted from 0.
+    pub(crate) fn request_body(&self, n: usize) -> Value {
         self.server.requests().remove(n).body
     }
 }
 
-fn rests(status: RunStatus) -> bool {
+fn is_paused_or_ended(status: RunStatus) -> bool {
     status.is_ended() || matches!(status, RunStatus::WaitingApproval | RunStatus::WaitingInput)
 }

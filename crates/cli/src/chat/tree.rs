@@ -1,7 +1,7 @@
 //! The tree within a chat: shown with numbers, branched from, gone back in.
 
-use mainspring_client::TreeNode;
-use mainspring_core::{Message, MessageId, Place, Role};
+use mainspring_client::{MessageListQuery, TreeNode};
+use mainspring_core::{MessageId, Place, Role};
 
 use super::Talk;
 use super::turn::{is_prompt, last_prompt};
@@ -43,10 +43,10 @@ impl Talk<'_, '_> {
     /// Moves the active path to message `no` of the tree that was shown.
     pub(super) async fn go(&mut self, no: usize) -> Result<(), Fail> {
         let (message, session) = (self.numbered(no)?, self.session.clone().unwrap_or_default());
-        self.home.ask(async |client| client.session_navigate(&session, Some(message)).await).await?;
+        self.home.ask(async |client| client.session_navigate(&session, Some(message), None).await).await?;
         self.next = None;
-        let path =
-            self.home.ask(async |client| client.session_messages(&session, None, Some(1)).await).await?;
+        let last = MessageListQuery { limit: Some(1), before: None };
+        let path = self.home.ask(async |client| client.session_messages(&session, &last).await).await?;
         let said = path.last().map(|message| one_line(&message.text(), 60)).unwrap_or_default();
         Ok(self.screen.note(&format!("the conversation goes on after: {said}"))?)
     }
@@ -76,7 +76,9 @@ impl Talk<'_, '_> {
         let node = match at {
             Some(no) => {
                 let (message, session) = (self.numbered(no)?, self.session.clone().unwrap_or_default());
-                Some(self.home.ask(async |client| client.session_message(&session, message).await).await?)
+                Some(
+                    self.home.ask(async |client| client.session_message(&session, message).await).await?.node,
+                )
             }
             None => self.prompt_above(None).await?,
         };
@@ -110,7 +112,7 @@ impl Talk<'_, '_> {
             return self.last_prompt(&session).await;
         };
         loop {
-            let node = self.home.ask(async |client| client.session_message(&session, at).await).await?;
+            let node = self.home.ask(async |client| client.session_message(&session, at).await).await?.node;
             match node.parent_id {
                 _ if is_prompt(&node.message) => return Ok(Some(node)),
                 Some(parent) => at = parent,
@@ -123,18 +125,16 @@ impl Talk<'_, '_> {
     async fn last_prompt(&mut self, session: &str) -> Result<Option<TreeNode>, Fail> {
         let mut before = None;
         loop {
-            let page: Vec<Message> = self
-                .home
-                .ask(async |client| client.session_messages(session, before, Some(50)).await)
-                .await?;
+            let query = MessageListQuery { limit: Some(50), before };
+            let page = self.home.ask(async |client| client.session_messages(session, &query).await).await?;
             if let Some(prompt) = last_prompt(&page) {
                 let id = prompt.id;
-                let node = self.home.ask(async |client| client.session_message(session, id).await).await?;
-                return Ok(Some(node));
+                let found = self.home.ask(async |client| client.session_message(session, id).await).await?;
+                return Ok(Some(found.node));
             }
             let Some(first) = page.first().map(|message| message.id) else { return Ok(None) };
             let first = self.home.ask(async |client| client.session_message(session, first).await).await?;
-            before = Some(first.depth);
+            before = Some(first.node.depth);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 
 use mainspring_client::{Events, Item, Snapshot};
 use mainspring_core::{
@@ -21,6 +22,9 @@ use crate::watch::exit_of;
 
 /// How long nothing may happen before a spinner says that something does, in milliseconds.
 const STILL: u64 = 150;
+
+/// The codes of failures that another model or a key can solve.
+const KEY_CODES: [&str; 3] = ["model_not_configured", "model_key_missing", "model_unauthorized"];
 
 /// How a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,11 +167,9 @@ impl Talk<'_, '_> {
             RunStatus::Cancelled => self.screen.note("stopped")?,
             status => {
                 self.screen.problem(&format!("{status}: {why} ({code})"))?;
-                let remedy = match code {
-                    "model_not_configured" | "model_key_missing" | "model_unauthorized" => {
-                        "/model scripted/any goes on without a key; docs/models.md says how to set one"
-                    }
-                    _ => "/retry tries it again",
+                let remedy = match KEY_CODES.contains(&code) {
+                    true => "/model scripted/any goes on without a key; docs/models.md says how to set one",
+                    false => "/retry tries it again",
                 };
                 self.screen.note(remedy)?;
             }
@@ -344,8 +346,8 @@ fn answer_of(request: WaitRequest, line: &str) -> Option<Answer> {
 }
 
 /// The last prompt of a person on a path, from its end.
-pub(super) fn last_prompt(path: &[Message]) -> Option<&Message> {
-    path.iter().rev().find(|message| is_prompt(message))
+pub(super) fn last_prompt(path: &[Arc<Message>]) -> Option<&Message> {
+    path.iter().rev().map(|message| &**message).find(|message| is_prompt(message))
 }
 
 /// True for what a person said, as opposed to what tools answered.

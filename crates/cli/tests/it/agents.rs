@@ -8,7 +8,7 @@ use std::time::Duration;
 use mainspring::config::{AdapterConfig, AdapterKind};
 use mainspring::core::{Answer, Approval, Binding, Block, Event, Message, Run, RunId, RunStatus, WaitId};
 use mainspring::{Caller, Config, Node, RunRequest, session_ref};
-use mainspring_adapters::process::marked;
+use mainspring_adapters::process::processes_with_variable;
 use mainspring_kernel::adapter::NewArtifact;
 use tempfile::TempDir;
 
@@ -65,7 +65,7 @@ impl World {
     }
 
     pub(crate) fn agents(&self) -> Vec<rustix::process::Pid> {
-        marked(FOLDER, |folder| Path::new(folder) == self.folder.path())
+        processes_with_variable(FOLDER, |folder| Path::new(folder) == self.folder.path())
     }
 
     /// Waits until there are this many processes: one that is just being started carries no name for a moment.
@@ -152,7 +152,7 @@ impl World {
             let mut events =
                 kernel.session_subscribe(&self.me, &session, Some(snapshot.position)).await.unwrap();
             let partial =
-                snapshot.partial.iter().flat_map(|open| &open.blocks).map(|(_, text)| text.as_str());
+                snapshot.partial.iter().flat_map(|open| &open.blocks).map(|open| open.text.as_str());
             let mut so_far: String = partial.collect();
             while !so_far.contains(text) {
                 if let mainspring::Item::Delta(delta) = events.next().await.unwrap().unwrap() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mainspring::core::{Body, Position};
-use mainspring_client::{Client, Item, Prompt};
+use mainspring_client::{Client, EventsQuery, Item, Prompt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -105,7 +105,7 @@ async fn a_stream_that_is_cut_anywhere_gives_each_event_and_each_byte_once() {
     let mut expected = vec![];
     let mut after = Some(Position::START);
     while let Some(at) = after {
-        let page = direct.session_history("long", at, None).await.unwrap();
+        let page = direct.session_events_page("long", &EventsQuery::after(at, None)).await.unwrap();
         expected.extend(page.items.iter().map(|event| event.id));
         after = page.next.map(|next| next.parse().unwrap());
     }

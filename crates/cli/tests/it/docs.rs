@@ -88,8 +88,8 @@ fn the_examples_of_the_script_language_are_scripts() {
         text.split("```script\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(examples.len() > 3);
     for example in examples {
-        let commands = mainspring_adapters::script::parse(example).unwrap();
-        let said_back = |command: &mainspring_adapters::script::Command| matches!(command, mainspring_adapters::script::Command::Say(text) if text.starts_with("You said:"));
+        let commands = mainspring_core::script::parse(example).unwrap();
+        let said_back = |command: &mainspring_core::script::Command| matches!(command, mainspring_core::script::Command::Say(text) if text.starts_with("You said:"));
         assert!(!commands.is_empty() && !commands.iter().any(said_back), "{example}: {commands:?}");
     }
 }

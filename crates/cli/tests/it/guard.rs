@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use mainspring_adapters::process::{Launch, Log, MARK, Pipes, Process, marked, sweep};
+use mainspring_adapters::process::{
+    Launch, Log, MARK_VARIABLE, Pipes, Process, processes_with_variable, sweep,
+};
 use mainspring_kernel::adapter::Death;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
@@ -49,7 +51,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 }
 
 fn processes(launch: &Launch) -> Vec<rustix::process::Pid> {
-    marked(MARK, |mark| mark == launch.mark())
+    processes_with_variable(MARK_VARIABLE, |mark| mark == launch.mark())
 }
 
 /// How many processes carry the mark of `launch`, the guard among them.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use mainspring_testkit::model::{ModelServer, Wire};
+use mainspring_model_server::{ModelServer, Protocol};
 use serde_json::Value;
 
 const SECRET: &str = "sk-planted-0123456789abcdef";
@@ -23,17 +23,17 @@ fn mainspring(dir: &Path, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-fn configure(dir: &Path, server: &ModelServer, wire: Wire) {
-    let kind = match wire {
-        Wire::Anthropic => "anthropic",
-        Wire::Chat => "openai",
-        Wire::Responses => "openai-responses",
-        Wire::Gemini => "gemini",
+fn configure(dir: &Path, server: &ModelServer, protocol: Protocol) {
+    let kind = match protocol {
+        Protocol::Anthropic => "anthropic",
+        Protocol::Chat => "openai",
+        Protocol::Responses => "openai-responses",
+        Protocol::Gemini => "gemini",
     };
     let config = format!(
         "[providers.acme]\nkind = \"{kind}\"\nbase_url = \"{}\"\nkey_env = \"ACME_KEY\"\n\
          [models.main_reasoner]\nprovider = \"acme\"\nmodel = \"m-1\"\n",
-        server.base_url(wire)
+        server.base_url(protocol)
     );
     std::fs::write(dir.join("mainspring.toml"), config).unwrap();
 }
@@ -58,32 +58,35 @@ fn holds(bytes: &[u8]) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_reaches_the_provider_and_nothing_else() {
-    for wire in Wire::ALL {
+    for protocol in Protocol::ALL {
         let dir = tempfile::tempdir().unwrap();
         let server = ModelServer::start().await.unwrap();
-        configure(dir.path(), &server, wire);
+        configure(dir.path(), &server, protocol);
         for prompt in ["think hm; say hello; tool nobody; say well", "fail auth", "say half; fail auth"] {
             let path = dir.path().to_owned();
             let output = mainspring(&path, &["prompt", "--json", "-s", "s", prompt]);
             for bytes in [&output.stdout, &output.stderr] {
-                assert!(!holds(bytes), "{wire:?} {prompt}: {}", String::from_utf8_lossy(bytes));
+                assert!(!holds(bytes), "{protocol:?} {prompt}: {}", String::from_utf8_lossy(bytes));
             }
         }
         let asked = server.requests();
-        assert!(asked.len() >= 4, "{wire:?}");
+        assert!(asked.len() >= 4, "{protocol:?}");
         let sent = |(_, value): &(String, String)| value.contains(SECRET);
-        assert!(asked.iter().all(|request| request.headers.iter().any(sent)), "{wire:?}: the key was sent");
+        assert!(
+            asked.iter().all(|request| request.headers.iter().any(sent)),
+            "{protocol:?}: the key was sent"
+        );
         let files = contents(&dir.path().join("state"));
-        assert!(files.iter().any(|(name, _)| name.ends_with(".sqlite3")), "{wire:?}: {files:?}");
+        assert!(files.iter().any(|(name, _)| name.ends_with(".sqlite3")), "{protocol:?}: {files:?}");
         for (name, bytes) in files {
-            assert!(!holds(&bytes), "{wire:?}: {name} holds the key");
+            assert!(!holds(&bytes), "{protocol:?}: {name} holds the key");
         }
         let listed = mainspring(dir.path(), &["run", "list", "--json"]);
         let listed = String::from_utf8(listed.stdout).unwrap();
         let runs: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let statuses: Vec<&str> = runs.iter().rev().map(|run| run["status"].as_str().unwrap()).collect();
-        assert_eq!(statuses, ["succeeded", "failed", "failed"], "{wire:?}");
-        assert!(listed.contains("[key]"), "{wire:?}: the careless server was heard: {listed}");
+        assert_eq!(statuses, ["succeeded", "failed", "failed"], "{protocol:?}");
+        assert!(listed.contains("[key]"), "{protocol:?}: the careless server was heard: {listed}");
     }
 }
 
@@ -94,7 +97,7 @@ const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
 async fn files_go_with_a_prompt_and_a_run_shows_what_it_may_still_use() {
     let dir = tempfile::tempdir().unwrap();
     let server = ModelServer::start().await.unwrap();
-    configure(dir.path(), &server, Wire::Anthropic);
+    configure(dir.path(), &server, Protocol::Anthropic);
     std::fs::write(dir.path().join("dot.png"), PNG).unwrap();
     std::fs::write(dir.path().join("notes"), "Grüße").unwrap();
     let prompt = |more: &[&str]| {
@@ -112,10 +115,10 @@ async fn files_go_with_a_prompt_and_a_run_shows_what_it_may_still_use() {
     assert!(asked.contains("Grüße") && asked.contains("file notes, text/plain"), "{asked}");
     // Sent again it is the same run, with the same files.
     assert_eq!(prompt(&named), run);
-    assert_eq!(server.counts().asked, 1);
+    assert_eq!(server.counts().received, 1);
     // Without a text, and in a session of its own.
     prompt(&[]);
-    assert_eq!(server.counts().asked, 2);
+    assert_eq!(server.counts().received, 2);
     let missing = mainspring(dir.path(), &["prompt", "--attach", "nowhere.png", "hi"]);
     assert_eq!(missing.status.code(), Some(2));
 

@@ -1,5 +1,6 @@
 //! Surfaces: where in an application a conversation is shown, and what it stands for there.
 
+use mainspring_api::SessionTarget;
 use mainspring_core::ExternalRef;
 
 /// A place where a conversation is shown. The same one always leads to the same session.
@@ -9,6 +10,17 @@ pub struct Surface {
     pub kind: String,
     /// What the conversation stands for, unique per owner.
     pub external_ref: ExternalRef,
+}
+
+impl From<&Surface> for SessionTarget {
+    /// Names the session of a surface.
+    fn from(surface: &Surface) -> Self {
+        Self {
+            external_ref: Some(surface.external_ref.clone()),
+            surface_kind: Some(surface.kind.clone()),
+            ..Self::default()
+        }
+    }
 }
 
 impl Surface {

@@ -1,6 +1,6 @@
 //! `delegate_agent`: a run hands work to a session of its own.
 
-use mainspring_client::{Client, Delegate as Wanted, Target};
+use mainspring_client::{Client, Delegate as Wanted, SessionTarget};
 use mainspring_core::{
     Cost, Delegation, DelegationMode, DelegationResult, ExternalRef, Mode, RunId, RunLimits, RunOptions,
     SessionId,
@@ -137,7 +137,7 @@ impl Reach<'_> {
             )
         })?;
         let adapter = |name: String| self.aliases.get(&name).cloned().unwrap_or(name);
-        let session = Target {
+        let session = SessionTarget {
             session_id,
             external_ref,
             title: input.child_title,
@@ -145,7 +145,7 @@ impl Reach<'_> {
             adapter: input.default_adapter_id.or(input.adapter_id.clone()).map(adapter),
             cwd: input.cwd.clone(),
             metadata: input.metadata.map(Value::Object),
-            ..Target::default()
+            ..SessionTarget::default()
         };
         Ok(Wanted {
             context: input.context,

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use mainspring_client::{Accepted, Client, Error, Events, Item, Snapshot, Thought};
+use mainspring_client::{AcceptedRun, Client, Error, Events, EventsQuery, Item, Snapshot, Thought};
 use mainspring_core::{BindingId, Body, Event, EventId, Live, MessageId, Position, Run, RunId, SessionId};
 use parking_lot::Mutex;
 
@@ -37,8 +37,8 @@ struct Following {
 }
 
 /// Tells `query` everything of its run, to its end.
-pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: Accepted) {
-    let Accepted { run, position, replayed, .. } = accepted;
+pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: AcceptedRun) {
+    let AcceptedRun { run, position, replayed, .. } = accepted;
     if replayed && let Some(end) = End::of(&run) {
         return recall(shared, &query, &run, &end).await;
     }
@@ -111,7 +111,11 @@ pub(crate) async fn said(link: &Link, owner: &str, run: &Run) -> Result<String, 
     let mut text = String::new();
     let mut after = Position::START;
     loop {
-        let ask = |client: Client| async move { client.run_history(id, after, None).await };
+        let query = EventsQuery::after(after, None);
+        let ask = |client: Client| {
+            let query = &query;
+            async move { client.run_events_page(id, query).await }
+        };
         match link.ask(owner, ask).await {
             Ok(page) => {
                 text.extend(page.items.iter().filter_map(|event| spoken(&event.body)));
@@ -121,7 +125,7 @@ pub(crate) async fn said(link: &Link, owner: &str, run: &Run) -> Result<String, 
                 }
             }
             // The events are gone; the last message is not.
-            Err(error) if error.code() == "cursor_expired" => break,
+            Err(error) if error.is_cursor_expired() => break,
             Err(error) => return Err(error),
         }
     }
@@ -131,7 +135,7 @@ pub(crate) async fn said(link: &Link, owner: &str, run: &Run) -> Result<String, 
         let session = &session;
         async move { client.session_message(session, message).await }
     };
-    Ok(link.ask(owner, ask).await?.message.text())
+    Ok(link.ask(owner, ask).await?.node.message.text())
 }
 
 /// Says how a query ended; if its agent wants the user to authenticate, which ways there are to.

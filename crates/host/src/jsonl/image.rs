@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use mainspring_client::{Client, NewArtifact};
+use mainspring_client::{ArtifactQuery, Client};
 use mainspring_core::{Block, SessionId};
 
 use super::live::Query;
@@ -26,15 +26,11 @@ pub(super) async fn keep(
     client: &str,
 ) -> Result<Block, Refused> {
     let mime_type = media_type(&bytes);
-    let new = NewArtifact {
-        kind: Some("image".into()),
-        mime_type: Some(mime_type.into()),
-        ..NewArtifact::default()
-    };
+    let image = ArtifactQuery { kind: Some("image".into()), ..ArtifactQuery::default() };
     let name = blake3::hash(format!("{client}\0{}", query.request).as_bytes()).to_hex().to_string();
     let kept = shared.link.ask(&query.owner, |client: Client| {
-        let (new, name, bytes) = (&new, &name, bytes.clone());
-        async move { client.artifact_put(&session.to_string(), new, bytes, name).await }
+        let (image, name, bytes) = (&image, &name, bytes.clone());
+        async move { client.artifact_put(&session.to_string(), image, Some(mime_type), bytes, name).await }
     });
     let artifact = kept.await.map_err(|error| told(&error))?.id;
     Ok(Block::Attachment { artifact, mime_type: mime_type.into(), name: None })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_client::{Cancellation, Client};
+use mainspring_client::{CancelOutcome, Client};
 use mainspring_core::{RunId, SessionId};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -97,7 +97,7 @@ fn aim(shared: &Shared, envelope: &Envelope, line: &Interrupt) -> Aim {
     latest.map_or_else(|| Aim::Nothing("not_found", none), Aim::Query)
 }
 
-async fn stop(shared: &Shared, owner: &str, aim: Aim) -> Result<Cancellation, (String, String)> {
+async fn stop(shared: &Shared, owner: &str, aim: Aim) -> Result<CancelOutcome, (String, String)> {
     let run = match aim {
         Aim::Nothing(code, message) => return Err((code.to_owned(), message)),
         Aim::Run(run) => Some(run),
@@ -118,7 +118,7 @@ pub(super) async fn refuse(shared: &Shared, names: Names, code: &str, message: S
     acknowledge(shared, names, Err((code.to_owned(), message))).await;
 }
 
-async fn acknowledge(shared: &Shared, mut names: Names, outcome: Result<Cancellation, (String, String)>) {
+async fn acknowledge(shared: &Shared, mut names: Names, outcome: Result<CancelOutcome, (String, String)>) {
     match outcome {
         Ok(done) => {
             names.run_id = Some(done.run_id);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_client::{Client, Error, SessionList};
+use mainspring_client::{Client, Error, SessionListQuery};
 use mainspring_core::BindingStatus;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -37,10 +37,10 @@ pub(super) fn hear(
 }
 
 async fn invalidate(shared: &Shared, owner: &str, key: &str) -> Result<(), Error> {
-    let list = SessionList {
+    let list = SessionListQuery {
         legacy_scope: Some(query::SCOPE.into()),
         legacy_key: Some(key.to_owned()),
-        ..SessionList::default()
+        ..SessionListQuery::default()
     };
     let ask = |client: Client| {
         let list = &list;

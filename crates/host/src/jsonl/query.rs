@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_client::{Adoption, Client, Error, Prompt, Target};
+use mainspring_client::{BindingAdoption, Client, Error, Prompt, PromptContent, SessionTarget};
 use mainspring_core::{Block, ExternalRef, LegacyAlias, RunOptions, SessionId};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -114,7 +114,7 @@ async fn accept(
     query: &Query,
     line: Line,
     unnamed: bool,
-) -> Result<mainspring_client::Accepted, Refused> {
+) -> Result<mainspring_client::AcceptedRun, Refused> {
     let options = &shared.options;
     let hint = shared.hints.get(&query.owner, key(&line, options));
     let cwd = line.cwd.clone().or(hint.cwd).unwrap_or_else(|| options.cwd.clone());
@@ -135,13 +135,13 @@ async fn accept(
     if image.is_some() || native.is_some() {
         let opened = shared.link.ask(&query.owner, |client| {
             let target = &target;
-            async move { client.session_open(target).await }
+            async move { client.session_resolve(target, None).await }
         });
-        let session = opened.await.map_err(|error| told(&error))?.0.id;
+        let session = opened.await.map_err(|error| told(&error))?.session.id;
         if let Some(native) = native {
             adopt(shared, query, session, native, &cwd, system_prompt.as_deref()).await?;
         }
-        target = Target { session_id: Some(session), ..Target::default() };
+        target = SessionTarget { session_id: Some(session), ..SessionTarget::default() };
         if let Some(image) = image {
             prompt.push(image::keep(shared, query, session, image, &scoped).await?);
         }
@@ -151,7 +151,7 @@ async fn accept(
     }
     let prompt = Prompt {
         session: target,
-        prompt,
+        prompt: PromptContent::of(prompt),
         adapter: Some(query.adapter.clone()),
         mode: line.mode.unwrap_or_default(),
         options: RunOptions {
@@ -181,7 +181,7 @@ async fn adopt(
     cwd: &str,
     system_prompt: Option<&str>,
 ) -> Result<(), Refused> {
-    let adoption = Adoption {
+    let adoption = BindingAdoption {
         adapter: query.adapter.clone(),
         adapter_native_session_id: native.to_owned(),
         cwd: Some(cwd.to_owned()),
@@ -202,7 +202,7 @@ async fn adopt(
 }
 
 /// Which session: by its id if it is the owner's, else by what it stands for, else by its key.
-async fn target(shared: &Shared, query: &Query, line: &Line) -> Result<Target, Refused> {
+async fn target(shared: &Shared, query: &Query, line: &Line) -> Result<SessionTarget, Refused> {
     let invalid = |message: &str| ("invalid_request".to_owned(), message.to_owned());
     let external = match (&line.external_ref_kind, &line.external_ref_id) {
         (Some(kind), Some(id)) => Some(ExternalRef { kind: kind.clone(), id: id.clone() }),
@@ -211,16 +211,16 @@ async fn target(shared: &Shared, query: &Query, line: &Line) -> Result<Target, R
     };
     let is_named = external.is_some() || line.legacy_session_key.is_some() || line.session_key.is_some();
     let named = match external {
-        Some(external) => Target { external_ref: Some(external), ..Target::default() },
+        Some(external) => SessionTarget { external_ref: Some(external), ..SessionTarget::default() },
         None => {
             let (scope, key) = (scope(line).to_owned(), key(line, &shared.options).to_owned());
-            Target { legacy_alias: Some(LegacyAlias { scope, key }), ..Target::default() }
+            SessionTarget { legacy_alias: Some(LegacyAlias { scope, key }), ..SessionTarget::default() }
         }
     };
     let Some(id) = line.session_id.as_ref().filter(|_| query.version == Version::V2) else {
         return Ok(named);
     };
-    let by_id = |id| Target { session_id: Some(id), ..Target::default() };
+    let by_id = |id| SessionTarget { session_id: Some(id), ..SessionTarget::default() };
     let id: SessionId = match id.parse() {
         Ok(id) => id,
         Err(_) if is_named => return Ok(named),
@@ -234,7 +234,7 @@ async fn target(shared: &Shared, query: &Query, line: &Line) -> Result<Target, R
         shared.link.ask(&query.owner, |client| async move { client.session_get(&id.to_string()).await });
     match found.await {
         Ok(_) => Ok(by_id(id)),
-        Err(error) if error.code() == "not_found" => Ok(named),
+        Err(error) if error.is_not_found() => Ok(named),
         Err(error) => Err(told(&error)),
     }
 }

@@ -76,7 +76,7 @@ impl End {
 
     /// True when the agent wants the user to authenticate first.
     pub(super) fn wants_login(&self) -> bool {
-        self.error.as_ref().is_some_and(|error| error.code == "authentication")
+        self.error.as_ref().is_some_and(|error| error.code == Failure::AUTHENTICATION)
     }
 
     /// The line that ends the query.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, Delegation, Message, MessageStatus, Policy, Role, Run, RunState, SessionStatus, Usage, session,
+    Body, Message, MessageStatus, Policy, Role, Run, RunState, SessionStatus, Usage, session,
 };
 
 use super::{AcceptOutcome, Actor, created};
@@ -40,6 +40,9 @@ impl Actor {
             accept.delegation.as_ref().filter(|task| task.mode.is_awaited()).map(|task| task.parent_run);
         let permit = idle.then(|| self.shared.scheduler.try_acquire(&adapter, lender)).flatten();
         if permit.is_none() {
+            if lender.is_some() {
+                self.shared.check_free_worker(&adapter)?;
+            }
             self.check_room()?;
         }
         let (run, prompt) = self.run_of(&accept, &adapter, base.again.clone(), permit.is_some());
@@ -67,8 +70,7 @@ impl Actor {
             retry_at_ms: None,
         });
         if let Some(delegation) = &accept.delegation {
-            draft
-                .delegate(&Delegation { child_session: self.fence.session, ..Delegation::clone(delegation) });
+            draft.accept_delegation(delegation);
         }
         if let Some(key) = &accept.name.idempotency_key {
             draft.row(Row::Request(Box::new(Request {
@@ -96,6 +98,8 @@ impl Actor {
             Err(conflict @ StoreError::Conflict(_)) => return Ok(Err(conflict)),
             Err(error) => return Err(error.into()),
         };
+        // The store has the wait now.
+        drop(accept.pending_wait);
         let Some(run) = run else {
             return Err(Error::Invalid("the run was lost".into()));
         };

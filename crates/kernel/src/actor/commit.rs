@@ -30,7 +30,7 @@ impl Actor {
             self.give_up();
             return Ok((draft.run, draft.attempt));
         }
-        draft.tell_kin();
+        draft.propagate_status();
         let (commit, completed) = draft.commit(self.fence);
         let commit = Arc::new(commit);
         let (clock, meters) = (&self.shared.clock, &self.shared.meters);

@@ -506,8 +506,8 @@ impl Draft {
             let mut line = Line { abandoned: true, ..Line::open(self.ids.line(), self.above()) };
             let point = Point { line: line.id, pos: line.end };
             line.end += 1;
-            let blocks = text.blocks.into_iter().map(|(_, text)| Block::Text { text }).collect();
-            let message = self.message(text.message, Role::Assistant, blocks, MessageStatus::Failed, None);
+            let blocks = text.blocks.into_iter().map(|open| Block::Text { text: open.text }).collect();
+            let message = self.message(text.message_id, Role::Assistant, blocks, MessageStatus::Failed, None);
             let parent_id = self.parent();
             self.lines_changed.insert(line.id, line);
             self.rows.push(Row::Message(message.clone(), Some(point)));
@@ -576,9 +576,9 @@ impl Draft {
         status: MessageStatus,
         usage: Option<Usage>,
     ) {
-        let streamed = text.blocks.into_iter().map(|(_, text)| Block::Text { text });
+        let streamed = text.blocks.into_iter().map(|open| Block::Text { text: open.text });
         let content = streamed.chain(blocks).collect();
-        let message = self.message(text.message, Role::Assistant, content, status, usage);
+        let message = self.message(text.message_id, Role::Assistant, content, status, usage);
         self.write(message, false);
     }
 
@@ -604,7 +604,7 @@ impl Draft {
     }
 
     fn no_text(&self) -> OpenText {
-        OpenText { message: self.ids.message(), blocks: vec![] }
+        OpenText { message_id: self.ids.message(), blocks: vec![] }
     }
 
     /// Puts `message` where the run's pen is and moves the pen on.

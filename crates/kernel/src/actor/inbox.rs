@@ -1,101 +1,91 @@
-//! The inbox: what sessions tell each other about delegated work.
+//! The inbox: notes between the sessions of a parent run and a child run.
 //!
 //! ```text
 //! parent's session                              child's session
 //!                 ◀── delegated ── accepts the run, in the same commit
-//! cancels, ends   ── cancel ──▶    stops it
-//!                 ◀── settled ──── ends it, in the same commit
+//! cancels, ends   ── cancel ──▶    stops the run
+//!                 ◀── settled ──── ends the run, in the same commit
 //! ```
 //!
-//! A note is left in the commit that makes it true, and is taken in the commit that acts upon it: whatever crashes in
-//! between, the next start finds it. What a note says may have become untrue meanwhile, so whoever takes it looks.
+//! A note is written in the commit that makes it true, and removed in the commit that acts on it: after a crash in
+//! between, the next start finds it. A note may be outdated by then, so the receiver checks the current state.
 
-use mainspring_core::{Body, CancelReason, Delegation, DelegationId, RunId, RunStatus, SessionId};
-use serde::{Deserialize, Serialize};
+use mainspring_core::delegation::follow_child;
+use mainspring_core::{
+    Body, CancelReason, Delegation, DelegationId, NewDelegation, RunId, RunStatus, SessionId,
+};
 
 use super::{Actor, Draft};
 use crate::adapter::Recording;
 use crate::error::Error;
-use crate::store::{Commit, DelegationsOf, InboxItem, Row, StoreError};
+use crate::store::{Commit, DelegationsOf, InboxItem, Note, Row, StoreError};
 
-/// What one session tells another.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "note", rename_all = "snake_case")]
-pub(crate) enum Note {
-    /// A run of yours has delegated work.
-    Delegated {
-        /// To whom, and what.
-        delegation: Box<Delegation>,
-    },
-    /// Work that a run of yours delegated has ended.
-    Settled {
-        /// Which.
-        delegation: Box<Delegation>,
-    },
-    /// Stop a run: whoever delegated it has no use for it any more.
-    Cancel {
-        /// Which.
-        run: RunId,
-    },
-}
-
-/// Work that a run of the session has delegated.
+/// A delegation that a run of the session has made.
 #[derive(Debug, Clone)]
 pub(crate) struct Child {
     pub(crate) delegation: Delegation,
-    /// It was told to stop.
-    pub(crate) told: bool,
+    /// The child's session was sent [`Note::Cancel`].
+    pub(crate) cancel_sent: bool,
 }
 
 impl From<Delegation> for Child {
     fn from(delegation: Delegation) -> Self {
-        Self { delegation, told: false }
+        Self { delegation, cancel_sent: false }
     }
 }
 
-/// Who waits for delegated work to end.
+/// A delegation, and the channel of an adapter that waits until it is settled.
 pub(crate) type Waiter = (DelegationId, Recording<Delegation>);
 
 impl Actor {
-    /// Takes what other sessions have left, in order. Nobody asks again, so this does not give up.
-    pub(crate) async fn inbox(&mut self) {
+    /// Processes the notes in the inbox, in order. Retries while the store is unavailable, since nobody sends
+    /// [`super::Command::Inbox`] again.
+    pub(crate) async fn process_inbox(&mut self) {
         let mut pause = 50;
         loop {
-            match Box::pin(self.inbox_take()).await {
+            let error = match Box::pin(self.process_notes()).await {
                 Ok(()) => return,
-                Err(error) if self.over || self.shared.tasks.is_stopping() => {
-                    tracing::warn!(%error, session = %self.fence.session, "an inbox waits for the next start");
-                    return;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, session = %self.fence.session, "an inbox could not be emptied yet");
-                    self.rest(&mut pause).await;
-                }
+                Err(error) => error,
+            };
+            let session = self.fence.session;
+            if self.over || self.shared.tasks.is_stopping() {
+                tracing::warn!(%error, %session, "the inbox is left for the next start");
+                return;
             }
+            if let Error::Corrupt(_) = error {
+                tracing::error!(%error, %session, "the inbox cannot be read; its notes stay");
+                return;
+            }
+            tracing::warn!(%error, %session, "the inbox could not be processed yet");
+            self.rest(&mut pause).await;
         }
     }
 
-    async fn inbox_take(&mut self) -> Result<(), Error> {
-        for item in self.shared.store.inbox(self.fence.session).await? {
-            match serde_json::from_value(item.item.clone()) {
-                Ok(Note::Delegated { delegation }) => Box::pin(self.delegated(item, *delegation)).await?,
-                Ok(Note::Settled { delegation }) => Box::pin(self.settled(item, *delegation)).await?,
-                Ok(Note::Cancel { run }) => {
-                    self.stop(run, CancelReason::Parent).await?;
-                    self.taken(item).await?;
+    async fn process_notes(&mut self) -> Result<(), Error> {
+        for InboxItem { id, note, .. } in self.shared.store.inbox(self.fence.session).await? {
+            // A handled note is removed with what it caused.
+            let handled = Row::InboxTaken(id);
+            match note {
+                Note::Delegated { delegation } => {
+                    Box::pin(self.record_delegation(*delegation, handled)).await?;
                 }
-                Err(error) => {
-                    tracing::error!(%error, session = %self.fence.session, "a note makes no sense and is dropped");
-                    self.taken(item).await?;
+                Note::Settled { delegation } => {
+                    Box::pin(self.record_settlement(*delegation, handled)).await?;
+                }
+                Note::Cancel { run } => {
+                    self.stop(run, CancelReason::Parent).await?;
+                    // Stopping twice is stopping once, so the outcome of this commit need not be known.
+                    let commit = Commit { fence: self.fence, events: vec![], rows: vec![handled] };
+                    self.shared.store.commit(commit.into()).await?;
                 }
             }
         }
         Ok(())
     }
 
-    /// A run of this session has delegated work. If it has ended meanwhile, so does what nobody waits for any more.
-    async fn delegated(&mut self, item: InboxItem, delegation: Delegation) -> Result<(), Error> {
-        let parent = self.status_of(delegation.parent_run).await?;
+    /// Records that a run of this session has delegated work. Cancels the child if the run has ended meanwhile.
+    async fn record_delegation(&mut self, delegation: Delegation, handled: Row) -> Result<(), Error> {
+        let parent = self.run_status(delegation.parent_run).await?;
         let mut draft = self.draft_about(delegation.parent_run);
         draft.about(
             delegation.parent_run,
@@ -107,19 +97,20 @@ impl Actor {
                 objective: delegation.objective.clone(),
             },
         );
-        draft.row(Row::InboxTaken(item.id));
+        draft.row(handled);
         let run = delegation.parent_run;
         draft.hot.children.push(delegation.into());
-        draft.children_stop(run, parent);
+        draft.cancel_children(run, parent);
         self.commit_about(draft).await?;
         Ok(())
     }
 
-    async fn settled(&mut self, item: InboxItem, delegation: Delegation) -> Result<(), Error> {
+    /// Records that a delegation of this session is settled, and answers the adapters that wait for it.
+    async fn record_settlement(&mut self, delegation: Delegation, handled: Row) -> Result<(), Error> {
         let mut draft = self.draft_about(delegation.parent_run);
         let (delegation_id, status) = (delegation.id, delegation.status);
         draft.about(delegation.parent_run, Body::DelegationCompleted { delegation_id, status });
-        draft.row(Row::InboxTaken(item.id));
+        draft.row(handled);
         draft.hot.children.retain(|child| child.delegation.id != delegation.id);
         self.commit_about(draft).await?;
         for (_, waiter) in self.waiters.extract_if(.., |(id, _)| *id == delegation.id) {
@@ -128,7 +119,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Answers `waiter` once the work that a run of this session delegated has ended.
+    /// Answers `waiter` once the delegation is settled.
     pub(super) async fn await_settled(&mut self, delegation: DelegationId, waiter: Recording<Delegation>) {
         match self.shared.store.delegations(&DelegationsOf::Id(delegation)).await {
             Ok(found) => match found.into_iter().next() {
@@ -140,15 +131,15 @@ impl Actor {
         }
     }
 
-    /// Where a run of this session stands.
-    async fn status_of(&self, run: RunId) -> Result<RunStatus, Error> {
+    /// The status of a run of this session.
+    async fn run_status(&self, run: RunId) -> Result<RunStatus, Error> {
         match self.active.as_ref().filter(|active| active.run.id == run) {
             Some(active) => Ok(active.run.state.status()),
             None => Ok(self.run_known(run).await?.state.status()),
         }
     }
 
-    /// A draft that says something of a run which it does not change.
+    /// A draft for events about a run that do not change the run.
     fn draft_about(&self, run: RunId) -> Draft {
         let (draft, _) = self.draft(false);
         match self.active.as_ref().filter(|active| active.run.id == run) {
@@ -164,63 +155,59 @@ impl Actor {
             false => self.commit(draft).await.map(drop),
         }
     }
-
-    /// A note was acted upon. Taking it twice is taking it once, so its outcome need not be known.
-    async fn taken(&mut self, item: InboxItem) -> Result<(), StoreError> {
-        let rows = vec![Row::InboxTaken(item.id)];
-        self.shared.store.commit(Commit { fence: self.fence, events: vec![], rows }.into()).await.map(drop)
-    }
 }
 
 impl Draft {
-    /// What this draft does to a run means something for those who delegated it, and for those it has delegated to.
-    pub(super) fn tell_kin(&mut self) {
+    /// Propagates the new status of the draft's run to its parent and its children.
+    pub(super) fn propagate_status(&mut self) {
         let Some(run) = &self.run else { return };
         let (id, status, at) = (run.id, run.state.status(), self.at);
         if let Some(place) = self.hot.tasks.iter().position(|task| task.child_run == id)
-            && let Some(changed) = mainspring_core::delegation::follow(&self.hot.tasks[place], status, at)
+            && let Some(changed) = follow_child(&self.hot.tasks[place], status, at)
         {
             self.row(Row::Delegation(Box::new(changed.clone())));
             if changed.status.is_settled() {
                 self.hot.tasks.remove(place);
-                let to = changed.parent_session;
-                self.note(to, &Note::Settled { delegation: Box::new(changed) });
+                let parent = changed.parent_session;
+                self.leave_note(parent, Note::Settled { delegation: Box::new(changed) });
             } else {
                 self.hot.tasks[place] = changed;
             }
         }
-        self.children_stop(id, status);
+        self.cancel_children(id, status);
     }
 
-    /// Who cancels a run cancels what it has delegated. However else it ends, nobody waits any more for what it waited
-    /// for.
-    fn children_stop(&mut self, run: RunId, status: RunStatus) {
+    /// Cancels the children of `run` if its `status` requires that: all of them if the run is cancelled, the awaited
+    /// ones if it ends in another way.
+    fn cancel_children(&mut self, run: RunId, status: RunStatus) {
         let all = matches!(status, RunStatus::Cancelling | RunStatus::Cancelled);
         if !all && !status.is_ended() {
             return;
         }
-        let mut notes = vec![];
+        let mut cancelled = vec![];
         for child in self.hot.children.iter_mut().filter(|child| child.delegation.parent_run == run) {
-            if !child.told && (all || child.delegation.mode.is_awaited()) {
-                child.told = true;
-                notes
-                    .push((child.delegation.child_session, Note::Cancel { run: child.delegation.child_run }));
+            if !child.cancel_sent && (all || child.delegation.mode.is_awaited()) {
+                child.cancel_sent = true;
+                cancelled.push((child.delegation.child_session, child.delegation.child_run));
             }
         }
-        notes.iter().for_each(|(to, note)| self.note(*to, note));
+        for (session, run) in cancelled {
+            self.leave_note(session, Note::Cancel { run });
+        }
     }
 
-    /// Leaves a note for another session.
-    pub(super) fn note(&mut self, to: SessionId, note: &Note) {
-        let item = serde_json::to_value(note).unwrap_or_default();
-        let item = InboxItem { id: self.ids.event(), at: self.at, item };
+    /// Leaves a note in the inbox of another session.
+    fn leave_note(&mut self, to: SessionId, note: Note) {
+        let item = InboxItem { id: self.ids.event(), at: self.at, note };
         self.row(Row::Inbox(to, item));
     }
 
-    /// A run that was accepted is somebody's delegated work.
-    pub(super) fn delegate(&mut self, delegation: &Delegation) {
+    /// Records the delegation that the draft's run is the child of, and notifies the parent's session.
+    pub(super) fn accept_delegation(&mut self, new: &NewDelegation) {
+        let delegation = new.accept(self.hot.session.id, self.at);
         self.row(Row::Delegation(Box::new(delegation.clone())));
-        self.note(delegation.parent_session, &Note::Delegated { delegation: Box::new(delegation.clone()) });
-        self.hot.tasks.push(delegation.clone());
+        let note = Note::Delegated { delegation: Box::new(delegation.clone()) };
+        self.leave_note(delegation.parent_session, note);
+        self.hot.tasks.push(delegation);
     }
 }

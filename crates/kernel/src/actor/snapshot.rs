@@ -62,7 +62,15 @@ impl Instant {
         let merged = |run: &&Run| run.merged_into.is_some();
         let writers: Vec<_> = active.iter().chain(queued.iter().filter(merged)).map(|run| run.id).collect();
         pending.retain(|message| message.run.is_some_and(|run| writers.contains(&run)));
-        Ok(Snapshot { session, active, queued, messages, pending, partial, position })
+        Ok(Snapshot {
+            session,
+            active_run: active,
+            queued_runs: queued,
+            messages,
+            pending,
+            partial,
+            position,
+        })
     }
 }
 

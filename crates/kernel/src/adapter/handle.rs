@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::feed::Feed;
 use crate::ids::Ids;
 use crate::kernel::instructions_hash;
-use crate::kernel::{Caller, Delegate, Delegated, NewArtifact, Shared};
+use crate::kernel::{Caller, Delegated, DelegationRequest, NewArtifact, Shared};
 use crate::store::{ArtifactPage, SessionRef, StateAt, Store};
 
 /// Authority over one attempt: streams, records and reads.
@@ -351,22 +351,22 @@ impl AttemptHandle {
         self.call(|reply| Command::Head { by, reply }).await
     }
 
-    /// Delegates work of the run: exactly one child for it, however often it is asked under the same name.
-    pub async fn delegate(&self, delegate: Delegate) -> Result<Delegated, HandleError> {
+    /// Delegates work of the run. Requests under the same name give one child.
+    pub async fn delegate(&self, request: DelegationRequest) -> Result<Delegated, HandleError> {
         let kernel = self.parts.shared.kernel().ok_or(Error::ShuttingDown)?;
         let session = &self.assignment.session;
         let caller = Caller { org: session.org.clone(), ..Caller::new(&session.owner) };
         // Boxed, since an actor that is born here may delegate in turn.
-        Ok(Box::pin(kernel.run_delegate(&caller, self.assignment.run.id, delegate)).await?)
+        Ok(Box::pin(kernel.run_delegate(&caller, self.assignment.run.id, request)).await?)
     }
 
-    /// Waits until delegated work has ended, and says what came of it; nothing if the child was deleted.
+    /// Waits until a delegation is settled, and returns its result; `None` if the child was deleted.
     pub async fn settled(
         &self,
         delegation: DelegationId,
     ) -> Result<(Delegation, Option<DelegationResult>), HandleError> {
         let settled = self.call(|reply| Command::Settled(delegation, reply)).await?;
-        let result = self.parts.shared.result_of(&settled).await?;
+        let result = self.parts.shared.delegation_result(&settled).await?;
         Ok((settled, result))
     }
 

@@ -3,25 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+pub use mainspring_api::SubscriptionMode;
 use mainspring_core::{Position, RunId, SessionId};
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::{Feed, Phase, Segment, State};
 use crate::error::Error;
 use crate::store::{Chunk, Fence, Loaded};
-
-/// What a subscription does to its session's stay in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum SubscriptionMode {
-    /// Keeps the session in memory.
-    #[default]
-    Controller,
-    /// Does not: its stream rests while the session is away, and goes on when it is back.
-    Observer,
-}
 
 /// Who reads. Counted under the lock of the seats, so that nobody joins a session that is leaving.
 #[derive(Debug, Default)]

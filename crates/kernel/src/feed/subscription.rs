@@ -30,6 +30,8 @@ pub struct Subscription {
     thought: u64,
     /// Reads what another owner shows, for as long as it is shown.
     guest: bool,
+    /// Skips streamed text and thoughts.
+    events_only: bool,
 }
 
 /// One thing a reader gets.
@@ -104,7 +106,16 @@ impl Subscription {
     /// A reader that is counted already, at a place that is still to be given.
     pub(crate) fn new(feed: Arc<Feed>, shared: Arc<Shared>, mode: SubscriptionMode) -> Self {
         let thought = feed.state.lock().thought_no;
-        Self { feed, shared, mode, at: Position::START, backlog: VecDeque::new(), thought, guest: false }
+        Self {
+            feed,
+            shared,
+            mode,
+            at: Position::START,
+            backlog: VecDeque::new(),
+            thought,
+            guest: false,
+            events_only: false,
+        }
     }
 
     /// The same reader, which has seen everything up to `at`.
@@ -116,6 +127,12 @@ impl Subscription {
     /// The same reader, as a guest of another owner's session or not.
     pub(crate) fn guest(mut self, guest: bool) -> Self {
         self.guest = guest;
+        self
+    }
+
+    /// Skips streamed text and thoughts: [`Subscription::next`] returns events and resets only.
+    pub(crate) fn events_only(mut self) -> Self {
+        self.events_only = true;
         self
     }
 
@@ -202,6 +219,9 @@ impl Subscription {
             None if self.at.cursor < state.floor => return Step::Load,
             None => after(&state, self.at.cursor),
         };
+        if self.events_only {
+            return self.step_event(event, &state.phase);
+        }
         let limit = match &event {
             Some(event) => event.pos,
             None => state.barrier.unwrap_or(state.pos),
@@ -223,11 +243,18 @@ impl Subscription {
             self.thought = thought.no;
             return Step::Ready(Item::Thought(thought.clone()));
         }
-        if let Some(event) = event {
-            self.at = event.position();
-            return Step::Ready(Item::Event(event));
+        self.step_event(event, &state.phase)
+    }
+
+    fn step_event(&mut self, event: Option<Arc<Event>>, phase: &Phase) -> Step {
+        match event {
+            Some(event) => {
+                self.at = event.position();
+                Step::Ready(Item::Event(event))
+            }
+            None if *phase == Phase::Closed => Step::End,
+            None => Step::Wait,
         }
-        if state.phase == Phase::Closed { Step::End } else { Step::Wait }
     }
 
     /// The next stretch of streamed text before `limit`. Text that is gone from memory is in a completed message,

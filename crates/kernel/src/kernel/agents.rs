@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use mainspring_core::{AgentDefinition, AgentName, Time};
-use serde::Serialize;
+pub use mainspring_api::{Agent, AgentScope};
+use mainspring_core::{AgentDefinition, AgentName};
 use serde_json::Value;
 
 use super::{Caller, Kernel};
@@ -15,34 +15,6 @@ use crate::store::{AgentRow, StoreError, Unique};
 
 /// How many versions of agents an owner may have made, the deleted ones included.
 pub const AGENTS_PER_OWNER: usize = 10_000;
-
-/// A definition, and whose it is.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Agent {
-    /// The definition.
-    #[serde(flatten)]
-    // Its own schema allows nothing beside it.
-    #[cfg_attr(feature = "schema", schema(value_type = Object))]
-    pub definition: AgentDefinition,
-    /// Whose it is.
-    pub scope: AgentScope,
-    /// When its owner made it; absent if it is everybody's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub created_at_ms: Option<Time>,
-}
-
-/// Whose a definition is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum AgentScope {
-    /// The owner's who made it.
-    Owner,
-    /// Everybody's: built in, or a file of the server.
-    Shared,
-}
 
 /// Which agents to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -53,15 +25,13 @@ pub struct AgentQuery {
     pub limit: Option<usize>,
 }
 
-impl Agent {
-    fn shared(definition: AgentDefinition) -> Self {
-        Self { definition, scope: AgentScope::Shared, created_at_ms: None }
-    }
+fn shared_agent(definition: AgentDefinition) -> Agent {
+    Agent { definition, scope: AgentScope::Shared, created_at_ms: None }
+}
 
-    fn owned(row: AgentRow) -> Self {
-        let AgentRow { definition, created_at, .. } = row;
-        Self { definition, scope: AgentScope::Owner, created_at_ms: Some(created_at) }
-    }
+fn owned_agent(row: AgentRow) -> Agent {
+    let AgentRow { definition, created_at, .. } = row;
+    Agent { definition, scope: AgentScope::Owner, created_at_ms: Some(created_at) }
 }
 
 impl Kernel {
@@ -82,7 +52,7 @@ impl Kernel {
         let name = definition.name();
         if let Some(shared) = self.agent_shared(&name) {
             return match same(&shared, &definition) {
-                true => Ok((Agent::shared(shared), false)),
+                true => Ok((shared_agent(shared), false)),
                 false => Err(Error::AgentTaken { name: name.to_string() }),
             };
         }
@@ -108,13 +78,13 @@ impl Kernel {
             written => written?,
         };
         let row = if made { Some(row) } else { self.agent_row(caller, &name).await? };
-        row.map(|row| (Agent::owned(row), made)).ok_or_else(|| Error::not_found("agent", name))
+        row.map(|row| (owned_agent(row), made)).ok_or_else(|| Error::not_found("agent", name))
     }
 
     /// One agent, by `ID@VERSION`, or the latest version of `ID`.
     pub async fn agent_get(&self, caller: &Caller, name: &AgentName) -> Result<Agent, Error> {
-        let owned = self.agent_row(caller, name).await?.map(Agent::owned);
-        let shared = self.agent_shared(name).map(Agent::shared);
+        let owned = self.agent_row(caller, name).await?.map(owned_agent);
+        let shared = self.agent_shared(name).map(shared_agent);
         // What an owner made was there before a file of the same name, or could not have been made.
         let found = [shared, owned].into_iter().flatten().max_by_key(|agent| agent.definition.version);
         found.ok_or_else(|| Error::not_found("agent", name))
@@ -129,10 +99,10 @@ impl Kernel {
         let mut found: BTreeMap<(String, u32), Agent> = BTreeMap::new();
         for shared in self.shared.options.agents.shared() {
             if after.as_ref().is_none_or(|after| place(&shared) > *after) {
-                found.insert(place(&shared), Agent::shared(shared));
+                found.insert(place(&shared), shared_agent(shared));
             }
         }
-        found.extend(rows.into_iter().map(|row| (place(&row.definition), Agent::owned(row))));
+        found.extend(rows.into_iter().map(|row| (place(&row.definition), owned_agent(row))));
         Ok(found.into_values().take(limit).collect())
     }
 

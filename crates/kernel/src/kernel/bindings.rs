@@ -1,8 +1,8 @@
 //! Bindings: what native sessions a session is or was tied to.
 
+pub use mainspring_api::SessionAdopted;
 use mainspring_core::limits::check_text;
-use mainspring_core::{Binding, RunOptions, Session, SessionId};
-use serde::Serialize;
+use mainspring_core::{Binding, RunOptions, SessionId};
 
 use super::sessions::Taken;
 use super::{Caller, Kernel, Opening, SessionTarget};
@@ -20,18 +20,6 @@ pub struct Adopted {
     pub cwd: Option<String>,
     /// The instructions it was opened with; the session's if not given.
     pub system_prompt: Option<String>,
-}
-
-/// A session that was to be tied to a native session that exists already.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct SessionAdopted {
-    /// The session.
-    pub session: Session,
-    /// What it is tied to.
-    pub binding: Binding,
-    /// Whether it is tied to that by this; false if it had been tied before.
-    pub adopted: bool,
 }
 
 impl Kernel {

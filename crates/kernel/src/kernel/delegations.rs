@@ -1,65 +1,61 @@
-//! Delegation: a run hands work to a session of its own, and learns what came of it.
+//! Delegation: a run gives work to a child session and gets its result.
 //!
-//! The child's session, its run and the delegation become durable in one commit, the child's; the parent's session is
-//! told through its inbox (`actor/inbox.rs`). So a delegation that was refused has left nothing, and one that was
-//! accepted is never lost.
-
-use std::collections::{HashSet, VecDeque};
+//! The child's session, its run and the delegation become durable in one commit, the child's. The parent's session is
+//! notified through its inbox (`actor/inbox.rs`). So a refused delegation leaves nothing, and an accepted one is never
+//! lost.
 
 use mainspring_core::{
-    Approval, Block, Body, Cost, Cursor, Delegation, DelegationId, DelegationMode, DelegationResult,
-    DelegationStatus, DoneEffect, Mode, Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions,
-    RunStatus, Session, SessionId, Usage, WaitId,
+    Block, Cost, Delegation, DelegationId, DelegationMode, DelegationResult, Mode, NewDelegation, Policy,
+    Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus, Session, SessionId, Usage,
 };
 use serde::Serialize;
 use serde_json::Value;
 
 use super::requests::in_order;
 use super::runs::check_size;
-use super::{Caller, Kernel, NewSession, RunRequest, SessionTarget, Shared, idempotency};
+use super::{Accepted, Caller, Kernel, NewSession, RunRequest, SessionTarget, Shared, idempotency};
 use crate::error::Error;
-use crate::store::{ArtifactPage, DelegationsOf, SessionRef};
+use crate::store::{DelegationsOf, SessionRef};
 
-/// How deep delegation goes if nothing is said: a child of a child of a child.
-const DEPTH: u32 = 3;
-/// How deep it goes at most.
-pub const DEPTH_MOST: u32 = 5;
-/// Characters of context that a child is handed at most.
+mod result;
+
+/// The depth limit if a request gives none: a child of a child of a child.
+const DEFAULT_DEPTH: u32 = 3;
+/// The largest depth limit that a request may give.
+pub const MAX_DEPTH: u32 = 5;
+/// The most characters of context that a child gets.
 pub const CONTEXT_CHARS: usize = 4_000;
-/// Characters of a child's answer that its parent is handed; the rest is in the child's session.
-const SUMMARY_CHARS: usize = 8_000;
-/// Tool calls, questions and artifacts that a result names.
-const NAMED: usize = 100;
-/// The kind of surface of a session that was made for delegated work.
+/// The surface kind of a session that was created for delegated work.
 const SURFACE: &str = "delegated_agent";
 
-/// Work to delegate.
+/// A request to delegate work of a run.
+// Requests are remembered by a hash of these fields: their names and order must not change.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Delegate {
-    /// How.
+pub struct DelegationRequest {
+    /// Whether the parent waits, and whether the child's session is new.
     pub mode: DelegationMode,
-    /// What is to be achieved.
+    /// The goal of the child.
     pub objective: String,
-    /// What the child needs to know for that; it sees nothing else of its parent.
+    /// The context for the objective. The child sees nothing else of its parent.
     pub context: Option<String>,
-    /// For [`DelegationMode::Continue`] the child's session, by its id; else what a new one is like. The adapter, the
-    /// folder and the agent of a new one are the parent's if not given.
+    /// For [`DelegationMode::Continue`] the child's session, by id; otherwise the new session. A new session takes the
+    /// adapter, the folder and the agent of its parent where none is given.
     pub session: SessionTarget,
-    /// The adapter; the session's if not given.
+    /// The adapter of the child run; the session's if not given.
     pub adapter: Option<String>,
-    /// Whether the child may act; never more than its parent, and only answer if not given.
+    /// Whether the child may act. Never more than its parent.
     pub run_mode: Mode,
-    /// All else it needs. How much it may use is never more than its parent has left.
+    /// The other options of the child run. Its limits are cut to the rest of its parent's.
     pub options: RunOptions,
-    /// How deep delegation may go, the child counted.
+    /// The largest depth of delegation, counting the child.
     pub max_depth: Option<u32>,
-    /// The caller's names for it: the same names again give the same delegation.
+    /// The caller's names for the request: the same names again give the same delegation.
     #[serde(skip)]
     pub name: RequestName,
 }
 
-impl Delegate {
-    /// Work for a new session.
+impl DelegationRequest {
+    /// A request with this mode and objective, for a new session.
     pub fn new(mode: DelegationMode, objective: impl Into<String>) -> Self {
         Self {
             mode,
@@ -74,7 +70,7 @@ impl Delegate {
         }
     }
 
-    /// The same, with its maps in order, so that its hash is that of what it says.
+    /// A copy with sorted maps, so that equal requests have equal hashes.
     fn in_order(&self) -> Self {
         let mut ordered = Self { session: self.session.in_order(), ..self.clone() };
         ordered.options.model_options = in_order(&self.options.model_options);
@@ -82,7 +78,7 @@ impl Delegate {
         ordered
     }
 
-    /// What the child is told.
+    /// The text of the child's prompt.
     fn prompt(&self) -> String {
         match self.context.as_deref().map(str::trim).filter(|context| !context.is_empty()) {
             Some(context) => format!("{}\n\nContext:\n{context}", self.objective),
@@ -91,104 +87,82 @@ impl Delegate {
     }
 }
 
-/// Work that was delegated.
+/// An accepted delegation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delegated {
-    /// The tie.
+    /// The delegation.
     pub delegation: Delegation,
     /// The child's session.
     pub session: Session,
-    /// The child.
+    /// The child run.
     pub run: Run,
-    /// True when it existed already: this request was sent before.
+    /// True when an earlier request under the same name was accepted.
     pub replayed: bool,
 }
 
-/// The delegations around a run.
+/// The delegations of a run.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Kin {
-    /// The one that made it.
+pub struct RunDelegations {
+    /// The delegation that created the run.
     pub parent: Option<Delegation>,
-    /// Those that it has made, the oldest first.
+    /// The delegations that the run has made, the oldest first.
     pub children: Vec<Delegation>,
 }
 
 impl Kernel {
-    /// Delegates work of the run `parent`, which must be at work: exactly one child for it, however often it is sent
-    /// under the same name.
+    /// Delegates work of the run `parent`, which must be executing. Requests under the same name give one child.
     pub async fn run_delegate(
         &self,
         caller: &Caller,
         parent: RunId,
-        delegate: Delegate,
+        request: DelegationRequest,
     ) -> Result<Delegated, Error> {
-        let run = self.run_get(caller, parent).await?;
-        caller.check_changes_run(&run)?;
-        self.check_delegate(&delegate)?;
-        let fingerprint = idempotency::fingerprint(&(parent, &delegate.in_order()));
-        let request = RunRequest { name: delegate.name.clone(), ..RunRequest::default() };
-        // Before all that may have changed since: what was accepted is answered as before.
-        if let Some(accepted) = self.run_replayed(caller, &request, fingerprint).await? {
-            return self.delegated(accepted.run.id, accepted.session, accepted.run, true).await;
+        let parent = self.run_get(caller, parent).await?;
+        caller.check_changes_run(&parent)?;
+        self.check_delegation(&request)?;
+        let fingerprint = idempotency::fingerprint(&(parent.id, &request.in_order()));
+        let named = RunRequest { name: request.name.clone(), ..RunRequest::default() };
+        // First, since the checks below may refuse by now what they accepted then.
+        if let Some(accepted) = self.run_replayed(caller, &named, fingerprint).await? {
+            return self.delegated(accepted).await;
         }
-        let request = self.delegated_request(caller, &run, &delegate).await?;
-        let delegation = Delegation {
+        let child = self.child_request(caller, &parent, &request).await?;
+        let delegation = NewDelegation {
             id: self.shared.ids.delegation(),
-            parent_session: run.session,
-            parent_run: parent,
-            // Known once there is one; its own actor writes it down.
-            child_session: run.session,
+            parent_session: parent.session,
+            parent_run: parent.id,
             child_run: self.shared.ids.run(),
-            mode: delegate.mode,
-            status: DelegationStatus::Pending,
-            objective: delegate.objective.clone(),
-            result: None,
-            created_at: self.shared.clock.now(),
-            completed_at: None,
+            mode: request.mode,
+            objective: request.objective,
         };
-        // Two that would wait for each other must not both find that neither waits yet.
-        let _one = self.shared.delegating.lock().await;
-        if let Some(child) = self.session_named(caller, &request.session).await? {
-            self.check_cycle(&run, child.id, delegate.mode).await?;
-        }
-        if delegate.mode.is_awaited() {
-            let adapter = request.adapter.as_ref().or(request.session.new.adapter.as_ref());
-            self.shared.check_room_to_wait(adapter.unwrap_or(&run.adapter))?;
-        }
-        let made = self.run_made(caller, &request, fingerprint, Some(&delegation)).await?;
-        self.delegated(made.run.id, made.session, made.run, made.replayed).await
+        self.delegated(self.run_made(caller, &child, fingerprint, Some(&delegation)).await?).await
     }
 
-    async fn delegated(
-        &self,
-        child: RunId,
-        session: Session,
-        run: Run,
-        replayed: bool,
-    ) -> Result<Delegated, Error> {
-        let found = self.shared.store.delegations(&DelegationsOf::Child(child)).await?.pop();
+    async fn delegated(&self, accepted: Accepted) -> Result<Delegated, Error> {
+        let Accepted { session, run, replayed, .. } = accepted;
+        let found = self.shared.store.delegations(&DelegationsOf::Child(run.id)).await?.pop();
         let delegation = found.ok_or_else(|| Error::RequestConflict {
-            name: format!("the name of {child}, which nobody delegated,"),
+            name: format!("the name of {}, which nobody delegated,", run.id),
         })?;
         Ok(Delegated { delegation, session, run, replayed })
     }
 
-    fn check_delegate(&self, delegate: &Delegate) -> Result<(), Error> {
+    fn check_delegation(&self, request: &DelegationRequest) -> Result<(), Error> {
         let limits = &self.shared.options.limits;
-        if delegate.objective.trim().is_empty() {
+        if request.objective.trim().is_empty() {
             return Err(Error::Invalid("an objective must not be empty: say what is to be achieved".into()));
         }
-        check_size("the objective", delegate.objective.len(), limits.prompt_bytes)?;
-        let context = delegate.context.as_ref().map_or(0, |context| context.chars().count());
+        check_size("the objective", request.objective.len(), limits.prompt_bytes)?;
+        let context = request.context.as_ref().map_or(0, |context| context.chars().count());
         if context > CONTEXT_CHARS {
             return Err(Error::Invalid(format!(
                 "the context has {context} characters; at most {CONTEXT_CHARS} are handed on. Hand over artifacts instead"
             )));
         }
-        if delegate.max_depth.is_some_and(|depth| !(1..=DEPTH_MOST).contains(&depth)) {
-            return Err(Error::Invalid(format!("a depth is from 1 to {DEPTH_MOST}")));
+        if request.max_depth.is_some_and(|depth| !(1..=MAX_DEPTH).contains(&depth)) {
+            return Err(Error::Invalid(format!("a depth is from 1 to {MAX_DEPTH}")));
         }
-        match (delegate.mode, delegate.session.id) {
+        match (request.mode, request.session.id) {
             (DelegationMode::Continue, None) => {
                 Err(Error::Invalid("to continue, name the child's session by its id".into()))
             }
@@ -199,12 +173,12 @@ impl Kernel {
         }
     }
 
-    /// The prompt that the child gets: what its parent may give, and no more.
-    async fn delegated_request(
+    /// Builds the prompt for the child, with no more rights and limits than its parent has.
+    async fn child_request(
         &self,
         caller: &Caller,
         parent: &Run,
-        delegate: &Delegate,
+        request: &DelegationRequest,
     ) -> Result<RunRequest, Error> {
         let status = parent.state.status();
         if status.is_ended() || parent.merged_into.is_some() {
@@ -214,18 +188,18 @@ impl Kernel {
             return Err(Refusal::WrongState { what: "run that would delegate", status: status.name() }.into());
         }
         let depth = self.shared.depth(parent).await? + 1;
-        let most = delegate.max_depth.unwrap_or(DEPTH);
-        if depth > most {
-            return Err(Error::TooDeep { depth, limit: most });
+        let limit = request.max_depth.unwrap_or(DEFAULT_DEPTH);
+        if depth > limit {
+            return Err(Error::TooDeep { depth, limit });
         }
-        let mode = delegate.run_mode;
+        let mode = request.run_mode;
         if mode == Mode::Act && parent.mode == Mode::Ask {
             return Err(Error::Forbidden(
                 "a run that may only answer cannot let another act: delegate with the mode ask".into(),
             ));
         }
         let home = self.session_get(caller, &SessionRef::Id(parent.session)).await?;
-        let given = &delegate.session.new;
+        let given = &request.session.new;
         let new = NewSession {
             surface_kind: Some(given.surface_kind.clone().unwrap_or_else(|| SURFACE.into())),
             adapter: Some(given.adapter.as_ref().unwrap_or(&parent.adapter).clone()),
@@ -233,59 +207,34 @@ impl Kernel {
             agent_definition: given.agent_definition.clone().or(Some(home.agent_definition)),
             ..given.clone()
         };
-        let limits = self.shared.share(parent, delegate.options.limits).await?;
-        let request = RunRequest {
-            session: SessionTarget { new, ..delegate.session.clone() },
-            prompt: vec![Block::text(delegate.prompt())],
-            adapter: delegate.adapter.clone(),
+        let limits = self.shared.child_limits(parent, request.options.limits).await?;
+        let child = RunRequest {
+            session: SessionTarget { new, ..request.session.clone() },
+            prompt: vec![Block::text(request.prompt())],
+            adapter: request.adapter.clone(),
             mode,
-            options: RunOptions { limits, ..delegate.options.clone() },
+            options: RunOptions { limits, ..request.options.clone() },
             policy: Policy::Enqueue,
-            name: delegate.name.clone(),
+            name: request.name.clone(),
             ..RunRequest::default()
         };
-        self.check_request(caller, &request)?;
-        Ok(request)
+        self.check_request(caller, &child)?;
+        Ok(child)
     }
 
-    /// Refuses a wait that would never end: for a session that waits, however indirectly, for the one that would wait.
-    async fn check_cycle(&self, parent: &Run, child: SessionId, mode: DelegationMode) -> Result<(), Error> {
-        if child == parent.session {
-            return Err(Error::WouldDeadlock(child));
-        }
-        if !mode.is_awaited() {
-            return Ok(());
-        }
-        let (mut seen, mut next) = (HashSet::from([child]), VecDeque::from([child]));
-        while let Some(session) = next.pop_front() {
-            let Some(loaded) = self.shared.store.session_load(session).await? else { continue };
-            let waits = |delegation: &&Delegation| {
-                delegation.parent_session == session && delegation.mode.is_awaited()
-            };
-            for delegation in loaded.delegations.iter().filter(waits) {
-                if delegation.child_session == parent.session {
-                    return Err(Error::WouldDeadlock(child));
-                }
-                if seen.insert(delegation.child_session) {
-                    next.push_back(delegation.child_session);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The delegations around a run.
-    pub async fn run_delegations(&self, caller: &Caller, run: RunId) -> Result<Kin, Error> {
+    /// Returns the delegations of a run.
+    pub async fn run_delegations(&self, caller: &Caller, run: RunId) -> Result<RunDelegations, Error> {
         let run = self.run_get(caller, run).await?;
         let store = &self.shared.store;
         let parent = match run.parent {
             Some(_) => store.delegations(&DelegationsOf::Child(run.id)).await?.pop(),
             None => None,
         };
-        Ok(Kin { parent, children: store.delegations(&DelegationsOf::Parent(run.session, run.id)).await? })
+        let children = store.delegations(&DelegationsOf::Parent(run.session, run.id)).await?;
+        Ok(RunDelegations { parent, children })
     }
 
-    /// One delegation, and what came of it if it is settled.
+    /// Returns one delegation, and its result if it is settled and its child was not deleted.
     pub async fn delegation_get(
         &self,
         caller: &Caller,
@@ -294,10 +243,10 @@ impl Kernel {
         let not_found = || Error::not_found("delegation", id);
         let delegation =
             self.shared.store.delegations(&DelegationsOf::Id(id)).await?.pop().ok_or_else(not_found)?;
-        // Who may see the run that delegated may see what it has delegated.
+        // A caller who may see the parent run may see its delegations.
         self.run_get(caller, delegation.parent_run).await.map_err(|_| not_found())?;
         let result = match delegation.status.is_settled() {
-            true => self.shared.result_of(&delegation).await?,
+            true => self.shared.delegation_result(&delegation).await?,
             false => None,
         };
         Ok((delegation, result))
@@ -305,19 +254,19 @@ impl Kernel {
 }
 
 impl Shared {
-    /// How many have delegated to each other until `run` was made.
+    /// The number of delegations above `run`.
     async fn depth(&self, run: &Run) -> Result<u32, Error> {
         let (mut depth, mut above) = (0, run.parent);
         while let Some(parent) = above {
             depth += 1;
-            // What was deleted meanwhile still counts.
+            // A deleted parent still counts.
             above = self.store.run_get(parent).await?.and_then(|run| run.parent);
         }
         Ok(depth)
     }
 
-    /// What of `wanted` a child of `parent` may use: at most what its parent has left.
-    async fn share(&self, parent: &Run, wanted: RunLimits) -> Result<RunLimits, Error> {
+    /// Cuts the limits that a child of `parent` wants to what its parent has left.
+    async fn child_limits(&self, parent: &Run, wanted: RunLimits) -> Result<RunLimits, Error> {
         let limits = parent.options.limits;
         let (max_tokens, max_cost) = match &parent.budget {
             Some(budget) => (budget.max_tokens.or(limits.max_tokens), budget.max_cost.or(limits.max_cost)),
@@ -333,8 +282,7 @@ impl Shared {
         let tokens = max_tokens.map(|max| max.saturating_sub(used.tokens()));
         let cost = max_cost.map(|max| Cost(max.0.saturating_sub(used.cost.0)));
         let time = ends.map(|ends| ends.since(self.clock.now()));
-        let none = tokens == Some(0) || cost == Some(Cost(0)) || time == Some(0);
-        if none {
+        if tokens == Some(0) || cost == Some(Cost(0)) || time == Some(0) {
             return Err(Error::Invalid(
                 "the run that would delegate has used up its own limits, or given them to others: wait for those".into(),
             ));
@@ -347,7 +295,7 @@ impl Shared {
         })
     }
 
-    /// What the children of a run have used, and what those that have not ended may still use.
+    /// Sums the usage of the children of a run. Children that have not ended count with their limits.
     pub(crate) async fn spent_by_children(&self, session: SessionId, run: RunId) -> Result<Usage, Error> {
         let mut spent = Usage::default();
         for delegation in self.store.delegations(&DelegationsOf::Parent(session, run)).await? {
@@ -364,64 +312,13 @@ impl Shared {
         Ok(spent)
     }
 
-    /// A child that is waited for is refused rather than queued where it might wait for those who wait for it.
-    fn check_room_to_wait(&self, adapter: &str) -> Result<(), Error> {
+    /// Refuses an awaited child that would queue for a worker of a full adapter: the runs that hold the workers may be
+    /// waiting for the child.
+    pub(crate) fn check_free_worker(&self, adapter: &str) -> Result<(), Error> {
         match self.options.adapter_workers.get(adapter).filter(|_| self.scheduler.is_full(adapter)) {
             Some(limit) => Err(Error::AdapterFull { adapter: adapter.to_owned(), limit: *limit }),
             None => Ok(()),
         }
-    }
-
-    /// What came of delegated work; none if its run was deleted.
-    pub(crate) async fn result_of(&self, delegation: &Delegation) -> Result<Option<DelegationResult>, Error> {
-        let Some(run) = self.store.run_get(delegation.child_run).await? else { return Ok(None) };
-        let session = delegation.child_session;
-        let said = match run.final_message {
-            Some(message) => self.store.message_get(session, message).await?,
-            None => None,
-        };
-        let said = said.map(|(placed, _)| placed.message.text()).unwrap_or_default();
-        let summary: String = said.chars().take(SUMMARY_CHARS).collect();
-        let page = ArtifactPage { session, run: Some(run.id), before: None, limit: NAMED };
-        let mut result = DelegationResult {
-            status: run.state.status(),
-            truncated: summary.len() < said.len(),
-            summary,
-            artifacts: self.store.artifact_page(&page).await?,
-            verified_effects: vec![],
-            open_questions: vec![],
-            error: run.state.error().cloned(),
-            usage: run.usage,
-        };
-        let (mut after, mut asked) = (Cursor::START, vec![]);
-        loop {
-            let events = self.store.events_after(session, Some(run.id), after, 500).await?;
-            let Some(last) = events.last() else { break };
-            after = last.cursor;
-            events.into_iter().for_each(|event| note(&mut result, &mut asked, event.body));
-        }
-        result.open_questions = asked.into_iter().map(|(_, question)| question).collect();
-        Ok(Some(result))
-    }
-}
-
-/// What an event of a child means for its result, and for the questions that nobody has answered.
-fn note(result: &mut DelegationResult, asked: &mut Vec<(WaitId, String)>, body: Body) {
-    match body {
-        Body::ToolCompleted { tool_use_id, name } if result.verified_effects.len() < NAMED => {
-            result.verified_effects.push(DoneEffect { tool_use_id, name });
-        }
-        Body::InputRequested { wait_id, question, .. }
-        | Body::ApprovalRequested { wait_id, question, .. }
-            if asked.len() < NAMED =>
-        {
-            asked.push((wait_id, question));
-        }
-        Body::InputProvided { wait_id, input: Some(_) } => asked.retain(|(open, _)| *open != wait_id),
-        Body::ApprovalResolved { wait_id, decision: Approval::Allowed | Approval::Denied, .. } => {
-            asked.retain(|(open, _)| *open != wait_id);
-        }
-        _ => {}
     }
 }
 

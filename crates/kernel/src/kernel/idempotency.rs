@@ -1,22 +1,17 @@
 //! Idempotency: the same request under the same key gets the same answer, for 24 hours.
 
-use mainspring_core::Time;
 use serde::Serialize;
 
 use super::{Caller, Kernel};
 use crate::error::Error;
 use crate::store::Request;
 
-/// How long a request is remembered, in milliseconds.
-pub(super) const REMEMBERED: i64 = 24 * 60 * 60 * 1_000;
-
 impl Kernel {
-    /// What was answered to `wanted`, if it was asked before; a conflict if something else was asked under its key.
+    /// Returns the answer to an earlier `wanted`, if it is kept. Another request under the same key is a conflict.
     pub(super) async fn request_known(&self, wanted: &Request) -> Result<Option<String>, Error> {
         let Request { owner, operation, key, .. } = wanted;
         let known = self.shared.store.request_get(owner, operation, key).await?;
-        let oldest = Time(wanted.at.0.saturating_sub(REMEMBERED));
-        match known.filter(|known| known.at >= oldest) {
+        match known.filter(|known| known.at >= Request::oldest_kept(wanted.at)) {
             None => Ok(None),
             Some(known) if known.fingerprint == wanted.fingerprint => Ok(Some(known.answer)),
             Some(_) => Err(Error::RequestConflict { name: named(key) }),

@@ -1,16 +1,15 @@
 //! What callers send and get.
 
-use std::sync::Arc;
-
+pub use mainspring_api::{CancelOutcome, Opening, Scope, Snapshot};
 use mainspring_core::{
-    Block, Delegation, ExternalRef, LegacyAlias, Message, Mode, Place, Policy, Position, RequestName, Run,
-    RunId, RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
+    Block, ExternalRef, LegacyAlias, Mode, NewDelegation, Place, Policy, Position, RequestName, Run, RunId,
+    RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::Caller;
-use crate::feed::OpenText;
+use super::waits::PendingWait;
 
 /// Which session a prompt is for: the first name given that is found, else a new session with these names.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -143,7 +142,7 @@ pub struct Accepted {
 }
 
 /// What an actor needs of a prompt.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Accept {
     pub(crate) run: RunId,
     pub(crate) caller: Caller,
@@ -156,65 +155,10 @@ pub(crate) struct Accept {
     pub(crate) policy: Policy,
     pub(crate) name: RequestName,
     pub(crate) fingerprint: [u8; 16],
-    /// Whose work it does.
-    pub(crate) delegation: Option<Box<Delegation>>,
-}
-
-/// What a cancellation answers: what was done, not what is hoped.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct CancelOutcome {
-    /// The wish to stop is recorded.
-    pub accepted: bool,
-    /// The run.
-    pub run_id: RunId,
-    /// Its latest attempt.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub attempt_id: Option<mainspring_core::AttemptId>,
-    /// The adapter was told.
-    pub dispatch_attempted: bool,
-    /// The adapter confirmed.
-    pub adapter_acknowledged: bool,
-    /// Where the run stands now.
-    pub status: RunStatus,
-}
-
-/// How a session came to be in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Opening {
-    /// It was made.
-    Created,
-    /// It was stored, and is in memory now.
-    Started,
-    /// It was in memory.
-    Existing,
-}
-
-/// What a new subscriber starts from: the session at one instant. Everything later comes through a subscription from
-/// its position.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Snapshot {
-    /// The session.
-    pub session: Session,
-    /// The run that is being executed or waits for a person.
-    #[serde(rename = "activeRun", skip_serializing_if = "Option::is_none")]
-    pub active: Option<Run>,
-    /// Runs that wait their turn.
-    #[serde(rename = "queuedRuns")]
-    pub queued: Vec<Run>,
-    /// The end of the active path.
-    pub messages: Vec<Arc<Message>>,
-    /// What the active run has written so far; not on the path yet.
-    pub pending: Vec<Arc<Message>>,
-    /// What is being streamed.
-    pub partial: Vec<OpenText>,
-    /// Where the session's stream stands.
-    pub position: Position,
+    /// The delegation that the run is the child of.
+    pub(crate) delegation: Option<Box<NewDelegation>>,
+    /// Kept until the delegation is committed, if the parent waits for the run.
+    pub(crate) pending_wait: Option<PendingWait>,
 }
 
 /// What of a session to change. Absent is as it is.
@@ -268,18 +212,6 @@ pub struct SessionQuery {
     pub before: Option<(Time, SessionId)>,
     /// How many; 50 if not given.
     pub limit: Option<usize>,
-}
-
-/// Whose sessions to list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// The caller's own.
-    #[default]
-    Own,
-    /// What everybody of the caller's org may read.
-    Org,
 }
 
 /// Which runs to list.

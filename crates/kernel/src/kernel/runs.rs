@@ -3,8 +3,8 @@
 use mainspring_core::limits::check_text;
 use mainspring_core::tool::check_client_tools;
 use mainspring_core::{
-    Attempt, Block, Cursor, Delegation, Event, Grant, Mode, Place, Policy, Position, RequestName, Run, RunId,
-    RunOptions, SessionId, Step,
+    Attempt, Block, Cursor, Event, Grant, Mode, NewDelegation, Place, Policy, Position, RequestName, Run,
+    RunId, RunOptions, SessionId, Step,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -15,7 +15,7 @@ use super::sessions::check_target;
 use super::{Accept, Accepted, Caller, CancelOutcome, Kernel, RunQuery, RunRequest, SessionTarget};
 use crate::actor::Command;
 use crate::error::Error;
-use crate::store::{RunPage, SessionRef, StoreError, Unique};
+use crate::store::{Request, RunPage, SessionRef, StoreError, Unique};
 
 impl Kernel {
     /// Accepts a prompt: exactly one run for it, however often it is sent under the same name.
@@ -24,13 +24,14 @@ impl Kernel {
         self.run_made(caller, &request, fingerprint(&request), None).await
     }
 
-    /// Accepts a request that was checked, or finds what it made before; `delegation` if it is somebody's work.
+    /// Accepts a request that was checked, or finds the run that an earlier request under its name made. `delegation` is
+    /// given if the run is the child of a delegation.
     pub(super) async fn run_made(
         &self,
         caller: &Caller,
         request: &RunRequest,
         fingerprint: [u8; 16],
-        delegation: Option<&Delegation>,
+        delegation: Option<&NewDelegation>,
     ) -> Result<Accepted, Error> {
         let outcome = self.run_accept(caller, request, fingerprint, delegation).await;
         match &outcome {
@@ -53,13 +54,17 @@ impl Kernel {
         caller: &Caller,
         request: &RunRequest,
         fingerprint: [u8; 16],
-        delegation: Option<&Delegation>,
+        delegation: Option<&NewDelegation>,
     ) -> Result<Accepted, Error> {
         loop {
             let id = match request.session.id.filter(|id| self.shared.is_live(*id)) {
                 // Its actor knows it, and whose it is.
                 Some(live) => live,
                 None => self.session_for(caller, request).await?,
+            };
+            let pending_wait = match delegation {
+                Some(delegation) => self.shared.wait_register(delegation, id).await?,
+                None => None,
             };
             let accept = Accept {
                 run: delegation.map_or_else(|| self.shared.ids.run(), |delegation| delegation.child_run),
@@ -73,6 +78,7 @@ impl Kernel {
                 name: request.name.clone(),
                 fingerprint,
                 delegation: delegation.cloned().map(Box::new),
+                pending_wait,
             };
             match self.shared.call(id, |reply| Command::Accept(Box::new(accept), reply)).await? {
                 Ok(accepted) => return Ok(accepted),
@@ -118,6 +124,7 @@ impl Kernel {
         }
         if let (None, Some(key)) = (&found, idempotency_key)
             && let Some(earlier) = store.request_get(&caller.owner, "run_create", key).await?
+            && earlier.at >= Request::oldest_kept(self.shared.clock.now())
         {
             let (same, name) = (earlier.fingerprint == fingerprint, idempotency::named(key));
             let run = match earlier.answer.parse() {

@@ -1,11 +1,10 @@
 //! Verbs on a session's tree.
 
-use std::sync::Arc;
-
+pub use mainspring_api::{MessageView, TreeNode, TreeQuery};
 use mainspring_core::limits::check_key;
 use mainspring_core::tree::ranges;
-use mainspring_core::{Message, MessageId, Range, Session, SessionId};
-use serde::{Deserialize, Serialize};
+use mainspring_core::{MessageId, Range, Session, SessionId};
+use serde::Serialize;
 
 use super::sessions::check_title;
 use super::{Caller, Kernel};
@@ -36,15 +35,6 @@ pub(crate) struct Forking {
     pub(crate) request: Option<Box<Request>>,
 }
 
-/// Which part of a tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TreeQuery {
-    /// Only what comes after this message in the order.
-    pub after: Option<MessageId>,
-    /// How many nodes; 50 if not given.
-    pub limit: Option<usize>,
-}
-
 /// A part of a session's tree with its messages.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MessageTree {
@@ -52,43 +42,6 @@ pub struct MessageTree {
     pub nodes: Vec<TreeNode>,
     /// The last of them, if there may be more after it.
     pub next: Option<MessageId>,
-}
-
-/// One message of a tree.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct TreeNode {
-    /// The message.
-    #[serde(flatten)]
-    pub message: Arc<Message>,
-    /// The message above.
-    pub parent_id: Option<MessageId>,
-    /// How many messages stand above.
-    pub depth: u32,
-    /// On the active path.
-    pub active: bool,
-    /// Part of a branch that was rolled back.
-    pub abandoned: bool,
-    /// The message beneath that was last visited: where the path goes on from here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<MessageId>,
-}
-
-/// One message and its family.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct MessageView {
-    /// The message and its place. The cursor is the one the tree shows.
-    #[serde(flatten)]
-    pub node: TreeNode,
-    /// The messages beneath, the one that goes straight on first, then the oldest first.
-    pub children: Vec<MessageId>,
-    /// The messages beneath the same parent, itself included; for a root the roots. Empty for what was rolled back.
-    pub siblings: Vec<MessageId>,
-    /// True when there are more children or siblings than are shown.
-    pub more: bool,
 }
 
 impl Kernel {

@@ -1,4 +1,4 @@
-//! Acceptance: one request, one run, whoever asks and however often.
+//! Acceptance: one run per request, however often and by whom it is sent.
 
 use mainspring_core::{
     Block, ExternalRef, LegacyAlias, Limits, Place, Policy, RequestName, RunStatus, SessionId,
@@ -11,7 +11,7 @@ use mainspring_kernel::{Error, Options};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::world::{Disk, World, by, count, every_store, named, soon};
+use crate::world::{Disk, World, by_key, count, every_store, named, with_timeout};
 
 fn target(target: SessionTarget) -> RunRequest {
     RunRequest { session: target, prompt: vec![Block::text("say hi")], ..RunRequest::default() }
@@ -41,7 +41,7 @@ async fn a_query_is_one_run_with_one_attempt() {
 }
 
 #[tokio::test]
-async fn a_session_is_found_by_id_then_key_then_reference_then_alias_else_made() {
+async fn a_session_is_found_by_id_key_reference_or_alias_in_this_order_or_created() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let make = |wanted: SessionTarget| world.send(target(wanted));
@@ -70,7 +70,7 @@ async fn a_session_is_found_by_id_then_key_then_reference_then_alias_else_made()
 }
 
 #[tokio::test]
-async fn an_id_that_is_not_ours_is_not_found_and_nothing_is_made() {
+async fn an_id_of_another_owner_is_not_found_and_nothing_is_created() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = world.play("a", "say hi").await;
@@ -86,7 +86,7 @@ async fn an_id_that_is_not_ours_is_not_found_and_nothing_is_made() {
             world.kernel.run_retry(&eve, run.id).await.unwrap_err(),
             world.kernel.run_attempts(&eve, run.id).await.unwrap_err(),
             world.kernel.session_subscribe(&eve, &SessionRef::Id(run.session), None).await.err().unwrap(),
-            world.kernel.session_tree(&eve, &by("a"), Default::default()).await.unwrap_err(),
+            world.kernel.session_tree(&eve, &by_key("a"), Default::default()).await.unwrap_err(),
         ] {
             assert_eq!(error.code(), "not_found");
         }
@@ -108,7 +108,7 @@ async fn a_request_sent_fifty_times_at_once_runs_once() {
                 }
                 sent.spawn(async move { kernel.run_create(&me, request).await.unwrap() });
             }
-            let answers = soon(sent.join_all()).await;
+            let answers = with_timeout(sent.join_all()).await;
             let first = answers[0].run.id;
             assert!(answers.iter().all(|answer| answer.run.id == first));
             assert_eq!(answers.iter().filter(|answer| !answer.replayed).count(), 1);
@@ -138,7 +138,7 @@ async fn a_request_sent_again_after_its_end_is_answered_with_its_run() {
 }
 
 #[tokio::test]
-async fn two_owners_with_the_same_names_do_not_meet() {
+async fn two_owners_can_use_the_same_names() {
     for disk in every_store() {
         let mut world = World::on(disk).await;
         let ours = world.send(named("a", "say ours", "app", "1")).await.unwrap();
@@ -148,7 +148,7 @@ async fn two_owners_with_the_same_names_do_not_meet() {
         assert_ne!(ours.run.id, theirs.run.id);
         assert_ne!(ours.session.id, theirs.session.id);
         world.ended(theirs.run.id).await;
-        assert!(world.path_shown("a").await.contains("theirs"));
+        assert!(world.path_text("a").await.contains("theirs"));
     }
 }
 
@@ -189,7 +189,7 @@ async fn a_name_used_for_another_body_is_a_conflict() {
 }
 
 #[tokio::test]
-async fn a_full_queue_refuses_for_now_and_still_answers_what_it_accepted() {
+async fn a_full_queue_refuses_new_requests_and_still_answers_accepted_ones() {
     let options = Options {
         max_workers: 1,
         limits: Limits { queue_per_session: 2, queue_total: 3, ..Limits::default() },
@@ -203,7 +203,7 @@ async fn a_full_queue_refuses_for_now_and_still_answers_what_it_accepted() {
     assert_eq!((full.code(), full.is_retryable()), ("overloaded", true));
     let again = world.send(named("a", "say 1", "app", "1")).await.unwrap();
     assert_eq!((again.replayed, again.run.id), (true, first.id));
-    // The queue of all sessions counts those that were idle and found no worker.
+    // The limit over all sessions also counts runs of idle sessions that found no worker.
     world.prompt("b", "say 4").await;
     let full = world.send(named("c", "say 5", "app", "5")).await.unwrap_err();
     assert_eq!(full.code(), "overloaded");
@@ -273,16 +273,16 @@ async fn bad_input_has_a_stable_code_and_changes_nothing() {
         for error in [
             world
                 .kernel
-                .session_events(&world.me, &by("a"), mainspring_core::Cursor::START, Some(0))
+                .session_events(&world.me, &by_key("a"), mainspring_core::Cursor::START, Some(0))
                 .await
                 .err(),
-            world.kernel.session_path(&world.me, &by("a"), None, Some(501)).await.err(),
+            world.kernel.session_path(&world.me, &by_key("a"), None, Some(501)).await.err(),
             world.kernel.run_events(&world.me, run.id, mainspring_core::Cursor::START, Some(0)).await.err(),
             world
                 .kernel
                 .session_patch(
                     &world.me,
-                    &by("a"),
+                    &by_key("a"),
                     SessionPatch { title: Some(Some("x".repeat(201))), ..SessionPatch::default() },
                 )
                 .await
@@ -297,7 +297,7 @@ async fn bad_input_has_a_stable_code_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn steering_is_refused_where_the_adapter_cannot() {
+async fn steering_is_refused_if_the_adapter_does_not_support_it() {
     let world = World::on(Disk::memory()).await;
     world.prompt("a", "hang").await;
     let request = RunRequest { policy: Policy::Steer, ..RunRequest::text("a", "say hi") };
@@ -310,18 +310,18 @@ async fn the_name_of_a_deleted_session_is_free_again() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let first = world.play("a", "say one").await;
-        world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
-        assert_eq!(world.kernel.session_get(&world.me, &by("a")).await.unwrap_err().code(), "not_found");
+        world.kernel.session_delete(&world.me, &by_key("a")).await.unwrap();
+        assert_eq!(world.kernel.session_get(&world.me, &by_key("a")).await.unwrap_err().code(), "not_found");
         let second = world.play("a", "say two").await;
         assert_ne!(first.session, second.session, "{}", world.disk.name);
         assert_eq!(second.no, 1);
-        assert!(!world.path_shown("a").await.contains("one"));
+        assert!(!world.path_text("a").await.contains("one"));
     }
 }
 
-/// The sweep over the HTTP API found this answered as a store that is not available, for a day.
+/// Regression test: such a request was answered as `unavailable` for a day.
 #[tokio::test]
-async fn a_request_whose_session_was_deleted_is_not_a_new_one() {
+async fn a_request_of_a_deleted_session_is_not_run_again() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let keyed = |script: &str| RunRequest {
@@ -332,12 +332,12 @@ async fn a_request_whose_session_was_deleted_is_not_a_new_one() {
             let session = SessionRef::Id(world.send(request.clone()).await.unwrap().session.id);
             world.kernel.drain().await;
             world.kernel.session_delete(&world.me, &session).await.unwrap();
-            // The names of a run go when the last of it is removed; a key is kept for its day.
+            // The request id is removed with the run. The idempotency key is kept for a day.
             let error = world.send(request).await.err();
             assert!(error.is_none_or(|error| error.code() == "not_found"), "{}", world.disk.name);
         }
         assert_eq!(world.send(keyed("say one")).await.unwrap_err().code(), "not_found");
         assert_eq!(world.send(keyed("say two")).await.unwrap_err().code(), "request_conflict");
-        assert!(world.kernel.session_get(&world.me, &by("a")).await.is_err(), "nothing was made");
+        assert!(world.kernel.session_get(&world.me, &by_key("a")).await.is_err(), "nothing was created");
     }
 }

@@ -1,4 +1,6 @@
-//! Access: who may read and change what, verb by verb.
+//! Access control: which callers may read and change sessions, per operation.
+
+use std::time::Duration;
 
 use mainspring_core::{
     AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, Position, Run, RunId,
@@ -7,15 +9,15 @@ use mainspring_core::{
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
-    Adopted, AgentQuery, ArtifactQuery, Caller, Delegate, ForkRequest, NewArtifact, NewSession, RunQuery,
-    RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
+    Adopted, AgentQuery, ArtifactQuery, Caller, DelegationRequest, ForkRequest, NewArtifact, NewSession,
+    RunQuery, RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
 
-use crate::world::{Disk, World, by, every_store, read_until, soon};
+use crate::world::{Disk, World, by_key, every_store, read_until, with_timeout};
 
-/// What came of a verb: carried out (or refused for another reason), forbidden, or not found.
+/// The outcome of an operation: done (or refused for another reason), forbidden, or not found.
 fn outcome<T>(result: Result<T, Error>) -> &'static str {
     match result.err().map(|error| error.code()) {
         Some(code @ ("not_found" | "forbidden")) => code,
@@ -35,6 +37,7 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("session_observe", outcome(kernel.session_observe(caller, &by, None).await)),
         ("session_snapshot", outcome(kernel.session_snapshot(caller, &by).await)),
         ("run_observe", outcome(kernel.run_observe(caller, run.id, None).await)),
+        ("run_wait", outcome(kernel.run_wait(caller, run.id, Duration::ZERO).await)),
         ("session_path", outcome(kernel.session_path(caller, &by, None, None).await)),
         ("session_events", outcome(kernel.session_events(caller, &by, Cursor::START, None).await)),
         ("session_tree", outcome(kernel.session_tree(caller, &by, TreeQuery::default()).await)),
@@ -65,7 +68,7 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     let (kernel, by) = (&world.kernel, SessionRef::Id(run.session));
     let patch = SessionPatch { title: Some(Some("changed".into())), ..SessionPatch::default() };
     let target = SessionTarget { id: Some(run.session), ..SessionTarget::default() };
-    let delegate = Delegate::new(DelegationMode::Spawn, "say hi");
+    let delegate = DelegationRequest::new(DelegationMode::Spawn, "say hi");
     let prompt = RunRequest { session: target.clone(), ..RunRequest::text("unused", "say more") };
     let message = run.final_message.unwrap();
     let fork = ForkRequest { message, key: None, title: None };
@@ -96,8 +99,8 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     ]
 }
 
-/// A session of Ada's, made with a key of acme.
-async fn made(world: &World, visibility: Visibility) -> Run {
+/// Creates a session of Ada with a key of acme.
+async fn create_run(world: &World, visibility: Visibility) -> Run {
     let ada = Caller::new("ada").in_org("acme");
     let mut request = RunRequest::text("a", "say hi");
     request.session.new = NewSession { visibility: Some(visibility), ..NewSession::default() };
@@ -107,10 +110,10 @@ async fn made(world: &World, visibility: Visibility) -> Run {
 }
 
 #[tokio::test]
-async fn every_verb_asks_who_calls() {
+async fn every_operation_checks_the_caller() {
     let (ada, bob, eve) = (Caller::new("ada"), Caller::new("bob"), Caller::new("eve"));
     let (allowed, forbidden, hidden) = ("allowed", "forbidden", "not_found");
-    // Who; then reading and changing what is shown to the org, and reading and changing what is private.
+    // The caller, then reading and changing a shared session, and reading and changing a private one.
     let table = [
         (ada.clone().in_org("acme"), [allowed, allowed, allowed, allowed]),
         (ada.clone(), [allowed, allowed, allowed, allowed]),
@@ -127,11 +130,11 @@ async fn every_verb_asks_who_calls() {
         for (visibility, expected) in
             [(Visibility::Org, &expected[..2]), (Visibility::Private, &expected[2..])]
         {
-            // Once with the session in memory, whose actor decides, once with a process that has to load it.
+            // First with a loaded session, then with a new process that has to load it.
             for reboots in [false, true] {
                 let disk = Disk::memory();
                 let mut world = World::on(disk.clone()).await;
-                let run = made(&world, visibility).await;
+                let run = create_run(&world, visibility).await;
                 if reboots {
                     world.kernel.shutdown().await;
                     world = World::reboot(&disk).await;
@@ -140,18 +143,18 @@ async fn every_verb_asks_who_calls() {
                 for (verb, came) in reads(&world, &caller, &run).await {
                     assert_eq!(came, expected[0], "{verb} by {caller:?} of {visibility}");
                 }
-                for (verb, came) in changes(&world, &caller, &run).await {
+                for (verb, came) in Box::pin(changes(&world, &caller, &run)).await {
                     assert_eq!(came, expected[1], "{verb} by {caller:?} of {visibility}");
                 }
                 if expected[1] != allowed {
-                    assert_eq!(world.events("a").await, before, "what is refused changes nothing");
+                    assert_eq!(world.events("a").await, before, "a refused operation changes nothing");
                 }
             }
         }
     }
 }
 
-/// Verbs on Ada's agent `a@1`: reading it, reading what there is, making a version, deleting it.
+/// Runs operations on Ada's agent `a@1`: get, list, create a version, delete.
 async fn agents(world: &World, caller: &Caller) -> [&'static str; 4] {
     let kernel = &world.kernel;
     let name: AgentName = "a@1".parse().unwrap();
@@ -167,14 +170,14 @@ async fn agents(world: &World, caller: &Caller) -> [&'static str; 4] {
 }
 
 #[tokio::test]
-async fn agents_are_their_owners_alone_whatever_the_org() {
+async fn agents_are_visible_only_to_their_owner() {
     let (ada, bob) = (Caller::new("ada"), Caller::new("bob"));
     let (allowed, forbidden, hidden) = ("allowed", "forbidden", "not_found");
     let table = [
         (ada.clone(), [allowed, allowed, allowed, allowed]),
         (ada.clone().in_org("acme"), [allowed, allowed, allowed, allowed]),
         (ada.clone().with_role(AccessRole::Viewer), [allowed, allowed, forbidden, forbidden]),
-        // Theirs is another of the same name.
+        // Another owner has its own agent of the same name.
         (bob.clone().in_org("acme"), [hidden, hidden, allowed, hidden]),
         (bob.clone().in_org("acme").with_role(AccessRole::Admin), [hidden, hidden, allowed, hidden]),
         (bob.in_org("acme").with_role(AccessRole::Viewer), [hidden, hidden, forbidden, forbidden]),
@@ -185,12 +188,12 @@ async fn agents_are_their_owners_alone_whatever_the_org() {
         world.kernel.agent_create(&owner, AgentDefinition::new("a", 1)).await.unwrap();
         assert_eq!(agents(&world, &caller).await, expected, "{caller:?}");
         let left = world.kernel.agent_get(&owner, &"a@1".parse().unwrap()).await.is_ok();
-        assert_eq!(left, expected[3] != allowed, "{caller:?}: what is refused changes nothing");
+        assert_eq!(left, expected[3] != allowed, "{caller:?}: a refused operation changes nothing");
     }
 }
 
 #[tokio::test]
-async fn a_viewer_makes_nothing() {
+async fn a_viewer_cannot_create_anything() {
     let world = World::on(Disk::memory()).await;
     let viewer = Caller::new("ada").with_role(AccessRole::Viewer);
     let prompt = world.kernel.run_create(&viewer, RunRequest::text("new", "say hi")).await.unwrap_err();
@@ -203,7 +206,7 @@ async fn a_viewer_makes_nothing() {
 }
 
 #[tokio::test]
-async fn an_org_lists_what_is_shown_to_it_and_an_owner_what_is_its_own() {
+async fn an_org_lists_shared_sessions_and_an_owner_its_own() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let open = async |caller: &Caller, key: &str, visibility| {
@@ -234,16 +237,16 @@ async fn an_org_lists_what_is_shown_to_it_and_an_owner_what_is_its_own() {
         assert_eq!(listed(&eve, Scope::Org).await.unwrap(), []);
         let nowhere = listed(&Caller::new("ada"), Scope::Org).await.unwrap_err();
         assert_eq!(nowhere.code(), "invalid_request");
-        // A key is the owner's own name: it finds nobody else's session.
-        assert_eq!(world.kernel.session_get(&bob, &by("shown")).await.unwrap().id, bobs);
-        assert_eq!(world.kernel.session_get(&eve, &by("shown")).await.unwrap_err().code(), "not_found");
+        // A session key finds only sessions of its owner.
+        assert_eq!(world.kernel.session_get(&bob, &by_key("shown")).await.unwrap().id, bobs);
+        assert_eq!(world.kernel.session_get(&eve, &by_key("shown")).await.unwrap_err().code(), "not_found");
     }
 }
 
 #[tokio::test]
-async fn a_guest_reads_until_it_is_no_longer_shown() {
+async fn a_reader_of_the_org_is_stopped_when_the_session_becomes_private() {
     let world = World::on(Disk::memory()).await;
-    let run = made(&world, Visibility::Org).await;
+    let run = create_run(&world, Visibility::Org).await;
     let (session, guest) = (SessionRef::Id(run.session), Caller::new("bob").in_org("acme"));
     let show = async |visibility| {
         let patch = SessionPatch { visibility: Some(visibility), ..SessionPatch::default() };
@@ -251,24 +254,24 @@ async fn a_guest_reads_until_it_is_no_longer_shown() {
     };
     let from = Some(Position::START);
     let mut theirs = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
-    // One that has read nothing yet, and one that waits for more.
+    // One reader that has read nothing yet, and one that waits for more events.
     let mut late = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
     read_until(&mut theirs, "run.succeeded").await;
     let mut own = world.kernel.session_subscribe(&world.me, &session, None).await.unwrap();
     show(Visibility::Private).await;
-    assert!(soon(theirs.next()).await.is_none() && soon(late.next()).await.is_none());
+    assert!(with_timeout(theirs.next()).await.is_none() && with_timeout(late.next()).await.is_none());
     let again = world.kernel.session_subscribe(&guest, &session, None).await.err().unwrap();
     assert_eq!(again.code(), "not_found");
     world.play("a", "say secret").await;
     assert!(theirs.next().await.is_none());
     assert!(!read_until(&mut own, "run.succeeded").await.is_empty(), "the owner reads on");
-    // Shown again, it is shown as a whole: that it was private once does not end the reading.
+    // A session shared again is readable from its beginning, including the time it was private.
     show(Visibility::Org).await;
     let mut theirs = world.kernel.session_subscribe(&guest, &session, from).await.unwrap();
     let mut read = vec![];
-    // Named, hidden and shown again.
+    // Renamed, made private, and shared again.
     while read.iter().filter(|kind| **kind == "session.updated").count() < 3 {
-        if let Some(Ok(Item::Event(event))) = soon(theirs.next()).await {
+        if let Some(Ok(Item::Event(event))) = with_timeout(theirs.next()).await {
             read.push(event.body.kind());
         }
     }

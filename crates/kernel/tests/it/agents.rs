@@ -1,4 +1,4 @@
-//! Agent definitions: an owner's own and everybody's.
+//! Agent definitions: those of an owner, and the shared ones.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use mainspring_store::Fault;
 
 use crate::world::{Disk, World, every_store};
 
-/// A runtime that has `shared@1` and `shared@3`, and cannot follow the system prompt "broken".
+/// A runtime with the agents `shared@1` and `shared@3`. It refuses the system prompt "broken".
 #[derive(Debug)]
 struct Runtime;
 
@@ -52,7 +52,7 @@ fn code<T>(result: Result<T, Error>) -> &'static str {
 }
 
 #[tokio::test]
-async fn an_owner_has_its_own_and_everybodys_and_nobody_elses() {
+async fn an_owner_has_its_own_and_the_shared_agents() {
     for disk in every_store() {
         let world = world(disk).await;
         let (kernel, ada, bob) = (&world.kernel, Caller::new("ada"), Caller::new("bob"));
@@ -90,7 +90,7 @@ async fn an_owner_has_its_own_and_everybodys_and_nobody_elses() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_and_a_viewer_makes_nothing() {
+async fn invalid_definitions_are_refused_and_a_viewer_cannot_create_agents() {
     let world = world(Disk::memory()).await;
     let ada = Caller::new("ada");
     let create =
@@ -107,19 +107,19 @@ async fn what_makes_no_sense_is_refused_and_a_viewer_makes_nothing() {
 }
 
 #[tokio::test]
-async fn whether_an_agent_was_made_is_known_although_the_store_does_not_say() {
+async fn an_agent_whose_write_had_an_unknown_outcome_is_looked_up() {
     for disk in every_store() {
         let world = world(disk).await;
         let ada = Caller::new("ada");
         for (fault, wanted) in [(Fault::OutcomeUnknown, "done"), (Fault::CommitFails, "unavailable")] {
             let definition = agent(&format!("{fault:?}"), "x");
             let name = definition.name();
-            world.disk.fault(fault);
+            world.disk.inject_fault(fault);
             assert_eq!(code(world.kernel.agent_create(&ada, definition.clone()).await), wanted, "{fault:?}");
             let there = world.kernel.agent_get(&ada, &name).await;
             assert_eq!(there.is_ok(), wanted == "done", "{fault:?}");
             world.kernel.agent_create(&ada, definition).await.unwrap();
-            world.disk.fault(fault);
+            world.disk.inject_fault(fault);
             assert_eq!(code(world.kernel.agent_delete(&ada, &name).await), wanted, "{fault:?}");
         }
     }

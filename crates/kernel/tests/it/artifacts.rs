@@ -1,4 +1,4 @@
-//! Artifacts: bytes before rows, once each, and gone with the last row that names them.
+//! Artifacts: bytes are written before rows, stored once, and removed with the last row that refers to them.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +12,11 @@ use mainspring_store::Fault;
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 
-use crate::puppet::{Manners, pull, puppet};
-use crate::world::{Disk, NOW, World, by, every_store, soon};
+use crate::puppet::{PuppetBehavior, puppet, puppet_request};
+use crate::world::{Disk, NOW, World, by_key, every_store, with_timeout};
 
-/// A kernel that keeps artifacts, and where.
-pub(crate) async fn keeping(disk: Disk, folder: &TempDir, seed: u64) -> World {
+/// Starts a kernel that stores artifacts in `folder`.
+pub(crate) async fn world_with_artifacts(disk: Disk, folder: &TempDir, seed: u64) -> World {
     let options = Options {
         artifacts: Some(folder.path().join("artifacts")),
         limits: Limits { artifact_bytes: 1 << 20, ..Limits::default() },
@@ -42,7 +42,7 @@ impl World {
         once: Option<&str>,
     ) -> Result<(Artifact, bool), Error> {
         let mut content = content;
-        self.kernel.artifact_put(&self.me, &by(key), text_file(), once, &mut content).await
+        self.kernel.artifact_put(&self.me, &by_key(key), text_file(), once, &mut content).await
     }
 
     pub(crate) async fn bytes(&self, artifact: &Artifact, from: u64, length: Option<u64>) -> Vec<u8> {
@@ -67,7 +67,7 @@ fn text_file() -> NewArtifact {
     }
 }
 
-/// Every file of the folder of artifacts, without the folder's name.
+/// Lists the files in the folder of artifacts, relative to it.
 fn files(folder: &TempDir) -> Vec<String> {
     fn walk(at: &Path, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(at).into_iter().flatten() {
@@ -89,21 +89,21 @@ fn file_of(artifact: &Artifact) -> String {
     format!("{}/{hash}", &hash[..2])
 }
 
-/// Waits until the folder holds these files and no others.
-async fn left_with(folder: &TempDir, wanted: Vec<String>) {
+/// Waits until the folder contains exactly these files.
+async fn wait_for_files(folder: &TempDir, wanted: Vec<String>) {
     let settled = async {
         while files(folder) != wanted {
             tokio::task::yield_now().await;
         }
     };
-    soon(settled).await;
+    with_timeout(settled).await;
 }
 
 #[tokio::test]
-async fn the_same_bytes_are_kept_once_and_go_with_the_last_that_names_them() {
+async fn equal_bytes_are_stored_once_and_removed_with_the_last_artifact() {
     for disk in every_store() {
         let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
-        let world = keeping(disk, &folder, 1).await;
+        let world = world_with_artifacts(disk, &folder, 1).await;
         let large: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).take(1 << 20).collect();
         let (first, same) =
             (world.put("a", b"hello").await.unwrap(), world.put("b", b"hello").await.unwrap());
@@ -118,18 +118,18 @@ async fn the_same_bytes_are_kept_once_and_go_with_the_last_that_names_them() {
         assert_eq!(world.bytes(&same, 1, Some(3)).await, b"ell", "{name}");
         assert_eq!(world.bytes(&same, 3, Some(99)).await, b"lo", "{name}");
         assert_eq!(world.bytes(&third, 0, None).await, large, "{name}");
-        assert_eq!(world.list(Ok(by("a"))).await.len(), 3, "{name}");
+        assert_eq!(world.list(Ok(by_key("a"))).await.len(), 3, "{name}");
         assert_eq!(world.kernel.blobs_check(true).await.unwrap().problems, Vec::<String>::new(), "{name}");
 
         world.kernel.artifact_delete(&world.me, first.id).await.unwrap();
         let gone = world.kernel.artifact_get(&world.me, first.id).await.unwrap_err();
         assert_eq!(gone.code(), "not_found", "{name}");
         assert_eq!(files(&folder), kept, "{name}: another session has the same bytes");
-        world.kernel.session_delete(&world.me, &by("b")).await.unwrap();
+        world.kernel.session_delete(&world.me, &by_key("b")).await.unwrap();
         kept.retain(|file| *file != file_of(&first));
-        left_with(&folder, kept).await;
-        world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
-        left_with(&folder, vec![]).await;
+        wait_for_files(&folder, kept).await;
+        world.kernel.session_delete(&world.me, &by_key("a")).await.unwrap();
+        wait_for_files(&folder, vec![]).await;
     }
 }
 
@@ -138,12 +138,12 @@ fn blake3_of(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn what_is_refused_leaves_nothing() {
+async fn a_refused_artifact_leaves_nothing() {
     for disk in every_store() {
         let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
-        let world = keeping(disk, &folder, 1).await;
+        let world = world_with_artifacts(disk, &folder, 1).await;
         let put = async |new: NewArtifact, mut content: &[u8]| {
-            let put = world.kernel.artifact_put(&world.me, &by("a"), new, None, &mut content).await;
+            let put = world.kernel.artifact_put(&world.me, &by_key("a"), new, None, &mut content).await;
             put.unwrap_err().code()
         };
         assert_eq!(put(text_file(), &vec![0; (1 << 20) + 1]).await, "too_large", "{name}");
@@ -151,17 +151,17 @@ async fn what_is_refused_leaves_nothing() {
         assert_eq!(put(bad("text/html\r\nx: y"), b"x").await, "invalid_request", "{name}");
         let named = NewArtifact { name: Some("a\nb".into()), ..text_file() };
         assert_eq!(put(named, b"x").await, "invalid_request", "{name}");
-        let mut broken = broken_content();
-        let put = world.kernel.artifact_put(&world.me, &by("a"), text_file(), None, &mut broken).await;
+        let mut broken = failing_content();
+        let put = world.kernel.artifact_put(&world.me, &by_key("a"), text_file(), None, &mut broken).await;
         assert_eq!(put.unwrap_err().code(), "invalid_request", "{name}");
         let other = Caller::new("bob");
-        let put = world.kernel.artifact_put(&other, &by("a"), text_file(), None, &mut &b"x"[..]).await;
+        let put = world.kernel.artifact_put(&other, &by_key("a"), text_file(), None, &mut &b"x"[..]).await;
         assert_eq!(put.unwrap_err().code(), "not_found", "{name}");
-        world.disk.fault(Fault::CommitFails);
+        world.disk.inject_fault(Fault::CommitFails);
         assert_eq!(world.put("a", b"x").await.unwrap_err().code(), "unavailable", "{name}");
         assert_eq!(files(&folder), Vec::<String>::new(), "{name}");
-        assert_eq!(world.list(Ok(by("a"))).await, [], "{name}");
-        world.disk.fault(Fault::OutcomeUnknown);
+        assert_eq!(world.list(Ok(by_key("a"))).await, [], "{name}");
+        world.disk.inject_fault(Fault::OutcomeUnknown);
         let known = world.put("a", b"x").await.unwrap();
         assert_eq!(world.bytes(&known, 0, None).await, b"x", "{name}: it was looked up");
         let hidden = world.kernel.artifact_get(&other, known.id).await.unwrap_err();
@@ -170,8 +170,8 @@ async fn what_is_refused_leaves_nothing() {
     }
 }
 
-/// Content that breaks off.
-fn broken_content() -> impl tokio::io::AsyncRead + Unpin + Send {
+/// Content whose reader fails.
+fn failing_content() -> impl tokio::io::AsyncRead + Unpin + Send {
     struct Broken(bool);
     impl tokio::io::AsyncRead for Broken {
         fn poll_read(
@@ -190,10 +190,10 @@ fn broken_content() -> impl tokio::io::AsyncRead + Unpin + Send {
 }
 
 #[tokio::test]
-async fn the_same_upload_again_is_the_same_artifact() {
+async fn a_repeated_upload_returns_the_same_artifact() {
     for disk in every_store() {
         let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
-        let world = keeping(disk, &folder, 1).await;
+        let world = world_with_artifacts(disk, &folder, 1).await;
         let (first, made) = world.put_once("a", b"once", Some("k")).await.unwrap();
         let (again, remade) = world.put_once("a", b"once", Some("k")).await.unwrap();
         assert_eq!((first.id, made, remade), (again.id, true, false), "{name}");
@@ -202,21 +202,21 @@ async fn the_same_upload_again_is_the_same_artifact() {
         let both = tokio::join!(world.put_once("a", b"x", Some("l")), world.put_once("a", b"x", Some("l")));
         let (one, other) = (both.0.unwrap(), both.1.unwrap());
         assert_eq!((one.0.id, one.1 != other.1), (other.0.id, true), "{name}: one of two made it");
-        assert_eq!(world.list(Ok(by("a"))).await.len(), 2, "{name}");
+        assert_eq!(world.list(Ok(by_key("a"))).await.len(), 2, "{name}");
         assert_eq!(files(&folder).len(), 2, "{name}");
     }
 }
 
 #[tokio::test]
-async fn what_a_crash_left_is_swept_by_the_next_start() {
+async fn the_next_start_removes_files_left_by_a_crash() {
     for disk in every_store() {
         let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
-        let world = keeping(disk.clone(), &folder, 1).await;
+        let world = world_with_artifacts(disk.clone(), &folder, 1).await;
         let kept = world.put("a", b"kept").await.unwrap();
         let loose = world.put("a", b"loose").await.unwrap();
         let id = |seed| mainspring_core::ArtifactId::from_random([seed; 16]);
         world.kernel.shutdown().await;
-        // A crash while writing, one between bytes and row, one after the row, and one between row's end and bytes' end.
+        // Crashes while writing, between bytes and row, after the row, and between removing the row and its bytes.
         let staging = folder.path().join("artifacts/staging");
         let lost = blake3_of(b"lost");
         let write = |path: &Path, bytes: &[u8]| {
@@ -237,10 +237,10 @@ async fn what_a_crash_left_is_swept_by_the_next_start() {
         disk.store.commit(commit.into()).await.unwrap();
         assert_eq!(files(&folder).len(), 6, "{name}");
 
-        let world = keeping(disk, &folder, 2).await;
-        left_with(&folder, vec![file_of(&kept)]).await;
+        let world = world_with_artifacts(disk, &folder, 2).await;
+        wait_for_files(&folder, vec![file_of(&kept)]).await;
         assert_eq!(world.bytes(&kept, 0, None).await, b"kept", "{name}");
-        // Doctor sees bytes that are gone, cut off, or others.
+        // The check of `doctor` finds missing, truncated and changed files.
         let file = folder.path().join("artifacts").join(file_of(&kept));
         for (bytes, thorough, problems) in [
             (Some(&b"kept"[..]), true, 0),
@@ -263,33 +263,33 @@ async fn what_a_crash_left_is_swept_by_the_next_start() {
 }
 
 #[tokio::test]
-async fn an_attempt_records_what_it_made_and_prompts_name_it() {
+async fn an_attempt_records_artifacts_and_prompts_refer_to_them() {
     for disk in every_store() {
         let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
-        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
         let options = Options { artifacts: Some(folder.path().join("artifacts")), ..Options::default() };
         let world = World::with(disk, options, vec![adapter]).await;
-        world.send(pull("a", "go")).await.unwrap();
-        let strings = hands.next().await;
+        world.send(puppet_request("a", "go")).await.unwrap();
+        let execution = control.next().await;
         let new = NewArtifact { role: ArtifactRole::ToolOutput, ..text_file() };
-        let made = strings.handle.artifact(new.clone(), &mut &b"patch"[..]).await.unwrap();
-        let run = strings.handle.assignment().run.id;
-        assert_eq!((made.run, made.attempt), (Some(run), Some(strings.handle.id())), "{name}");
-        let handle = strings.end(End::succeeded());
+        let made = execution.handle.artifact(new.clone(), &mut &b"patch"[..]).await.unwrap();
+        let run = execution.handle.assignment().run.id;
+        assert_eq!((made.run, made.attempt), (Some(run), Some(execution.handle.id())), "{name}");
+        let handle = execution.end(End::succeeded());
         world.ended(run).await;
         let late = handle.artifact(new, &mut &b"late"[..]).await;
         assert_eq!(late, Err(HandleError::Revoked), "{name}");
-        assert_eq!(files(&folder), [file_of(&made)], "{name}: what came late is not kept");
+        assert_eq!(files(&folder), [file_of(&made)], "{name}: late artifacts are not stored");
         assert_eq!(world.list(Err(run)).await, std::slice::from_ref(&made), "{name}");
-        let told = world.events("a").await.into_iter().find_map(|event| match event.body {
+        let recorded = world.events("a").await.into_iter().find_map(|event| match event.body {
             Body::ArtifactCreated { artifact_id, size_bytes, .. } => {
                 Some((artifact_id, size_bytes, event.run))
             }
             _ => None,
         });
-        assert_eq!(told, Some((made.id, Some(5), Some(run))), "{name}");
+        assert_eq!(recorded, Some((made.id, Some(5), Some(run))), "{name}");
 
-        // Another session of the owner's may name it; what it is, it says itself.
+        // Another session of the owner may refer to it. Its type comes from the artifact.
         let attachment = |artifact| Block::Attachment { artifact, mime_type: "x/y".into(), name: None };
         let with = |artifact| RunRequest { prompt: vec![attachment(artifact)], ..RunRequest::text("b", "") };
         let run = world.send(with(made.id)).await.unwrap().run;
@@ -307,21 +307,21 @@ async fn an_attempt_records_what_it_made_and_prompts_name_it() {
 }
 
 #[tokio::test]
-async fn an_attempt_reads_the_files_that_its_prompt_names_and_no_others() {
+async fn an_attempt_reads_only_the_files_of_its_prompt() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Disk::memory();
-    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let options = Options { artifacts: Some(folder.path().join("artifacts")), ..Options::default() };
     let world = World::boot(disk, options, vec![adapter], Clock::manual(NOW), 1).await;
     let target = SessionTarget { key: Some("a".into()), ..SessionTarget::default() };
     world.kernel.session_open(&world.me, &target, None).await.unwrap();
     let (named, other) = (world.put("a", b"hello").await.unwrap(), world.put("a", b"other").await.unwrap());
     let attachment = Block::Attachment { artifact: named.id, mime_type: String::new(), name: None };
-    let run = RunRequest { prompt: vec![attachment], ..pull("a", "") };
+    let run = RunRequest { prompt: vec![attachment], ..puppet_request("a", "") };
     let run = world.send(run).await.unwrap().run;
-    let strings = hands.next().await;
-    let prompt = &strings.handle.assignment().prompt;
-    let (artifact, mut reader) = strings.handle.attachment(prompt, named.id).await.unwrap();
+    let execution = control.next().await;
+    let prompt = &execution.handle.assignment().prompt;
+    let (artifact, mut reader) = execution.handle.attachment(prompt, named.id).await.unwrap();
     let mut bytes = vec![];
     reader.read_to_end(&mut bytes).await.unwrap();
     assert_eq!((artifact.id, bytes.as_slice()), (named.id, &b"hello"[..]));
@@ -329,18 +329,18 @@ async fn an_attempt_reads_the_files_that_its_prompt_names_and_no_others() {
         if id == named.id {
             world.kernel.artifact_delete(&world.me, id).await.unwrap();
         }
-        let refused = strings.handle.attachment(prompt, id).await.map(drop).unwrap_err();
+        let refused = execution.handle.attachment(prompt, id).await.map(drop).unwrap_err();
         let HandleError::Kernel(error) = refused else { panic!("{refused}") };
         assert_eq!(error.code(), "not_found", "{why}");
     }
-    strings.end(End::succeeded());
+    execution.end(End::succeeded());
     world.ended(run.id).await;
 }
 
 #[tokio::test]
-async fn whoever_may_see_a_session_may_see_what_it_made_and_no_more() {
+async fn artifacts_are_visible_to_readers_of_their_session_only() {
     let folder = tempfile::tempdir().unwrap();
-    let world = keeping(Disk::memory(), &folder, 1).await;
+    let world = world_with_artifacts(Disk::memory(), &folder, 1).await;
     let acme = |owner: &str| Caller::new(owner).in_org("acme");
     let new = NewSession { visibility: Some(Visibility::Org), ..NewSession::default() };
     let target = SessionTarget { key: Some("shown".into()), new, ..SessionTarget::default() };

@@ -1,11 +1,11 @@
-//! Branches: other answers, other questions, other roots; and what becomes of those that fail.
+//! Branches: regenerated answers, edited prompts, new roots, and failed branches.
 
 use mainspring_core::{Block, MessageId, Place, RunStatus};
 use mainspring_kernel::kernel::RunRequest;
 
-use crate::world::{Disk, World, by, every_store, shown};
+use crate::world::{Disk, World, by_key, every_store, message_text};
 
-/// A prompt somewhere in the tree.
+/// Builds a prompt at a place in the tree.
 fn at(place: Place, script: &str) -> RunRequest {
     RunRequest {
         place,
@@ -22,7 +22,7 @@ async fn branch(world: &World, place: Place, script: &str) -> mainspring_core::R
     world.ended(run.id).await
 }
 
-/// The whole tree: indented by depth, the active path marked, abandoned branches in brackets.
+/// Formats the tree: indented by depth, the active path marked, abandoned branches in brackets.
 async fn tree(world: &World) -> String {
     let tree = world.tree("a").await;
     let mut lines = vec![];
@@ -35,7 +35,7 @@ async fn tree(world: &World) -> String {
         let parent = tree.nodes.iter().position(|other| Some(other.message.id) == node.parent_id);
         let parent = parent.map_or("root".into(), |at| at.to_string());
         let indent = "  ".repeat(node.depth as usize);
-        lines.push(format!("{mark} {indent}{} under {parent}", shown(&node.message)));
+        lines.push(format!("{mark} {indent}{} under {parent}", message_text(&node.message)));
     }
     lines.join("\n")
 }
@@ -45,31 +45,31 @@ async fn message(world: &World, index: usize) -> MessageId {
 }
 
 #[tokio::test]
-async fn regenerate_edit_and_root_turn_the_path() {
-    let mut told = vec![];
+async fn regenerate_edit_and_root_change_the_path() {
+    let mut results = vec![];
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "say one").await;
         world.play("a", "say two").await;
-        let mut story = vec![];
+        let mut trees = vec![];
         let again = Place::Regenerate { message_id: message(&world, 2).await };
         let run = branch(&world, again, "").await;
         assert_eq!(run.state.status(), RunStatus::Succeeded);
         assert_eq!(run.prompt, None, "it answers an earlier prompt");
-        story.push(tree(&world).await);
+        trees.push(tree(&world).await);
         let edit = Place::Edit { message_id: message(&world, 1).await };
         branch(&world, edit, "say three").await;
-        story.push(tree(&world).await);
+        trees.push(tree(&world).await);
         branch(&world, Place::Root, "say four").await;
-        story.push(tree(&world).await);
-        // The path goes on where it stands now.
+        trees.push(tree(&world).await);
+        // The next prompt continues the current path.
         world.play("a", "say five").await;
-        story.push(world.path_shown("a").await);
-        told.push(story);
+        trees.push(world.path_text("a").await);
+        results.push(trees);
     }
-    assert_eq!(told[0], told[1], "every store tells the same");
-    let story = told.remove(0);
-    insta::assert_snapshot!(story.join("\n\n"), @r#"
+    assert_eq!(results[0], results[1], "every store tells the same");
+    let trees = results.remove(0);
+    insta::assert_snapshot!(trees.join("\n\n"), @r#"
     * user completed "say one" under root
     *   assistant completed "one\n" under 0
     *     user completed "say two" under 1
@@ -102,28 +102,29 @@ async fn regenerate_edit_and_root_turn_the_path() {
 }
 
 #[tokio::test]
-async fn a_branch_that_does_not_succeed_leaves_path_and_tip_as_they_were() {
+async fn an_unsuccessful_branch_does_not_change_path_and_tip() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "say one").await;
         world.play("a", "say two").await;
-        let before = (world.path("a").await, world.kernel.session_get(&world.me, &by("a")).await.unwrap());
+        let before =
+            (world.path("a").await, world.kernel.session_get(&world.me, &by_key("a")).await.unwrap());
         assert_eq!(before.0.len(), 4);
         let cursors = world.cursors("a").await;
         let first = Place::Edit { message_id: before.0[1].id };
-        // One that fails, one that is cancelled while it runs.
+        // One branch fails, one is cancelled while it runs.
         let failed = branch(&world, first, "say lost; fail for good").await;
         assert_eq!(failed.state.status(), RunStatus::Failed);
         let cancelled = world.send(at(Place::Root, "say lost too; hang")).await.unwrap().run;
         world.kernel.run_cancel(&world.me, cancelled.id).await.unwrap();
         world.ended(cancelled.id).await;
-        let after = (world.path("a").await, world.kernel.session_get(&world.me, &by("a")).await.unwrap());
+        let after = (world.path("a").await, world.kernel.session_get(&world.me, &by_key("a")).await.unwrap());
         assert_eq!(after.0, before.0, "{}", world.disk.name);
         assert_eq!((after.1.tip, after.1.tip_message), (before.1.tip, before.1.tip_message));
         assert_eq!(world.cursors("a").await, cursors);
         let tree = world.tree("a").await;
         let abandoned: Vec<String> =
-            tree.nodes.iter().filter(|node| node.abandoned).map(|node| shown(&node.message)).collect();
+            tree.nodes.iter().filter(|node| node.abandoned).map(|node| message_text(&node.message)).collect();
         assert!(abandoned.iter().any(|shown| shown.contains("error script_failed")), "{abandoned:?}");
         assert!(abandoned.iter().any(|shown| shown.contains("error cancelled")), "{abandoned:?}");
         assert!(tree.nodes.iter().all(|node| !(node.active && node.abandoned)));
@@ -134,20 +135,20 @@ async fn a_branch_that_does_not_succeed_leaves_path_and_tip_as_they_were() {
 }
 
 #[tokio::test]
-async fn a_branch_that_failed_and_is_tried_again_turns_the_path_when_it_succeeds() {
+async fn a_retried_branch_changes_the_path_when_it_succeeds() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "say one").await;
         let place = Place::Edit { message_id: message(&world, 1).await };
         let run = world.send(at(place, "say half; fail once; say whole")).await.unwrap().run;
-        let run = world.turning(100, world.ended(run.id)).await;
+        let run = world.advance_until(100, world.ended(run.id)).await;
         assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2));
         assert_eq!(world.path("a").await.len(), 4, "{}", world.disk.name);
     }
 }
 
 #[tokio::test]
-async fn a_busy_session_is_not_branched() {
+async fn a_busy_session_refuses_branches() {
     let world = World::on(Disk::memory()).await;
     world.play("a", "say one").await;
     world.prompt("a", "hang").await;
@@ -186,13 +187,13 @@ async fn a_branch_needs_a_message_of_the_right_role_in_its_own_session() {
 }
 
 #[tokio::test]
-async fn another_answer_that_says_nothing_is_an_empty_one() {
+async fn a_regenerated_answer_without_text_is_an_empty_message() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "usage 1 1").await;
         let again = Place::Regenerate { message_id: message(&world, 0).await };
         let run = branch(&world, again, "").await;
-        let session = world.kernel.session_get(&world.me, &by("a")).await.unwrap();
+        let session = world.kernel.session_get(&world.me, &by_key("a")).await.unwrap();
         let path = world.path("a").await;
         assert_eq!((path.len(), path[1].run), (2, Some(run.id)), "{}", world.disk.name);
         assert_eq!(session.tip_message, Some(path[1].id));
@@ -200,15 +201,15 @@ async fn another_answer_that_says_nothing_is_an_empty_one() {
 }
 
 #[tokio::test]
-async fn what_another_answer_leaves_when_it_is_tried_again_hangs_from_its_prompt() {
+async fn the_messages_of_a_retried_regeneration_are_children_of_its_prompt() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = world.prompt("a", "say half; fail once; say whole").await;
-        world.turning(100, world.ended(run.id)).await;
+        world.advance_until(100, world.ended(run.id)).await;
         let prompt = message(&world, 0).await;
         let again = Place::Regenerate { message_id: prompt };
         let run = world.send(at(again, "")).await.unwrap().run;
-        world.turning(100, world.ended(run.id)).await;
+        world.advance_until(100, world.ended(run.id)).await;
         let tree = world.tree("a").await;
         assert_eq!(tree.nodes.len(), 5);
         for node in &tree.nodes[1..] {
@@ -218,7 +219,7 @@ async fn what_another_answer_leaves_when_it_is_tried_again_hangs_from_its_prompt
 }
 
 #[tokio::test]
-async fn nothing_goes_on_from_what_was_rolled_back() {
+async fn an_abandoned_message_cannot_be_continued() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "say one").await;
@@ -228,7 +229,7 @@ async fn nothing_goes_on_from_what_was_rolled_back() {
         let lost = tree.nodes.iter().rfind(|node| node.abandoned).unwrap().message.id;
         let refused = world.send(at(Place::Edit { message_id: lost }, "say on")).await.unwrap_err();
         assert_eq!(refused.code(), "abandoned_message");
-        let path: Vec<String> = world.path("a").await.iter().map(|message| shown(message)).collect();
+        let path: Vec<String> = world.path("a").await.iter().map(|message| message_text(message)).collect();
         assert_eq!(path.len(), 2, "{path:?}");
     }
 }

@@ -1,20 +1,20 @@
-//! Cancellation: requested, dispatched, acknowledged, stopped; and nothing claimed that is not known.
+//! Cancellation: requested, dispatched, acknowledged, stopped. Only known stages are recorded.
 
 use mainspring_core::{Body, CancelReason, MessageStatus, Policy, Position, RunId, RunState, RunStatus};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{Death, Dispatch, End, HandleError, Record};
 use mainspring_kernel::kernel::{CancelOutcome, RunRequest};
 
-use crate::puppet::{Hands, Manners, pull, puppet};
-use crate::world::{Disk, World, count, every_store, kinds, read_until, settle, soon};
+use crate::puppet::{PuppetBehavior, PuppetControl, puppet, puppet_request};
+use crate::world::{Disk, World, count, every_store, kinds, read_until, run_ready_tasks, with_timeout};
 
-async fn stage(disk: Disk, manners: Manners, options: Options) -> (World, Hands) {
-    let (adapter, hands) = puppet(&disk.store, manners);
-    (World::with(disk, options, vec![adapter]).await, hands)
+async fn stage(disk: Disk, behavior: PuppetBehavior, options: Options) -> (World, PuppetControl) {
+    let (adapter, control) = puppet(&disk.store, behavior);
+    (World::with(disk, options, vec![adapter]).await, control)
 }
 
 async fn cancel(world: &World, run: RunId) -> CancelOutcome {
-    soon(world.kernel.run_cancel(&world.me, run)).await.unwrap()
+    with_timeout(world.kernel.run_cancel(&world.me, run)).await.unwrap()
 }
 
 fn with_policy(key: &str, script: &str, policy: Policy) -> RunRequest {
@@ -22,7 +22,7 @@ fn with_policy(key: &str, script: &str, policy: Policy) -> RunRequest {
 }
 
 #[tokio::test]
-async fn a_queued_run_ends_at_once_though_every_worker_is_busy() {
+async fn a_queued_run_is_cancelled_at_once_even_if_every_worker_is_busy() {
     for disk in every_store() {
         let options = Options { max_workers: 1, ..Options::default() };
         let world = World::with(disk, options, vec![]).await;
@@ -43,23 +43,25 @@ async fn a_queued_run_ends_at_once_though_every_worker_is_busy() {
 }
 
 #[tokio::test]
-async fn a_wish_to_stop_is_stored_before_the_agent_hears_of_it_and_its_stages_are_told_apart() {
+async fn a_cancellation_is_stored_before_it_is_dispatched_and_its_stages_are_recorded() {
     for disk in every_store() {
-        let manners =
-            Manners { dispatch: Dispatch { dispatched: true, acknowledged: true }, ..Manners::default() };
-        let (world, mut hands) = stage(disk, manners, Options::default()).await;
-        let run = world.send(pull("a", "go")).await.unwrap().run;
-        let strings = hands.next().await;
-        strings.handle.delta(0, "half a ").unwrap();
+        let behavior = PuppetBehavior {
+            dispatch: Dispatch { dispatched: true, acknowledged: true },
+            ..PuppetBehavior::default()
+        };
+        let (world, mut control) = stage(disk, behavior, Options::default()).await;
+        let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+        let execution = control.next().await;
+        execution.handle.delta(0, "half a ").unwrap();
         let outcome = cancel(&world, run.id).await;
-        assert_eq!(outcome.status, RunStatus::Cancelling, "told to stop is not stopped");
+        assert_eq!(outcome.status, RunStatus::Cancelling, "a dispatched cancellation is not the end");
         assert!(outcome.dispatch_attempted && outcome.adapter_acknowledged);
-        assert_eq!(hands.log(), ["execute while running", "cancel while cancelling"]);
-        assert!(strings.handle.is_cancelled());
-        // It may still say something while it stops.
-        strings.handle.delta(0, "word").unwrap();
-        strings.handle.record(vec![Record::Progress { text: "stopping".into() }]).await.unwrap();
-        strings.end(End::stopped());
+        assert_eq!(control.log(), ["execute while running", "cancel while cancelling"]);
+        assert!(execution.handle.is_cancelled());
+        // The agent may still record text while it stops.
+        execution.handle.delta(0, "word").unwrap();
+        execution.handle.record(vec![Record::Progress { text: "stopping".into() }]).await.unwrap();
+        execution.end(End::stopped());
         let run = world.ended(run.id).await;
         assert_eq!(run.state, RunState::Cancelled { reason: CancelReason::Requested });
         let attempt = world.kernel.run_attempts(&world.me, run.id).await.unwrap().remove(0);
@@ -73,14 +75,14 @@ async fn a_wish_to_stop_is_stored_before_the_agent_hears_of_it_and_its_stages_ar
 }
 
 #[tokio::test]
-async fn an_agent_that_says_it_succeeded_after_it_was_told_to_stop_was_cancelled() {
+async fn a_success_reported_after_a_cancellation_counts_as_cancelled() {
     for end in [0, 1, 2] {
-        let (world, mut hands) = stage(Disk::memory(), Manners::default(), Options::default()).await;
-        let run = world.send(pull("a", "go")).await.unwrap().run;
-        let strings = hands.next().await;
-        strings.handle.delta(0, "partial").unwrap();
+        let (world, mut control) = stage(Disk::memory(), PuppetBehavior::default(), Options::default()).await;
+        let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+        let execution = control.next().await;
+        execution.handle.delta(0, "partial").unwrap();
         cancel(&world, run.id).await;
-        strings.end(match end {
+        execution.end(match end {
             0 => End::succeeded(),
             1 => End::failed(mainspring_core::Failure::new("x", "y"), true),
             _ => End::stopped(),
@@ -88,20 +90,20 @@ async fn an_agent_that_says_it_succeeded_after_it_was_told_to_stop_was_cancelled
         assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Cancelled);
         let last = world.path("a").await.pop().unwrap();
         assert_eq!((last.status, last.text().as_str()), (MessageStatus::Cancelled, "partial"));
-        settle().await;
-        assert!(hands.is_idle(), "what was cancelled is not tried again");
+        run_ready_tasks().await;
+        assert!(control.is_idle(), "a cancelled run is not retried");
     }
 }
 
 #[tokio::test]
-async fn an_agent_that_ignores_it_is_killed_after_the_grace_and_the_next_prompt_runs() {
+async fn an_agent_that_ignores_a_cancellation_is_killed_after_the_grace_period() {
     let world = World::on(Disk::memory()).await;
     let run = world.prompt("a", "say partial; ignore-cancel; hang").await;
     let next = world.prompt("a", "say next").await;
     let outcome = cancel(&world, run.id).await;
     assert_eq!((outcome.status, outcome.dispatch_attempted), (RunStatus::Cancelling, true));
     world.clock.advance(4_999);
-    settle().await;
+    run_ready_tasks().await;
     assert_eq!(world.get(run.id).await.state.status(), RunStatus::Cancelling);
     world.clock.advance(1);
     assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Cancelled);
@@ -112,7 +114,7 @@ async fn an_agent_that_ignores_it_is_killed_after_the_grace_and_the_next_prompt_
         _ => None,
     });
     assert_eq!(proof, Some(mainspring_core::Proof::Killed));
-    insta::assert_snapshot!(world.path_shown("a").await, @r#"
+    insta::assert_snapshot!(world.path_text("a").await, @r#"
     user completed "say partial; ignore-cancel; hang"
     assistant cancelled "partial\n" + error cancelled
     user completed "say next"
@@ -121,64 +123,64 @@ async fn an_agent_that_ignores_it_is_killed_after_the_grace_and_the_next_prompt_
 }
 
 #[tokio::test]
-async fn what_cannot_be_proven_to_have_stopped_is_orphaned_and_not_called_cancelled() {
-    // Unproven, and an adapter that never comes back from killing.
+async fn an_attempt_without_proof_that_it_stopped_is_orphaned() {
+    // A kill without proof, and a kill that never returns.
     for death in [Some(Death::Unproven), None] {
-        let manners = Manners { death, ..Manners::default() };
-        let (world, mut hands) = stage(Disk::memory(), manners, Options::default()).await;
-        let run = world.send(pull("a", "go")).await.unwrap().run;
-        let strings = hands.next().await;
+        let behavior = PuppetBehavior { death, ..PuppetBehavior::default() };
+        let (world, mut control) = stage(Disk::memory(), behavior, Options::default()).await;
+        let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+        let execution = control.next().await;
         let tool = Record::ToolStarted { tool_use_id: "t1".into(), name: "deploy".into(), input: None };
-        strings.handle.record(vec![tool]).await.unwrap();
+        execution.handle.record(vec![tool]).await.unwrap();
         cancel(&world, run.id).await;
-        let run = world.turning(1_000, world.ended(run.id)).await;
+        let run = world.advance_until(1_000, world.ended(run.id)).await;
         assert_eq!(run.state.status(), RunStatus::Orphaned);
         assert_eq!(run.state.error().unwrap().code, "cancel_unproven");
-        assert_eq!(hands.log().last().unwrap(), "kill while cancelling");
+        assert_eq!(control.log().last().unwrap(), "kill while cancelling");
         let events = world.events("a").await;
         assert!(events.iter().any(|event| matches!(
             &event.body,
             Body::ToolFailed { outcome: mainspring_core::ToolOutcome::Unknown, .. }
         )));
-        world.send(pull("a", "next")).await.unwrap();
-        hands.next().await;
+        world.send(puppet_request("a", "next")).await.unwrap();
+        control.next().await;
     }
 }
 
 #[tokio::test]
-async fn an_adapter_that_never_answers_the_wish_is_not_said_to_have_been_told() {
-    let manners = Manners { answers_cancel: false, ..Manners::default() };
-    let (world, mut hands) = stage(Disk::memory(), manners, Options::default()).await;
-    let run = world.send(pull("a", "go")).await.unwrap().run;
-    let _strings = hands.next().await;
-    let outcome = world.turning(500, world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
+async fn a_cancellation_without_an_answer_is_not_recorded_as_dispatched() {
+    let behavior = PuppetBehavior { answers_cancel: false, ..PuppetBehavior::default() };
+    let (world, mut control) = stage(Disk::memory(), behavior, Options::default()).await;
+    let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+    let _execution = control.next().await;
+    let outcome = world.advance_until(500, world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
     assert!(outcome.accepted && !outcome.dispatch_attempted && !outcome.adapter_acknowledged);
-    let run = world.turning(500, world.ended(run.id)).await;
+    let run = world.advance_until(500, world.ended(run.id)).await;
     assert_eq!(run.state.status(), RunStatus::Cancelled, "it was killed");
     let events = world.events("a").await;
-    let told: Vec<bool> = events
+    let dispatched: Vec<bool> = events
         .iter()
         .filter_map(|event| match event.body {
             Body::AttemptCancelDispatch { dispatched, .. } => Some(dispatched),
             _ => None,
         })
         .collect();
-    assert_eq!(told, [false]);
+    assert_eq!(dispatched, [false]);
 }
 
 #[tokio::test]
-async fn cancelling_twice_asks_once() {
-    let (world, mut hands) = stage(Disk::memory(), Manners::default(), Options::default()).await;
-    let run = world.send(pull("a", "go")).await.unwrap().run;
-    let strings = hands.next().await;
+async fn cancelling_twice_dispatches_once() {
+    let (world, mut control) = stage(Disk::memory(), PuppetBehavior::default(), Options::default()).await;
+    let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+    let execution = control.next().await;
     let both = async { tokio::join!(cancel(&world, run.id), cancel(&world, run.id)) };
-    let (first, second) = soon(both).await;
+    let (first, second) = with_timeout(both).await;
     assert_eq!(first, second);
     assert_eq!(cancel(&world, run.id).await, first);
-    strings.end(End::stopped());
+    execution.end(End::stopped());
     world.ended(run.id).await;
     assert_eq!(count(&world.events("a").await, "run.cancellation_requested"), 1);
-    assert_eq!(hands.log().len(), 2);
+    assert_eq!(control.log().len(), 2);
 }
 
 #[tokio::test]
@@ -194,11 +196,11 @@ async fn an_ended_run_cannot_be_cancelled() {
 }
 
 #[tokio::test]
-async fn what_comes_after_the_end_is_refused_and_counted_and_changes_nothing() {
+async fn records_after_the_end_of_a_run_are_refused_and_counted() {
     for disk in every_store() {
-        let (world, mut hands) = stage(disk, Manners::default(), Options::default()).await;
-        let run = world.send(pull("a", "go")).await.unwrap().run;
-        let late = hands.next().await.end(End::succeeded());
+        let (world, mut control) = stage(disk, PuppetBehavior::default(), Options::default()).await;
+        let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+        let late = control.next().await.end(End::succeeded());
         world.ended(run.id).await;
         let (_, events) = world.subscribe("a", None).await;
         let before = world.events("a").await;
@@ -211,22 +213,22 @@ async fn what_comes_after_the_end_is_refused_and_counted_and_changes_nothing() {
         let ask = crate::puppet::question(mainspring_core::WaitRequest::Input, None);
         assert_eq!(late.ask(ask).await.unwrap_err(), HandleError::Revoked);
         assert_eq!(events.late() - counted, 5);
-        // Nor has it a say in the next run of its session.
-        world.send(pull("a", "next")).await.unwrap();
-        let next = hands.next().await;
+        // The ended attempt cannot affect the next run of its session.
+        world.send(puppet_request("a", "next")).await.unwrap();
+        let next = control.next().await;
         assert_eq!(late.delta(0, "late").unwrap_err(), HandleError::Revoked);
         assert_eq!(late.record(record).await.unwrap_err(), HandleError::Revoked);
         let run = next.handle.assignment().run.id;
         next.end(End::succeeded());
         world.ended(run).await;
-        assert!(!world.path_shown("a").await.contains("late"));
+        assert!(!world.path_text("a").await.contains("late"));
         assert_eq!(world.events("a").await[..before.len()], before, "{}", world.disk.name);
         assert_eq!(events.late() - counted, 7);
     }
 }
 
 #[tokio::test]
-async fn a_busy_session_rejects_where_that_is_wanted() {
+async fn a_busy_session_rejects_a_prompt_with_the_reject_policy() {
     let world = World::on(Disk::memory()).await;
     let run = world.prompt("a", "hang").await;
     let before = world.events("a").await;
@@ -240,7 +242,7 @@ async fn a_busy_session_rejects_where_that_is_wanted() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_replaces_ends_what_waits_and_leaves_what_works() {
+async fn a_replacing_prompt_cancels_queued_runs_but_not_the_active_one() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let works = world.prompt("a", "hang").await;
@@ -257,7 +259,7 @@ async fn a_prompt_that_replaces_ends_what_waits_and_leaves_what_works() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_interrupts_stops_what_works_and_runs_next() {
+async fn an_interrupting_prompt_cancels_the_active_run_and_runs_next() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let works = world.prompt("a", "say partial; progress x; hang").await;
@@ -270,7 +272,7 @@ async fn a_prompt_that_interrupts_stops_what_works_and_runs_next() {
             let superseded = RunState::Cancelled { reason: CancelReason::Superseded };
             assert_eq!(world.get(run.id).await.state, superseded);
         }
-        let path = world.path_shown("a").await;
+        let path = world.path_text("a").await;
         insta::allow_duplicates! {
             insta::assert_snapshot!(path, @r#"
             user completed "say partial; progress x; hang"
@@ -283,10 +285,10 @@ async fn a_prompt_that_interrupts_stops_what_works_and_runs_next() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_interrupts_does_not_wait_for_a_run_that_pauses_before_its_next_attempt() {
+async fn an_interrupting_prompt_does_not_wait_for_a_run_that_pauses_before_a_retry() {
     let world = World::on(Disk::memory()).await;
     let fails = world.prompt("a", "say partial; fail retry").await;
-    world.reaches(fails.id, |run| run.attempts == 1 && run.state.holder().is_none()).await;
+    world.wait_until(fails.id, |run| run.attempts == 1 && run.state.holder().is_none()).await;
     let accepted = world.send(with_policy("a", "say now", Policy::Interrupt)).await.unwrap();
     assert_eq!(world.ended(accepted.run.id).await.state.status(), RunStatus::Succeeded);
     assert_eq!(world.get(fails.id).await.state.status(), RunStatus::Cancelled);

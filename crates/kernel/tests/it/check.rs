@@ -1,4 +1,4 @@
-//! The invariants, as seen from outside.
+//! Checks of the invariants through the public interface.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,19 +6,19 @@ use mainspring_core::{Body, Event, RunId, RunStatus, Usage};
 use mainspring_kernel::store::SessionRef;
 
 use crate::simulation::{KEYS, Memory};
-use crate::world::{World, by};
+use crate::world::{World, by_key};
 
-/// Checks all that must always be true, and remembers what must stay so.
+/// Checks the invariants, and remembers the facts that must not change.
 pub(crate) async fn check(world: &World, memory: &mut Memory) {
     for key in KEYS {
-        if let Ok(session) = world.kernel.session_get(&world.me, &by(key)).await {
+        if let Ok(session) = world.kernel.session_get(&world.me, &by_key(key)).await {
             let events = events_hold(world, memory, key).await;
             session_holds(world, key, session.id, &events).await;
         }
     }
     for (id, key, name) in &memory.runs {
         let run = world.kernel.run_get(&world.me, *id).await.expect("an acknowledged run exists");
-        let session = world.kernel.session_get(&world.me, &by(key)).await.unwrap();
+        let session = world.kernel.session_get(&world.me, &by_key(key)).await.unwrap();
         assert_eq!(run.session, session.id);
         assert_eq!(&run.request.request_id, name);
         let attempts = world.kernel.run_attempts(&world.me, *id).await.unwrap();
@@ -44,7 +44,7 @@ pub(crate) async fn check(world: &World, memory: &mut Memory) {
     }
 }
 
-/// What was told stays told, in order, and what is told agrees with what is stored.
+/// Checks that events never change, are in order, and agree with the stored runs.
 async fn events_hold(world: &World, memory: &mut Memory, key: &'static str) -> Vec<Event> {
     let events = world.events(key).await;
     assert!(events.windows(2).all(|pair| pair[0].cursor < pair[1].cursor));
@@ -83,15 +83,15 @@ async fn events_hold(world: &World, memory: &mut Memory, key: &'static str) -> V
     events
 }
 
-/// The session can be read, agrees with itself, and has one run at a time.
+/// Checks that the session can be read, is consistent, and has one active run at a time.
 async fn session_holds(world: &World, key: &str, id: mainspring_core::SessionId, events: &[Event]) {
     let loaded = world.disk.store.session_load(id).await.unwrap().unwrap();
     let live: Vec<_> = loaded.runs.iter().filter(|(run, _)| run.state.holder().is_some()).collect();
     assert!(live.len() <= 1, "{key} has two active runs");
     assert!(loaded.runs.iter().all(|(run, _)| !run.state.status().is_ended()), "an ended run is queued");
     if live.is_empty() {
-        assert!(loaded.chunks.is_empty(), "streamed text of nobody: {:?}", loaded.chunks);
-        assert!(loaded.effects.is_empty(), "tool calls of nobody: {:?}", loaded.effects);
+        assert!(loaded.chunks.is_empty(), "streamed text without a run: {:?}", loaded.chunks);
+        assert!(loaded.effects.is_empty(), "tool calls without a run: {:?}", loaded.effects);
     }
     assert_eq!(Some(loaded.cursor), events.last().map(|event| event.cursor));
     let session = world.kernel.session_get(&world.me, &SessionRef::Id(id)).await.unwrap();
@@ -99,7 +99,7 @@ async fn session_holds(world: &World, key: &str, id: mainspring_core::SessionId,
     assert_eq!(session.tip_message, path.last().map(|message| message.id), "the tip of {key}");
     let tree = world.tree(key).await;
     let places: HashMap<_, _> = tree.nodes.iter().map(|node| (node.message.id, node.depth)).collect();
-    assert_eq!(places.len(), tree.nodes.len(), "every message stands once");
+    assert_eq!(places.len(), tree.nodes.len(), "every message is in the tree once");
     for node in &tree.nodes {
         let parent = node.parent_id.map(|parent| places[&parent]);
         assert_eq!(parent.map_or(0, |depth| depth + 1), node.depth, "{}", node.message.id);
@@ -112,7 +112,7 @@ async fn session_holds(world: &World, key: &str, id: mainspring_core::SessionId,
             continue;
         };
         let node = tree.nodes.iter().find(|node| node.message.id == message.id);
-        let node = node.unwrap_or_else(|| panic!("{} was told and is not there", message.id));
+        let node = node.unwrap_or_else(|| panic!("{} was published and is missing", message.id));
         assert_eq!(node.parent_id, *parent_id, "the parent of {}", message.id);
         assert_eq!(node.message, *message);
     }

@@ -1,11 +1,11 @@
-//! API keys: who makes them, what they open, and for how long.
+//! API keys: who may create them, and their access and lifetime.
 
 use mainspring_core::{AccessRole, ApiKey};
 use mainspring_kernel::kernel::{Caller, KeyQuery, NewKey, Secret};
 use mainspring_kernel::{Error, Options};
 use mainspring_store::Fault;
 
-use crate::world::{Disk, NOW, World, every_store, settle, soon};
+use crate::world::{Disk, NOW, World, every_store, run_ready_tasks, with_timeout};
 
 fn root() -> Caller {
     Caller::new("local").with_role(AccessRole::Admin)
@@ -20,23 +20,23 @@ fn new(owner: &str, org: Option<&str>) -> NewKey {
     }
 }
 
-async fn make(world: &World, caller: &Caller, new: NewKey) -> Result<(ApiKey, Secret), Error> {
+async fn create_key(world: &World, caller: &Caller, new: NewKey) -> Result<(ApiKey, Secret), Error> {
     let (key, secret) = world.kernel.key_create(caller, new, None).await?;
     Ok((key, secret.unwrap()))
 }
 
-async fn opens(world: &World, secret: &Secret) -> Option<Caller> {
+async fn authenticate(world: &World, secret: &Secret) -> Option<Caller> {
     world.kernel.key_caller(secret.reveal()).await.unwrap()
 }
 
 #[tokio::test]
-async fn a_secret_opens_what_its_key_says_and_nothing_else_does() {
+async fn only_the_secret_of_a_key_gives_its_access() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let asked = NewKey { role: AccessRole::Viewer, ..new("ada", Some("acme")) };
-        let (key, secret) = make(&world, &root(), asked).await.unwrap();
+        let (key, secret) = create_key(&world, &root(), asked).await.unwrap();
         let ada = Caller { key: Some(key.id), ..Caller::new("ada").in_org("acme") };
-        assert_eq!(opens(&world, &secret).await, Some(ada.with_role(AccessRole::Viewer)));
+        assert_eq!(authenticate(&world, &secret).await, Some(ada.with_role(AccessRole::Viewer)));
         let text = secret.reveal();
         assert!(text.starts_with("msk_") && text.len() == 4 + 64, "256 bits");
         for wrong in ["", "msk_", &text[..67], &format!("{text}0"), &text.to_uppercase(), &key.id.to_string()]
@@ -44,7 +44,7 @@ async fn a_secret_opens_what_its_key_says_and_nothing_else_does() {
             assert_eq!(world.kernel.key_caller(wrong).await.unwrap(), None, "{wrong}");
         }
         assert!(!format!("{secret:?} {key:?}").contains(&text[4..]), "not shown by accident");
-        let (_, other) = make(&world, &root(), new("ada", None)).await.unwrap();
+        let (_, other) = create_key(&world, &root(), new("ada", None)).await.unwrap();
         assert_ne!(other, secret);
         let Some(file) = &world.disk.file else { continue };
         world.kernel.shutdown().await;
@@ -61,60 +61,61 @@ async fn a_secret_opens_what_its_key_says_and_nothing_else_does() {
 }
 
 #[tokio::test]
-async fn a_key_opens_nothing_once_it_is_revoked_or_expired() {
+async fn a_revoked_or_expired_key_gives_no_access() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let (kernel, now) = (&world.kernel, world.clock.now());
-        let (key, secret) = make(&world, &root(), new("ada", None)).await.unwrap();
+        let (key, secret) = create_key(&world, &root(), new("ada", None)).await.unwrap();
         let revoked = kernel.key_revoke(&root(), key.id).await.unwrap();
-        assert_eq!((revoked.revoked_at, opens(&world, &secret).await), (Some(now), None));
+        assert_eq!((revoked.revoked_at, authenticate(&world, &secret).await), (Some(now), None));
         world.clock.advance(5);
         assert_eq!(kernel.key_revoke(&root(), key.id).await.unwrap(), revoked, "again changes nothing");
 
         let until = NewKey { expires_at: Some(now.plus(15)), ..new("ada", None) };
-        let (_, brief) = make(&world, &root(), until.clone()).await.unwrap();
+        let (_, brief) = create_key(&world, &root(), until.clone()).await.unwrap();
         world.clock.advance(9);
-        assert!(opens(&world, &brief).await.is_some());
+        assert!(authenticate(&world, &brief).await.is_some());
         world.clock.advance(1);
-        assert_eq!(opens(&world, &brief).await, None);
-        let past = make(&world, &root(), until).await.unwrap_err();
+        assert_eq!(authenticate(&world, &brief).await, None);
+        let past = create_key(&world, &root(), until).await.unwrap_err();
         assert_eq!(past.code(), "invalid_request");
     }
 }
 
 #[tokio::test]
-async fn who_showed_a_key_learns_when_it_is_over() {
+async fn a_caller_is_notified_when_its_key_ends() {
     let world = World::on(Disk::memory()).await;
     let kernel = &world.kernel;
     let until = NewKey { expires_at: Some(NOW.plus(1_000)), ..new("ada", None) };
-    let (_, brief) = make(&world, &root(), until).await.unwrap();
-    let (key, secret) = make(&world, &root(), new("ada", None)).await.unwrap();
-    let (brief, ada) = (opens(&world, &brief).await.unwrap(), opens(&world, &secret).await.unwrap());
-    world.turning(100, kernel.key_over(&brief)).await;
+    let (_, brief) = create_key(&world, &root(), until).await.unwrap();
+    let (key, secret) = create_key(&world, &root(), new("ada", None)).await.unwrap();
+    let (brief, ada) =
+        (authenticate(&world, &brief).await.unwrap(), authenticate(&world, &secret).await.unwrap());
+    world.advance_until(100, kernel.key_over(&brief)).await;
     assert_eq!(world.clock.now(), NOW.plus(1_000));
     let revoke = async {
-        make(&world, &root(), new("bob", None)).await.unwrap();
+        create_key(&world, &root(), new("bob", None)).await.unwrap();
         kernel.key_revoke(&root(), key.id).await.unwrap();
     };
-    soon(async { tokio::join!(kernel.key_over(&ada), revoke) }).await;
-    soon(kernel.key_over(&ada)).await;
+    with_timeout(async { tokio::join!(kernel.key_over(&ada), revoke) }).await;
+    with_timeout(kernel.key_over(&ada)).await;
     tokio::select! {
         biased;
-        () = kernel.key_over(&world.me) => panic!("who showed no key has none that ends"),
-        () = settle() => {}
+        () = kernel.key_over(&world.me) => panic!("a caller without a key has no expiry"),
+        () = run_ready_tasks() => {}
     }
 }
 
 #[tokio::test]
-async fn admins_manage_the_keys_of_their_org_and_nobody_else_any() {
+async fn only_admins_manage_the_keys_of_their_org() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let kernel = &world.kernel;
         let boss = Caller::new("boss").in_org("acme").with_role(AccessRole::Admin);
-        let (theirs, _) = make(&world, &root(), new("eve", Some("beta"))).await.unwrap();
-        let (loose, _) = make(&world, &root(), new("sam", None)).await.unwrap();
+        let (theirs, _) = create_key(&world, &root(), new("eve", Some("beta"))).await.unwrap();
+        let (loose, _) = create_key(&world, &root(), new("sam", None)).await.unwrap();
         let own = NewKey { role: AccessRole::Admin, org: None, ..new("ada", None) };
-        let (ours, _) = make(&world, &boss, own).await.unwrap();
+        let (ours, _) = create_key(&world, &boss, own).await.unwrap();
         assert_eq!(ours.org.as_deref(), Some("acme"), "an org's admin makes keys of its org");
 
         let listed = async |caller: &Caller| {
@@ -147,21 +148,21 @@ async fn admins_manage_the_keys_of_their_org_and_nobody_else_any() {
             new("a\nb", None),
             new("ada", Some("")),
         ] {
-            assert_eq!(make(&world, &root(), bad).await.unwrap_err().code(), "invalid_request");
+            assert_eq!(create_key(&world, &root(), bad).await.unwrap_err().code(), "invalid_request");
         }
         assert_eq!(listed(&root()).await.len(), 3);
     }
 }
 
-/// A key opens everything of its owner: an org's admin must not get at what lies outside the org that way.
+/// A key gives access to everything of its owner. An admin of an org must not gain access outside the org through it.
 #[tokio::test]
-async fn an_orgs_admin_speaks_for_nobody_who_is_also_elsewhere() {
+async fn an_admin_cannot_create_keys_for_owners_outside_the_org() {
     let options = Options { owner: Some("local".into()), ..Options::default() };
     let world = World::with(Disk::memory(), options, vec![]).await;
     let boss = Caller::new("boss").in_org("acme").with_role(AccessRole::Admin);
     world.play("private", "say secret").await;
-    make(&world, &root(), new("eve", Some("beta"))).await.unwrap();
-    make(&world, &root(), new("boss", None)).await.unwrap();
+    create_key(&world, &root(), new("eve", Some("beta"))).await.unwrap();
+    create_key(&world, &root(), new("boss", None)).await.unwrap();
     for (asked, code) in [
         (new("ada", None), Some("forbidden")),
         (new("eve", None), Some("forbidden")),
@@ -169,16 +170,16 @@ async fn an_orgs_admin_speaks_for_nobody_who_is_also_elsewhere() {
         (new("newcomer", Some("beta")), Some("forbidden")),
         (new("newcomer", None), None),
         (new("newcomer", Some("acme")), None),
-        // Who has the rights already may hand them on.
+        // A caller with these rights may pass them on.
         (new("boss", None), None),
     ] {
-        let came = make(&world, &boss, asked.clone()).await.err().map(|error| error.code());
-        assert_eq!(came, code, "{asked:?}");
+        let code_returned = create_key(&world, &boss, asked.clone()).await.err().map(|error| error.code());
+        assert_eq!(code_returned, code, "{asked:?}");
     }
 }
 
 #[tokio::test]
-async fn a_key_is_made_once_and_its_secret_shown_once() {
+async fn a_key_is_created_once_and_its_secret_returned_once() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let once = async |name: &str| {
@@ -195,18 +196,18 @@ async fn a_key_is_made_once_and_its_secret_shown_once() {
 }
 
 #[tokio::test]
-async fn a_key_whose_outcome_is_not_known_is_looked_up() {
+async fn a_key_whose_commit_had_an_unknown_outcome_is_looked_up() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        world.disk.fault(Fault::OutcomeUnknown);
-        let (key, secret) = make(&world, &root(), new("ada", None)).await.unwrap();
-        assert!(opens(&world, &secret).await.is_some());
-        world.disk.fault(Fault::CommitFails);
+        world.disk.inject_fault(Fault::OutcomeUnknown);
+        let (key, secret) = create_key(&world, &root(), new("ada", None)).await.unwrap();
+        assert!(authenticate(&world, &secret).await.is_some());
+        world.disk.inject_fault(Fault::CommitFails);
         let error = world.kernel.key_revoke(&root(), key.id).await.unwrap_err();
         assert_eq!((error.code(), error.is_retryable()), ("unavailable", true));
-        assert!(opens(&world, &secret).await.is_some(), "it was not revoked, and nobody was told so");
-        world.disk.fault(Fault::OutcomeUnknown);
+        assert!(authenticate(&world, &secret).await.is_some(), "the key was not revoked");
+        world.disk.inject_fault(Fault::OutcomeUnknown);
         world.kernel.key_revoke(&root(), key.id).await.unwrap();
-        assert_eq!(opens(&world, &secret).await, None);
+        assert_eq!(authenticate(&world, &secret).await, None);
     }
 }

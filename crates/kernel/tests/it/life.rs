@@ -1,4 +1,4 @@
-//! A kernel's life: it drains, stops, lets idle sessions go and takes them back.
+//! The lifetime of a kernel: draining, stopping, unloading and reloading idle sessions.
 
 use std::sync::Arc;
 
@@ -7,51 +7,52 @@ use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Executed, Record};
 use mainspring_kernel::kernel::{SessionPatch, Work};
 
-use crate::puppet::{Manners, pull, puppet, question};
-use crate::world::{Disk, World, by, every_store, input, live, settle, soon};
+use crate::puppet::{PuppetBehavior, puppet, puppet_request, question};
+use crate::world::{Disk, World, by_key, every_store, input, run_process, run_ready_tasks, with_timeout};
 
 #[tokio::test]
-async fn stopping_waits_for_what_has_to_be_killed() {
+async fn stopping_waits_for_attempts_that_must_be_killed() {
     let world = World::on(Disk::memory()).await;
     let run = world.prompt("a", "say partial; ignore-cancel; hang").await;
     let queued = world.prompt("a", "say later").await;
-    world.turning(500, world.kernel.shutdown()).await;
+    world.advance_until(500, world.kernel.shutdown()).await;
     let run = world.get(run.id).await;
     assert_eq!(run.state, RunState::Cancelled { reason: CancelReason::Shutdown });
     assert_eq!(world.get(queued.id).await.state.status(), RunStatus::Queued);
-    assert!(world.path_shown("a").await.contains(r#"assistant cancelled "partial\n""#));
+    assert!(world.path_text("a").await.contains(r#"assistant cancelled "partial\n""#));
 }
 
 #[tokio::test]
-async fn stopping_does_not_give_up_while_the_store_is_away() {
+async fn stopping_waits_for_an_unavailable_store() {
     let world = World::on(Disk::memory()).await;
     let run = world.prompt("a", "hang").await;
-    settle().await;
-    world.disk.fault(mainspring_store::Fault::CommitFails);
-    world.turning(10, world.kernel.shutdown()).await;
+    run_ready_tasks().await;
+    world.disk.inject_fault(mainspring_store::Fault::CommitFails);
+    world.advance_until(10, world.kernel.shutdown()).await;
     assert_eq!(world.get(run.id).await.state.status(), RunStatus::Cancelled);
 }
 
 #[tokio::test]
-async fn a_kernel_that_stops_accepts_nothing_and_starts_nothing() {
+async fn a_stopping_kernel_accepts_and_starts_nothing() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "say hi").await;
         let waits = world.prompt("w", "ask which?").await;
-        let wait = world.asked(waits.id).await;
-        soon(world.kernel.shutdown()).await;
+        let wait = world.wait_for_question(waits.id).await;
+        with_timeout(world.kernel.shutdown()).await;
         for key in ["a", "new"] {
-            let refused = soon(world.send(mainspring_kernel::kernel::RunRequest::text(key, "say no"))).await;
+            let refused =
+                with_timeout(world.send(mainspring_kernel::kernel::RunRequest::text(key, "say no"))).await;
             assert_eq!(refused.unwrap_err().code(), "shutting_down");
         }
-        let refused = soon(world.kernel.run_answer(&world.me, waits.id, wait, input("x"))).await;
+        let refused = with_timeout(world.kernel.run_answer(&world.me, waits.id, wait, input("x"))).await;
         assert_eq!(refused.unwrap_err().code(), "shutting_down");
-        let refused = soon(world.kernel.session_subscribe(&world.me, &by("a"), None)).await;
+        let refused = with_timeout(world.kernel.session_subscribe(&world.me, &by_key("a"), None)).await;
         assert_eq!(refused.err().unwrap().code(), "shutting_down");
         assert_eq!(world.kernel.sessions_in_memory(), 0);
         assert_eq!(*world.kernel.work().borrow(), Work::default());
         assert_eq!(world.get(waits.id).await.state.status(), RunStatus::WaitingInput);
-        // It is answered by the next one.
+        // The next kernel answers the request.
         let disk = world.disk.clone();
         let next = World::reboot(&disk).await;
         next.kernel.run_answer(&next.me, waits.id, wait, input("x")).await.unwrap();
@@ -60,13 +61,13 @@ async fn a_kernel_that_stops_accepts_nothing_and_starts_nothing() {
 }
 
 #[tokio::test]
-async fn subscribers_of_a_kernel_that_stops_get_the_rest_and_then_the_end() {
+async fn subscribers_of_a_stopping_kernel_get_all_events_and_then_the_end() {
     let world = World::on(Disk::memory()).await;
     world.prompt("a", "say hi; hang").await;
     let (_, mut events) = world.subscribe("a", Some(Position::START)).await;
-    world.turning(100, world.kernel.shutdown()).await;
+    world.advance_until(100, world.kernel.shutdown()).await;
     let mut last = None;
-    while let Some(item) = soon(events.next()).await {
+    while let Some(item) = with_timeout(events.next()).await {
         last = Some(item.unwrap());
     }
     let Some(mainspring_kernel::feed::Item::Event(last)) = last else { panic!("{last:?}") };
@@ -76,23 +77,28 @@ async fn subscribers_of_a_kernel_that_stops_get_the_rest_and_then_the_end() {
 #[tokio::test]
 async fn text_streamed_before_a_question_survives_a_stop() {
     for disk in every_store() {
-        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
         let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
-        let run = world.send(pull("a", "go")).await.unwrap().run;
-        let strings = hands.next().await;
-        strings.handle.delta(0, "before it asked").unwrap();
-        strings.end(Executed::Waiting(question(WaitRequest::Input, None)));
-        let wait = world.asked(run.id).await;
-        soon(world.kernel.shutdown()).await;
-        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+        let execution = control.next().await;
+        execution.handle.delta(0, "before it asked").unwrap();
+        execution.end(Executed::Waiting(question(WaitRequest::Input, None)));
+        let wait = world.wait_for_question(run.id).await;
+        with_timeout(world.kernel.shutdown()).await;
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
         let clock = mainspring_kernel::clock::Clock::manual(crate::world::NOW.plus(1_000));
         let world = World::boot(disk, Options::default(), vec![adapter], clock, 2).await;
         let (snapshot, _) = world.subscribe("a", None).await;
-        assert_eq!(snapshot.partial[0].blocks, [(0, "before it asked".to_owned())], "{}", world.disk.name);
+        assert_eq!(
+            snapshot.partial[0].blocks,
+            [mainspring_api::OpenBlock { block: 0, text: "before it asked".to_owned() }],
+            "{}",
+            world.disk.name
+        );
         world.kernel.run_answer(&world.me, run.id, wait, input("x")).await.unwrap();
-        let strings = hands.next().await;
-        strings.handle.delta(0, "and after").unwrap();
-        strings.end(End::succeeded());
+        let execution = control.next().await;
+        execution.handle.delta(0, "and after").unwrap();
+        execution.end(End::succeeded());
         world.ended(run.id).await;
         let texts: Vec<String> = world.path("a").await.iter().map(|message| message.text()).collect();
         assert_eq!(texts, ["go", "before it asked", "and after"]);
@@ -100,17 +106,17 @@ async fn text_streamed_before_a_question_survives_a_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_told_of_a_run_and_waits_for_idleness_waits_for_it() {
+async fn waiting_for_idleness_includes_every_accepted_run() {
     let world = World::on(Disk::sqlite()).await;
     for no in 0..200 {
         let run = world.prompt(&format!("s{}", no % 20), "say hi").await;
-        soon(world.kernel.drain()).await;
+        with_timeout(world.kernel.drain()).await;
         assert_eq!(world.get(run.id).await.state.status(), RunStatus::Succeeded, "after {no}");
     }
 }
 
 #[tokio::test]
-async fn an_idle_session_leaves_memory_and_comes_back() {
+async fn an_idle_session_is_unloaded_and_loaded_again() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "say one").await;
@@ -120,7 +126,7 @@ async fn an_idle_session_leaves_memory_and_comes_back() {
                 tokio::task::yield_now().await;
             }
         };
-        world.turning(5_000, gone).await;
+        world.advance_until(5_000, gone).await;
         let second = world.play("a", "say two").await;
         assert_eq!(second.no, 2);
         assert_eq!(world.path("a").await.len(), 4, "{}", world.disk.name);
@@ -130,15 +136,15 @@ async fn an_idle_session_leaves_memory_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_session_with_a_subscriber_or_a_question_stays() {
+async fn a_session_with_a_subscriber_or_a_question_stays_loaded() {
     let world = World::on(Disk::memory()).await;
     world.play("a", "say hi").await;
     let waits = world.prompt("w", "ask which?").await;
-    world.asked(waits.id).await;
+    world.wait_for_question(waits.id).await;
     let (_, mut events) = world.subscribe("a", None).await;
     for _ in 0..20 {
         world.clock.advance(20_000);
-        settle().await;
+        run_ready_tasks().await;
     }
     assert_eq!(world.kernel.sessions_in_memory(), 2);
     let run = world.prompt("a", "say more").await;
@@ -147,7 +153,7 @@ async fn a_session_with_a_subscriber_or_a_question_stays() {
     drop(events);
     for _ in 0..5 {
         world.clock.advance(20_000);
-        settle().await;
+        run_ready_tasks().await;
     }
     assert_eq!(world.kernel.sessions_in_memory(), 1);
 }
@@ -156,16 +162,16 @@ async fn a_session_with_a_subscriber_or_a_question_stays() {
 async fn a_refused_prompt_leaves_no_session_in_memory() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        world.disk.fault(mainspring_store::Fault::CommitFails);
+        world.disk.inject_fault(mainspring_store::Fault::CommitFails);
         let refused = world.send(mainspring_kernel::kernel::RunRequest::text("a", "say hi")).await;
         assert_eq!(refused.unwrap_err().code(), "unavailable");
-        settle().await;
+        run_ready_tasks().await;
         assert_eq!(world.kernel.sessions_in_memory(), 0);
     }
 }
 
 #[tokio::test]
-async fn an_archived_session_is_opened_by_the_next_prompt_and_a_deleted_one_is_gone() {
+async fn an_archived_session_is_reopened_by_a_prompt_and_a_deleted_one_is_not() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "say hi").await;
@@ -173,21 +179,21 @@ async fn an_archived_session_is_opened_by_the_next_prompt_and_a_deleted_one_is_g
             .kernel
             .session_patch(
                 &world.me,
-                &by("a"),
+                &by_key("a"),
                 SessionPatch { status: Some(SessionStatus::Archived), ..SessionPatch::default() },
             )
             .await
             .unwrap();
         assert_eq!(archived.status, SessionStatus::Archived);
         let run = world.play("a", "say again").await;
-        let session = world.kernel.session_get(&world.me, &by("a")).await.unwrap();
+        let session = world.kernel.session_get(&world.me, &by_key("a")).await.unwrap();
         assert_eq!((session.status, run.state.status()), (SessionStatus::Open, RunStatus::Succeeded));
         let (_, mut events) = world.subscribe("a", None).await;
-        world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
-        while soon(events.next()).await.is_some() {}
+        world.kernel.session_delete(&world.me, &by_key("a")).await.unwrap();
+        while with_timeout(events.next()).await.is_some() {}
         let error = world.kernel.run_get(&world.me, run.id).await.unwrap_err();
         assert_eq!(error.code(), "not_found");
-        let error = world.kernel.session_tree(&world.me, &by("a"), Default::default()).await.unwrap_err();
+        let error = world.kernel.session_tree(&world.me, &by_key("a"), Default::default()).await.unwrap_err();
         assert_eq!(error.code(), "not_found");
     }
 }
@@ -195,19 +201,19 @@ async fn an_archived_session_is_opened_by_the_next_prompt_and_a_deleted_one_is_g
 #[tokio::test]
 async fn two_kernels_on_one_store_never_both_write() {
     for disk in every_store() {
-        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
         let old = World::with(disk.clone(), Options::default(), vec![adapter]).await;
-        let run = old.send(pull("a", "go")).await.unwrap().run;
-        let strings = hands.next().await;
+        let run = old.send(puppet_request("a", "go")).await.unwrap().run;
+        let execution = control.next().await;
         let new = World::reboot(&disk).await;
         assert_eq!(new.get(run.id).await.state.status(), RunStatus::Orphaned);
         let before = new.events("a").await;
         let text = vec![Record::Message { blocks: vec![Block::text("late")], usage: None }];
-        soon(strings.handle.record(text)).await.unwrap_err();
-        settle().await;
+        with_timeout(execution.handle.record(text)).await.unwrap_err();
+        run_ready_tasks().await;
         assert_eq!(new.events("a").await, before, "{}", disk.name);
-        soon(async {
-            while !hands.log().iter().any(|told| told.starts_with("kill")) {
+        with_timeout(async {
+            while !control.log().iter().any(|entry| entry.starts_with("kill")) {
                 tokio::task::yield_now().await;
             }
         })
@@ -216,11 +222,11 @@ async fn two_kernels_on_one_store_never_both_write() {
 }
 
 #[test]
-fn what_is_stored_opens_again_however_often_the_process_dies() {
+fn a_store_reopens_after_repeated_crashes() {
     for disk in every_store() {
         let mut runs = vec![];
         for life in 0..5 {
-            let run = live(async {
+            let run = run_process(async {
                 let clock = mainspring_kernel::clock::Clock::manual(crate::world::NOW.plus(life * 1_000));
                 let world = World::boot(disk.clone(), Options::default(), vec![], clock, life + 1).await;
                 for run in &runs {

@@ -1,21 +1,21 @@
-//! Limits of runs whose adapter does not keep them itself.
+//! Limits of runs whose adapter does not enforce them itself.
 
 use mainspring_core::{Cost, Run, RunLimits, RunState, RunStatus, Usage};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::Record;
 use mainspring_kernel::kernel::RunRequest;
 
-use crate::puppet::{Hands, Manners, pull, puppet};
-use crate::world::{Disk, World, settle};
+use crate::puppet::{PuppetBehavior, PuppetControl, puppet, puppet_request};
+use crate::world::{Disk, World, run_ready_tasks};
 
-async fn world() -> (World, Hands) {
+async fn world() -> (World, PuppetControl) {
     let disk = Disk::memory();
-    let (adapter, hands) = puppet(&disk.store, Manners::default());
-    (World::with(disk, Options::default(), vec![adapter]).await, hands)
+    let (adapter, control) = puppet(&disk.store, PuppetBehavior::default());
+    (World::with(disk, Options::default(), vec![adapter]).await, control)
 }
 
 fn limited(limits: RunLimits) -> RunRequest {
-    let mut request = pull("a", "go");
+    let mut request = puppet_request("a", "go");
     request.options.limits = limits;
     request
 }
@@ -29,46 +29,46 @@ fn code(run: &Run) -> &str {
 }
 
 #[tokio::test]
-async fn a_run_that_has_cost_what_it_may_is_stopped() {
-    let (world, mut hands) = world().await;
+async fn a_run_that_reaches_its_cost_limit_is_stopped() {
+    let (world, mut control) = world().await;
     let limits = RunLimits { max_cost: Some(Cost::from(0.5)), ..RunLimits::default() };
     let run = world.send(limited(limits)).await.unwrap().run;
-    let strings = hands.next().await;
-    strings.handle.record(vec![dollars(0.4)]).await.unwrap();
-    settle().await;
+    let execution = control.next().await;
+    execution.handle.record(vec![dollars(0.4)]).await.unwrap();
+    run_ready_tasks().await;
     assert_eq!(world.get(run.id).await.state.status(), RunStatus::Running);
-    strings.handle.record(vec![dollars(0.1)]).await.unwrap();
+    execution.handle.record(vec![dollars(0.1)]).await.unwrap();
     let ended = world.ended(run.id).await;
     assert_eq!((ended.state.status(), code(&ended)), (RunStatus::Failed, "limit_reached"));
-    assert_eq!(ended.usage.cost, Cost::from(0.5), "what was spent is spent");
-    assert_eq!(hands.log().last().unwrap(), "kill while running");
+    assert_eq!(ended.usage.cost, Cost::from(0.5), "the usage is kept");
+    assert_eq!(control.log().last().unwrap(), "kill while running");
 }
 
 #[tokio::test]
-async fn a_cost_that_nobody_knows_stops_nobody() {
-    let (world, mut hands) = world().await;
+async fn an_unknown_cost_does_not_stop_a_run() {
+    let (world, mut control) = world().await;
     let limits = RunLimits { max_cost: Some(Cost::from(0.5)), max_tokens: Some(100), ..RunLimits::default() };
     let run = world.send(limited(limits)).await.unwrap().run;
-    let strings = hands.next().await;
+    let execution = control.next().await;
     let unknown = Usage { cost: Cost::UNKNOWN, input_tokens: 99, ..Usage::default() };
-    strings.handle.record(vec![Record::Usage(unknown)]).await.unwrap();
-    settle().await;
+    execution.handle.record(vec![Record::Usage(unknown)]).await.unwrap();
+    run_ready_tasks().await;
     assert_eq!(world.get(run.id).await.state.status(), RunStatus::Running);
-    // Its tokens are known.
+    // The tokens are known, and their limit applies.
     let one = Usage { output_tokens: 1, ..Usage::default() };
-    strings.handle.record(vec![Record::Usage(one)]).await.unwrap();
+    execution.handle.record(vec![Record::Usage(one)]).await.unwrap();
     assert_eq!(code(&world.ended(run.id).await), "limit_reached");
 }
 
 #[tokio::test]
-async fn a_run_that_has_taken_as_long_as_it_may_is_stopped() {
-    let (world, mut hands) = world().await;
+async fn a_run_that_reaches_its_time_limit_is_stopped() {
+    let (world, mut control) = world().await;
     let run =
         world.send(limited(RunLimits { max_time: Some(1_000), ..RunLimits::default() })).await.unwrap().run;
-    let _strings = hands.next().await;
-    settle().await;
+    let _execution = control.next().await;
+    run_ready_tasks().await;
     world.clock.advance(999);
-    settle().await;
+    run_ready_tasks().await;
     assert_eq!(world.get(run.id).await.state.status(), RunStatus::Running);
     world.clock.advance(1);
     let ended = world.ended(run.id).await;

@@ -1,4 +1,4 @@
-//! The live feed: what all of an owner's sessions do, from an atomic snapshot on.
+//! The live feed: a snapshot of all sessions of an owner, followed by their changes.
 
 use std::collections::BTreeMap;
 
@@ -6,21 +6,21 @@ use mainspring_core::SessionId;
 use mainspring_kernel::board::{LiveChange, LiveFeed, LiveSession, LiveStatus};
 use mainspring_kernel::kernel::{Caller, SessionPatch};
 
-use crate::world::{Disk, World, by, every_store, input, settle, soon};
+use crate::world::{Disk, World, by_key, every_store, input, run_ready_tasks, with_timeout};
 
-/// What came until nothing more does, as text.
-async fn told(feed: &mut LiveFeed) -> Vec<String> {
-    let mut told = vec![];
+/// Reads all pending changes, as text.
+async fn read_changes(feed: &mut LiveFeed) -> Vec<String> {
+    let mut changes = vec![];
     loop {
         tokio::select! {
             biased;
-            change = feed.next() => told.push(shown(&change.expect("the kernel lives"))),
-            () = settle() => return told,
+            change = feed.next() => changes.push(change_text(&change.expect("the kernel lives"))),
+            () = run_ready_tasks() => return changes,
         }
     }
 }
 
-fn shown(change: &LiveChange) -> String {
+fn change_text(change: &LiveChange) -> String {
     let kind = change.kind();
     match change {
         LiveChange::Opened(LiveSession { key, status, .. }) => {
@@ -34,7 +34,7 @@ fn shown(change: &LiveChange) -> String {
 
 async fn rename(world: &World, key: &str, title: &str) {
     let patch = SessionPatch { title: Some(Some(title.into())), ..SessionPatch::default() };
-    world.kernel.session_patch(&world.me, &by(key), patch).await.unwrap();
+    world.kernel.session_patch(&world.me, &by_key(key), patch).await.unwrap();
 }
 
 #[tokio::test]
@@ -43,63 +43,63 @@ async fn a_session_is_followed_from_its_first_prompt_to_its_end() {
     let mut feed = world.kernel.feed(&world.me);
     assert_eq!(feed.snapshot(), []);
     let run = world.prompt("a", "ask which?; say fine").await;
-    let wait = world.asked(run.id).await;
-    assert_eq!(told(&mut feed).await, ["opened a Paused"]);
+    let wait = world.wait_for_question(run.id).await;
+    assert_eq!(read_changes(&mut feed).await, ["opened a Paused"]);
     world.kernel.run_answer(&world.me, run.id, wait, input("this")).await.unwrap();
     world.ended(run.id).await;
     assert_eq!(
-        told(&mut feed).await,
+        read_changes(&mut feed).await,
         ["title ask which?; say fine", "status Idle"],
-        "what was in between is coalesced"
+        "intermediate changes are coalesced"
     );
     let hang = world.prompt("a", "hang").await;
-    assert_eq!(told(&mut feed).await, ["status Busy"]);
+    assert_eq!(read_changes(&mut feed).await, ["status Busy"]);
     let queued = world.prompt("a", "say later").await;
-    assert_eq!(told(&mut feed).await, Vec::<String>::new(), "a status set to itself is nothing new");
+    assert_eq!(read_changes(&mut feed).await, Vec::<String>::new(), "a status set to itself is nothing new");
     world.kernel.run_cancel(&world.me, hang.id).await.unwrap();
     world.ended(queued.id).await;
     rename(&world, "a", "Tea").await;
     rename(&world, "a", "Tea").await;
-    assert_eq!(told(&mut feed).await, ["title Tea", "status Idle"]);
+    assert_eq!(read_changes(&mut feed).await, ["title Tea", "status Idle"]);
     let late = world.kernel.feed(&world.me);
     let [known] = late.snapshot() else { panic!("{:?}", late.snapshot()) };
     assert_eq!(
         (known.key.as_deref(), known.title.as_deref(), known.status),
         (Some("a"), Some("Tea"), LiveStatus::Idle)
     );
-    world.kernel.session_close(&world.me, &by("a")).await.unwrap();
-    assert_eq!(told(&mut feed).await, ["closed"]);
-    world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
-    assert_eq!(told(&mut feed).await, Vec::<String>::new(), "it came for its deletion alone");
+    world.kernel.session_close(&world.me, &by_key("a")).await.unwrap();
+    assert_eq!(read_changes(&mut feed).await, ["closed"]);
+    world.kernel.session_delete(&world.me, &by_key("a")).await.unwrap();
+    assert_eq!(read_changes(&mut feed).await, Vec::<String>::new(), "it came for its deletion alone");
     world.play("b", "say hi").await;
-    assert_eq!(told(&mut feed).await, ["opened b Idle"]);
-    world.kernel.session_delete(&world.me, &by("b")).await.unwrap();
-    assert_eq!(told(&mut feed).await, ["deleted"]);
+    assert_eq!(read_changes(&mut feed).await, ["opened b Idle"]);
+    world.kernel.session_delete(&world.me, &by_key("b")).await.unwrap();
+    assert_eq!(read_changes(&mut feed).await, ["deleted"]);
 }
 
 #[tokio::test]
-async fn only_ones_own_sessions_are_shown() {
+async fn the_feed_contains_only_sessions_of_the_owner() {
     let world = World::on(Disk::memory()).await;
     let mut feed = world.kernel.feed(&Caller::new("eve"));
     world.play("a", "say hi").await;
-    assert_eq!((feed.snapshot().len(), told(&mut feed).await.len()), (0, 0));
+    assert_eq!((feed.snapshot().len(), read_changes(&mut feed).await.len()), (0, 0));
     assert_eq!(world.kernel.feed(&Caller::new("eve")).snapshot(), []);
 }
 
 #[tokio::test]
-async fn the_feed_ends_with_the_process_after_everything_was_told() {
+async fn the_feed_ends_when_the_kernel_stops_after_all_changes() {
     let world = World::on(Disk::memory()).await;
     let mut feed = world.kernel.feed(&world.me);
     world.play("a", "say hi").await;
-    soon(world.kernel.shutdown()).await;
+    with_timeout(world.kernel.shutdown()).await;
     let mut all = vec![];
-    while let Some(change) = soon(feed.next()).await {
-        all.push(shown(&change));
+    while let Some(change) = with_timeout(feed.next()).await {
+        all.push(change_text(&change));
     }
     assert_eq!(all, Vec::<String>::new(), "it came and went");
 }
 
-/// What a client knows that puts the changes together.
+/// Applies a change to the state of a client.
 fn apply(known: &mut BTreeMap<SessionId, LiveSession>, change: LiveChange) {
     match change {
         LiveChange::Opened(session) => {
@@ -117,9 +117,9 @@ fn apply(known: &mut BTreeMap<SessionId, LiveSession>, change: LiveChange) {
     }
 }
 
-/// However fast a reader reads, what it has put together in the end is what there is; and it holds no more than that.
+/// Readers of any speed end with the same state, and the feed buffers no more than that state.
 #[tokio::test]
-async fn readers_of_every_speed_end_with_the_same_picture() {
+async fn fast_and_slow_readers_end_with_the_same_state() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let mut feeds: Vec<_> = (0..3).map(|_| (world.kernel.feed(&world.me), BTreeMap::new())).collect();
@@ -127,12 +127,12 @@ async fn readers_of_every_speed_end_with_the_same_picture() {
             let key = format!("s{}", no % 12);
             world.play(&key, "say hi").await;
             match no % 7 {
-                0 => drop(world.kernel.session_close(&world.me, &by(&key)).await.unwrap()),
+                0 => drop(world.kernel.session_close(&world.me, &by_key(&key)).await.unwrap()),
                 1 => rename(&world, &key, &format!("title {no}")).await,
-                2 => drop(world.kernel.session_delete(&world.me, &by(&key)).await.unwrap()),
+                2 => drop(world.kernel.session_delete(&world.me, &by_key(&key)).await.unwrap()),
                 _ => {}
             }
-            // The first reads everything at once, the second now and then, the third not before the end.
+            // The first reader reads at once, the second now and then, the third only at the end.
             for (at, (feed, known)) in feeds.iter_mut().enumerate().take(2) {
                 if at == 0 || no % 20 == 0 {
                     drain(feed, known).await;

@@ -1,7 +1,7 @@
-//! The kernel's promises, driven from outside: a deterministic agent, a clock that stands still unless it is turned,
-//! ids from a seed, and every store.
+//! Tests of the kernel through its public interface: with a deterministic agent, a manual clock, seeded ids, and every
+//! store.
 
-#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod acceptance;
 mod access;
@@ -27,6 +27,7 @@ mod portable_data;
 mod puppet;
 mod recovery;
 mod retries;
+mod run_wait;
 mod scheduling;
 mod search;
 mod settings;

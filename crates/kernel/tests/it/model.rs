@@ -1,8 +1,8 @@
-//! Random trees: thousands of prompts, branches, navigations and forks with crashes in between, each compared with the
-//! plainest tree there is. The seed tells which history.
+//! Random trees: thousands of prompts, branches, navigations and forks with crashes in between, each compared with a
+//! simple reference tree. The seed determines the history.
 //!
-//! The reference is made of nothing but the events: a node per message, a parent and a cursor each. So trees, paths and
-//! cursors are what the events say, and the events stay what they were.
+//! The reference is built from the events alone: a node per message with a parent and a cursor. This checks that trees,
+//! paths and cursors agree with the events, and that events never change.
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,8 +13,8 @@ use mainspring_kernel::kernel::{ForkRequest, RunRequest};
 use mainspring_kernel::store::SessionRef;
 use mainspring_kernel::{Error, Options};
 
-use crate::simulation::Dice;
-use crate::world::{Disk, NOW, World, by, live, soon};
+use crate::simulation::Random;
+use crate::world::{Disk, NOW, World, by_key, run_process, with_timeout};
 
 const SCRIPTS: [&str; 4] = [
     "say yes",
@@ -22,16 +22,16 @@ const SCRIPTS: [&str; 4] = [
     "say no; fail for good",
     "say never; hang",
 ];
-/// Sessions beyond this many are deleted again.
+/// The number of sessions above which sessions are deleted.
 const SESSIONS: usize = 6;
 
-/// The plainest tree there is.
+/// The reference tree.
 #[derive(Debug, Clone, Default)]
-struct Plain {
+struct ReferenceTree {
     nodes: Vec<Node>,
     index: HashMap<MessageId, usize>,
     tip: Option<usize>,
-    /// Whether a run is a branch.
+    /// For each run, whether it is a branch.
     branches: HashMap<RunId, bool>,
     events: Vec<Event>,
 }
@@ -46,7 +46,7 @@ struct Node {
     run: Option<RunId>,
 }
 
-impl Plain {
+impl ReferenceTree {
     fn path(&self, tip: Option<usize>) -> Vec<usize> {
         let mut path: Vec<usize> = std::iter::successors(tip, |node| self.nodes[*node].parent).collect();
         path.reverse();
@@ -87,7 +87,7 @@ impl Plain {
                 };
                 assert!(
                     self.index.insert(message.id, self.nodes.len()).is_none(),
-                    "{} is told twice",
+                    "{} was published twice",
                     message.id
                 );
                 self.nodes.push(node);
@@ -104,7 +104,7 @@ impl Plain {
         }
     }
 
-    /// A fork of this tree at a message: the path to it, and nothing else.
+    /// Returns a fork of this tree at a message: only the path to the message.
     fn fork(&self, at: MessageId) -> Self {
         let mut fork = Self::default();
         for node in self.path(self.index.get(&at).copied()) {
@@ -120,14 +120,14 @@ impl Plain {
         nodes.into_iter().map(|node| self.nodes[node].id).collect()
     }
 
-    /// One of the messages that were not rolled back.
-    fn pick(&self, dice: &mut Dice) -> Option<usize> {
+    /// Picks a message that is not abandoned.
+    fn pick(&self, random: &mut Random) -> Option<usize> {
         let kept: Vec<usize> = (0..self.nodes.len()).filter(|node| !self.nodes[*node].abandoned).collect();
-        kept.get(dice.below(kept.len())).copied()
+        kept.get(random.below(kept.len())).copied()
     }
 }
 
-/// What somebody does.
+/// An operation of a caller.
 #[derive(Debug, Clone)]
 enum Act {
     Run(Place, &'static str),
@@ -136,27 +136,27 @@ enum Act {
     Delete,
 }
 
-/// All the sessions, by key, as the events have told.
+/// All sessions by key, as built from the events.
 #[derive(Default)]
 struct Model {
-    sessions: BTreeMap<String, Plain>,
+    sessions: BTreeMap<String, ReferenceTree>,
     made: usize,
     acts: usize,
 }
 
 impl Model {
-    fn next(&mut self, dice: &mut Dice) -> (String, Act) {
+    fn next(&mut self, random: &mut Random) -> (String, Act) {
         let keys: Vec<&String> = self.sessions.keys().collect();
-        let key = keys.get(dice.below(keys.len())).map_or("s0".into(), |key| (*key).clone());
-        let picked = self.sessions.get(&key).and_then(|plain| Some((plain, plain.pick(dice)?)));
-        let script = SCRIPTS[[0, 0, 1, 2, 3][dice.below(5)]];
+        let key = keys.get(random.below(keys.len())).map_or("s0".into(), |key| (*key).clone());
+        let picked = self.sessions.get(&key).and_then(|plain| Some((plain, plain.pick(random)?)));
+        let script = SCRIPTS[[0, 0, 1, 2, 3][random.below(5)]];
         let Some((plain, node)) = picked else { return (key, Act::Run(Place::Tip, script)) };
         let Node { id: message_id, role, .. } = plain.nodes[node];
         let crowded = self.sessions.len() > SESSIONS;
-        let act = match (dice.below(100), role) {
+        let act = match (random.below(100), role) {
             (0..25, _) => Act::Run(Place::Tip, script),
             (25..35, _) => Act::Run(Place::Root, script),
-            // The results of tools are the user's side too, and are no script.
+            // Tool results have the user role too, but are not scripts.
             (35..60, Role::User) if plain.children(Some(node)).is_empty() => Act::Navigate(Some(message_id)),
             (35..60, Role::User) => Act::Run(Place::Regenerate { message_id }, ""),
             (35..60, Role::Assistant) => Act::Run(Place::Edit { message_id }, script),
@@ -174,12 +174,12 @@ impl Model {
 
 struct Player<'a> {
     world: &'a World,
-    dice: &'a mut Dice,
+    random: &'a mut Random,
     model: &'a mut Model,
 }
 
 impl Player<'_> {
-    /// Does it to its end; what is refused changes nothing.
+    /// Performs the operation and waits for its end. A refused one changes nothing.
     async fn act(world: &World, key: &str, act: &Act) -> Result<Option<MessageId>, Error> {
         let (kernel, me) = (&world.kernel, &world.me);
         match act.clone() {
@@ -187,8 +187,8 @@ impl Player<'_> {
                 let prompt = if script.is_empty() { vec![] } else { vec![Block::text(script)] };
                 let request = RunRequest { place, prompt, ..RunRequest::text(key, "") };
                 let run = kernel.run_create(me, request).await?.run;
-                // What hangs is cancelled, also where the message that is answered again says so.
-                if hangs(world, &run).await {
+                // A run whose script never ends is cancelled, also a regenerated one.
+                if never_ends(world, &run).await {
                     match kernel.run_cancel(me, run.id).await {
                         Ok(_) | Err(Error::Refused(_)) => {}
                         Err(other) => return Err(other),
@@ -197,17 +197,17 @@ impl Player<'_> {
                 kernel.drain().await;
                 Ok(world.get(run.id).await.final_message)
             }
-            Act::Navigate(to) => Ok(kernel.session_navigate(me, &by(key), to, None).await?.tip_message),
+            Act::Navigate(to) => Ok(kernel.session_navigate(me, &by_key(key), to, None).await?.tip_message),
             Act::Fork(message, fork) => {
                 let request = ForkRequest { message, key: Some(fork), title: None };
-                Ok(kernel.session_fork(me, &by(key), request, None).await?.0.tip_message)
+                Ok(kernel.session_fork(me, &by_key(key), request, None).await?.0.tip_message)
             }
-            Act::Delete => kernel.session_delete(me, &by(key)).await.map(|_| None),
+            Act::Delete => kernel.session_delete(me, &by_key(key)).await.map(|_| None),
         }
     }
 
     async fn step(&mut self) {
-        let (key, act) = self.model.next(self.dice);
+        let (key, act) = self.model.next(self.random);
         self.model.acts += 1;
         let before = self.model.sessions.get(&key);
         let cursors: Vec<_> =
@@ -217,9 +217,9 @@ impl Player<'_> {
             (Act::Navigate(Some(to)), Some(plain)) => Some(plain.nodes[plain.extend(plain.index[to])].id),
             _ => None,
         };
-        let outcome = soon(Self::act(self.world, &key, &act)).await;
+        let outcome = with_timeout(Self::act(self.world, &key, &act)).await;
         let came = outcome.unwrap_or_else(|error| panic!("{act:?} in {key}: {error}"));
-        self.learn(&key, &act).await;
+        self.update_model(&key, &act).await;
         let Some(plain) = self.model.sessions.get(&key) else { return };
         match act {
             Act::Navigate(_) => assert_eq!(came, leaf, "where {act:?} leads"),
@@ -229,13 +229,13 @@ impl Player<'_> {
             }
             _ => {}
         }
-        self.family(&key).await;
+        self.check_relatives(&key).await;
     }
 
-    /// Does something and dies, perhaps in the middle of it.
-    async fn die(&mut self) -> (String, Act) {
-        let (key, act) = self.model.next(self.dice);
-        let yields = self.dice.below(60);
+    /// Starts an operation and crashes, perhaps in the middle of it.
+    async fn crash_during_act(&mut self) -> (String, Act) {
+        let (key, act) = self.model.next(self.random);
+        let yields = self.random.below(60);
         let wander = async {
             for _ in 0..yields {
                 tokio::task::yield_now().await;
@@ -249,12 +249,12 @@ impl Player<'_> {
         (key, act)
     }
 
-    /// Takes in what the events say, and what was made and deleted.
-    async fn learn(&mut self, key: &str, act: &Act) {
+    /// Updates the model from the events, and from the sessions created and deleted.
+    async fn update_model(&mut self, key: &str, act: &Act) {
         let world = self.world;
-        let found = world.kernel.session_get(&world.me, &by(key)).await.ok();
+        let found = world.kernel.session_get(&world.me, &by_key(key)).await.ok();
         if let (Act::Fork(_, fork), Some(source)) = (act, self.model.sessions.get(key))
-            && let Ok(session) = world.kernel.session_get(&world.me, &by(fork)).await
+            && let Ok(session) = world.kernel.session_get(&world.me, &by_key(fork)).await
         {
             let origin = session.forked_from.unwrap();
             let plain = source.fork(origin.message);
@@ -270,7 +270,7 @@ impl Player<'_> {
             if let Some(plain) = self.model.sessions.get_mut(key) {
                 let after = plain.events.last().map_or(Cursor::START, |event| event.cursor);
                 let events =
-                    world.kernel.session_events(&world.me, &by(key), after, Some(500)).await.unwrap();
+                    world.kernel.session_events(&world.me, &by_key(key), after, Some(500)).await.unwrap();
                 for event in events {
                     if let Some(run) = event.run.filter(|_| event.body.kind() == "run.queued") {
                         plain.branches.insert(run, world.get(run).await.place.is_branch());
@@ -282,14 +282,14 @@ impl Player<'_> {
         }
     }
 
-    /// A message somewhere has the family that the model says.
-    async fn family(&mut self, key: &str) {
+    /// Checks the parent, siblings and children of a random message.
+    async fn check_relatives(&mut self, key: &str) {
         let Some(plain) = self.model.sessions.get(key) else { return };
-        let session = self.world.kernel.session_get(&self.world.me, &by(key)).await.unwrap();
+        let session = self.world.kernel.session_get(&self.world.me, &by_key(key)).await.unwrap();
         assert_eq!(session.tip_message, plain.tip.map(|tip| plain.nodes[tip].id), "the tip of {key}");
-        let Some(node) = plain.pick(self.dice) else { return };
+        let Some(node) = plain.pick(self.random) else { return };
         let at = &plain.nodes[node];
-        let view = self.world.kernel.session_message(&self.world.me, &by(key), at.id).await.unwrap();
+        let view = self.world.kernel.session_message(&self.world.me, &by_key(key), at.id).await.unwrap();
         let parent = at.parent.map(|parent| plain.nodes[parent].id);
         assert_eq!((view.node.parent_id, view.node.abandoned), (parent, false));
         assert_eq!(view.children, plain.ids(plain.children(Some(node))), "beneath {}", at.id);
@@ -297,13 +297,13 @@ impl Player<'_> {
         assert_eq!(view.node.cursor, at.cursor.map(|cursor| plain.nodes[cursor].id), "from {}", at.id);
     }
 
-    /// The session of this key, or every one, is as the model says.
+    /// Compares the session of this key, or every session, with the model.
     async fn compare(&mut self, only: Option<&str>) {
         let wanted = |key: &String| only.is_none_or(|wanted| wanted == key);
         for (key, plain) in self.model.sessions.iter().filter(|(key, _)| wanted(key)) {
             let path = plain.ids(plain.path(plain.tip));
             let mut found: Vec<MessageId> = vec![];
-            let (mut before, by) = (None, by(key));
+            let (mut before, by) = (None, by_key(key));
             loop {
                 let page =
                     self.world.kernel.session_path(&self.world.me, &by, before, Some(500)).await.unwrap();
@@ -321,9 +321,9 @@ impl Player<'_> {
             for node in nodes {
                 let id = node.message.id;
                 let at = &plain.nodes[plain.index[&id]];
-                let told =
+                let expected =
                     (at.parent.map(|parent| plain.nodes[parent].id), at.abandoned, active.contains(&id));
-                assert_eq!((node.parent_id, node.abandoned, node.active), told, "{id} of {key}");
+                assert_eq!((node.parent_id, node.abandoned, node.active), expected, "{id} of {key}");
                 if !at.abandoned {
                     assert_eq!(
                         node.cursor,
@@ -343,8 +343,8 @@ impl Player<'_> {
     }
 }
 
-/// Whether a run follows a script that never ends.
-async fn hangs(world: &World, run: &mainspring_core::Run) -> bool {
+/// Returns whether the script of a run never ends.
+async fn never_ends(world: &World, run: &mainspring_core::Run) -> bool {
     let id = match run.place {
         Place::Regenerate { message_id } => Some(message_id),
         _ => run.prompt,
@@ -354,41 +354,41 @@ async fn hangs(world: &World, run: &mainspring_core::Run) -> bool {
     found.is_ok_and(|view| view.node.message.text().contains("hang"))
 }
 
-/// One history of `acts` acts in many processes.
+/// Runs one history of `acts` operations in many processes.
 fn history(seed: u64, disk: &Disk, acts: usize) {
-    let (mut dice, mut model) = (Dice(seed), Model::default());
+    let (mut random, mut model) = (Random(seed), Model::default());
     let mut unknown: Option<(String, Act)> = None;
     let mut lives = 0;
     while model.acts < acts {
         lives += 1;
-        live(async {
+        run_process(async {
             let clock = Clock::manual(NOW.plus(lives * 1_000));
-            let options = Options { idle_unload: [0, 30_000][dice.below(2)], ..Options::default() };
+            let options = Options { idle_unload: [0, 30_000][random.below(2)], ..Options::default() };
             let world = World::boot(disk.clone(), options, vec![], clock, seed * 100_000 + lives).await;
-            let mut player = Player { world: &world, dice: &mut dice, model: &mut model };
+            let mut player = Player { world: &world, random: &mut random, model: &mut model };
             if let Some((key, act)) = unknown.take() {
-                player.learn(&key, &act).await;
+                player.update_model(&key, &act).await;
                 player.compare(Some(&key)).await;
             }
-            for _ in 0..10 + player.dice.below(30) {
+            for _ in 0..10 + player.random.below(30) {
                 player.step().await;
             }
-            unknown = Some(player.die().await);
+            unknown = Some(player.crash_during_act().await);
         });
     }
-    live(async {
+    run_process(async {
         let clock = Clock::manual(NOW.plus((lives + 1) * 1_000));
         let world =
             World::boot(disk.clone(), Options::default(), vec![], clock, seed * 100_000 + lives + 1).await;
-        let mut player = Player { world: &world, dice: &mut dice, model: &mut model };
+        let mut player = Player { world: &world, random: &mut random, model: &mut model };
         if let Some((key, act)) = unknown.take() {
-            player.learn(&key, &act).await;
+            player.update_model(&key, &act).await;
         }
         player.compare(None).await;
     });
 }
 
-/// Plays the histories of these seeds, or of `SEED` alone, and says which one went wrong.
+/// Runs the histories of these seeds, or only of `SEED`, and prints the seed that failed.
 fn histories(seeds: std::ops::Range<u64>, disk: fn() -> Disk, acts: usize) {
     let seeds = match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
@@ -397,24 +397,25 @@ fn histories(seeds: std::ops::Range<u64>, disk: fn() -> Disk, acts: usize) {
     for seed in seeds {
         let played = catch_unwind(AssertUnwindSafe(|| history(seed, &disk(), acts)));
         if let Err(panic) = played {
-            let told = panic.downcast_ref::<String>().cloned();
-            let told = told.or_else(|| panic.downcast_ref::<&str>().map(|told| (*told).to_owned()));
-            panic!("seed {seed}: {}", told.unwrap_or_default());
+            let message = panic.downcast_ref::<String>().cloned();
+            let message =
+                message.or_else(|| panic.downcast_ref::<&str>().map(|message| (*message).to_owned()));
+            panic!("seed {seed}: {}", message.unwrap_or_default());
         }
     }
 }
 
 #[test]
-fn random_trees_in_memory_are_what_their_events_say() {
+fn random_trees_in_memory_agree_with_their_events() {
     histories(1..21, Disk::memory, 100);
 }
 
 #[test]
-fn random_trees_in_sqlite_are_what_their_events_say() {
+fn random_trees_in_sqlite_agree_with_their_events() {
     histories(21..25, Disk::sqlite, 1_000);
 }
 
 #[test]
-fn more_random_trees_in_sqlite_are_what_their_events_say() {
+fn more_random_trees_in_sqlite_agree_with_their_events() {
     histories(25..29, Disk::sqlite, 1_000);
 }

@@ -1,24 +1,24 @@
-//! The events of all of an owner's sessions, in one order.
+//! The events of all sessions of an owner, in one order.
 
 use mainspring_core::{Body, Cursor, Event};
 use mainspring_kernel::kernel::{Caller, RunRequest};
 use mainspring_kernel::owner_events::{OwnerEvents, OwnerItem};
 
-use crate::world::{Disk, World, by, every_store};
+use crate::world::{Disk, World, by_key, every_store};
 
-/// Everything until the reader has caught up, and where.
+/// Reads until the reader has caught up. Returns the events and the cursor.
 async fn caught_up(events: &mut OwnerEvents) -> (Vec<Event>, Cursor) {
-    let mut told = vec![];
+    let mut read = vec![];
     loop {
         match events.next().await.unwrap() {
-            OwnerItem::Event(event) => told.push(*event),
-            OwnerItem::CaughtUp(cursor) => return (told, cursor),
+            OwnerItem::Event(event) => read.push(*event),
+            OwnerItem::CaughtUp(cursor) => return (read, cursor),
         }
     }
 }
 
 #[tokio::test]
-async fn every_event_of_every_session_is_told_once_and_in_order() {
+async fn every_event_of_an_owner_is_delivered_once_in_order() {
     for (no, disk) in every_store().into_iter().enumerate() {
         let name = ["memory", "sqlite"][no];
         let world = World::on(disk).await;
@@ -33,18 +33,21 @@ async fn every_event_of_every_session_is_told_once_and_in_order() {
         for key in ["a", "b", "c", "a"] {
             runs.push(world.prompt(key, "say one; tool add {\"a\":1,\"b\":1}").await);
         }
-        let mut told: Vec<Event> = vec![];
-        while told.iter().filter(|event| event.body.ends_run()).count() < runs.len() {
+        let mut read: Vec<Event> = vec![];
+        while read.iter().filter(|event| event.body.ends_run()).count() < runs.len() {
             match events.next().await.unwrap() {
-                OwnerItem::Event(event) => told.push(*event),
+                OwnerItem::Event(event) => read.push(*event),
                 OwnerItem::CaughtUp(at) => {
-                    assert!(told.last().is_none_or(|last| last.cursor <= at), "{name}");
+                    assert!(read.last().is_none_or(|last| last.cursor <= at), "{name}");
                 }
             }
         }
-        assert!(told.is_sorted_by_key(|event| event.cursor), "{name}");
-        assert!(told.iter().all(|event| event.run != Some(theirs.run.id)), "{name}: theirs are theirs");
-        // What was told as it happened is what is told later, from any place on and in any pages.
+        assert!(read.is_sorted_by_key(|event| event.cursor), "{name}");
+        assert!(
+            read.iter().all(|event| event.run != Some(theirs.run.id)),
+            "{name}: no events of another owner"
+        );
+        // Reading later, from any cursor and in pages of any size, returns the same events.
         let mut later = vec![];
         let mut after = start;
         loop {
@@ -53,7 +56,7 @@ async fn every_event_of_every_session_is_told_once_and_in_order() {
             after = last.cursor;
             later.extend(page);
         }
-        assert_eq!(told[..], later[..told.len()], "{name}");
+        assert_eq!(read[..], later[..read.len()], "{name}");
         let types = vec!["run.queued", "run.succeeded"];
         let mut some = world.kernel.owner_events(&world.me, Some(types), Some(start)).await.unwrap();
         let (some, _) = caught_up(&mut some).await;
@@ -66,18 +69,18 @@ async fn every_event_of_every_session_is_told_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_deletion_is_told_also_when_everything_of_the_session_is_gone() {
+async fn a_deletion_event_is_delivered_after_the_purge() {
     let world = World::on(Disk::memory()).await;
     let run = world.prompt("a", "say here").await;
     world.ended(run.id).await;
     let mut events = world.kernel.owner_events(&world.me, None, None).await.unwrap();
     caught_up(&mut events).await;
-    world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
+    world.kernel.session_delete(&world.me, &by_key("a")).await.unwrap();
     let (store, me) = (&world.disk.store, &world.me.owner);
     let purged = async || store.owner_events(me, None, Cursor::START, 9).await.unwrap().0.is_empty();
     while !purged().await {
         tokio::task::yield_now().await;
     }
-    let (told, _) = caught_up(&mut events).await;
-    assert!(matches!(told[..], [Event { body: Body::SessionDeleted {}, .. }]), "{told:?}");
+    let (read, _) = caught_up(&mut events).await;
+    assert!(matches!(read[..], [Event { body: Body::SessionDeleted {}, .. }]), "{read:?}");
 }

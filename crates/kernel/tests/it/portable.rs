@@ -1,4 +1,4 @@
-//! Sessions as files: out and in again, exactly; and what is refused, with its line.
+//! Export and import of sessions: exact round trips, and errors that name the line.
 
 use mainspring_core::{Block, MessageId, Place, Session};
 use mainspring_kernel::adapter::{End, Record};
@@ -9,11 +9,11 @@ use mainspring_kernel::{Error, Options};
 use mainspring_store::Fault;
 use serde_json::{Value, json};
 
-use crate::puppet::{Manners, pull, puppet};
-use crate::world::{Disk, NOW, World, by, every_store, live, soon};
+use crate::puppet::{PuppetBehavior, puppet, puppet_request};
+use crate::world::{Disk, NOW, World, by_key, every_store, run_process, with_timeout};
 
 pub(crate) async fn export(world: &World, key: &str) -> String {
-    let mut export = world.kernel.session_export(&world.me, &by(key)).await.unwrap();
+    let mut export = world.kernel.session_export(&world.me, &by_key(key)).await.unwrap();
     let mut file = String::new();
     while let Some(lines) = export.next().await.unwrap() {
         file += &lines;
@@ -23,7 +23,7 @@ pub(crate) async fn export(world: &World, key: &str) -> String {
 
 async fn import_as(world: &World, caller: &Caller, file: &str) -> Result<Session, Error> {
     let mut import = world.kernel.session_import(caller)?;
-    // In pieces that have nothing to do with lines.
+    // In chunks that are not aligned with lines.
     for piece in file.as_bytes().chunks(777) {
         import.push(piece).await?;
     }
@@ -35,9 +35,9 @@ pub(crate) async fn import(world: &World, file: &str) -> Result<Session, Error> 
 }
 
 impl World {
-    /// Resolves once what came of refused imports is removed.
+    /// Waits until the remains of refused imports are removed.
     pub(crate) async fn settled(&self) {
-        soon(async {
+        with_timeout(async {
             while !self.disk.store.unfinished().await.unwrap().deleted.is_empty() {
                 tokio::task::yield_now().await;
             }
@@ -52,15 +52,15 @@ async fn branch(world: &World, place: Place, script: &str) {
     world.ended(run.id).await;
 }
 
-/// A session with everything in it: branches, an abandoned one, tools, a failure, a prompt that never began.
-async fn lived(world: &World) -> Vec<MessageId> {
+/// Creates a session with branches, an abandoned branch, tools, a failure, and a prompt that was never started.
+async fn create_full_session(world: &World) -> Vec<MessageId> {
     world.play("a", "usage 1 2; say one ü \\; two").await;
     world.play("a", r#"say look; tool add {"a": 1, "b": 2}; say done"#).await;
     let first: Vec<_> = world.path("a").await.iter().map(|message| message.id).collect();
     branch(world, Place::Regenerate { message_id: first[0] }, "").await;
     branch(world, Place::Edit { message_id: first[1] }, "say lost; fail for good").await;
     branch(world, Place::Root, "say root").await;
-    world.kernel.session_navigate(&world.me, &by("a"), Some(first[2]), None).await.unwrap();
+    world.kernel.session_navigate(&world.me, &by_key("a"), Some(first[2]), None).await.unwrap();
     world.play("a", "say part; fail for good").await;
     let run = world.prompt("a", "hang").await;
     let never = world.prompt("a", "say never").await;
@@ -70,24 +70,24 @@ async fn lived(world: &World) -> Vec<MessageId> {
     }
     let patch =
         SessionPatch { pinned: Some(true), metadata: Some(json!({"k": [1]})), ..SessionPatch::default() };
-    world.kernel.session_patch(&world.me, &by("a"), patch).await.unwrap();
+    world.kernel.session_patch(&world.me, &by_key("a"), patch).await.unwrap();
     first
 }
 
 #[tokio::test]
-async fn a_session_comes_back_exactly_as_it_was() {
+async fn an_imported_session_equals_the_exported_one() {
     for from in every_store() {
         let world = World::on(from).await;
-        let first = lived(&world).await;
+        let first = create_full_session(&world).await;
         let file = export(&world, "a").await;
         assert_eq!(export(&world, "a").await, file, "the same session is the same file");
         for to in every_store() {
             let there = World::on(to).await;
             let session = import(&there, &file).await.unwrap();
             assert_eq!(export(&there, "a").await, file, "{} to {}", world.disk.name, there.disk.name);
-            let mut known = world.kernel.session_get(&world.me, &by("a")).await.unwrap();
+            let mut known = world.kernel.session_get(&world.me, &by_key("a")).await.unwrap();
             (known.tip, known.base) = (session.tip, session.base);
-            assert_eq!(there.kernel.session_get(&there.me, &by("a")).await.unwrap(), known);
+            assert_eq!(there.kernel.session_get(&there.me, &by_key("a")).await.unwrap(), known);
             assert_eq!(there.tree("a").await, world.tree("a").await);
             assert_eq!(there.path("a").await, world.path("a").await);
             let runs = async |world: &World| {
@@ -102,8 +102,8 @@ async fn a_session_comes_back_exactly_as_it_was() {
                 events
             };
             assert_eq!(told(&there).await, told(&world).await);
-            // It goes on as it would have.
-            there.kernel.session_navigate(&there.me, &by("a"), Some(first[0]), None).await.unwrap();
+            // The session continues like the original.
+            there.kernel.session_navigate(&there.me, &by_key("a"), Some(first[0]), None).await.unwrap();
             there.play("a", "say more").await;
             let refused = import(&there, &file).await.unwrap_err();
             assert_eq!(refused.code(), "already_exists");
@@ -113,25 +113,25 @@ async fn a_session_comes_back_exactly_as_it_was() {
 }
 
 #[tokio::test]
-async fn the_file_of_a_fork_needs_no_other() {
+async fn the_export_of_a_fork_is_complete() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        let first = lived(&world).await;
+        let first = create_full_session(&world).await;
         let fork = ForkRequest { message: first[2], key: Some("f".into()), title: None };
-        let (fork, _) = world.kernel.session_fork(&world.me, &by("a"), fork, None).await.unwrap();
+        let (fork, _) = world.kernel.session_fork(&world.me, &by_key("a"), fork, None).await.unwrap();
         world.play("f", "say forked").await;
         let file = export(&world, "f").await;
-        assert!(!file.contains("say root"), "what it does not see is not in it");
+        assert!(!file.contains("say root"), "messages the fork does not see are not exported");
         let there = World::on(Disk::sqlite()).await;
         let session = import(&there, &file).await.unwrap();
         assert_eq!((session.id, session.forked_from), (fork.id, fork.forked_from));
         assert_eq!(export(&there, "f").await, file, "{}", world.disk.name);
         assert_eq!(there.tree("f").await, world.tree("f").await);
         there.play("f", "say on").await;
-        // Where its source still is, its messages are there already, and are not taken from it.
+        // If the source exists, its messages are not moved to the imported fork.
         let id = SessionRef::Id(fork.id);
         world.kernel.session_delete(&world.me, &id).await.unwrap();
-        soon(async {
+        with_timeout(async {
             while world.disk.store.session_known(fork.id).await.unwrap() {
                 tokio::task::yield_now().await;
             }
@@ -157,10 +157,10 @@ async fn the_file_of_a_fork_needs_no_other() {
 }
 
 #[tokio::test]
-async fn a_busy_session_is_not_exported_and_one_that_changes_breaks_off() {
+async fn a_busy_session_is_not_exported_and_a_change_aborts_the_export() {
     let world = World::on(Disk::memory()).await;
-    lived(&world).await;
-    let mut export = world.kernel.session_export(&world.me, &by("a")).await.unwrap();
+    create_full_session(&world).await;
+    let mut export = world.kernel.session_export(&world.me, &by_key("a")).await.unwrap();
     export.next().await.unwrap();
     world.play("a", "say meanwhile").await;
     let broke = async {
@@ -172,28 +172,28 @@ async fn a_busy_session_is_not_exported_and_one_that_changes_breaks_off() {
             }
         }
     };
-    assert_eq!(soon(broke).await.code(), "version_conflict");
+    assert_eq!(with_timeout(broke).await.code(), "version_conflict");
     world.prompt("a", "hang").await;
-    let busy = world.kernel.session_export(&world.me, &by("a")).await.err().unwrap();
+    let busy = world.kernel.session_export(&world.me, &by_key("a")).await.err().unwrap();
     assert_eq!(busy.code(), "session_busy");
 }
 
-/// A file with one thing of one line changed.
+/// Returns the file with one value of one line changed.
 pub(crate) fn changed(file: &str, line: usize, path: &str, to: &Value) -> String {
     let mut lines: Vec<String> = file.lines().map(str::to_owned).collect();
     let mut value: Value = serde_json::from_str(&lines[line - 1]).unwrap();
     let (above, name) = path.rsplit_once('/').unwrap();
     value.pointer_mut(above).unwrap()[name] = to.clone();
     lines[line - 1] = value.to_string();
-    whole(&lines)
+    join_lines(&lines)
 }
 
-pub(crate) fn whole<T: AsRef<str>>(lines: &[T]) -> String {
+pub(crate) fn join_lines<T: AsRef<str>>(lines: &[T]) -> String {
     lines.iter().map(|line| line.as_ref().to_owned() + "\n").collect()
 }
 
-/// Every way to spoil a file: what is wrong, the line that says so, the file. `foreign` is a message of somebody else.
-fn spoiled(file: &str, foreign: &Value) -> Vec<(&'static str, usize, String)> {
+/// Invalid variants of a file: the defect, the line of the expected error, the file. `foreign` is a message of another owner.
+fn invalid_files(file: &str, foreign: &Value) -> Vec<(&'static str, usize, String)> {
     let lines: Vec<&str> = file.lines().collect();
     let first = |text: &str| 1 + lines.iter().position(|line| line.contains(text)).unwrap();
     let (message, run, event) =
@@ -227,7 +227,7 @@ fn spoiled(file: &str, foreign: &Value) -> Vec<(&'static str, usize, String)> {
         ("a bad fingerprint", run, "/fingerprint", json!("é".repeat(16))),
         ("an event of a run elsewhere", event + 1, "/event/runId", nobody("run")),
         ("an event of an unknown type", event, "/event/type", json!("session.exploded")),
-        ("an event about somebody else's message", completed, "/event/payload/messageId", foreign.clone()),
+        ("an event about a message of another owner", completed, "/event/payload/messageId", foreign.clone()),
         ("an event that is never stored", event, "/event", truncated),
     ];
     let mut spoiled: Vec<_> =
@@ -235,7 +235,7 @@ fn spoiled(file: &str, foreign: &Value) -> Vec<(&'static str, usize, String)> {
     let swapped = |one: usize, other: usize| {
         let mut lines = lines.clone();
         lines.swap(one - 1, other - 1);
-        whole(&lines)
+        join_lines(&lines)
     };
     let mut torn = lines.clone();
     torn[2] = "{\"kind\":";
@@ -243,14 +243,14 @@ fn spoiled(file: &str, foreign: &Value) -> Vec<(&'static str, usize, String)> {
     again[1] = lines[0];
     spoiled.extend([
         ("nothing at all", 1, String::new()),
-        ("no session", 1, whole(&lines[1..])),
-        ("a line that is torn", 3, whole(&torn)),
-        ("a second session", 2, whole(&again)),
+        ("no session", 1, join_lines(&lines[1..])),
+        ("a line that is torn", 3, join_lines(&torn)),
+        ("a second session", 2, join_lines(&again)),
         ("a run before its messages", message + 1, swapped(message + 1, run)),
         ("a run after an event", run + 1, swapped(run, event)),
         ("a stream that runs back", event + 1, changed(file, event, "/event/pos", &json!(1_000_000_000))),
-        ("a file cut off", last, whole(&lines[..last - 1])),
-        ("a line lost", last - 1, whole(&[&lines[..last - 2], &lines[last - 1..]].concat())),
+        ("a file cut off", last, join_lines(&lines[..last - 1])),
+        ("a line lost", last - 1, join_lines(&[&lines[..last - 2], &lines[last - 1..]].concat())),
         ("something after the end", last + 1, format!("{file}{}\n", lines[1])),
         ("a tip that is not there", last + 1, changed(file, 1, "/session/tipMessageId", foreign)),
     ]);
@@ -258,18 +258,18 @@ fn spoiled(file: &str, foreign: &Value) -> Vec<(&'static str, usize, String)> {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_with_its_line_and_leaves_nothing() {
+async fn an_invalid_file_is_refused_with_the_line_and_leaves_nothing() {
     let world = World::on(Disk::memory()).await;
-    lived(&world).await;
+    create_full_session(&world).await;
     let file = export(&world, "a").await;
-    // Where it is imported to, somebody has written before; the ids there are others, and the same each time.
+    // The target store has sessions already, with other ids that are the same in each run.
     let there = async |disk| {
         let there = World::boot(disk, Options::default(), vec![], Clock::manual(NOW), 77).await;
         there.play("victim", "say mine").await;
         there
     };
     let foreign = json!(there(Disk::memory()).await.path("victim").await[0].id);
-    for (what, line, file) in spoiled(&file, &foreign) {
+    for (what, line, file) in invalid_files(&file, &foreign) {
         for disk in every_store() {
             let there = there(disk).await;
             let before = there.tree("victim").await;
@@ -290,7 +290,7 @@ async fn what_makes_no_sense_is_refused_with_its_line_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_line_without_end_is_refused() {
+async fn a_line_over_the_limit_is_refused() {
     let options = Options::default();
     let limit = options.limits.message_bytes * 6 + (64 << 10);
     let world = World::with(Disk::memory(), options, vec![]).await;
@@ -306,30 +306,30 @@ async fn a_line_without_end_is_refused() {
 }
 
 #[test]
-fn an_import_that_is_cut_off_by_a_crash_was_never_there() {
+fn an_import_cut_off_by_a_crash_leaves_nothing() {
     for disk in every_store() {
-        let file = live(async {
+        let file = run_process(async {
             let world = World::on(Disk::memory()).await;
-            lived(&world).await;
+            create_full_session(&world).await;
             export(&world, "a").await
         });
         let half = &file[..file.len() / 2];
-        let id = live(async {
+        let id = run_process(async {
             let world = World::on(disk.clone()).await;
             let mut import = world.kernel.session_import(&world.me).unwrap();
             import.push(half.as_bytes()).await.unwrap();
             assert!(
-                world.kernel.session_get(&world.me, &by("a")).await.is_err(),
-                "nobody sees it before it is whole"
+                world.kernel.session_get(&world.me, &by_key("a")).await.is_err(),
+                "an unfinished import is not visible"
             );
             let deleted = world.disk.store.unfinished().await.unwrap().deleted;
-            // As by kill -9: what it leaves is left to the next process.
+            // A crash, as by kill -9: the next process cleans up.
             std::mem::forget(import);
             deleted[0]
         });
-        live(async {
+        run_process(async {
             let world = World::reboot(&disk).await;
-            soon(async {
+            with_timeout(async {
                 while world.disk.store.session_known(id).await.unwrap() {
                     tokio::task::yield_now().await;
                 }
@@ -344,36 +344,36 @@ fn an_import_that_is_cut_off_by_a_crash_was_never_there() {
 #[tokio::test]
 async fn thoughts_are_not_exported() {
     let disk = Disk::memory();
-    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk, Options::default(), vec![adapter]).await;
-    let run = world.send(pull("a", "work")).await.unwrap().run;
-    let strings = hands.next().await;
-    strings.handle.thought("a secret thought").unwrap();
+    let run = world.send(puppet_request("a", "work")).await.unwrap().run;
+    let execution = control.next().await;
+    execution.handle.thought("a secret thought").unwrap();
     let blocks = vec![Block::Thinking {}, Block::text("said")];
-    strings.handle.record(vec![Record::Message { blocks, usage: None }]).await.unwrap();
-    strings.end(End::succeeded());
+    execution.handle.record(vec![Record::Message { blocks, usage: None }]).await.unwrap();
+    execution.end(End::succeeded());
     world.ended(run.id).await;
     let file = export(&world, "a").await;
     assert!(file.contains("said") && !file.contains("secret thought"));
 }
 
 #[tokio::test]
-async fn an_import_that_the_store_fails_is_there_or_never_was() {
+async fn an_import_during_store_faults_is_complete_or_leaves_nothing() {
     let world = World::on(Disk::memory()).await;
-    lived(&world).await;
+    create_full_session(&world).await;
     let file = export(&world, "a").await;
     for fault in [Fault::CommitFails, Fault::OutcomeUnknown] {
         for disk in every_store() {
-            // With the first commit, and with the last one.
+            // A fault of the first commit, and one of the last.
             for last in [false, true] {
                 let there = World::on(disk.clone()).await;
                 let mut import_ = there.kernel.session_import(&there.me).unwrap();
                 if !last {
-                    there.disk.fault(fault);
+                    there.disk.inject_fault(fault);
                 }
                 let pushed = import_.push(file.as_bytes()).await;
                 if last {
-                    there.disk.fault(fault);
+                    there.disk.inject_fault(fault);
                 }
                 let outcome = match pushed {
                     Ok(()) => import_.finish().await,
@@ -387,11 +387,11 @@ async fn an_import_that_the_store_fails_is_there_or_never_was() {
                     Ok(_) => assert_eq!(export(&there, "a").await, file, "{name}"),
                     Err(error) => {
                         assert_eq!(error.code(), "unavailable", "{name}");
-                        assert!(there.kernel.session_get(&there.me, &by("a")).await.is_err(), "{name}");
+                        assert!(there.kernel.session_get(&there.me, &by_key("a")).await.is_err(), "{name}");
                     }
                 }
-                let _ = there.kernel.session_delete(&there.me, &by("a")).await;
-                soon(async {
+                let _ = there.kernel.session_delete(&there.me, &by_key("a")).await;
+                with_timeout(async {
                     while !there.disk.store.unfinished().await.unwrap().deleted.is_empty() {
                         tokio::task::yield_now().await;
                     }
@@ -405,9 +405,9 @@ async fn an_import_that_the_store_fails_is_there_or_never_was() {
                         }
                     }
                 };
-                assert!(soon(again).await.is_ok(), "{name}: nothing of it is in the way");
-                there.kernel.session_delete(&there.me, &by("a")).await.unwrap();
-                soon(there.kernel.shutdown()).await;
+                assert!(with_timeout(again).await.is_ok(), "{name}: nothing of it is in the way");
+                there.kernel.session_delete(&there.me, &by_key("a")).await.unwrap();
+                with_timeout(there.kernel.shutdown()).await;
             }
         }
     }

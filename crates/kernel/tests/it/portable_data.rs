@@ -1,4 +1,4 @@
-//! Sessions as files: artifacts with their bytes, and state.
+//! Export and import of artifacts with their bytes, and of state.
 
 use mainspring_core::{Artifact, Expect};
 use mainspring_kernel::Error;
@@ -6,16 +6,16 @@ use mainspring_kernel::kernel::StateOf;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::artifacts::keeping;
-use crate::portable::{changed, export, import, whole};
-use crate::world::{World, by, every_store};
+use crate::artifacts::world_with_artifacts;
+use crate::portable::{changed, export, import, join_lines};
+use crate::world::{World, by_key, every_store};
 
 fn session() -> StateOf {
-    StateOf::Session(by("a"), None)
+    StateOf::Session(by_key("a"), None)
 }
 
-/// A session with artifacts, one of them larger than a line, one empty; with state, and a run with its own.
-async fn furnished(world: &World) -> Vec<(Artifact, Vec<u8>)> {
+/// Creates a session with artifacts (one larger than a line, one empty), with state, and with a run that has state.
+async fn create_session_with_data(world: &World) -> Vec<(Artifact, Vec<u8>)> {
     world.play("a", "say one").await;
     let set = async |of: &StateOf, key: &str, value: Option<Value>| {
         world.kernel.state_set(&world.me, of, key, value, Expect::Any).await.unwrap();
@@ -38,16 +38,16 @@ async fn furnished(world: &World) -> Vec<(Artifact, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn artifacts_and_state_come_along() {
+async fn artifacts_and_state_are_exported_and_imported() {
     for from in every_store() {
         let folder = TempDir::new().unwrap();
-        let world = keeping(from, &folder, 1).await;
-        let artifacts = furnished(&world).await;
+        let world = world_with_artifacts(from, &folder, 1).await;
+        let artifacts = create_session_with_data(&world).await;
         let file = export(&world, "a").await;
         for to in every_store() {
             let folder = TempDir::new().unwrap();
-            let there = keeping(to, &folder, 2).await;
-            there.kernel.session_delete(&there.me, &by("a")).await.unwrap();
+            let there = world_with_artifacts(to, &folder, 2).await;
+            there.kernel.session_delete(&there.me, &by_key("a")).await.unwrap();
             import(&there, &file).await.unwrap();
             assert_eq!(export(&there, "a").await, file, "{} to {}", world.disk.name, there.disk.name);
             for (artifact, bytes) in &artifacts {
@@ -65,7 +65,7 @@ async fn artifacts_and_state_come_along() {
             let of = StateOf::Run(runs[0].id);
             assert_eq!(state(&world, &of).await.len(), 1);
             assert_eq!(state(&there, &of).await, state(&world, &of).await);
-            // It goes on: no version is given twice.
+            // The imported session continues, and reuses no version.
             let again =
                 there.kernel.state_set(&there.me, &session(), "kept", Some(json!(3)), Expect::Any).await;
             assert_eq!(again.unwrap().entry.unwrap().version, here[0].version + 1);
@@ -74,18 +74,18 @@ async fn artifacts_and_state_come_along() {
 }
 
 #[tokio::test]
-async fn artifacts_and_state_that_make_no_sense_are_refused_with_their_line_and_leave_nothing() {
+async fn invalid_artifacts_and_state_are_refused_with_the_line_and_leave_nothing() {
     let folder = TempDir::new().unwrap();
-    let world = keeping(crate::world::Disk::memory(), &folder, 1).await;
-    furnished(&world).await;
+    let world = world_with_artifacts(crate::world::Disk::memory(), &folder, 1).await;
+    create_session_with_data(&world).await;
     let file = export(&world, "a").await;
     let lines: Vec<&str> = file.lines().collect();
     let first = |text: &str| 1 + lines.iter().position(|line| line.contains(text)).unwrap();
-    // The newest artifact comes first: it has more than one line of bytes.
+    // The newest artifact is first and has more than one line of bytes.
     let (artifact, bytes, state) =
         (first(r#""kind":"artifact""#), first(r#""kind":"bytes""#), first(r#""kind":"state""#));
-    let without = |line: usize| whole(&[&lines[..line - 1], &lines[line..]].concat());
-    let twice = |line: usize| whole(&[&lines[..line], &lines[line - 1..]].concat());
+    let without = |line: usize| join_lines(&[&lines[..line - 1], &lines[line..]].concat());
+    let twice = |line: usize| join_lines(&[&lines[..line], &lines[line - 1..]].concat());
     let nobody = json!("run_00000000000040008000000000000000");
     let spoiled = [
         ("no base64", bytes, changed(&file, bytes, "/data", &json!("*"))),
@@ -110,14 +110,14 @@ async fn artifacts_and_state_that_make_no_sense_are_refused_with_their_line_and_
         (
             "state before artifacts",
             artifact + 1,
-            whole(&[&lines[..artifact - 1], &lines[state - 1..state], &lines[artifact - 1..]].concat()),
+            join_lines(&[&lines[..artifact - 1], &lines[state - 1..state], &lines[artifact - 1..]].concat()),
         ),
     ];
     for (what, line, file) in spoiled {
         for disk in every_store() {
             let folder = TempDir::new().unwrap();
-            let there = keeping(disk, &folder, 2).await;
-            there.kernel.session_delete(&there.me, &by("a")).await.unwrap();
+            let there = world_with_artifacts(disk, &folder, 2).await;
+            there.kernel.session_delete(&there.me, &by_key("a")).await.unwrap();
             let error = import(&there, &file).await.expect_err(what);
             assert!(
                 matches!(error, Error::BadImport { line: at, .. } if at == line as u64),
@@ -130,15 +130,15 @@ async fn artifacts_and_state_that_make_no_sense_are_refused_with_their_line_and_
 }
 
 #[tokio::test]
-async fn an_artifact_that_exists_is_not_taken_from_its_session() {
+async fn an_import_does_not_take_an_artifact_of_another_session() {
     let folder = TempDir::new().unwrap();
-    let world = keeping(crate::world::Disk::sqlite(), &folder, 1).await;
-    furnished(&world).await;
+    let world = world_with_artifacts(crate::world::Disk::sqlite(), &folder, 1).await;
+    create_session_with_data(&world).await;
     let file = export(&world, "a").await;
     let there_folder = TempDir::new().unwrap();
-    let there = keeping(crate::world::Disk::sqlite(), &there_folder, 2).await;
+    let there = world_with_artifacts(crate::world::Disk::sqlite(), &there_folder, 2).await;
     let theirs = there.put("b", b"mine").await.unwrap();
-    there.kernel.session_delete(&there.me, &by("a")).await.unwrap();
+    there.kernel.session_delete(&there.me, &by_key("a")).await.unwrap();
     let line = 1 + file.lines().position(|line| line.contains(r#""kind":"artifact""#)).unwrap();
     let file = changed(&file, line, "/artifact/artifactId", &json!(theirs.id));
     let refused = import(&there, &file).await.unwrap_err();

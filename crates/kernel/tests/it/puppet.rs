@@ -1,4 +1,4 @@
-//! An agent whose strings the test pulls: each execution is handed to the test, which acts for it and ends it.
+//! An agent that the test controls: the test receives each execution, acts for the agent, and ends it.
 
 use std::sync::Arc;
 
@@ -12,24 +12,24 @@ use mainspring_kernel::store::Store;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::world::soon;
+use crate::world::with_timeout;
 
-/// How a puppet behaves where the test does not decide.
+/// The behaviour of a puppet where the test does not act itself.
 #[derive(Clone)]
-pub(crate) struct Manners {
+pub(crate) struct PuppetBehavior {
     pub(crate) name: &'static str,
     pub(crate) uses_bindings: bool,
     pub(crate) steers: bool,
     pub(crate) client_tools: bool,
     pub(crate) dispatch: Dispatch,
-    /// None: telling it to stop, or killing it, never returns.
+    /// `None` if killing it never returns.
     pub(crate) death: Option<Death>,
     pub(crate) answers_cancel: bool,
-    /// It returns when it is told to stop.
+    /// Returns from `execute` when it is cancelled.
     pub(crate) obeys: bool,
 }
 
-impl Default for Manners {
+impl Default for PuppetBehavior {
     fn default() -> Self {
         Self {
             name: "puppet",
@@ -44,66 +44,66 @@ impl Default for Manners {
     }
 }
 
-/// One execution in the test's hands.
-pub(crate) struct Strings {
+/// One execution, controlled by the test.
+pub(crate) struct Execution {
     pub(crate) handle: AttemptHandle,
     pub(crate) end: oneshot::Sender<Executed>,
 }
 
-impl Strings {
+impl Execution {
     pub(crate) fn end(self, executed: Executed) -> AttemptHandle {
         let _ = self.end.send(executed);
         self.handle
     }
 }
 
-/// The test's side.
-pub(crate) struct Hands {
-    executions: mpsc::UnboundedReceiver<Strings>,
+/// Receives the executions of a puppet.
+pub(crate) struct PuppetControl {
+    executions: mpsc::UnboundedReceiver<Execution>,
     log: Arc<Mutex<Vec<String>>>,
 }
 
-impl Hands {
-    /// The next execution.
-    pub(crate) async fn next(&mut self) -> Strings {
-        soon(self.executions.recv()).await.unwrap()
+impl PuppetControl {
+    /// Waits for the next execution.
+    pub(crate) async fn next(&mut self) -> Execution {
+        with_timeout(self.executions.recv()).await.unwrap()
     }
 
-    /// True when nothing else was executed.
+    /// Returns true if there is no further execution.
     pub(crate) fn is_idle(&mut self) -> bool {
         self.executions.try_recv().is_err()
     }
 
-    /// What it was told, and the stored status of its run at that moment.
+    /// The calls the puppet received, each with the stored status of its run at that time.
     pub(crate) fn log(&self) -> Vec<String> {
         self.log.lock().clone()
     }
 }
 
 struct Puppet {
-    manners: Manners,
+    behavior: PuppetBehavior,
     store: Arc<dyn Store>,
-    executions: mpsc::UnboundedSender<Strings>,
+    executions: mpsc::UnboundedSender<Execution>,
     log: Arc<Mutex<Vec<String>>>,
     runs: Mutex<Vec<(AttemptId, mainspring_core::RunId)>>,
 }
 
-/// A puppet, and its strings.
-pub(crate) fn puppet(store: &Arc<dyn Store>, manners: Manners) -> (Arc<dyn Adapter>, Hands) {
+/// Creates a puppet and its control.
+pub(crate) fn puppet(store: &Arc<dyn Store>, behavior: PuppetBehavior) -> (Arc<dyn Adapter>, PuppetControl) {
     let (executions, received) = mpsc::unbounded_channel();
     let log = Arc::<Mutex<Vec<String>>>::default();
     let puppet =
-        Puppet { manners, store: store.clone(), executions, log: log.clone(), runs: Mutex::default() };
-    let hands = Hands { executions: received, log };
-    (Arc::new(puppet), hands)
+        Puppet { behavior, store: store.clone(), executions, log: log.clone(), runs: Mutex::default() };
+    let control = PuppetControl { executions: received, log };
+    (Arc::new(puppet), control)
 }
 
-/// A prompt for the puppet.
-pub(crate) fn pull(key: &str, text: &str) -> RunRequest {
+/// Builds a request for the puppet.
+pub(crate) fn puppet_request(key: &str, text: &str) -> RunRequest {
     RunRequest { adapter: Some("puppet".into()), ..RunRequest::text(key, text) }
 }
 
-/// A question that expires, if it does, at a time.
+/// Builds a question that may expire.
 pub(crate) fn question(request: WaitRequest, expires_at: Option<Time>) -> Ask {
     Ask { expires_at, ..Ask::new(request, "may I?") }
 }
@@ -124,19 +124,19 @@ impl Puppet {
 impl Adapter for Puppet {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            adapter: self.manners.name.into(),
+            adapter: self.behavior.name.into(),
             resume_fidelity: Fidelity::None,
             supports_native_resume: false,
             supports_cancellation: true,
-            acknowledges_cancellation: self.manners.dispatch.acknowledged,
+            acknowledges_cancellation: self.behavior.dispatch.acknowledged,
             requires_pinned_worker: false,
             supports_model_switching: false,
             supports_artifact_emission: false,
             supports_tools: true,
-            supports_client_tools: self.manners.client_tools,
-            supports_steering: self.manners.steers,
+            supports_client_tools: self.behavior.client_tools,
+            supports_steering: self.behavior.steers,
             restart_behavior: RestartBehavior::AttemptsOrphaned,
-            uses_bindings: self.manners.uses_bindings,
+            uses_bindings: self.behavior.uses_bindings,
             supports_authentication: false,
             keeps_limits: false,
         }
@@ -146,7 +146,7 @@ impl Adapter for Puppet {
         self.runs.lock().push((handle.id(), handle.assignment().run.id));
         self.note("execute", handle.id()).await;
         let (end, ended) = oneshot::channel();
-        let _ = self.executions.send(Strings { handle: handle.clone(), end });
+        let _ = self.executions.send(Execution { handle: handle.clone(), end });
         let ended = async {
             match ended.await {
                 Ok(executed) => executed,
@@ -155,21 +155,21 @@ impl Adapter for Puppet {
         };
         tokio::select! {
             executed = ended => executed,
-            () = handle.cancelled(), if self.manners.obeys => mainspring_kernel::adapter::End::stopped(),
+            () = handle.cancelled(), if self.behavior.obeys => mainspring_kernel::adapter::End::stopped(),
         }
     }
 
     async fn cancel(&self, attempt: AttemptId) -> Dispatch {
         self.note("cancel", attempt).await;
-        if !self.manners.answers_cancel {
+        if !self.behavior.answers_cancel {
             std::future::pending::<()>().await;
         }
-        self.manners.dispatch
+        self.behavior.dispatch
     }
 
     async fn kill(&self, attempt: AttemptId) -> Death {
         self.note("kill", attempt).await;
-        match self.manners.death {
+        match self.behavior.death {
             Some(death) => death,
             None => std::future::pending().await,
         }

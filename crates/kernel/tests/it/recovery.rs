@@ -1,4 +1,4 @@
-//! Recovery: what the next process makes of what the last one left unfinished.
+//! Recovery: how a start handles what the last process left unfinished.
 
 use insta::{allow_duplicates, assert_snapshot};
 use mainspring_core::{Block, Cursor, Event, RunId, RunStatus, SessionId};
@@ -8,11 +8,14 @@ use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::{OnOrphan, RunQuery};
 use serde_json::json;
 
-use crate::puppet::{Manners, pull, puppet};
-use crate::world::{Disk, NOW, World, by, every_store, live, settle, shown, soon, story};
+use crate::puppet::{PuppetBehavior, puppet, puppet_request};
+use crate::world::{
+    Disk, NOW, World, by_key, events_text, every_store, message_text, run_process, run_ready_tasks,
+    with_timeout,
+};
 
-/// Turns the clock until the text of the session that was streamed so far is durable.
-async fn flushed(world: &World, session: SessionId, text: &str) {
+/// Advances the clock until the streamed text of the session is durable.
+async fn flush_text(world: &World, session: SessionId, text: &str) {
     let durable = async {
         loop {
             let loaded = world.disk.store.session_load(session).await.unwrap().unwrap();
@@ -23,38 +26,39 @@ async fn flushed(world: &World, session: SessionId, text: &str) {
             tokio::task::yield_now().await;
         }
     };
-    world.turning(100, durable).await;
+    world.advance_until(100, durable).await;
 }
 
-async fn later(world: &World, key: &str, after: Cursor) -> Vec<Event> {
+async fn events_after(world: &World, key: &str, after: Cursor) -> Vec<Event> {
     let events = world.events(key).await;
     events.into_iter().filter(|event| event.cursor > after).collect()
 }
 
 #[test]
-fn a_running_run_is_orphaned_and_keeps_the_text_that_was_durable() {
+fn a_running_run_is_orphaned_and_keeps_its_durable_text() {
     for disk in every_store() {
-        let (run, cursor) = live(async {
-            let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let (run, cursor) = run_process(async {
+            let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
             let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
-            let run = world.send(pull("a", "go")).await.unwrap().run;
-            let strings = hands.next().await;
-            strings.handle.delta(0, "durable ").unwrap();
-            strings.handle.delta(0, "text").unwrap();
-            flushed(&world, run.session, "durable text").await;
-            strings.handle.delta(0, " and lost").unwrap();
+            let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+            let execution = control.next().await;
+            execution.handle.delta(0, "durable ").unwrap();
+            execution.handle.delta(0, "text").unwrap();
+            flush_text(&world, run.session, "durable text").await;
+            execution.handle.delta(0, " and lost").unwrap();
             (run.id, world.events("a").await.pop().unwrap().cursor)
         });
-        live(async {
+        run_process(async {
             let world = World::reboot(&disk).await;
             let run = world.get(run).await;
             assert_eq!(run.state.status(), RunStatus::Orphaned, "{}", disk.name);
             assert_eq!(run.state.error().unwrap().code, "executor_lost");
             let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
             assert_eq!(attempts[0].status, RunStatus::Orphaned);
-            let (told, path) = (story(&later(&world, "a", cursor).await), world.path_shown("a").await);
+            let (dispatches, path) =
+                (events_text(&events_after(&world, "a", cursor).await), world.path_text("a").await);
             allow_duplicates! {
-                assert_snapshot!(told, @r#"
+                assert_snapshot!(dispatches, @r#"
                 attempt.failed orphaned executor_lost retryable=true
                 message.completed assistant failed "durable text" + error executor_lost
                 run.orphaned executor_lost
@@ -74,22 +78,23 @@ fn a_running_run_is_orphaned_and_keeps_the_text_that_was_durable() {
 fn open_tool_calls_become_unknown_with_results_on_the_path() {
     for disk in every_store() {
         let call = |id: &str| Block::ToolUse { id: id.into(), name: "deploy".into(), input: json!({}) };
-        let cursor = live(async {
-            let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let cursor = run_process(async {
+            let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
             let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
-            world.send(pull("a", "go")).await.unwrap();
-            let strings = hands.next().await;
+            world.send(puppet_request("a", "go")).await.unwrap();
+            let execution = control.next().await;
             let message = Record::Message { blocks: vec![call("t1"), call("t2")], usage: None };
             let started =
                 Record::ToolStarted { tool_use_id: "t1".into(), name: "deploy".into(), input: None };
-            strings.handle.record(vec![message, started]).await.unwrap();
+            execution.handle.record(vec![message, started]).await.unwrap();
             world.events("a").await.pop().unwrap().cursor
         });
-        live(async {
+        run_process(async {
             let world = World::reboot(&disk).await;
-            let (told, path) = (story(&later(&world, "a", cursor).await), world.path_shown("a").await);
+            let (dispatches, path) =
+                (events_text(&events_after(&world, "a", cursor).await), world.path_text("a").await);
             allow_duplicates! {
-                assert_snapshot!(told, @r#"
+                assert_snapshot!(dispatches, @r#"
                 attempt.failed orphaned executor_lost retryable=true
                 tool.failed Unknown
                 message.completed user completed result "outcome unknown: the run ended before the tool answered" error=true + result "outcome unknown: the run ended before the tool answered" error=true
@@ -103,24 +108,24 @@ fn open_tool_calls_become_unknown_with_results_on_the_path() {
                 assistant failed error executor_lost
                 "#);
             }
-            let session = world.kernel.session_get(&world.me, &by("a")).await.unwrap();
+            let session = world.kernel.session_get(&world.me, &by_key("a")).await.unwrap();
             assert!(disk.store.session_load(session.id).await.unwrap().unwrap().effects.is_empty());
         });
     }
 }
 
 #[test]
-fn starting_and_cancelling_runs_are_orphaned_queued_ones_start_and_ended_ones_stay() {
+fn starting_and_cancelling_runs_are_orphaned_and_queued_runs_start() {
     for disk in every_store() {
-        let (ids, before): (Vec<RunId>, Vec<_>) = live(async {
-            let manners = Manners { uses_bindings: true, ..Manners::default() };
-            let (adapter, mut hands) = puppet(&disk.store, manners);
+        let (ids, before): (Vec<RunId>, Vec<_>) = run_process(async {
+            let behavior = PuppetBehavior { uses_bindings: true, ..PuppetBehavior::default() };
+            let (adapter, mut control) = puppet(&disk.store, behavior);
             assert_eq!(adapter.capabilities().restart_behavior, RestartBehavior::AttemptsOrphaned);
             let options = Options { max_workers: 2, ..Options::default() };
             let world = World::with(disk.clone(), options, vec![adapter]).await;
             let ended = [world.play("e1", "say done").await, world.play("e2", "fail for good").await];
-            let starting = world.send(pull("s", "go")).await.unwrap().run;
-            hands.next().await;
+            let starting = world.send(puppet_request("s", "go")).await.unwrap().run;
+            control.next().await;
             let cancelling = world.prompt("c", "ignore-cancel; hang").await;
             world.kernel.run_cancel(&world.me, cancelling.id).await.unwrap();
             let queued = [world.prompt("q", "say one").await, world.prompt("q", "say two").await];
@@ -129,20 +134,21 @@ fn starting_and_cancelling_runs_are_orphaned_queued_ones_start_and_ended_ones_st
             let ids = vec![starting.id, cancelling.id, queued[0].id, queued[1].id, ended[0].id, ended[1].id];
             (ids, vec![world.get(ended[0].id).await, world.get(ended[1].id).await])
         });
-        live(async {
+        run_process(async {
             let world = World::reboot(&disk).await;
             for orphan in &ids[..2] {
                 let run = world.get(*orphan).await;
                 assert_eq!(run.state.status(), RunStatus::Orphaned, "{}", disk.name);
             }
             let events = world.events("c").await;
-            let told: Vec<_> =
+            let dispatches: Vec<_> =
                 events.iter().filter(|event| event.body.kind() == "attempt.cancel_dispatch").collect();
-            assert_eq!(told.len(), 1, "the next process claims nothing about what was told");
+            assert_eq!(dispatches.len(), 1, "recovery does not record a dispatch");
             for queued in &ids[2..4] {
                 assert_eq!(world.ended(*queued).await.state.status(), RunStatus::Succeeded);
             }
-            let texts: Vec<String> = world.path("q").await.iter().map(|message| shown(message)).collect();
+            let texts: Vec<String> =
+                world.path("q").await.iter().map(|message| message_text(message)).collect();
             assert_eq!(texts[1], r#"assistant completed "one\n""#);
             assert_eq!(texts[3], r#"assistant completed "two\n""#);
             assert_eq!(vec![world.get(ids[4]).await, world.get(ids[5]).await], before);
@@ -151,21 +157,21 @@ fn starting_and_cancelling_runs_are_orphaned_queued_ones_start_and_ended_ones_st
 }
 
 #[test]
-fn an_orphan_is_tried_again_where_that_is_wanted() {
+fn an_orphaned_run_is_retried_if_its_policy_says_so() {
     for disk in every_store() {
-        let run = live(async {
+        let run = run_process(async {
             let world = World::on(disk.clone()).await;
             let run = world.prompt("a", r#"tool add {"a": 1, "b": 2}; say rest; hang"#).await;
-            world.reaches(run.id, |_| true).await;
+            world.wait_until(run.id, |_| true).await;
             let (_, mut events) = world.subscribe("a", Some(mainspring_core::Position::START)).await;
             crate::world::read_until(&mut events, "tool.completed").await;
             run.id
         });
-        live(async {
+        run_process(async {
             let options = Options { on_orphan: OnOrphan::Retry, ..Options::default() };
             let clock = Clock::manual(NOW.plus(1_000));
             let world = World::boot(disk.clone(), options, vec![], clock, 2).await;
-            let run = world.reaches(run, |run| run.attempts == 2 && run.state.holder().is_some()).await;
+            let run = world.wait_until(run, |run| run.attempts == 2 && run.state.holder().is_some()).await;
             assert_eq!(run.state.status(), RunStatus::Running, "{}", disk.name);
             let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
             let states: Vec<_> = attempts.iter().map(|attempt| (attempt.no, attempt.status)).collect();
@@ -174,7 +180,7 @@ fn an_orphan_is_tried_again_where_that_is_wanted() {
             world.kernel.run_cancel(&world.me, run.id).await.unwrap();
             world.ended(run.id).await;
         });
-        live(async {
+        run_process(async {
             let options = Options { on_orphan: OnOrphan::Retry, ..Options::default() };
             let world = World::boot(disk.clone(), options, vec![], Clock::manual(NOW.plus(2_000)), 3).await;
             assert_eq!(world.get(run).await.state.status(), RunStatus::Cancelled, "ended is ended");
@@ -183,22 +189,22 @@ fn an_orphan_is_tried_again_where_that_is_wanted() {
 }
 
 #[test]
-fn an_orphan_whose_attempts_are_used_up_stays_one() {
+fn an_orphaned_run_without_attempts_left_stays_orphaned() {
     let disk = Disk::memory();
     let options = Options { on_orphan: OnOrphan::Retry, ..Options::default() };
     let mut run = None;
     for life in 0..4 {
-        live(async {
+        run_process(async {
             let clock = Clock::manual(NOW.plus(life * 1_000));
             let world = World::boot(disk.clone(), options.clone(), vec![], clock, life + 1).await;
             match run {
                 None => run = Some(world.prompt("a", "hang").await.id),
                 Some(run) => {
                     let wanted = u32::try_from(life + 1).unwrap().min(3);
-                    world.reaches(run, |run| run.attempts == wanted).await;
+                    world.wait_until(run, |run| run.attempts == wanted).await;
                 }
             }
-            settle().await;
+            run_ready_tasks().await;
             let status = world.get(run.unwrap()).await.state.status();
             assert_eq!(status, if life < 3 { RunStatus::Running } else { RunStatus::Orphaned });
         });
@@ -206,14 +212,14 @@ fn an_orphan_whose_attempts_are_used_up_stays_one() {
 }
 
 #[test]
-fn a_run_that_paused_before_its_next_attempt_goes_on_with_it() {
+fn a_run_that_paused_before_a_retry_is_retried_after_the_restart() {
     for disk in every_store() {
-        let run = live(async {
+        let run = run_process(async {
             let world = World::on(disk.clone()).await;
             let run = world.prompt("a", "say partial; fail once; say whole").await;
-            world.reaches(run.id, |run| run.attempts == 1 && run.state.holder().is_none()).await.id
+            world.wait_until(run.id, |run| run.attempts == 1 && run.state.holder().is_none()).await.id
         });
-        live(async {
+        run_process(async {
             let world = World::reboot(&disk).await;
             let run = world.ended(run).await;
             assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2), "{}", disk.name);
@@ -223,15 +229,15 @@ fn a_run_that_paused_before_its_next_attempt_goes_on_with_it() {
 }
 
 #[test]
-fn a_run_whose_adapter_is_gone_says_so() {
+fn a_run_whose_adapter_is_missing_fails_with_a_code() {
     let disk = Disk::memory();
-    let run = live(async {
-        let (adapter, _hands) = puppet(&disk.store, Manners::default());
+    let run = run_process(async {
+        let (adapter, _control) = puppet(&disk.store, PuppetBehavior::default());
         let options = Options { execute: false, ..Options::default() };
         let world = World::with(disk.clone(), options, vec![adapter]).await;
-        world.send(pull("a", "go")).await.unwrap().run.id
+        world.send(puppet_request("a", "go")).await.unwrap().run.id
     });
-    live(async {
+    run_process(async {
         let world = World::reboot(&disk).await;
         let run = world.ended(run).await;
         assert_eq!(run.state.error().unwrap().code, "adapter_unavailable");
@@ -239,65 +245,66 @@ fn a_run_whose_adapter_is_gone_says_so() {
 }
 
 #[test]
-fn a_start_loads_what_is_unfinished_and_nothing_else() {
+fn a_start_loads_only_unfinished_sessions() {
     for disk in every_store() {
-        live(async {
+        run_process(async {
             let world = World::on(disk.clone()).await;
             for no in 0..60 {
                 world.play(&format!("done{no}"), "say hi").await;
             }
             for no in 0..3 {
                 let run = world.prompt(&format!("waits{no}"), "ask which?").await;
-                world.asked(run.id).await;
+                world.wait_for_question(run.id).await;
             }
         });
-        live(async {
+        run_process(async {
             let world = World::reboot(&disk).await;
             assert_eq!(world.kernel.sessions_in_memory(), 3, "{}", disk.name);
             let runs = world.kernel.run_list(&world.me, RunQuery { limit: Some(100), ..RunQuery::default() });
-            assert_eq!(soon(runs).await.unwrap().len(), 63);
+            assert_eq!(with_timeout(runs).await.unwrap().len(), 63);
         });
     }
 }
 
 #[test]
-fn a_retried_run_that_was_orphaned_goes_on_from_its_last_message() {
+fn a_retried_orphan_continues_after_its_last_message() {
     for disk in every_store() {
-        let run = live(async {
+        let run = run_process(async {
             let world = World::on(disk.clone()).await;
             let run = world.prompt("a", r#"tool upper {"text": "x"}; hang"#).await;
             let (_, mut events) = world.subscribe("a", Some(mainspring_core::Position::START)).await;
             crate::world::read_until(&mut events, "tool.completed").await;
             run.id
         });
-        live(async {
+        run_process(async {
             let world = World::reboot(&disk).await;
             world.kernel.run_retry(&world.me, run).await.unwrap();
-            let retried = world.reaches(run, |run| run.attempts == 2 && run.state.holder().is_some()).await;
+            let retried =
+                world.wait_until(run, |run| run.attempts == 2 && run.state.holder().is_some()).await;
             assert_eq!(retried.state.status(), RunStatus::Running);
             world.kernel.run_cancel(&world.me, run).await.unwrap();
             world.ended(run).await;
             let tree = world.tree("a").await;
             let lost: Vec<_> = tree.nodes.iter().filter(|node| !node.active).collect();
-            assert_eq!(lost.len(), 1, "what the lost attempt left is off the path: {}", disk.name);
-            assert!(shown(&lost[0].message).contains("executor_lost"));
+            assert_eq!(lost.len(), 1, "messages of the lost attempt are not on the path: {}", disk.name);
+            assert!(message_text(&lost[0].message).contains("executor_lost"));
         });
     }
 }
 
 #[test]
-fn a_start_that_cannot_record_what_was_left_says_so_and_the_next_one_does_it() {
+fn a_start_that_cannot_record_recovery_fails_and_the_next_start_succeeds() {
     for disk in every_store() {
-        let run = live(async { World::on(disk.clone()).await.prompt("a", "say half; hang").await.id });
-        live(async {
-            disk.fault(mainspring_store::Fault::CommitFails);
+        let run = run_process(async { World::on(disk.clone()).await.prompt("a", "say half; hang").await.id });
+        run_process(async {
+            disk.inject_fault(mainspring_store::Fault::CommitFails);
             let (clock, ids) = (Clock::manual(NOW), mainspring_kernel::ids::Ids::seeded(9));
-            // The clock stands still: whoever waited for a second try would wait for ever.
+            // The clock does not advance: waiting for a retry would never end.
             let start =
                 mainspring_kernel::Kernel::start(disk.store.clone(), vec![], Options::default(), clock, ids);
-            assert_eq!(soon(start).await.err().unwrap().code(), "unavailable", "{}", disk.name);
+            assert_eq!(with_timeout(start).await.err().unwrap().code(), "unavailable", "{}", disk.name);
         });
-        live(async {
+        run_process(async {
             let world = World::reboot(&disk).await;
             assert_eq!(world.get(run).await.state.status(), RunStatus::Orphaned, "{}", disk.name);
         });

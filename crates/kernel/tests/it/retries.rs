@@ -4,15 +4,15 @@ use mainspring_core::{Limits, MessageStatus, RunStatus, Usage, WaitRequest};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Executed, Record};
 
-use crate::puppet::{Manners, pull, puppet, question};
-use crate::world::{Disk, World, count, every_store, input, settle};
+use crate::puppet::{PuppetBehavior, puppet, puppet_request, question};
+use crate::world::{Disk, World, count, every_store, input, run_ready_tasks};
 
 #[tokio::test]
 async fn a_run_that_fails_once_succeeds_in_its_second_attempt() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = world.prompt("a", "usage 10 5; say partial; fail once; say whole").await;
-        let run = world.turning(100, world.ended(run.id)).await;
+        let run = world.advance_until(100, world.ended(run.id)).await;
         assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2));
         let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
         let states: Vec<_> = attempts.iter().map(|attempt| (attempt.no, attempt.status)).collect();
@@ -30,26 +30,26 @@ async fn a_run_that_fails_once_succeeds_in_its_second_attempt() {
 }
 
 #[tokio::test]
-async fn a_pause_before_the_next_attempt_is_kept() {
+async fn the_pause_before_the_next_attempt_is_respected() {
     let world = World::on(Disk::memory()).await;
     let run = world.prompt("a", "fail retry").await;
     for pause in [500, 1_000] {
-        world.reaches(run.id, |run| run.state.status() == RunStatus::Queued).await;
+        world.wait_until(run.id, |run| run.state.status() == RunStatus::Queued).await;
         let before = world.get(run.id).await.attempts;
         world.clock.advance(pause - 1);
-        settle().await;
+        run_ready_tasks().await;
         assert_eq!(world.get(run.id).await.attempts, before);
         world.clock.advance(1);
-        world.reaches(run.id, |run| run.attempts == before + 1).await;
+        world.wait_until(run.id, |run| run.attempts == before + 1).await;
     }
 }
 
 #[tokio::test]
-async fn a_run_whose_attempts_are_used_up_has_failed() {
+async fn a_run_without_attempts_left_has_failed() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = world.prompt("a", "say partial; fail retry no luck").await;
-        let run = world.turning(500, world.ended(run.id)).await;
+        let run = world.advance_until(500, world.ended(run.id)).await;
         assert_eq!((run.state.status(), run.attempts), (RunStatus::Failed, 3));
         assert_eq!(run.state.error().unwrap().code, "script_failed");
         assert_eq!(count(&world.events("a").await, "attempt.failed"), 3);
@@ -61,43 +61,43 @@ async fn a_run_whose_attempts_are_used_up_has_failed() {
 }
 
 #[tokio::test]
-async fn what_cannot_go_right_another_time_is_not_tried_again() {
+async fn a_failure_that_is_not_retryable_is_not_retried() {
     let world = World::on(Disk::memory()).await;
     let run = world.play("a", "say partial; fail for good").await;
     assert_eq!((run.state.status(), run.attempts), (RunStatus::Failed, 1));
 }
 
 #[tokio::test]
-async fn a_crash_of_the_agent_is_a_failure_that_is_tried_again() {
+async fn a_crash_of_the_agent_is_retried() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = world.prompt("a", "say partial; crash once; say alive").await;
-        let run = world.turning(100, world.ended(run.id)).await;
+        let run = world.advance_until(100, world.ended(run.id)).await;
         assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2));
         let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
         let error = attempts[0].error.as_ref().unwrap();
         assert_eq!(error.code, "adapter_crashed");
         assert!(error.message.contains("the script said crash"));
         let run = world.prompt("a", "crash").await;
-        let run = world.turning(500, world.ended(run.id)).await;
+        let run = world.advance_until(500, world.ended(run.id)).await;
         assert_eq!(run.state.error().unwrap().code, "adapter_crashed");
         assert_eq!(run.attempts, 3);
     }
 }
 
 #[tokio::test]
-async fn a_failed_run_is_tried_again_on_demand_beneath_what_it_had_done() {
+async fn a_failed_run_can_be_retried_and_continues_after_its_messages() {
     for disk in every_store() {
         let options = Options { limits: Limits { attempts: 1, ..Limits::default() }, ..Options::default() };
         let world = World::with(disk, options, vec![]).await;
         let run = world.play("a", r#"tool add {"a": 1, "b": 1}; say half; fail once; say rest"#).await;
         assert_eq!(run.state.status(), RunStatus::Failed);
-        assert!(world.path_shown("a").await.contains("error script_failed"));
+        assert!(world.path_text("a").await.contains("error script_failed"));
         let queued = world.kernel.run_retry(&world.me, run.id).await.unwrap();
         assert_eq!(queued.state.status(), RunStatus::Queued);
         let run = world.ended(run.id).await;
         assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2));
-        let path = world.path_shown("a").await;
+        let path = world.path_text("a").await;
         insta::allow_duplicates! {
             insta::assert_snapshot!(path, @r#"
             user completed "tool add {\"a\": 1, \"b\": 1}; say half; fail once; say rest"
@@ -116,7 +116,7 @@ async fn a_failed_run_is_tried_again_on_demand_beneath_what_it_had_done() {
 }
 
 #[tokio::test]
-async fn only_the_latest_run_is_tried_again_and_only_once_it_is_settled() {
+async fn only_the_latest_run_can_be_retried_and_only_after_its_end() {
     let world = World::on(Disk::memory()).await;
     let first = world.play("a", "fail for good").await;
     let retry = |run| world.kernel.run_retry(&world.me, run);
@@ -134,28 +134,28 @@ async fn only_the_latest_run_is_tried_again_and_only_once_it_is_settled() {
 }
 
 #[tokio::test]
-async fn a_retry_stands_beneath_all_that_failed() {
+async fn a_retry_continues_below_all_failed_attempts() {
     let disk = Disk::memory();
-    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk, Options::default(), vec![adapter]).await;
-    let run = world.send(pull("a", "go")).await.unwrap().run;
-    let strings = hands.next().await;
-    strings.handle.delta(0, "one").unwrap();
-    strings.end(Executed::Waiting(question(WaitRequest::Input, None)));
-    let wait = world.asked(run.id).await;
+    let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+    let execution = control.next().await;
+    execution.handle.delta(0, "one").unwrap();
+    execution.end(Executed::Waiting(question(WaitRequest::Input, None)));
+    let wait = world.wait_for_question(run.id).await;
     world.kernel.run_answer(&world.me, run.id, wait, input("x")).await.unwrap();
-    let strings = hands.next().await;
-    strings.handle.delta(0, "two").unwrap();
-    strings.end(End::failed(mainspring_core::Failure::new("x", "y"), false));
+    let execution = control.next().await;
+    execution.handle.delta(0, "two").unwrap();
+    execution.end(End::failed(mainspring_core::Failure::new("x", "y"), false));
     world.ended(run.id).await;
     assert_eq!(world.path("a").await.len(), 3);
     world.kernel.run_retry(&world.me, run.id).await.unwrap();
-    let strings = hands.next().await;
-    let path = strings.handle.path(10).await.unwrap();
+    let execution = control.next().await;
+    let path = execution.handle.path(10).await.unwrap();
     assert_eq!(path.iter().map(|message| message.text()).collect::<Vec<_>>(), ["go"]);
     let done = Record::Message { blocks: vec![mainspring_core::Block::text("done")], usage: None };
-    strings.handle.record(vec![done]).await.unwrap();
-    strings.end(End::succeeded());
+    execution.handle.record(vec![done]).await.unwrap();
+    execution.end(End::succeeded());
     world.ended(run.id).await;
     let texts: Vec<String> = world.path("a").await.iter().map(|message| message.text()).collect();
     assert_eq!(texts, ["go", "done"]);

@@ -1,18 +1,18 @@
-//! Search: titles and messages, one's own, and nothing that was only thought.
+//! Search: in titles and messages of the owner, but not in thoughts.
 
 use mainspring_kernel::Options;
 use mainspring_kernel::kernel::{Caller, RunRequest, SearchQuery, SearchResult, SessionPatch};
 
-use crate::world::{World, by, every_store};
+use crate::world::{World, by_key, every_store};
 
-async fn found(world: &World, caller: &Caller, text: &str) -> SearchResult {
+async fn search(world: &World, caller: &Caller, text: &str) -> SearchResult {
     let query = SearchQuery { text: text.into(), ..SearchQuery::default() };
     world.kernel.session_search(caller, &query).await.unwrap()
 }
 
-/// What was found, a line each: the title, and the snippet if it is a message.
+/// Formats the results, a line each: the title, and the snippet of a message.
 async fn lines(world: &World, text: &str) -> Vec<String> {
-    let hits = found(world, &world.me, text).await.hits;
+    let hits = search(world, &world.me, text).await.hits;
     let line = |hit: mainspring_kernel::kernel::SearchHit| {
         let of = hit.message.map_or("title".into(), |message| message.role.to_string());
         format!("{of} in {:?}: {}", hit.title.unwrap_or_default(), hit.snippet)
@@ -20,13 +20,13 @@ async fn lines(world: &World, text: &str) -> Vec<String> {
     hits.into_iter().map(line).collect()
 }
 
-/// Lets the index take in all there is.
-async fn indexed(world: &World) {
+/// Waits until everything is indexed.
+async fn index_all(world: &World) {
     while world.disk.store.search_index().await.unwrap() {}
 }
 
 #[tokio::test]
-async fn words_are_found_in_titles_and_messages_the_latest_first() {
+async fn words_are_found_in_titles_and_messages_newest_first() {
     for disk in every_store() {
         let options = Options { auto_title: false, ..Options::default() };
         let world = World::with(disk, options, vec![]).await;
@@ -34,7 +34,7 @@ async fn words_are_found_in_titles_and_messages_the_latest_first() {
         world.play("a", r#"tool echo {"x": "hidden"}; say foxes again"#).await;
         world.play("b", "say nothing here").await;
         let title = SessionPatch { title: Some(Some("Fox hunting".into())), ..SessionPatch::default() };
-        world.kernel.session_patch(&world.me, &by("b"), title).await.unwrap();
+        world.kernel.session_patch(&world.me, &by_key("b"), title).await.unwrap();
         for step in ["not indexed", "indexed"] {
             let expected = [
                 r#"title in "Fox hunting": Fox hunting"#,
@@ -47,15 +47,15 @@ async fn words_are_found_in_titles_and_messages_the_latest_first() {
             assert_eq!(lines(&world, "grö FOX").await, expected[3..], "every word, accents or not");
             assert_eq!(lines(&world, "grosse").await, expected[..0], "ß is no ss");
             assert_eq!(lines(&world, "oxes").await, expected[..0], "not the middle of a word");
-            // A thought was shown and is stored nowhere: only the script that asked for it has the word.
+            // A thought is not stored. Only the script in the prompt contains the word.
             assert_eq!(lines(&world, "badger").await, expected[4..], "{}: {step}", world.disk.name);
-            indexed(&world).await;
+            index_all(&world).await;
         }
     }
 }
 
 #[tokio::test]
-async fn only_ones_own_sessions_are_searched_and_deleted_ones_not() {
+async fn search_covers_only_existing_sessions_of_the_owner() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let eve = Caller::new("eve");
@@ -63,27 +63,27 @@ async fn only_ones_own_sessions_are_searched_and_deleted_ones_not() {
         let theirs = world.kernel.run_create(&eve, RunRequest::text("a", "say treasure too")).await.unwrap();
         world.kernel.drain().await;
         for _ in 0..2 {
-            let mine = found(&world, &world.me, "treasure").await.hits;
+            let mine = search(&world, &world.me, "treasure").await.hits;
             assert!(mine.iter().all(|hit| hit.session_id != theirs.session.id) && mine.len() == 3);
             assert!(
-                found(&world, &eve, "treasure")
+                search(&world, &eve, "treasure")
                     .await
                     .hits
                     .iter()
                     .all(|hit| hit.session_id == theirs.session.id)
             );
-            indexed(&world).await;
+            index_all(&world).await;
         }
-        world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
+        world.kernel.session_delete(&world.me, &by_key("a")).await.unwrap();
         assert_eq!(
-            found(&world, &world.me, "treasure").await,
+            search(&world, &world.me, "treasure").await,
             SearchResult::default(),
             "{}",
             world.disk.name
         );
-        // What takes a deleted one's place in the store is found.
+        // A session that reuses the row of a deleted one is found.
         world.play("b", "say treasure again").await;
-        assert_eq!(found(&world, &world.me, "treasure").await.hits.len(), 3);
+        assert_eq!(search(&world, &world.me, "treasure").await.hits.len(), 3);
     }
 }
 
@@ -92,7 +92,7 @@ async fn any_text_is_a_query() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "say fish and chips OR \"salt\" NEAR(vinegar)").await;
-        indexed(&world).await;
+        index_all(&world).await;
         for text in [
             "fish AND chips",
             "\"salt",
@@ -118,13 +118,13 @@ async fn any_text_is_a_query() {
 }
 
 #[tokio::test]
-async fn what_is_found_comes_in_pages() {
+async fn search_results_are_paged() {
     for disk in every_store() {
         let world = World::on(disk).await;
         for n in 0..7 {
             world.play("a", &format!("say word {n}")).await;
             if n == 3 {
-                indexed(&world).await;
+                index_all(&world).await;
             }
         }
         let mut seen = vec![];

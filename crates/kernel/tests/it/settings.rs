@@ -1,4 +1,4 @@
-//! A session's settings: changed together or not at all, used by the runs to come; and sessions made exactly once.
+//! Settings of a session: changed atomically and used by later runs. Sessions are created exactly once.
 
 use mainspring_core::{Body, RunOptions, SessionChange, SessionStatus, Visibility};
 use mainspring_kernel::kernel::{
@@ -8,7 +8,7 @@ use mainspring_kernel::store::SessionRef;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
-use crate::world::{Disk, World, by, every_store, soon};
+use crate::world::{Disk, World, by_key, every_store, with_timeout};
 
 fn map(value: Value) -> Map<String, Value> {
     serde_json::from_value(value).unwrap()
@@ -19,7 +19,7 @@ fn some(text: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_patch_changes_all_of_it_in_one_commit_or_nothing() {
+async fn a_patch_is_applied_in_one_commit_or_not_at_all() {
     for disk in every_store() {
         let mut world = World::on(disk).await;
         world.me = Caller::new("ada").in_org("acme");
@@ -37,14 +37,14 @@ async fn a_patch_changes_all_of_it_in_one_commit_or_nothing() {
             ..SessionPatch::default()
         };
         let before = world.events("a").await.len();
-        let changed = world.kernel.session_patch(&world.me, &by("a"), patch.clone()).await.unwrap();
-        assert_eq!(world.kernel.session_get(&world.me, &by("a")).await.unwrap(), changed);
+        let changed = world.kernel.session_patch(&world.me, &by_key("a"), patch.clone()).await.unwrap();
+        assert_eq!(world.kernel.session_get(&world.me, &by_key("a")).await.unwrap(), changed);
         assert_eq!((changed.title, changed.model), (some("tea"), some("m1")));
         let events = world.events("a").await;
         assert_eq!(events.len() - before, 9, "one event for each");
         assert!(events[before..].iter().all(|event| event.body.kind() == "session.updated"));
 
-        world.kernel.session_patch(&world.me, &by("a"), patch).await.unwrap();
+        world.kernel.session_patch(&world.me, &by_key("a"), patch).await.unwrap();
         assert_eq!(world.events("a").await.len(), events.len(), "the same again changes nothing");
         for (bad, code) in [
             (SessionPatch { model: Some(some("a\nb")), ..SessionPatch::default() }, "invalid_request"),
@@ -68,14 +68,14 @@ async fn a_patch_changes_all_of_it_in_one_commit_or_nothing() {
             (SessionPatch { version: Some(1), ..SessionPatch::default() }, "version_conflict"),
         ] {
             let bad = SessionPatch { title: Some(some("never")), ..bad };
-            let error = world.kernel.session_patch(&world.me, &by("a"), bad).await.unwrap_err();
+            let error = world.kernel.session_patch(&world.me, &by_key("a"), bad).await.unwrap_err();
             assert_eq!(error.code(), code, "{error}");
         }
         assert_eq!(world.events("a").await.len(), events.len());
 
         let cleared =
             SessionPatch { model: Some(None), model_options: Some(None), ..SessionPatch::default() };
-        let changed = world.kernel.session_patch(&world.me, &by("a"), cleared).await.unwrap();
+        let changed = world.kernel.session_patch(&world.me, &by_key("a"), cleared).await.unwrap();
         assert_eq!((changed.model, changed.model_options), (None, None));
         let last = world.events("a").await.pop().unwrap().body;
         assert_eq!(
@@ -86,7 +86,7 @@ async fn a_patch_changes_all_of_it_in_one_commit_or_nothing() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_no_org_is_shown_to_none() {
+async fn a_session_without_an_org_cannot_be_shared() {
     let world = World::on(Disk::memory()).await;
     world.prompt("a", "hang").await;
     let before = world.events("a").await;
@@ -95,8 +95,8 @@ async fn what_belongs_to_no_org_is_shown_to_none() {
         visibility: Some(Visibility::Org),
         ..SessionPatch::default()
     };
-    // Even while it is busy it is told why.
-    let error = world.kernel.session_patch(&world.me, &by("a"), patch).await.unwrap_err();
+    // A busy session is refused with the same reason.
+    let error = world.kernel.session_patch(&world.me, &by_key("a"), patch).await.unwrap_err();
     assert_eq!(error.code(), "no_org");
     let new = NewSession { visibility: Some(Visibility::Org), ..NewSession::default() };
     let target = SessionTarget { new, ..SessionTarget::default() };
@@ -106,7 +106,7 @@ async fn what_belongs_to_no_org_is_shown_to_none() {
 }
 
 #[tokio::test]
-async fn a_run_keeps_what_its_session_said_when_it_was_accepted() {
+async fn a_run_keeps_the_settings_of_its_session_at_acceptance() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let mut request = RunRequest::text("a", "say hi");
@@ -128,7 +128,7 @@ async fn a_run_keeps_what_its_session_said_when_it_was_accepted() {
         };
         assert_eq!(world.ended(first.id).await.options, all);
         let patch = SessionPatch { system_prompt: Some(some("be brief")), ..SessionPatch::default() };
-        world.kernel.session_patch(&world.me, &by("a"), patch).await.unwrap();
+        world.kernel.session_patch(&world.me, &by_key("a"), patch).await.unwrap();
         let mut request = RunRequest::text("a", "say hi");
         request.options = RunOptions {
             model_profile: some("fast"),
@@ -144,12 +144,12 @@ async fn a_run_keeps_what_its_session_said_when_it_was_accepted() {
             ..all.clone()
         };
         assert_eq!(world.ended(second.id).await.options, merged);
-        assert_eq!(world.get(first.id).await.options, all, "what was asked never changes");
+        assert_eq!(world.get(first.id).await.options, all, "the request of a run never changes");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_asked_for_fifty_times_under_one_key_is_made_once() {
+async fn fifty_creations_under_one_key_create_one_session() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let mut asked = JoinSet::new();
@@ -159,7 +159,7 @@ async fn a_session_asked_for_fifty_times_under_one_key_is_made_once() {
                 kernel.session_open(&me, &SessionTarget::default(), Some("k")).await.unwrap()
             });
         }
-        let answers = soon(asked.join_all()).await;
+        let answers = with_timeout(asked.join_all()).await;
         assert!(answers.iter().all(|(session, _)| session.id == answers[0].0.id), "{}", world.disk.name);
         assert_eq!(answers.iter().filter(|(_, opening)| *opening == Opening::Created).count(), 1);
         let listed = world.kernel.session_list(&world.me, SessionQuery::default()).await.unwrap();
@@ -168,7 +168,7 @@ async fn a_session_asked_for_fifty_times_under_one_key_is_made_once() {
 }
 
 #[tokio::test]
-async fn a_key_stands_for_one_request_for_a_day() {
+async fn an_idempotency_key_is_valid_for_a_day() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let titled = |title: &str| SessionTarget {

@@ -1,7 +1,7 @@
-//! Simulation: a random history of many processes, each of which may die anywhere. The seed tells which history.
+//! Simulation: a random history of many processes, each of which may crash anywhere. The seed determines the history.
 //!
-//! After each start the invariants are checked: nothing acknowledged is lost, nothing that ended changes, what is
-//! stored agrees with what was told, and in the end everything ends.
+//! After each start the invariants are checked: no acknowledged run is lost, no ended run changes, stored data agrees
+//! with the published events, and in the end every run ends.
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,13 +15,13 @@ use mainspring_kernel::{Error, Options};
 use mainspring_store::Fault;
 
 use crate::check::check;
-use crate::world::{Disk, NOW, World, allowed, by, input, live, named, soon};
+use crate::world::{Disk, NOW, World, allowed, by_key, input, named, run_process, with_timeout};
 
-/// Rolls that a seed decides.
-pub(crate) struct Dice(pub(crate) u64);
+/// A seeded random number generator.
+pub(crate) struct Random(pub(crate) u64);
 
-impl Dice {
-    /// Less than `n`.
+impl Random {
+    /// Returns a number less than `n`.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -55,32 +55,32 @@ const SCRIPTS: [&str; 14] = [
     "ignore-cancel; say stubborn; hang",
 ];
 
-/// What the world outside remembers of all the processes.
+/// The facts that callers have observed over all processes.
 #[derive(Default)]
 pub(crate) struct Memory {
-    /// Runs that were acknowledged: the session's key and, if it was asked for under a name, that name.
+    /// Acknowledged runs, with the key of the session and the request name if there is one.
     pub(crate) runs: Vec<(RunId, &'static str, Option<String>)>,
-    /// Runs that were seen to have ended, as they were then.
+    /// Runs that were observed after their end.
     pub(crate) ended: HashMap<RunId, Run>,
-    /// Events that were seen, by session.
+    /// The events observed so far, by session.
     pub(crate) events: BTreeMap<&'static str, Vec<Event>>,
     named: usize,
-    /// What was being sent when a process died: whether it was accepted is not known.
+    /// The request in flight when a process crashed. Its outcome is unknown.
     pending: Option<(&'static str, RunRequest)>,
 }
 
 struct Player<'a> {
     world: &'a World,
-    dice: &'a mut Dice,
+    random: &'a mut Random,
     memory: &'a mut Memory,
 }
 
 impl Player<'_> {
     async fn step(&mut self) {
-        let roll = self.dice.below(100);
-        if let 0..10 = self.dice.below(100) {
-            let fault = [Fault::CommitFails, Fault::OutcomeUnknown][self.dice.below(2)];
-            self.world.disk.fault(fault);
+        let roll = self.random.below(100);
+        if let 0..10 = self.random.below(100) {
+            let fault = [Fault::CommitFails, Fault::OutcomeUnknown][self.random.below(2)];
+            self.world.disk.inject_fault(fault);
         }
         match roll {
             0..35 => self.prompt().await,
@@ -89,20 +89,20 @@ impl Player<'_> {
             60..75 => self.answer().await,
             75..82 => self.retry().await,
             82..86 => self.rename().await,
-            86..92 => self.world.clock.advance(self.dice.below(2_000) as u64),
+            86..92 => self.world.clock.advance(self.random.below(2_000) as u64),
             92..93 => self.world.clock.advance(25 * 3_600_000),
-            _ => self.wander().await,
+            _ => self.run_tasks().await,
         }
     }
 
-    /// Lets the processes' tasks go on for a while, and no further.
-    async fn wander(&mut self) {
-        for _ in 0..self.dice.below(60) {
+    /// Lets the tasks of the process run for a random time.
+    async fn run_tasks(&mut self) {
+        for _ in 0..self.random.below(60) {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Sends again what was being sent when the last process died: it is accepted once in all.
+    /// Repeats the request in flight at the last crash, which must be accepted once in total.
     async fn send_again(&mut self) {
         let Some((key, request)) = self.memory.pending.take() else {
             return;
@@ -110,7 +110,7 @@ impl Player<'_> {
         let name = request.name.request_id.clone();
         loop {
             let sent = self.world.kernel.run_create(&self.world.me, request.clone());
-            match self.world.turning(20, sent).await {
+            match self.world.advance_until(20, sent).await {
                 Ok(accepted) => return self.memory.runs.push((accepted.run.id, key, name)),
                 Err(Error::Unavailable(_)) => {}
                 Err(other) => panic!("{other}: {request:?}"),
@@ -118,12 +118,12 @@ impl Player<'_> {
         }
     }
 
-    /// Sends something and dies, perhaps before it is answered.
-    async fn last_words(&mut self) {
-        let key = KEYS[self.dice.below(KEYS.len())];
+    /// Sends a request and crashes, perhaps before the answer.
+    async fn crash_during_request(&mut self) {
+        let key = KEYS[self.random.below(KEYS.len())];
         self.memory.named += 1;
         let name = format!("r{}", self.memory.named);
-        let request = named(key, self.dice.pick(&SCRIPTS).unwrap(), "app", &name);
+        let request = named(key, self.random.pick(&SCRIPTS).unwrap(), "app", &name);
         let world = self.world;
         let sent = world.kernel.run_create(&world.me, request.clone());
         tokio::select! {
@@ -133,12 +133,12 @@ impl Player<'_> {
                 Err(Error::Unavailable(_)) => {}
                 Err(other) => panic!("{other}"),
             },
-            () = self.wander() => self.memory.pending = Some((key, request)),
+            () = self.run_tasks() => self.memory.pending = Some((key, request)),
         }
     }
 
     async fn prompt(&mut self) {
-        let key = KEYS[self.dice.below(KEYS.len())];
+        let key = KEYS[self.random.below(KEYS.len())];
         let policies = [
             Policy::Enqueue,
             Policy::Enqueue,
@@ -148,11 +148,11 @@ impl Player<'_> {
             Policy::Reject,
         ];
         let mut request = RunRequest {
-            policy: *self.dice.pick(&policies).unwrap(),
-            ..RunRequest::text(key, *self.dice.pick(&SCRIPTS).unwrap())
+            policy: *self.random.pick(&policies).unwrap(),
+            ..RunRequest::text(key, *self.random.pick(&SCRIPTS).unwrap())
         };
         let mut name = None;
-        if self.dice.below(3) == 0 {
+        if self.random.below(3) == 0 {
             self.memory.named += 1;
             name = Some(format!("r{}", self.memory.named));
             request.name = RequestName {
@@ -165,19 +165,19 @@ impl Player<'_> {
     }
 
     async fn branch(&mut self) {
-        let key = KEYS[self.dice.below(KEYS.len())];
-        if self.world.kernel.session_get(&self.world.me, &by(key)).await.is_err() {
+        let key = KEYS[self.random.below(KEYS.len())];
+        if self.world.kernel.session_get(&self.world.me, &by_key(key)).await.is_err() {
             return;
         }
         let tree = self.world.tree(key).await;
-        let Some(node) = self.dice.pick(&tree.nodes) else {
+        let Some(node) = self.random.pick(&tree.nodes) else {
             return;
         };
         let message_id = node.message.id;
-        let script = vec![Block::text(*self.dice.pick(&SCRIPTS).unwrap())];
-        let (place, prompt) = match (self.dice.below(5), node.message.role) {
+        let script = vec![Block::text(*self.random.pick(&SCRIPTS).unwrap())];
+        let (place, prompt) = match (self.random.below(5), node.message.role) {
             (0, _) => (Place::Root, script),
-            // The results of tools are the user's side too, and cannot be answered again as a script.
+            // Tool results have the user role too, but are not scripts.
             (_, Role::User) if node.message.text().is_empty() => return,
             (_, Role::User) => (Place::Regenerate { message_id }, vec![]),
             (_, Role::Assistant) => (Place::Edit { message_id }, script),
@@ -188,14 +188,14 @@ impl Player<'_> {
 
     async fn send(&mut self, key: &'static str, request: RunRequest, name: Option<String>) {
         let sent = self.world.kernel.run_create(&self.world.me, request.clone());
-        match self.world.turning(20, sent).await {
+        match self.world.advance_until(20, sent).await {
             Ok(accepted) => self.memory.runs.push((accepted.run.id, key, name)),
             Err(Error::Busy { .. } | Error::Abandoned(_) | Error::Unavailable(_)) => return,
             Err(other) => panic!("{other}: {request:?}"),
         }
-        if request.name.request_id.is_some() && self.dice.below(2) == 0 {
+        if request.name.request_id.is_some() && self.random.below(2) == 0 {
             let again = self.world.kernel.run_create(&self.world.me, request);
-            match self.world.turning(20, again).await {
+            match self.world.advance_until(20, again).await {
                 Ok(again) => {
                     assert!(again.replayed);
                     assert_eq!(Some(again.run.id), self.memory.runs.last().map(|(run, ..)| *run));
@@ -207,15 +207,15 @@ impl Player<'_> {
     }
 
     fn any_run(&mut self) -> Option<RunId> {
-        // Mostly one of the latest: they are the ones that live.
-        let from = self.memory.runs.len().saturating_sub(1 + self.dice.below(8));
-        self.dice.pick(&self.memory.runs[from..]).map(|(run, ..)| *run)
+        // Mostly one of the latest runs, which are most likely active.
+        let from = self.memory.runs.len().saturating_sub(1 + self.random.below(8));
+        self.random.pick(&self.memory.runs[from..]).map(|(run, ..)| *run)
     }
 
     async fn cancel(&mut self) {
         let Some(run) = self.any_run() else { return };
         let cancelled = self.world.kernel.run_cancel(&self.world.me, run);
-        match self.world.turning(20, cancelled).await {
+        match self.world.advance_until(20, cancelled).await {
             Ok(outcome) => assert!(outcome.accepted),
             Err(Error::Refused(_) | Error::Unavailable(_)) => {}
             Err(other) => panic!("{other}"),
@@ -232,7 +232,7 @@ impl Player<'_> {
             WaitRequest::Tools => unreachable!("no prompt here declares tools"),
         };
         let answered = self.world.kernel.run_answer(&self.world.me, run.id, wait.id, answer);
-        match self.world.turning(20, answered).await {
+        match self.world.advance_until(20, answered).await {
             Ok(_) | Err(Error::Refused(_) | Error::Unavailable(_)) => {}
             Err(other) => panic!("{other}"),
         }
@@ -240,10 +240,10 @@ impl Player<'_> {
 
     async fn retry(&mut self) {
         let Some(run) = self.any_run() else { return };
-        // From now on it may change again, whether or not we learn that it was accepted.
+        // From now on the run may change, even if the answer is lost.
         let before = self.memory.ended.remove(&run);
         let retried = self.world.kernel.run_retry(&self.world.me, run);
-        match self.world.turning(20, retried).await {
+        match self.world.advance_until(20, retried).await {
             Ok(_) => assert!(before.is_none_or(|run| run.state.status().is_settled())),
             Err(Error::Refused(_) | Error::Unavailable(_) | Error::Busy { .. } | Error::NotLatest(_)) => {
                 self.memory.ended.extend(before.map(|before| (run, before)));
@@ -253,20 +253,20 @@ impl Player<'_> {
     }
 
     async fn rename(&mut self) {
-        let session = by(KEYS[self.dice.below(KEYS.len())]);
-        let title = format!("title {}", self.dice.below(3));
+        let session = by_key(KEYS[self.random.below(KEYS.len())]);
+        let title = format!("title {}", self.random.below(3));
         let renamed = self.world.kernel.session_patch(
             &self.world.me,
             &session,
             SessionPatch { title: Some(Some(title)), ..SessionPatch::default() },
         );
-        match self.world.turning(20, renamed).await {
+        match self.world.advance_until(20, renamed).await {
             Ok(_) | Err(Error::NotFound { .. } | Error::Unavailable(_)) => {}
             Err(other) => panic!("{other}"),
         }
     }
 
-    /// Brings everything to its end.
+    /// Ends all runs.
     async fn finish(&mut self) {
         let runs: Vec<RunId> = self.memory.runs.iter().map(|(run, ..)| *run).collect();
         for run in runs {
@@ -275,44 +275,44 @@ impl Player<'_> {
             }
             loop {
                 let cancelled = self.world.kernel.run_cancel(&self.world.me, run);
-                match self.world.turning(50, cancelled).await {
+                match self.world.advance_until(50, cancelled).await {
                     Ok(_) | Err(Error::Refused(_)) => break,
                     Err(Error::Unavailable(_)) => {}
                     Err(other) => panic!("{other}"),
                 }
             }
-            self.world.turning(50, self.world.ended(run)).await;
+            self.world.advance_until(50, self.world.ended(run)).await;
         }
-        self.world.turning(50, self.world.kernel.drain()).await;
+        self.world.advance_until(50, self.world.kernel.drain()).await;
     }
 }
 
-/// One history: several processes on one disk, one after another.
+/// Runs one history: several processes on one disk, one after another.
 fn history(seed: u64, disk: &Disk, lives: u64, steps: usize) {
-    let (mut dice, mut memory) = (Dice(seed), Memory::default());
+    let (mut random, mut memory) = (Random(seed), Memory::default());
     let mut now = NOW;
     for no in 0..=lives {
         let mut options = Options {
-            max_workers: 1 + dice.below(3),
-            on_orphan: [OnOrphan::Leave, OnOrphan::Retry][dice.below(2)],
-            idle_unload: [0, 500, 30_000][dice.below(3)],
+            max_workers: 1 + random.below(3),
+            on_orphan: [OnOrphan::Leave, OnOrphan::Retry][random.below(2)],
+            idle_unload: [0, 500, 30_000][random.below(3)],
             ..Options::default()
         };
-        now = live(async {
-            let clock = Clock::manual(now.plus(dice.below(5_000) as u64));
+        now = run_process(async {
+            let clock = Clock::manual(now.plus(random.below(5_000) as u64));
             let world =
                 World::boot(disk.clone(), options.clone(), vec![], clock, seed * 1_000 + 2 * no).await;
-            let mut player = Player { world: &world, dice: &mut dice, memory: &mut memory };
+            let mut player = Player { world: &world, random: &mut random, memory: &mut memory };
             player.send_again().await;
             if no == lives {
                 player.finish().await;
                 return world.clock.now();
             }
-            for _ in 0..player.dice.below(steps) {
+            for _ in 0..player.random.below(steps) {
                 player.step().await;
             }
-            if player.dice.below(4) == 0 {
-                soon(world.turning(100, world.kernel.shutdown())).await;
+            if player.random.below(4) == 0 {
+                with_timeout(world.advance_until(100, world.kernel.shutdown())).await;
                 for (run, ..) in &memory.runs {
                     let status = world.get(*run).await.state.status();
                     let rests = matches!(
@@ -322,14 +322,14 @@ fn history(seed: u64, disk: &Disk, lives: u64, steps: usize) {
                     assert!(status.is_ended() || rests, "{run} is {status} after a stop");
                 }
             } else {
-                player.last_words().await;
-                player.wander().await;
+                player.crash_during_request().await;
+                player.run_tasks().await;
             }
             world.clock.now()
         });
-        // Looked at by a process that takes up what is left and does nothing else.
+        // Checked by a process that only recovers.
         options.execute = false;
-        live(async {
+        run_process(async {
             let clock = Clock::manual(now);
             let world = World::boot(disk.clone(), options, vec![], clock, seed * 1_000 + 2 * no + 1).await;
             for (run, ..) in &memory.runs {
@@ -337,7 +337,7 @@ fn history(seed: u64, disk: &Disk, lives: u64, steps: usize) {
                     let open = run.state.wait().filter(|wait| wait.answer.is_none());
                     open.is_some_and(|wait| wait.expires_at <= Some(world.clock.now()))
                 };
-                world.turning(10, world.reaches(*run, |run| !expired(run))).await;
+                world.advance_until(10, world.wait_until(*run, |run| !expired(run))).await;
             }
             check(&world, &mut memory).await;
         });
@@ -345,7 +345,7 @@ fn history(seed: u64, disk: &Disk, lives: u64, steps: usize) {
     assert!(memory.runs.iter().all(|(run, ..)| memory.ended.contains_key(run)));
 }
 
-/// Plays the histories of these seeds, or of `SEED` alone, and says which one went wrong.
+/// Runs the histories of these seeds, or only of `SEED`, and prints the seed that failed.
 fn histories(seeds: std::ops::Range<u64>, disk: fn() -> Disk, lives: u64, steps: usize) {
     let seeds = match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
@@ -362,11 +362,11 @@ fn histories(seeds: std::ops::Range<u64>, disk: fn() -> Disk, lives: u64, steps:
 }
 
 #[test]
-fn whatever_happens_and_wherever_it_dies_the_invariants_hold_in_memory() {
+fn the_invariants_hold_in_random_histories_with_crashes_in_memory() {
     histories(1..31, Disk::memory, 8, 50);
 }
 
 #[test]
-fn whatever_happens_and_wherever_it_dies_the_invariants_hold_on_disk() {
+fn the_invariants_hold_in_random_histories_with_crashes_on_disk() {
     histories(1..6, Disk::sqlite, 8, 40);
 }

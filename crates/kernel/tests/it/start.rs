@@ -1,4 +1,4 @@
-//! Starting sessions: new or loaded, and whose word counts.
+//! Starting sessions: new or loaded, and which settings apply.
 
 use mainspring_core::{RunOptions, SessionStatus};
 use mainspring_kernel::Error;
@@ -6,7 +6,7 @@ use mainspring_kernel::kernel::{NewSession, SessionPatch, SessionStart, Started}
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
 
-use crate::world::{World, by, every_store};
+use crate::world::{World, by_key, every_store};
 
 fn like(model: Option<&str>, system: Option<&str>, seed: Option<u64>) -> NewSession {
     let text = |text: Option<&str>| text.map(str::to_owned);
@@ -19,26 +19,26 @@ fn new(key: &str, like: NewSession) -> SessionStart {
 }
 
 fn load(key: &str, like: NewSession) -> SessionStart {
-    SessionStart { load: Some(by(key)), like, ..SessionStart::default() }
+    SessionStart { load: Some(by_key(key)), like, ..SessionStart::default() }
 }
 
 async fn start(world: &World, start: SessionStart) -> Result<Started, Error> {
     world.kernel.session_start(&world.me, start, None).await
 }
 
-fn shown(options: &RunOptions) -> String {
+fn options_text(options: &RunOptions) -> String {
     let text = |text: &Option<String>| text.clone().unwrap_or("-".into());
     let seed = options.model_options.as_ref().map_or("-".into(), |options| options["seed"].to_string());
     format!("{} {} {seed}", text(&options.model), text(&options.system_prompt))
 }
 
 #[tokio::test]
-async fn the_load_rules_hold_field_by_field() {
+async fn the_load_rules_apply_to_each_field() {
     for disk in every_store() {
         let world = World::on(disk).await;
         start(&world, new("full", like(Some("m1"), Some("kept"), Some(1)))).await.unwrap();
         start(&world, new("bare", like(None, None, None))).await.unwrap();
-        // What is stored, what is said on loading: what the runs use then.
+        // The stored settings, the settings on loading, and those the runs use.
         let table = [
             ("full", like(None, None, None), "m1 kept 1"),
             ("full", like(Some("m2"), Some("now"), Some(2)), "m1 now 2"),
@@ -48,23 +48,23 @@ async fn the_load_rules_hold_field_by_field() {
         ];
         for (key, said, options) in table {
             let before =
-                (world.kernel.session_get(&world.me, &by(key)).await.unwrap(), world.events(key).await);
+                (world.kernel.session_get(&world.me, &by_key(key)).await.unwrap(), world.events(key).await);
             let said = NewSession { title: Some("ignored".into()), ..said };
             let loaded = start(&world, SessionStart { messages: true, ..load(key, said) }).await.unwrap();
             assert_eq!(
-                (shown(&loaded.options), loaded.is_new()),
+                (options_text(&loaded.options), loaded.is_new()),
                 (options.into(), false),
                 "{}",
                 world.disk.name
             );
-            assert_eq!(loaded.session, before.0, "title and messages are what is stored");
+            assert_eq!(loaded.session, before.0, "the stored title and messages are returned");
             assert_eq!((loaded.session, world.events(key).await), before, "loading writes nothing");
         }
     }
 }
 
 #[tokio::test]
-async fn a_model_is_asked_for_where_one_is_needed() {
+async fn a_start_without_a_required_model_is_refused() {
     for disk in every_store() {
         let world = World::on(disk).await;
         start(&world, new("bare", like(None, None, None))).await.unwrap();
@@ -73,7 +73,7 @@ async fn a_model_is_asked_for_where_one_is_needed() {
         for missing in [needs(load("bare", none())), needs(new("other", none()))] {
             assert_eq!(start(&world, missing).await.unwrap_err().code(), "no_model");
         }
-        assert!(world.kernel.session_get(&world.me, &by("other")).await.is_err(), "nothing was made");
+        assert!(world.kernel.session_get(&world.me, &by_key("other")).await.is_err(), "nothing was made");
         start(&world, needs(load("bare", like(Some("m"), None, None)))).await.unwrap();
         let profile = NewSession { model_profile: Some("fast".into()), ..none() };
         assert!(start(&world, needs(new("other", profile))).await.unwrap().is_new());
@@ -81,14 +81,14 @@ async fn a_model_is_asked_for_where_one_is_needed() {
 }
 
 #[tokio::test]
-async fn a_new_session_needs_a_free_name_and_a_loaded_one_must_be_there() {
+async fn a_new_session_needs_a_free_name_and_a_loaded_one_must_exist() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let none = || like(None, None, None);
         let made =
             start(&world, new("a", NewSession { title: Some("mine".into()), ..none() })).await.unwrap();
         assert_eq!((made.is_new(), made.session.title.as_deref()), (true, Some("mine")));
-        let both = SessionStart { load: Some(by("a")), ..new("b", none()) };
+        let both = SessionStart { load: Some(by_key("a")), ..new("b", none()) };
         let cases = [
             (new("a", none()), "already_exists"),
             (both, "ambiguous_mode"),
@@ -100,14 +100,14 @@ async fn a_new_session_needs_a_free_name_and_a_loaded_one_must_be_there() {
         for (wrong, code) in cases {
             assert_eq!(start(&world, wrong).await.unwrap_err().code(), code);
         }
-        // Neither is a new one without a name; so is the name of one that was deleted free again.
+        // A new session needs a name. The name of a deleted session is free.
         let auto = start(&world, SessionStart::default()).await.unwrap();
         assert!(auto.is_new() && auto.session.key.is_none());
-        world.kernel.session_delete(&world.me, &by("a")).await.unwrap();
+        world.kernel.session_delete(&world.me, &by_key("a")).await.unwrap();
         assert!(start(&world, new("a", none())).await.unwrap().is_new());
-        // What is archived is there; its name is not free.
+        // An archived session exists, and its name is not free.
         let archive = SessionPatch { status: Some(SessionStatus::Archived), ..SessionPatch::default() };
-        world.kernel.session_patch(&world.me, &by("a"), archive).await.unwrap();
+        world.kernel.session_patch(&world.me, &by_key("a"), archive).await.unwrap();
         assert_eq!(start(&world, new("a", none())).await.unwrap_err().code(), "already_exists");
         let loaded = start(&world, load("a", none())).await.unwrap();
         assert_eq!(loaded.session.status, SessionStatus::Archived, "loading writes nothing");
@@ -116,7 +116,7 @@ async fn a_new_session_needs_a_free_name_and_a_loaded_one_must_be_there() {
 }
 
 #[tokio::test]
-async fn a_start_under_one_key_makes_one_session() {
+async fn repeated_starts_under_one_key_create_one_session() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let make = async |key: &str| {

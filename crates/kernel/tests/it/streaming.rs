@@ -1,4 +1,4 @@
-//! Streaming: a snapshot and then every event and every byte exactly once, whoever stalls, leaves and comes back.
+//! Streaming: after a snapshot, a reader gets every event and every byte exactly once, even if it stalls or reconnects.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,13 +12,15 @@ use mainspring_kernel::{Kernel, Options};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::puppet::{Manners, pull, puppet};
-use crate::simulation::Dice;
-use crate::world::{Disk, World, by, every_store, live, named, read_until, settle, soon};
+use crate::puppet::{PuppetBehavior, puppet, puppet_request};
+use crate::simulation::Random;
+use crate::world::{
+    Disk, World, by_key, every_store, named, read_until, run_process, run_ready_tasks, with_timeout,
+};
 
-/// What a reader has been shown, put together as a client would.
+/// The state that a client builds from the stream.
 #[derive(Default)]
-struct Shown {
+struct ReaderState {
     events: Vec<Arc<Event>>,
     open: HashMap<MessageId, BTreeMap<u32, String>>,
     messages: Vec<Arc<Message>>,
@@ -26,9 +28,11 @@ struct Shown {
     truncated: usize,
 }
 
-impl Shown {
+impl ReaderState {
     fn from(snapshot: &Snapshot) -> Self {
-        let open = snapshot.partial.iter().map(|open| (open.message, open.blocks.iter().cloned().collect()));
+        let open = snapshot.partial.iter().map(|open| {
+            (open.message_id, open.blocks.iter().map(|open| (open.block, open.text.clone())).collect())
+        });
         Self {
             open: open.collect(),
             messages: snapshot.messages.iter().chain(&snapshot.pending).cloned().collect(),
@@ -59,7 +63,7 @@ impl Shown {
         }
     }
 
-    /// A completed message replaces its deltas: they were the beginning of it, byte for byte.
+    /// Checks that the deltas are a prefix of the completed message, and replaces them.
     fn complete(&mut self, message: &Arc<Message>) {
         let texts: Vec<&str> = message
             .content
@@ -76,22 +80,22 @@ impl Shown {
     }
 }
 
-/// Words of one to four bytes a character.
-fn word(dice: &mut Dice) -> String {
+/// Returns a word with characters of one to four bytes.
+fn word(random: &mut Random) -> String {
     let letters = ['a', 'é', '中', '🦀', ' ', '\n'];
-    (0..=dice.below(6)).map(|_| letters[dice.below(letters.len())]).collect()
+    (0..=random.below(6)).map(|_| letters[random.below(letters.len())]).collect()
 }
 
-/// One run of the agent: text and tool rounds; returns what it said, message by message.
-async fn perform(handle: &AttemptHandle, dice: &mut Dice, world: &World) -> Vec<String> {
+/// Plays one run of the agent with text and tool calls. Returns the texts of its messages.
+async fn perform(handle: &AttemptHandle, random: &mut Random, world: &World) -> Vec<String> {
     let mut said = vec![];
-    for round in 0..=dice.below(3) {
-        let (mut blocks, last) = ([String::new(), String::new()], round == 0 && dice.below(3) == 0);
-        for _ in 0..dice.below(400) {
-            let (text, block) = (word(dice), dice.below(20) / 19);
+    for round in 0..=random.below(3) {
+        let (mut blocks, last) = ([String::new(), String::new()], round == 0 && random.below(3) == 0);
+        for _ in 0..random.below(400) {
+            let (text, block) = (word(random), random.below(20) / 19);
             handle.delta(u32::try_from(block).unwrap(), &text).unwrap();
             blocks[block] += &text;
-            if dice.below(8) == 0 {
+            if random.below(8) == 0 {
                 world.clock.advance(17);
                 tokio::task::yield_now().await;
             }
@@ -111,35 +115,35 @@ async fn perform(handle: &AttemptHandle, dice: &mut Dice, world: &World) -> Vec<
     said
 }
 
-/// Reads all of the session's stream, coming and going; ends when it has seen the event at `end`.
+/// Reads the stream with random reconnects until the event at `end`.
 async fn read(
     kernel: Kernel,
     world_me: mainspring_kernel::kernel::Caller,
     seed: u64,
     done: Arc<AtomicBool>,
     fresh: bool,
-) -> Shown {
-    let mut dice = Dice(seed);
+) -> ReaderState {
+    let mut random = Random(seed);
     let mut at = (!fresh).then_some(Position::START);
-    let mut shown: Option<Shown> = None;
+    let mut shown: Option<ReaderState> = None;
     let last = loop {
         let was_done = done.load(Ordering::Acquire);
-        let snapshot = kernel.session_snapshot(&world_me, &by("a")).await.unwrap();
+        let snapshot = kernel.session_snapshot(&world_me, &by_key("a")).await.unwrap();
         let from = at.unwrap_or(snapshot.position);
-        let mut events = kernel.session_subscribe(&world_me, &by("a"), Some(from)).await.unwrap();
+        let mut events = kernel.session_subscribe(&world_me, &by_key("a"), Some(from)).await.unwrap();
         let now = snapshot.position;
-        let shown =
-            shown.get_or_insert_with(|| if fresh { Shown::from(&snapshot) } else { Shown::default() });
-        // It reads a little, or for long, or nothing; then it leaves, and sometimes stays away for long.
-        for _ in 0..dice.below(400) {
+        let shown = shown
+            .get_or_insert_with(|| if fresh { ReaderState::from(&snapshot) } else { ReaderState::default() });
+        // Reads a random number of items, then disconnects for a random time.
+        for _ in 0..random.below(400) {
             if was_done && events.position() >= now {
                 break;
             }
-            // To stop waiting loses nothing.
+            // Dropping a pending read loses nothing.
             tokio::select! {
                 biased;
                 item = events.next() => shown.take(item.unwrap().unwrap()),
-                () = settle() => break,
+                () = run_ready_tasks() => break,
             }
         }
         at = Some(events.position());
@@ -147,7 +151,7 @@ async fn read(
             break now;
         }
         drop(events);
-        for _ in 0..dice.below(10) * dice.below(200) {
+        for _ in 0..random.below(10) * random.below(200) {
             tokio::task::yield_now().await;
         }
     };
@@ -156,9 +160,9 @@ async fn read(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_that_come_and_go_are_shown_every_event_and_byte_exactly_once() {
+async fn reconnecting_readers_get_every_event_and_byte_exactly_once() {
     for (seed, disk) in [(1, Disk::memory()), (2, Disk::memory()), (3, Disk::sqlite()), (4, Disk::sqlite())] {
-        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
         let world = World::with(disk, Options::default(), vec![adapter]).await;
         world.play("a", "say first").await;
         let done = Arc::new(AtomicBool::new(false));
@@ -167,16 +171,16 @@ async fn readers_that_come_and_go_are_shown_every_event_and_byte_exactly_once() 
             let (kernel, me) = (world.kernel.clone(), world.me.clone());
             readers.spawn(read(kernel, me, seed * 100 + no, done.clone(), no % 2 == 1));
         }
-        let mut dice = Dice(seed);
+        let mut random = Random(seed);
         for no in 0..12 {
             let request = mainspring_kernel::kernel::RunRequest {
                 adapter: Some("puppet".into()),
                 ..named("a", "go", "app", &format!("{seed}-{no}"))
             };
             let run = world.send(request).await.unwrap().run;
-            let strings = hands.next().await;
-            let said = soon(perform(&strings.handle, &mut dice, &world)).await;
-            strings.end(End::succeeded());
+            let execution = control.next().await;
+            let said = with_timeout(perform(&execution.handle, &mut random, &world)).await;
+            execution.end(End::succeeded());
             world.ended(run.id).await;
             let path = world.path("a").await;
             let kept: Vec<String> = path
@@ -194,7 +198,7 @@ async fn readers_that_come_and_go_are_shown_every_event_and_byte_exactly_once() 
         let stored = world.events("a").await;
         let path = world.path("a").await;
         let mut deltas = 0;
-        for shown in soon(readers.join_all()).await {
+        for shown in with_timeout(readers.join_all()).await {
             deltas += shown.deltas;
             assert_eq!(shown.truncated, 0, "seed {seed}");
             assert!(shown.open.is_empty(), "seed {seed}: {:?}", shown.open);
@@ -203,31 +207,31 @@ async fn readers_that_come_and_go_are_shown_every_event_and_byte_exactly_once() 
             });
             let events: Vec<Event> = shown.events.iter().map(|event| Event::clone(event)).collect();
             assert_eq!(events, stored[first..], "seed {seed}");
-            assert_eq!(shown.messages, path, "seed {seed}: what was shown is what is stored");
+            assert_eq!(shown.messages, path, "seed {seed}: the streamed text equals the stored text");
         }
         assert!(deltas > 100, "seed {seed}: the readers saw text while it was streamed: {deltas}");
     }
 }
 
 #[test]
-fn text_that_was_shown_and_lost_in_a_crash_is_taken_back() {
+fn text_streamed_but_lost_in_a_crash_is_retracted() {
     for disk in every_store() {
-        let (at, cursor) = live(async {
-            let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let (at, cursor) = run_process(async {
+            let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
             let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
-            world.send(pull("a", "go")).await.unwrap();
-            let strings = hands.next().await;
+            world.send(puppet_request("a", "go")).await.unwrap();
+            let execution = control.next().await;
             let (_, mut events) = world.subscribe("a", Some(Position::START)).await;
             read_until(&mut events, "run.running").await;
-            strings.handle.delta(0, "shown and lost").unwrap();
-            let item = soon(events.next()).await.unwrap().unwrap();
+            execution.handle.delta(0, "shown and lost").unwrap();
+            let item = with_timeout(events.next()).await.unwrap().unwrap();
             assert!(matches!(item, Item::Delta(delta) if delta.text == "shown and lost"));
             (events.position(), events.position().cursor)
         });
-        live(async {
+        run_process(async {
             let world = World::reboot(&disk).await;
             let (_, mut events) = world.subscribe("a", Some(at)).await;
-            let first = soon(events.next()).await.unwrap().unwrap();
+            let first = with_timeout(events.next()).await.unwrap().unwrap();
             assert_eq!(first, Item::Truncated(Position { cursor, pos: 0 }), "{}", disk.name);
             let rest = read_until(&mut events, "run.orphaned").await;
             assert!(rest.iter().all(|item| matches!(item, Item::Event(event) if event.cursor > cursor)));
@@ -240,29 +244,29 @@ async fn a_cursor_from_the_future_is_refused() {
     let world = World::on(Disk::memory()).await;
     world.play("a", "say hi").await;
     let ahead = Position { cursor: Cursor(u64::MAX), pos: 0 };
-    let refused = world.kernel.session_subscribe(&world.me, &by("a"), Some(ahead)).await;
+    let refused = world.kernel.session_subscribe(&world.me, &by_key("a"), Some(ahead)).await;
     assert_eq!(refused.err().unwrap().code(), "invalid_request");
 }
 
 #[tokio::test]
-async fn a_thought_is_shown_between_what_came_before_and_after_it() {
+async fn a_thought_is_delivered_in_order() {
     let disk = Disk::memory();
-    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk, Options::default(), vec![adapter]).await;
-    let run = world.send(pull("a", "go")).await.unwrap().run;
-    let strings = hands.next().await;
+    let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+    let execution = control.next().await;
     let (_, mut events) = world.subscribe("a", None).await;
-    let handle = &strings.handle;
+    let handle = &execution.handle;
     handle.thought("one").unwrap();
     handle.delta(0, "two").unwrap();
     handle.thought("three").unwrap();
-    soon(handle.record(vec![Record::Progress { text: "four".into() }])).await.unwrap();
+    with_timeout(handle.record(vec![Record::Progress { text: "four".into() }])).await.unwrap();
     handle.thought("five").unwrap();
     handle.delta(0, "six").unwrap();
     let mut shown = vec![];
-    // Nothing was read before all of it had happened.
+    // The reader starts reading only now.
     while shown.len() < 6 {
-        match soon(events.next()).await.unwrap().unwrap() {
+        match with_timeout(events.next()).await.unwrap().unwrap() {
             Item::Thought(thought) => shown.push(thought.text.to_string()),
             Item::Delta(delta) => shown.push(delta.text),
             Item::Event(event) => match &event.body {
@@ -273,12 +277,12 @@ async fn a_thought_is_shown_between_what_came_before_and_after_it() {
         }
     }
     assert_eq!(shown, ["one", "two", "three", "four", "five", "six"]);
-    strings.end(End::succeeded());
+    execution.end(End::succeeded());
     world.ended(run.id).await;
 }
 
 #[tokio::test]
-async fn thoughts_are_shown_and_kept_nowhere() {
+async fn thoughts_are_streamed_and_not_stored() {
     let disk = Disk::sqlite();
     let world = World::on(disk.clone()).await;
     let secret = "xyzzy-plugh-secret";
@@ -291,12 +295,12 @@ async fn thoughts_are_shown_and_kept_nowhere() {
             }
         }
     };
-    assert_eq!(world.turning(5, seen).await, secret);
-    // Who comes later is not shown it.
+    assert_eq!(world.advance_until(5, seen).await, secret);
+    // A later reader does not get the thought.
     let (_, mut late) = world.subscribe("a", Some(Position::START)).await;
     let items = read_until(&mut late, "progress.updated").await;
     assert!(!items.iter().any(|item| matches!(item, Item::Thought(_))));
-    world.turning(100, world.kernel.shutdown()).await;
+    world.advance_until(100, world.kernel.shutdown()).await;
     let file = disk.file.clone().unwrap();
     let mut found = 0;
     for name in std::fs::read_dir(file.parent().unwrap()).unwrap() {
@@ -304,28 +308,28 @@ async fn thoughts_are_shown_and_kept_nowhere() {
         let holds =
             |text: &str| bytes.windows(text.len()).filter(|window| *window == text.as_bytes()).count();
         found += holds("public-words\n");
-        // The prompt, which is a script here, says it itself: as `think …`, and nowhere else.
+        // Only the prompt, which is a script here, contains the text, as `think …`.
         assert_eq!(holds(secret), holds("think xyzzy-plugh-secret"));
     }
-    assert!(found > 0, "what was said is there");
+    assert!(found > 0, "the answer is stored");
 }
 
 #[tokio::test]
-async fn a_reader_that_comes_after_a_message_is_whole_sees_what_was_thought_in_it_before_it() {
+async fn a_late_reader_gets_the_thoughts_of_a_message_before_the_message() {
     let disk = Disk::memory();
-    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk, Options::default(), vec![adapter]).await;
-    let run = world.send(pull("a", "go")).await.unwrap().run;
-    let strings = hands.next().await;
+    let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+    let execution = control.next().await;
     let (_, mut events) = world.subscribe("a", None).await;
-    strings.handle.delta(0, "one").unwrap();
-    strings.handle.thought("two").unwrap();
-    strings.handle.delta(0, "three").unwrap();
-    strings.end(End::succeeded());
+    execution.handle.delta(0, "one").unwrap();
+    execution.handle.thought("two").unwrap();
+    execution.handle.delta(0, "three").unwrap();
+    execution.end(End::succeeded());
     world.ended(run.id).await;
     let mut shown = vec![];
     while shown.len() < 2 {
-        match soon(events.next()).await.unwrap().unwrap() {
+        match with_timeout(events.next()).await.unwrap().unwrap() {
             Item::Thought(thought) => shown.push(thought.text.to_string()),
             Item::Event(event) => {
                 if let Body::MessageCompleted { message, .. } = &event.body {
@@ -339,14 +343,14 @@ async fn a_reader_that_comes_after_a_message_is_whole_sees_what_was_thought_in_i
 }
 
 #[tokio::test]
-async fn a_reader_that_lags_sees_each_thought_where_it_was_thought() {
+async fn a_lagging_reader_gets_each_thought_in_order() {
     let disk = Disk::memory();
-    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk, Options::default(), vec![adapter]).await;
-    world.send(pull("a", "go")).await.unwrap();
-    let strings = hands.next().await;
+    world.send(puppet_request("a", "go")).await.unwrap();
+    let execution = control.next().await;
     let (_, mut events) = world.subscribe("a", None).await;
-    let handle = &strings.handle;
+    let handle = &execution.handle;
     handle.thought("first").unwrap();
     handle.delta(0, "one ").unwrap();
     handle.delta(0, "two ").unwrap();
@@ -357,7 +361,7 @@ async fn a_reader_that_lags_sees_each_thought_where_it_was_thought() {
     handle.record(vec![Record::Progress { text: "whole".into() }]).await.unwrap();
     let mut seen = vec![];
     while seen.last().is_none_or(|last| last != "whole") {
-        seen.push(match soon(events.next()).await.unwrap().unwrap() {
+        seen.push(match with_timeout(events.next()).await.unwrap().unwrap() {
             Item::Thought(thought) => format!("({})", thought.text),
             Item::Delta(delta) => delta.text,
             Item::Event(event) => match &event.body {
@@ -371,7 +375,7 @@ async fn a_reader_that_lags_sees_each_thought_where_it_was_thought() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stalls_costs_the_writer_nothing_and_misses_nothing() {
+async fn a_stalled_reader_does_not_block_the_writer_and_misses_nothing() {
     let world = World::on(Disk::memory()).await;
     world.play("a", "say hi").await;
     let (_, mut stalled) = world.subscribe("a", None).await;
@@ -381,32 +385,35 @@ async fn a_reader_that_stalls_costs_the_writer_nothing_and_misses_nothing() {
     }
     let stored = world.events("a").await;
     assert!(stored.len() > 512, "more than a feed keeps");
-    let mut shown = Shown::default();
+    let mut shown = ReaderState::default();
     while shown.events.last().map(|event| event.cursor) != stored.last().map(|event| event.cursor) {
-        shown.take(soon(stalled.next()).await.unwrap().unwrap());
+        shown.take(with_timeout(stalled.next()).await.unwrap().unwrap());
     }
     let from = stored.iter().position(|event| event.cursor == shown.events[0].cursor).unwrap();
     assert_eq!(shown.events.len(), stored.len() - from);
     assert_eq!(shown.messages.len(), 180);
-    settle().await;
+    run_ready_tasks().await;
 }
 
 #[tokio::test]
-async fn a_large_text_comes_in_stretches_that_end_between_characters() {
+async fn a_large_text_is_split_between_characters() {
     let disk = Disk::memory();
-    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk, Options::default(), vec![adapter]).await;
-    world.send(pull("a", "go")).await.unwrap();
-    let strings = hands.next().await;
+    world.send(puppet_request("a", "go")).await.unwrap();
+    let execution = control.next().await;
     let (snapshot, mut events) = world.subscribe("a", None).await;
     let whole = "中🦀éa".repeat(30_000);
-    strings.handle.delta(0, &whole).unwrap();
+    execution.handle.delta(0, &whole).unwrap();
     let (mut text, mut at) = (String::new(), snapshot.position);
     while text.len() < whole.len() {
-        let Item::Delta(delta) = soon(events.next()).await.unwrap().unwrap() else { panic!("a delta") };
+        let Item::Delta(delta) = with_timeout(events.next()).await.unwrap().unwrap() else {
+            panic!("a delta")
+        };
         assert!(delta.text.len() <= 64 << 10, "{}", delta.text.len());
-        // Whoever comes back between two stretches is shown the same.
-        let again = world.kernel.session_observe(&world.me, &by("a"), Some(at)).await.unwrap().next().await;
+        // A reader that reconnects between two chunks gets the same text.
+        let again =
+            world.kernel.session_observe(&world.me, &by_key("a"), Some(at)).await.unwrap().next().await;
         assert_eq!(again.unwrap().unwrap(), Item::Delta(delta.clone()));
         text += &delta.text;
         at = delta.position;

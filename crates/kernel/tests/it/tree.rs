@@ -1,4 +1,4 @@
-//! The tree: navigation, forks, families, and what a crash leaves of them.
+//! The tree: navigation, forks, relatives of messages, and recovery after a crash.
 
 use std::task::{Context, Poll};
 
@@ -9,8 +9,8 @@ use mainspring_kernel::store::SessionRef;
 use mainspring_kernel::{Error, Options};
 use mainspring_store::Fault;
 
-use crate::puppet::{Manners, pull, puppet, question};
-use crate::world::{Disk, World, by, every_store, kinds, live, shown, soon};
+use crate::puppet::{PuppetBehavior, puppet, puppet_request, question};
+use crate::world::{Disk, World, by_key, every_store, kinds, message_text, run_process, with_timeout};
 
 fn at(key: &str, place: Place, script: &str) -> RunRequest {
     let prompt = if script.is_empty() { vec![] } else { vec![Block::text(script)] };
@@ -27,18 +27,20 @@ async fn texts(world: &World, key: &str) -> Vec<String> {
 }
 
 async fn navigate(world: &World, key: &str, to: Option<MessageId>) -> Result<Option<MessageId>, Error> {
-    soon(world.kernel.session_navigate(&world.me, &by(key), to, None))
+    with_timeout(world.kernel.session_navigate(&world.me, &by_key(key), to, None))
         .await
         .map(|session| session.tip_message)
 }
 
 async fn fork(world: &World, key: &str, message: MessageId, fork: &str) -> Result<SessionId, Error> {
     let request = ForkRequest { message, key: Some(fork.into()), title: None };
-    soon(world.kernel.session_fork(&world.me, &by(key), request, None)).await.map(|(session, _)| session.id)
+    with_timeout(world.kernel.session_fork(&world.me, &by_key(key), request, None))
+        .await
+        .map(|(session, _)| session.id)
 }
 
-/// `one → two`, another answer to two, another question after one, another root. The path ends with the root.
-async fn grown(world: &World) -> Vec<MessageId> {
+/// Creates `one → two`, another answer to two, another question after one, and another root, where the path ends.
+async fn create_tree(world: &World) -> Vec<MessageId> {
     world.play("a", "say one").await;
     world.play("a", "say two").await;
     let first: Vec<_> = world.path("a").await.iter().map(|message| message.id).collect();
@@ -49,18 +51,18 @@ async fn grown(world: &World) -> Vec<MessageId> {
 }
 
 #[tokio::test]
-async fn navigate_to_a_user_message_lands_on_its_cursor_child() {
+async fn navigating_to_a_user_message_leads_to_its_cursor_child() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        let first = grown(&world).await;
+        let first = create_tree(&world).await;
         let name = world.disk.name;
-        // The question two was last answered by its second answer.
+        // The cursor of question two is at its second answer.
         let nodes = world.tree("a").await.nodes;
         let again = nodes.iter().rfind(|node| node.parent_id == Some(first[2])).unwrap().message.id;
         assert_ne!(again, first[3]);
         assert_eq!(navigate(&world, "a", Some(first[2])).await.unwrap(), Some(again), "{name}");
         assert_eq!(texts(&world, "a").await, ["say one", "one", "say two", "two"], "{name}");
-        // Its first answer is visited, and is where the question leads from then on.
+        // Navigating to the first answer moves the cursor of the question there.
         assert_eq!(navigate(&world, "a", Some(first[3])).await.unwrap(), Some(first[3]), "{name}");
         assert_eq!(
             navigate(&world, "a", Some(first[0])).await.unwrap(),
@@ -70,7 +72,7 @@ async fn navigate_to_a_user_message_lands_on_its_cursor_child() {
         let other = nodes.iter().find(|node| node.message.text() == "say three").unwrap().message.id;
         navigate(&world, "a", Some(other)).await.unwrap();
         assert_eq!(texts(&world, "a").await, ["say one", "one", "say three", "three"], "{name}");
-        // The path goes on where it stands.
+        // The next prompt continues the current path.
         world.play("a", "say five").await;
         assert_eq!(texts(&world, "a").await[2..], ["say three", "three", "say five", "five"], "{name}");
         assert_eq!(
@@ -85,13 +87,13 @@ async fn navigate_to_a_user_message_lands_on_its_cursor_child() {
 async fn navigate_to_none_clears_the_path_and_the_next_prompt_is_a_new_root() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        let first = grown(&world).await;
+        let first = create_tree(&world).await;
         assert_eq!(navigate(&world, "a", None).await.unwrap(), None);
         assert_eq!(world.path("a").await, []);
         world.play("a", "say five").await;
         assert_eq!(texts(&world, "a").await, ["say five", "five"]);
         let root = world.path("a").await[0].id;
-        let roots = world.kernel.session_message(&world.me, &by("a"), root).await.unwrap().siblings;
+        let roots = world.kernel.session_message(&world.me, &by_key("a"), root).await.unwrap().siblings;
         assert_eq!(
             (roots.len(), roots[0], roots[2]),
             (3, first[0], root),
@@ -101,34 +103,36 @@ async fn navigate_to_none_clears_the_path_and_the_next_prompt_is_a_new_root() {
 }
 
 #[tokio::test]
-async fn navigating_writes_one_event_and_to_where_one_is_none() {
+async fn navigating_writes_one_event_or_none_if_nothing_changes() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        let first = grown(&world).await;
+        let first = create_tree(&world).await;
         let before = (world.events("a").await.len(), world.cursors("a").await);
         let tip = world.path("a").await.last().unwrap().id;
-        let session = world.kernel.session_get(&world.me, &by("a")).await.unwrap();
+        let session = world.kernel.session_get(&world.me, &by_key("a")).await.unwrap();
         assert_eq!(navigate(&world, "a", Some(tip)).await.unwrap(), Some(tip));
         assert_eq!(navigate(&world, "a", session.tip_message).await.unwrap(), Some(tip));
         assert_eq!(world.events("a").await.len(), before.0, "{}", world.disk.name);
-        let moved =
-            world.kernel.session_navigate(&world.me, &by("a"), Some(first[3]), Some(session.version)).await;
+        let moved = world
+            .kernel
+            .session_navigate(&world.me, &by_key("a"), Some(first[3]), Some(session.version))
+            .await;
         assert_eq!(moved.unwrap().version, session.version + 1);
         let events = world.events("a").await;
         assert_eq!(kinds(&events[before.0..]), ["session.updated"]);
         let told =
             mainspring_core::Body::SessionUpdated { change: SessionChange::Tip { tip: Some(first[3]) } };
         assert_eq!(events.last().unwrap().body, told);
-        let stale = world.kernel.session_navigate(&world.me, &by("a"), None, Some(session.version)).await;
+        let stale = world.kernel.session_navigate(&world.me, &by_key("a"), None, Some(session.version)).await;
         assert_eq!(stale.unwrap_err().code(), "version_conflict");
     }
 }
 
 #[tokio::test]
-async fn what_cannot_be_gone_to_leaves_the_tree_untouched() {
+async fn an_invalid_navigation_changes_nothing() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        grown(&world).await;
+        create_tree(&world).await;
         world.play("b", "say other").await;
         let edge = world.path("a").await[1].id;
         branch(&world, "a", Place::Edit { message_id: edge }, "say lost; fail").await;
@@ -147,7 +151,7 @@ async fn what_cannot_be_gone_to_leaves_the_tree_untouched() {
             assert_eq!(refused.code(), code);
         }
         assert_eq!((world.events("a").await.len(), world.tree("a").await), before, "{}", world.disk.name);
-        assert!(world.kernel.session_get(&world.me, &by("f")).await.is_err(), "no fork was made");
+        assert!(world.kernel.session_get(&world.me, &by_key("f")).await.is_err(), "no fork was made");
     }
 }
 
@@ -155,10 +159,10 @@ async fn what_cannot_be_gone_to_leaves_the_tree_untouched() {
 async fn branch_and_navigate_while_busy_or_paused_are_refused_with_the_status() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        let first = grown(&world).await;
+        let first = create_tree(&world).await;
         for (script, status) in [("hang", RunStatus::Running), ("ask which?", RunStatus::WaitingInput)] {
             let run = world.prompt("a", script).await;
-            world.reaches(run.id, |run| run.state.status() == status).await;
+            world.wait_until(run.id, |run| run.state.status() == status).await;
             let busy = Error::Busy { status };
             assert_eq!(busy.code(), "session_busy");
             assert_eq!(navigate(&world, "a", Some(first[0])).await.unwrap_err(), busy);
@@ -178,11 +182,11 @@ async fn branch_and_navigate_while_busy_or_paused_are_refused_with_the_status() 
 }
 
 #[tokio::test]
-async fn a_message_knows_its_family() {
+async fn a_message_is_read_with_its_parent_siblings_and_children() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        let first = grown(&world).await;
-        let family = async |id| world.kernel.session_message(&world.me, &by("a"), id).await.unwrap();
+        let first = create_tree(&world).await;
+        let family = async |id| world.kernel.session_message(&world.me, &by_key("a"), id).await.unwrap();
         let nodes = world.tree("a").await.nodes;
         let id = |text: &str| nodes.iter().find(|node| node.message.text() == text).unwrap().message.id;
         let one = family(first[1]).await;
@@ -197,27 +201,27 @@ async fn a_message_knows_its_family() {
         let four = family(id("say four")).await;
         assert_eq!((four.siblings, four.node.active), (vec![first[0], id("say four")], true));
         let missing =
-            world.kernel.session_message(&world.me, &by("a"), MessageId::from_random([9; 16])).await;
+            world.kernel.session_message(&world.me, &by_key("a"), MessageId::from_random([9; 16])).await;
         assert_eq!(missing.unwrap_err().code(), "not_found");
     }
 }
 
 #[tokio::test]
-async fn a_fork_and_its_source_do_not_see_each_others_writing() {
+async fn a_fork_and_its_source_do_not_see_each_others_messages() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        let first = grown(&world).await;
+        let first = create_tree(&world).await;
         let source = world.tree("a").await;
         let id = fork(&world, "a", first[2], "f").await.unwrap();
         let name = world.disk.name;
-        let session = world.kernel.session_get(&world.me, &by("f")).await.unwrap();
+        let session = world.kernel.session_get(&world.me, &by_key("f")).await.unwrap();
         let origin = session.forked_from.unwrap();
         assert_eq!((session.id, origin.message, session.tip_message), (id, first[2], Some(first[2])));
         assert_eq!(texts(&world, "f").await, ["say one", "one", "say two"], "{name}");
-        // Of its source it sees the path, not what lies beside or comes after.
+        // The fork sees the path of its source, but no other branches or later messages.
         let nodes = world.tree("f").await.nodes;
         assert_eq!(nodes.iter().map(|node| node.message.id).collect::<Vec<_>>(), first[..3], "{name}");
-        // Two user messages in a row are one for the model; here the fork answers what stands at its tip anew.
+        // A prompt at the tip of the fork, and a regenerated first answer.
         world.play("f", "say forked").await;
         branch(&world, "f", Place::Regenerate { message_id: first[0] }, "").await;
         branch(&world, "f", Place::Edit { message_id: first[1] }, "say own").await;
@@ -227,13 +231,13 @@ async fn a_fork_and_its_source_do_not_see_each_others_writing() {
             nodes.iter().find(|node| node.message.text() == "forked\n").map(|node| node.message.id)
         });
         assert_eq!(world.tree("a").await, source, "{name}: its source is as it was");
-        // And the other way round.
+        // The source does not see messages of the fork either.
         let forked = world.tree("f").await;
         navigate(&world, "a", Some(first[3])).await.unwrap();
         world.play("a", "say on").await;
         branch(&world, "a", Place::Regenerate { message_id: first[2] }, "").await;
         assert_eq!(world.tree("f").await, forked, "{name}");
-        // What the source wrote since is not there for the fork.
+        // The fork does not see later messages of the source.
         let later = world.path("a").await.last().unwrap().id;
         assert_eq!(navigate(&world, "f", Some(later)).await.unwrap_err().code(), "not_found");
         assert_eq!(navigate(&world, "f", Some(first[3])).await.unwrap_err().code(), "not_found");
@@ -241,10 +245,10 @@ async fn a_fork_and_its_source_do_not_see_each_others_writing() {
 }
 
 #[tokio::test]
-async fn a_fork_of_a_fork_outlives_both_and_deleting_says_so() {
+async fn a_fork_of_a_fork_outlives_its_sources_and_deleting_lists_the_forks() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        let first = grown(&world).await;
+        let first = create_tree(&world).await;
         let second = fork(&world, "a", first[3], "f").await.unwrap();
         world.play("f", "say forked").await;
         let tip = world.path("f").await.last().unwrap().id;
@@ -252,13 +256,13 @@ async fn a_fork_of_a_fork_outlives_both_and_deleting_says_so() {
         fork(&world, "g", first[1], "h").await.unwrap();
         let seen = texts(&world, "g").await;
         for (key, forks) in [("a", vec![second]), ("f", vec![third])] {
-            let deleted = world.kernel.session_delete(&world.me, &by(key)).await.unwrap();
+            let deleted = world.kernel.session_delete(&world.me, &by_key(key)).await.unwrap();
             assert_eq!(deleted.forks, forks, "{}", world.disk.name);
-            // Its purge runs beside; what is left of it is gone when the process stops.
+            // The purge runs in the background and is finished when the kernel stops.
         }
-        soon(world.kernel.shutdown()).await;
+        with_timeout(world.kernel.shutdown()).await;
         let world = World::reboot(&world.disk).await;
-        soon(world.turning(10, async {
+        with_timeout(world.advance_until(10, async {
             while !world.disk.store.unfinished().await.unwrap().deleted.is_empty() {
                 tokio::task::yield_now().await;
             }
@@ -273,13 +277,13 @@ async fn a_fork_of_a_fork_outlives_both_and_deleting_says_so() {
 }
 
 #[tokio::test]
-async fn the_same_fork_is_made_once_under_one_key() {
+async fn repeated_forks_under_one_key_create_one_fork() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        let first = grown(&world).await;
+        let first = create_tree(&world).await;
         let ask = async |message, key: Option<&str>, idempotency: &str| {
             let request = ForkRequest { message, key: key.map(str::to_owned), title: Some("mine".into()) };
-            world.kernel.session_fork(&world.me, &by("a"), request, Some(idempotency)).await
+            world.kernel.session_fork(&world.me, &by_key("a"), request, Some(idempotency)).await
         };
         let (made, fresh) = ask(first[1], Some("f"), "k1").await.unwrap();
         let (again, replayed) = ask(first[1], Some("f"), "k1").await.unwrap();
@@ -293,18 +297,18 @@ async fn the_same_fork_is_made_once_under_one_key() {
 }
 
 #[tokio::test]
-async fn what_a_run_is_writing_is_not_forked_and_the_rest_is() {
+async fn messages_of_an_active_run_cannot_be_forked() {
     for disk in every_store() {
-        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
         let world = World::with(disk, Options::default(), vec![adapter]).await;
-        let first = grown(&world).await;
-        let run = world.send(pull("a", "work")).await.unwrap().run;
-        let strings = hands.next().await;
+        let first = create_tree(&world).await;
+        let run = world.send(puppet_request("a", "work")).await.unwrap().run;
+        let execution = control.next().await;
         let prompt = run.prompt.unwrap();
         let busy = Error::Busy { status: RunStatus::Running };
         assert_eq!(fork(&world, "a", prompt, "f").await.unwrap_err(), busy);
         fork(&world, "a", first[3], "f").await.unwrap();
-        strings.end(End::succeeded());
+        execution.end(End::succeeded());
         world.ended(run.id).await;
         fork(&world, "a", prompt, "g").await.unwrap();
         assert_eq!(texts(&world, "g").await.last().unwrap(), "work");
@@ -319,16 +323,16 @@ fn call(id: &str) -> Record {
 }
 
 #[tokio::test]
-async fn tool_calls_that_nobody_answered_are_answered_before_the_next_prompt() {
+async fn unanswered_tool_calls_get_results_before_the_next_prompt() {
     for disk in every_store() {
-        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
         let world = World::with(disk, Options::default(), vec![adapter]).await;
-        let run = world.send(pull("a", "work")).await.unwrap().run;
-        let strings = hands.next().await;
-        strings.handle.record(vec![call("t1")]).await.unwrap();
-        strings.end(End::succeeded());
+        let run = world.send(puppet_request("a", "work")).await.unwrap().run;
+        let execution = control.next().await;
+        execution.handle.record(vec![call("t1")]).await.unwrap();
+        execution.end(End::succeeded());
         world.ended(run.id).await;
-        // A turn that stopped at a tool call was closed by its results; a fork may stand before them.
+        // A stopped turn gets results for its tool calls. A fork may start before these.
         let asked = world.path("a").await[1].clone();
         assert_eq!(asked.unanswered().len(), 1);
         fork(&world, "a", asked.id, "f").await.unwrap();
@@ -339,7 +343,7 @@ async fn tool_calls_that_nobody_answered_are_answered_before_the_next_prompt() {
         let edited = world.ended(edited.id).await;
         assert_eq!(edited.state.status(), RunStatus::Succeeded);
         for key in ["f", "a"] {
-            let path = world.path_shown(key).await;
+            let path = world.path_text(key).await;
             insta::allow_duplicates! {
                 insta::assert_snapshot!(path, @r#"
                 user completed "work"
@@ -354,26 +358,26 @@ async fn tool_calls_that_nobody_answered_are_answered_before_the_next_prompt() {
 }
 
 #[tokio::test]
-async fn a_branch_that_failed_and_succeeds_when_tried_again_is_no_longer_abandoned() {
+async fn a_failed_branch_that_succeeds_in_a_retry_is_no_longer_abandoned() {
     for disk in every_store() {
-        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
         let world = World::with(disk, Options::default(), vec![adapter]).await;
-        let first = grown(&world).await;
-        let edit = RunRequest { place: Place::Edit { message_id: first[1] }, ..pull("a", "try") };
+        let first = create_tree(&world).await;
+        let edit = RunRequest { place: Place::Edit { message_id: first[1] }, ..puppet_request("a", "try") };
         let run = world.send(edit).await.unwrap().run;
         let failure = mainspring_core::Failure::new("broken", "it broke");
-        hands.next().await.end(End::failed(failure, false));
+        control.next().await.end(End::failed(failure, false));
         world.ended(run.id).await;
         let prompt = run.prompt.unwrap();
         let abandoned =
             async |id| world.tree("a").await.nodes.iter().any(|node| node.message.id == id && node.abandoned);
         assert!(abandoned(prompt).await);
-        // Somebody looks elsewhere in the meantime.
+        // The session navigates elsewhere in the meantime.
         navigate(&world, "a", Some(first[3])).await.unwrap();
         let retried = world.kernel.run_retry(&world.me, run.id).await.unwrap();
-        let strings = hands.next().await;
-        strings.handle.delta(0, "now it works").unwrap();
-        strings.end(End::succeeded());
+        let execution = control.next().await;
+        execution.handle.delta(0, "now it works").unwrap();
+        execution.end(End::succeeded());
         world.ended(retried.id).await;
         let name = world.disk.name;
         assert_eq!(texts(&world, "a").await, ["say one", "one", "try", "now it works"], "{name}");
@@ -388,21 +392,21 @@ async fn a_branch_that_failed_and_succeeds_when_tried_again_is_no_longer_abandon
     }
 }
 
-/// What one process leaves when it dies with a run under way, and what the next one finds.
-fn killed_with(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(String, Vec<String>)> {
+/// Crashes a process during a run. Returns the state before the crash and what the next process reads.
+fn crash_during(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(String, Vec<String>)> {
     let mut found = vec![];
     for disk in every_store() {
-        live(async {
-            let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        run_process(async {
+            let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
             let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
-            let first = grown(&world).await;
+            let first = create_tree(&world).await;
             navigate(&world, "a", Some(first[3])).await.unwrap();
             let place = place(&first);
             let prompt = if text.is_empty() { vec![] } else { vec![Block::text(text)] };
-            let request = RunRequest { place, prompt, ..pull("a", "") };
+            let request = RunRequest { place, prompt, ..puppet_request("a", "") };
             world.send(request).await.unwrap();
-            let strings = hands.next().await;
-            strings
+            let execution = control.next().await;
+            execution
                 .handle
                 .record(vec![
                     call("t1"),
@@ -416,7 +420,7 @@ fn killed_with(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(String
                 content: vec![Block::text("3")],
                 is_error: false,
             };
-            strings
+            execution
                 .handle
                 .record(vec![
                     Record::ToolCompleted { tool_use_id: "t1".into() },
@@ -424,7 +428,7 @@ fn killed_with(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(String
                 ])
                 .await
                 .unwrap();
-            strings
+            execution
                 .handle
                 .record(vec![
                     call("t2"),
@@ -432,16 +436,16 @@ fn killed_with(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(String
                 ])
                 .await
                 .unwrap();
-            strings.handle.delta(0, "half a sen").unwrap();
+            execution.handle.delta(0, "half a sen").unwrap();
         });
-        live(async {
+        run_process(async {
             let world = World::reboot(&disk).await;
             let tree = world.tree("a").await;
             let left =
                 tree.nodes.iter().filter(|node| node.abandoned || node.message.text().contains("work"));
-            let left = left.map(|node| shown(&node.message)).collect();
+            let left = left.map(|node| message_text(&node.message)).collect();
             found.push((texts(&world, "a").await.join(" | "), left));
-            // It opens, and goes on.
+            // The session loads and continues.
             assert_eq!(world.play("a", "say on").await.state.status(), RunStatus::Succeeded);
             let path = world.path("a").await;
             let owed = path.windows(2).filter(|pair| !pair[0].unanswered().is_empty());
@@ -452,9 +456,9 @@ fn killed_with(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(String
 }
 
 #[test]
-fn a_kill_in_the_middle_of_a_branch_leaves_the_path_as_it_was_and_all_finished_results() {
-    let regenerated = killed_with(|first| Place::Regenerate { message_id: first[2] }, "");
-    let edited = killed_with(|first| Place::Edit { message_id: first[1] }, "work");
+fn a_crash_during_a_branch_keeps_the_path_and_all_finished_results() {
+    let regenerated = crash_during(|first| Place::Regenerate { message_id: first[2] }, "");
+    let edited = crash_during(|first| Place::Edit { message_id: first[1] }, "work");
     for ((path, left), prompt) in
         regenerated.iter().map(|found| (found, 0)).chain(edited.iter().map(|found| (found, 1)))
     {
@@ -470,28 +474,28 @@ fn a_kill_in_the_middle_of_a_branch_leaves_the_path_as_it_was_and_all_finished_r
 }
 
 #[test]
-fn a_kill_in_the_middle_of_a_tool_loop_leaves_the_prompt_and_all_finished_results_on_the_path() {
-    for (path, _) in killed_with(|_| Place::Tip, "work") {
+fn a_crash_during_a_tool_loop_keeps_the_prompt_and_all_finished_results() {
+    for (path, _) in crash_during(|_| Place::Tip, "work") {
         assert!(path.starts_with("say one | one | say two | two | work |"), "{path}");
     }
 }
 
 #[test]
-fn a_kill_in_the_middle_of_a_fork_leaves_the_source_as_it_was_and_the_fork_whole_or_never_made() {
+fn a_crash_during_a_fork_leaves_a_complete_fork_or_none() {
     const STEPS: usize = 40;
     for name in ["memory", "sqlite"] {
         let mut made = vec![];
-        // Killed after so many steps of the fork's own task.
+        // Crashes after this number of polls of the fork's task.
         for steps in 0..STEPS {
             let disk = every_store().into_iter().find(|disk| disk.name == name).unwrap();
             let request = |message| ForkRequest { message, key: Some("f".into()), title: None };
             let mut tip = None;
-            live(async {
+            run_process(async {
                 let world = World::on(disk.clone()).await;
-                let first = grown(&world).await;
+                let first = create_tree(&world).await;
                 navigate(&world, "a", Some(first[3])).await.unwrap();
                 tip = Some(first[3]);
-                let from = by("a");
+                let from = by_key("a");
                 let mut fork = Box::pin(world.kernel.session_fork(&world.me, &from, request(first[1]), None));
                 for _ in 0..steps {
                     let poll =
@@ -505,15 +509,15 @@ fn a_kill_in_the_middle_of_a_fork_leaves_the_source_as_it_was_and_the_fork_whole
                     fork.await.unwrap();
                 }
             });
-            live(async {
+            run_process(async {
                 let world = World::reboot(&disk).await;
                 assert_eq!(texts(&world, "a").await.join(" | "), "say one | one | say two | two");
                 assert_eq!(world.path("a").await.last().map(|message| message.id), tip);
-                let known = world.kernel.session_get(&world.me, &by("f")).await;
+                let known = world.kernel.session_get(&world.me, &by_key("f")).await;
                 made.push(known.is_ok());
                 if known.is_err() {
                     let message = world.path("a").await[1].id;
-                    world.kernel.session_fork(&world.me, &by("a"), request(message), None).await.unwrap();
+                    world.kernel.session_fork(&world.me, &by_key("a"), request(message), None).await.unwrap();
                 }
                 assert_eq!(texts(&world, "f").await.join(" | "), "say one | one");
                 for key in ["a", "f"] {
@@ -526,7 +530,7 @@ fn a_kill_in_the_middle_of_a_fork_leaves_the_source_as_it_was_and_the_fork_whole
 }
 
 #[tokio::test]
-async fn usage_of_all_branches_is_kept_also_of_those_rolled_back() {
+async fn usage_includes_abandoned_branches() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "usage 1 2; say one").await;
@@ -541,11 +545,11 @@ async fn usage_of_all_branches_is_kept_also_of_those_rolled_back() {
 }
 
 async fn title(world: &World, key: &str) -> Option<String> {
-    world.kernel.session_get(&world.me, &by(key)).await.unwrap().title
+    world.kernel.session_get(&world.me, &by_key(key)).await.unwrap().title
 }
 
 #[tokio::test]
-async fn a_session_is_named_after_its_first_completed_turn_and_never_over_a_person() {
+async fn a_session_is_titled_after_its_first_turn_unless_a_user_titled_it() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.play("a", "fail for good").await;
@@ -559,33 +563,33 @@ async fn a_session_is_named_after_its_first_completed_turn_and_never_over_a_pers
             title: Some(title.map(str::to_owned)),
             ..SessionPatch::default()
         };
-        world.kernel.session_patch(&world.me, &by("a"), rename(None)).await.unwrap();
+        world.kernel.session_patch(&world.me, &by_key("a"), rename(None)).await.unwrap();
         world.play("a", "say again").await;
         assert_eq!(title(&world, "a").await, None, "no title is a person's choice too");
         let before = world.events("a").await.len();
-        world.kernel.session_patch(&world.me, &by("a"), rename(None)).await.unwrap();
+        world.kernel.session_patch(&world.me, &by_key("a"), rename(None)).await.unwrap();
         assert_eq!(world.events("a").await.len(), before, "a same-value set writes nothing");
     }
 }
 
 #[tokio::test]
-async fn an_agent_may_name_what_nobody_has_named() {
+async fn an_agent_may_title_a_session_that_no_user_has_titled() {
     let disk = Disk::memory();
-    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let options = Options { auto_title: false, ..Options::default() };
     let world = World::with(disk, options, vec![adapter]).await;
-    let run = world.send(pull("a", "work")).await.unwrap().run;
-    let strings = hands.next().await;
-    strings.handle.record(vec![Record::Title { title: " About\nwork ".into() }]).await.unwrap();
-    strings.end(End::succeeded());
+    let run = world.send(puppet_request("a", "work")).await.unwrap().run;
+    let execution = control.next().await;
+    execution.handle.record(vec![Record::Title { title: " About\nwork ".into() }]).await.unwrap();
+    execution.end(End::succeeded());
     world.ended(run.id).await;
     assert_eq!(title(&world, "a").await.as_deref(), Some("About work"));
     world.play("b", "say hi").await;
-    assert_eq!(title(&world, "b").await, None, "nobody names where that is switched off");
+    assert_eq!(title(&world, "b").await, None, "no title is set if titling is off");
 }
 
 #[tokio::test]
-async fn pins_are_kept_and_listed() {
+async fn pins_are_stored_and_listed() {
     for disk in every_store() {
         let world = World::on(disk).await;
         for key in ["a", "b", "c"] {
@@ -593,9 +597,9 @@ async fn pins_are_kept_and_listed() {
         }
         let pin = |pinned| SessionPatch { pinned: Some(pinned), ..SessionPatch::default() };
         for key in ["a", "c"] {
-            world.kernel.session_patch(&world.me, &by(key), pin(true)).await.unwrap();
+            world.kernel.session_patch(&world.me, &by_key(key), pin(true)).await.unwrap();
         }
-        world.kernel.session_patch(&world.me, &by("c"), pin(false)).await.unwrap();
+        world.kernel.session_patch(&world.me, &by_key("c"), pin(false)).await.unwrap();
         for (pinned, keys) in
             [(Some(true), vec!["a"]), (Some(false), vec!["c", "b"]), (None, vec!["c", "b", "a"])]
         {
@@ -613,14 +617,15 @@ async fn pins_are_kept_and_listed() {
 #[tokio::test]
 async fn a_paused_branch_that_is_cancelled_is_rolled_back() {
     for disk in every_store() {
-        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
         let world = World::with(disk, Options::default(), vec![adapter]).await;
-        let first = grown(&world).await;
+        let first = create_tree(&world).await;
         let before = (world.path("a").await, world.cursors("a").await);
-        let request = RunRequest { place: Place::Edit { message_id: first[1] }, ..pull("a", "wait") };
+        let request =
+            RunRequest { place: Place::Edit { message_id: first[1] }, ..puppet_request("a", "wait") };
         let run = world.send(request).await.unwrap().run;
-        hands.next().await.end(Executed::Waiting(question(mainspring_core::WaitRequest::Approval, None)));
-        world.asked(run.id).await;
+        control.next().await.end(Executed::Waiting(question(mainspring_core::WaitRequest::Approval, None)));
+        world.wait_for_question(run.id).await;
         world.kernel.run_cancel(&world.me, run.id).await.unwrap();
         assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Cancelled);
         assert_eq!((world.path("a").await, world.cursors("a").await), before, "{}", world.disk.name);
@@ -631,16 +636,16 @@ async fn a_paused_branch_that_is_cancelled_is_rolled_back() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_is_an_error_and_the_session_lives() {
+async fn a_store_fault_is_an_error_and_the_session_continues() {
     for fault in [Fault::CommitFails, Fault::OutcomeUnknown] {
         for disk in every_store() {
             let world = World::on(disk).await;
-            let first = grown(&world).await;
+            let first = create_tree(&world).await;
             let before = (world.tree("a").await, world.events("a").await);
-            world.disk.fault(fault);
-            let moved = world.turning(20, navigate(&world, "a", Some(first[3]))).await;
-            world.disk.fault(fault);
-            let forked = world.turning(20, fork(&world, "a", first[1], "f")).await;
+            world.disk.inject_fault(fault);
+            let moved = world.advance_until(20, navigate(&world, "a", Some(first[3]))).await;
+            world.disk.inject_fault(fault);
+            let forked = world.advance_until(20, fork(&world, "a", first[1], "f")).await;
             let name = world.disk.name;
             if fault == Fault::CommitFails {
                 let codes = (moved.unwrap_err().code(), forked.unwrap_err().code());
@@ -653,7 +658,7 @@ async fn a_store_that_fails_is_an_error_and_the_session_lives() {
                 navigate(&world, "a", Some(first[3])).await.unwrap();
                 fork(&world, "a", first[1], "f").await.unwrap();
             } else {
-                assert!(moved.is_ok() && forked.is_ok(), "{name}: what was done is told");
+                assert!(moved.is_ok() && forked.is_ok(), "{name}: the committed change is reported as done");
             }
             assert_eq!(texts(&world, "a").await, ["say one", "one", "say two", "two"], "{name}");
             assert_eq!(texts(&world, "f").await, ["say one", "one"], "{name}");

@@ -1,4 +1,4 @@
-//! Waiting: a run asks a person, durably, and goes on with the one answer it gets.
+//! Waiting: a run asks a question durably and continues with the one answer it gets.
 
 use insta::assert_snapshot;
 use mainspring_core::{Answer, Approval, RunStatus, WaitId, WaitRequest};
@@ -6,31 +6,32 @@ use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Executed, HandleError};
 use mainspring_kernel::clock::Clock;
 
-use crate::puppet::{Manners, pull, puppet, question};
+use crate::puppet::{PuppetBehavior, puppet, puppet_request, question};
 use crate::world::{
-    Disk, NOW, World, allowed, count, every_store, input, live, read_until, settle, soon, story,
+    Disk, NOW, World, allowed, count, events_text, every_store, input, read_until, run_process,
+    run_ready_tasks, with_timeout,
 };
 
 #[tokio::test]
-async fn an_approval_that_is_denied_is_told_to_the_agent() {
+async fn a_denied_approval_is_reported_to_the_agent() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = world.prompt("a", "approve Really?; say on").await;
-        let wait = world.asked(run.id).await;
+        let wait = world.wait_for_question(run.id).await;
         let denied = Answer::Approval { decision: Approval::Denied };
         let answered = world.kernel.run_answer(&world.me, run.id, wait, denied.clone()).await.unwrap();
         assert_eq!(answered.state.wait().unwrap().answer, Some(denied));
         world.ended(run.id).await;
-        assert!(world.path_shown("a").await.contains(r"Denied.\non\n"));
+        assert!(world.path_text("a").await.contains(r"Denied.\non\n"));
     }
 }
 
 #[tokio::test]
-async fn an_answer_of_the_wrong_kind_or_to_something_else_is_refused_and_changes_nothing() {
+async fn an_answer_of_the_wrong_kind_or_to_another_wait_is_refused() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = world.prompt("a", "ask Which?").await;
-        let wait = world.asked(run.id).await;
+        let wait = world.wait_for_question(run.id).await;
         let other = world.play("b", "say hi").await;
         let before = world.events("a").await;
         let answer = |run, wait, answer| world.kernel.run_answer(&world.me, run, wait, answer);
@@ -55,7 +56,7 @@ async fn only_the_first_answer_counts() {
     let options = Options { max_workers: 1, ..Options::default() };
     let world = World::with(Disk::memory(), options, vec![]).await;
     let run = world.prompt("a", "ask Which?").await;
-    let wait = world.asked(run.id).await;
+    let wait = world.wait_for_question(run.id).await;
     let busy = world.prompt("b", "hang").await;
     world.kernel.run_answer(&world.me, run.id, wait, input("first")).await.unwrap();
     let second = world.kernel.run_answer(&world.me, run.id, wait, input("second")).await;
@@ -63,16 +64,16 @@ async fn only_the_first_answer_counts() {
     world.kernel.run_cancel(&world.me, busy.id).await.unwrap();
     world.ended(run.id).await;
     assert_eq!(count(&world.events("a").await, "input.provided"), 1);
-    assert!(world.path_shown("a").await.contains("You answered: first"));
+    assert!(world.path_text("a").await.contains("You answered: first"));
 }
 
 #[tokio::test]
-async fn a_question_nobody_answers_times_out() {
+async fn an_unanswered_question_times_out() {
     let world = World::on(Disk::memory()).await;
     let run = world.prompt("a", "say thinking; ask Which?").await;
-    world.asked(run.id).await;
+    world.wait_for_question(run.id).await;
     world.clock.advance(24 * 3_600_000 - 1);
-    settle().await;
+    run_ready_tasks().await;
     assert_eq!(world.get(run.id).await.state.status(), RunStatus::WaitingInput);
     world.clock.advance(1);
     let run = world.ended(run.id).await;
@@ -80,7 +81,7 @@ async fn a_question_nobody_answers_times_out() {
     assert_eq!(run.state.error().unwrap().code, "wait_expired");
     let events = world.events("a").await;
     let from = events.iter().position(|event| event.body.kind() == "input.requested").unwrap();
-    assert_snapshot!(story(&events[from..]), @r#"
+    assert_snapshot!(events_text(&events[from..]), @r#"
     input.requested Which?
     run.waiting_input
     input.provided nothing
@@ -92,22 +93,22 @@ async fn a_question_nobody_answers_times_out() {
 }
 
 #[tokio::test]
-async fn a_held_question_nobody_answers_stops_the_agent_before_the_run_ends() {
+async fn an_unanswered_held_question_stops_the_agent_before_the_run_ends() {
     let disk = Disk::memory();
-    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk, Options::default(), vec![adapter]).await;
-    let run = world.send(pull("a", "go")).await.unwrap().run;
-    let strings = hands.next().await;
+    let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+    let execution = control.next().await;
     let ask = question(WaitRequest::Approval, Some(NOW.plus(1_000)));
     let (refused, ended) = world
-        .turning(100, Box::pin(async { tokio::join!(strings.handle.ask(ask), world.ended(run.id)) }))
+        .advance_until(100, Box::pin(async { tokio::join!(execution.handle.ask(ask), world.ended(run.id)) }))
         .await;
     assert_eq!(refused.unwrap_err(), HandleError::Revoked);
     assert_eq!(ended.state.status(), RunStatus::TimedOut);
-    assert_eq!(hands.log(), ["execute while running", "kill while waiting_approval"]);
+    assert_eq!(control.log(), ["execute while running", "kill while waiting_approval"]);
     let events = world.events("a").await;
     let from = events.iter().position(|event| event.body.kind() == "approval.requested").unwrap();
-    assert_snapshot!(story(&events[from..]), @r#"
+    assert_snapshot!(events_text(&events[from..]), @r#"
     approval.requested may I?
     run.waiting_approval
     approval.resolved Expired
@@ -118,26 +119,26 @@ async fn a_held_question_nobody_answers_stops_the_agent_before_the_run_ends() {
 }
 
 #[tokio::test]
-async fn a_question_that_lapses_is_withdrawn_and_the_agent_goes_on() {
+async fn a_lapsed_question_is_withdrawn_and_the_agent_continues() {
     for request in [WaitRequest::Approval, WaitRequest::Input] {
         let disk = Disk::memory();
-        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
         let world = World::with(disk, Options::default(), vec![adapter]).await;
-        let run = world.send(pull("a", "go")).await.unwrap().run;
-        let strings = hands.next().await;
+        let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+        let execution = control.next().await;
         let ask = question(request, Some(NOW.plus(1_000)));
-        let answer = world.turning(100, strings.handle.ask_until(ask)).await;
+        let answer = world.advance_until(100, execution.handle.ask_until(ask)).await;
         assert_eq!(answer, Ok(None));
         assert_eq!(world.get(run.id).await.state.status(), RunStatus::Running);
-        // Answered in time, it has its answer.
+        // A question answered in time is not withdrawn.
         let ask = question(request, Some(world.clock.now().plus(1_000)));
         let given = if request == WaitRequest::Approval { allowed() } else { input("blue") };
-        let (answer, ()) = tokio::join!(strings.handle.ask_until(ask), async {
-            let wait = world.asked(run.id).await;
+        let (answer, ()) = tokio::join!(execution.handle.ask_until(ask), async {
+            let wait = world.wait_for_question(run.id).await;
             world.kernel.run_answer(&world.me, run.id, wait, given.clone()).await.unwrap();
         });
         assert_eq!(answer, Ok(Some(given)));
-        strings.end(End::succeeded());
+        execution.end(End::succeeded());
         assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);
     }
 }
@@ -146,26 +147,26 @@ async fn a_question_that_lapses_is_withdrawn_and_the_agent_goes_on() {
 async fn a_waiting_run_can_be_cancelled_held_or_not() {
     for held in [false, true] {
         let disk = Disk::memory();
-        let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
         let world = World::with(disk, Options::default(), vec![adapter]).await;
-        let run = world.send(pull("a", "go")).await.unwrap().run;
-        let strings = hands.next().await;
+        let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+        let execution = control.next().await;
         let ask = question(WaitRequest::Input, None);
         let cancel = async {
-            let wait = world.asked(run.id).await;
+            let wait = world.wait_for_question(run.id).await;
             let outcome = world.kernel.run_cancel(&world.me, run.id).await.unwrap();
             (wait, outcome)
         };
         let (wait, outcome) = match held {
             false => {
-                strings.end(Executed::Waiting(ask));
-                soon(cancel).await
+                execution.end(Executed::Waiting(ask));
+                with_timeout(cancel).await
             }
             true => {
-                let handle = strings.handle.clone();
-                let (refused, done) = soon(async { tokio::join!(handle.ask(ask), cancel) }).await;
+                let handle = execution.handle.clone();
+                let (refused, done) = with_timeout(async { tokio::join!(handle.ask(ask), cancel) }).await;
                 assert_eq!(refused.unwrap_err(), HandleError::Revoked);
-                strings.end(End::stopped());
+                execution.end(End::stopped());
                 done
             }
         };
@@ -180,40 +181,40 @@ async fn a_waiting_run_can_be_cancelled_held_or_not() {
 }
 
 #[tokio::test]
-async fn an_agent_that_ends_without_the_answer_it_asked_for_has_not_succeeded() {
+async fn an_agent_that_ends_with_an_open_question_has_not_succeeded() {
     let disk = Disk::memory();
-    let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk, Options::default(), vec![adapter]).await;
-    let run = world.send(pull("a", "go")).await.unwrap().run;
-    let strings = hands.next().await;
+    let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+    let execution = control.next().await;
     tokio::select! {
         biased;
-        _ = strings.handle.ask(question(WaitRequest::Input, None)) => panic!("nobody answered"),
-        _ = world.asked(run.id) => {}
+        _ = execution.handle.ask(question(WaitRequest::Input, None)) => panic!("nobody answered"),
+        _ = world.wait_for_question(run.id) => {}
     }
-    strings.end(End::succeeded());
+    execution.end(End::succeeded());
     let run = world.ended(run.id).await;
     assert_eq!(run.state.status(), RunStatus::Failed);
     assert_eq!(run.state.error().unwrap().code, "wait_abandoned");
-    world.send(pull("a", "next")).await.unwrap();
-    hands.next().await;
+    world.send(puppet_request("a", "next")).await.unwrap();
+    control.next().await;
 }
 
 #[test]
-fn a_question_survives_the_death_of_the_process() {
+fn a_question_survives_a_crash() {
     for disk in every_store() {
-        let (run, wait) = live(async {
+        let (run, wait) = run_process(async {
             let world = World::on(disk.clone()).await;
             let run = world.prompt("a", "say before; ask Which?; say after").await;
-            (run.id, world.asked(run.id).await)
+            (run.id, world.wait_for_question(run.id).await)
         });
-        live(async {
+        run_process(async {
             let world = World::reboot(&disk).await;
             assert_eq!(world.get(run).await.state.status(), RunStatus::WaitingInput);
             world.kernel.run_answer(&world.me, run, wait, input("blue")).await.unwrap();
-            // It dies again, perhaps before the agent has gone on.
+            // The process crashes again, perhaps before the agent continues.
         });
-        live(async {
+        run_process(async {
             let clock = Clock::manual(NOW.plus(2_000));
             let world = World::boot(disk.clone(), Options::default(), vec![], clock, 3).await;
             let run = world.get(run).await;
@@ -228,15 +229,15 @@ fn a_question_survives_the_death_of_the_process() {
 }
 
 #[test]
-fn a_question_expires_by_the_clock_even_if_the_process_was_dead_then() {
+fn a_question_expires_while_no_process_runs() {
     let disk = Disk::memory();
-    let run = live(async {
+    let run = run_process(async {
         let world = World::on(disk.clone()).await;
         let run = world.prompt("a", "ask Which?").await;
-        world.asked(run.id).await;
+        world.wait_for_question(run.id).await;
         run.id
     });
-    live(async {
+    run_process(async {
         let clock = Clock::manual(NOW.plus(48 * 3_600_000));
         let world = World::boot(disk.clone(), Options::default(), vec![], clock, 2).await;
         assert_eq!(world.ended(run).await.state.status(), RunStatus::TimedOut);
@@ -246,30 +247,30 @@ fn a_question_expires_by_the_clock_even_if_the_process_was_dead_then() {
 #[test]
 fn a_held_question_is_orphaned_and_expired_in_one_commit() {
     for disk in every_store() {
-        let (run, cursor) = live(async {
-            let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let (run, cursor) = run_process(async {
+            let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
             let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
-            let run = world.send(pull("a", "go")).await.unwrap().run;
-            let strings = hands.next().await;
+            let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+            let execution = control.next().await;
             tokio::select! {
                 biased;
-                _ = strings.handle.ask(question(WaitRequest::Approval, None)) => panic!("nobody answered"),
-                _ = world.asked(run.id) => {}
+                _ = execution.handle.ask(question(WaitRequest::Approval, None)) => panic!("nobody answered"),
+                _ = world.wait_for_question(run.id) => {}
             }
             (run.id, world.events("a").await.pop().unwrap())
         });
-        let next = live(async {
-            let (adapter, mut hands) = puppet(&disk.store, Manners::default());
+        let next = run_process(async {
+            let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
             let clock = Clock::manual(NOW.plus(1_000));
             let world = World::boot(disk.clone(), Options::default(), vec![adapter], clock, 2).await;
             assert_eq!(world.get(run).await.state.status(), RunStatus::Orphaned);
             let (_, mut events) = world.subscribe("a", Some(cursor.position())).await;
             read_until(&mut events, "run.orphaned").await;
-            assert!(hands.is_idle());
+            assert!(control.is_idle());
             let all = world.events("a").await;
             let after: Vec<_> = all.into_iter().filter(|event| event.cursor > cursor.cursor).collect();
             assert!(after.iter().all(|event| event.at == after[0].at));
-            story(&after)
+            events_text(&after)
         });
         insta::allow_duplicates! {
             assert_snapshot!(next, @r#"

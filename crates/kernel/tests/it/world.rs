@@ -1,4 +1,4 @@
-//! A kernel on a fresh store with a clock that a test turns, and how to wait for what happens in it.
+//! A kernel on a new store with a manual clock, and functions that wait for its events.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 pub(crate) const NOW: Time = Time(1_800_000_000_000);
 
-/// A store under test. It outlives the kernels that are started on it.
+/// A store under test. It outlives the kernels started on it.
 #[derive(Clone)]
 pub(crate) struct Disk {
     pub(crate) name: &'static str,
@@ -40,7 +40,7 @@ impl Disk {
             name: "memory",
             store: store.clone(),
             file: None,
-            fault: Arc::new(move |fault| store.fault(fault)),
+            fault: Arc::new(move |fault| store.inject_fault(fault)),
             _folder: None,
         }
     }
@@ -49,7 +49,7 @@ impl Disk {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("test.sqlite3");
         let options = SqliteOptions {
-            // Processes die here, not machines.
+            // Tests simulate crashes of the process, not of the machine.
             durability: Durability::Normal,
             ..SqliteOptions::default()
         };
@@ -58,59 +58,57 @@ impl Disk {
             name: "sqlite",
             store: store.clone(),
             file: Some(file),
-            fault: Arc::new(move |fault| store.fault(fault)),
+            fault: Arc::new(move |fault| store.inject_fault(fault)),
             _folder: Some(Arc::new(folder)),
         }
     }
 
-    /// Something goes wrong with the next commit.
-    pub(crate) fn fault(&self, fault: Fault) {
+    /// Injects `fault` into the next commit.
+    pub(crate) fn inject_fault(&self, fault: Fault) {
         (self.fault)(fault);
     }
 }
 
-/// Every store, fresh.
+/// Creates every store, empty.
 pub(crate) fn every_store() -> Vec<Disk> {
     vec![Disk::memory(), Disk::sqlite()]
 }
 
-/// One life of a process: what still runs when `life` returns is dropped where it stands, as by `kill -9`.
-pub(crate) fn live<T>(life: impl Future<Output = T>) -> T {
+/// Simulates one process: tasks that still run when `life` returns are dropped, as by `kill -9`.
+pub(crate) fn run_process<T>(life: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let lived = runtime.block_on(life);
     drop(runtime);
     lived
 }
 
-/// Fails instead of hanging. No test depends on how long anything takes.
-pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), Box::pin(what))
-        .await
-        .expect("what was awaited did not happen")
+/// Fails after a timeout instead of hanging. No test depends on timing.
+pub(crate) async fn with_timeout<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), Box::pin(what)).await.expect("timed out")
 }
 
-/// Lets everything that can go on without the clock go on. Exact with the store in memory on one thread.
-pub(crate) async fn settle() {
+/// Lets all tasks run that do not wait for the clock. Exact with the store in memory on one thread.
+pub(crate) async fn run_ready_tasks() {
     for _ in 0..200 {
         tokio::task::yield_now().await;
     }
 }
 
-async fn turning<T>(clock: &Clock, step: u64, what: impl Future<Output = T>) -> T {
+async fn advance_until<T>(clock: &Clock, step: u64, what: impl Future<Output = T>) -> T {
     let mut what = Box::pin(what);
     let turn = async {
         loop {
             tokio::select! {
                 biased;
                 done = &mut what => return done,
-                () = settle() => clock.advance(step),
+                () = run_ready_tasks() => clock.advance(step),
             }
         }
     };
-    soon(turn).await
+    with_timeout(turn).await
 }
 
-/// A kernel, its clock, and the one who calls it.
+/// A kernel, its clock, and its caller.
 pub(crate) struct World {
     pub(crate) kernel: Kernel,
     pub(crate) clock: Clock,
@@ -119,17 +117,17 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A kernel with the script agent.
+    /// Starts a kernel with the script agent.
     pub(crate) async fn on(disk: Disk) -> Self {
         Self::with(disk, Options::default(), vec![]).await
     }
 
-    /// A kernel with the script agent and `others`.
+    /// Starts a kernel with the script agent and `others`.
     pub(crate) async fn with(disk: Disk, options: Options, others: Vec<Arc<dyn Adapter>>) -> Self {
         Self::boot(disk, options, others, Clock::manual(NOW), 1).await
     }
 
-    /// A kernel started at a time, with ids from a seed that no earlier one had.
+    /// Starts a kernel at the time of `clock`. `seed` must be new, so that ids are.
     pub(crate) async fn boot(
         disk: Disk,
         options: Options,
@@ -139,10 +137,10 @@ impl World {
     ) -> Self {
         let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter)];
         adapters.extend(others);
-        // The store outlives the process: what that had sent is written, or is not, before the next one looks.
-        let nobody = SessionId::from_random([0; 16]);
-        disk.store.lease_take(nobody, NodeId::from_random([0; 16])).await.unwrap();
-        // A start may have to wait for the store to come back, or be refused by it.
+        // Waits until the store has handled everything that the previous process had queued.
+        let unused = SessionId::from_random([0; 16]);
+        disk.store.lease_take(unused, NodeId::from_random([0; 16])).await.unwrap();
+        // Retries while the store is unavailable.
         let start = async {
             loop {
                 let (store, options) = (disk.store.clone(), options.clone());
@@ -153,16 +151,16 @@ impl World {
                 }
             }
         };
-        Self { kernel: turning(&clock, 10, start).await, clock, disk, me: Caller::new("ada") }
+        Self { kernel: advance_until(&clock, 10, start).await, clock, disk, me: Caller::new("ada") }
     }
 
-    /// The next process on the same store.
+    /// Starts the next process on the same store.
     pub(crate) async fn reboot(disk: &Disk) -> Self {
         Self::boot(disk.clone(), Options::default(), vec![], Clock::manual(NOW.plus(1_000)), 2).await
     }
 
     pub(crate) async fn send(&self, request: RunRequest) -> Result<Accepted, Error> {
-        soon(self.kernel.run_create(&self.me, request)).await
+        with_timeout(self.kernel.run_create(&self.me, request)).await
     }
 
     /// Sends a script to the session of this key.
@@ -181,11 +179,11 @@ impl World {
     }
 
     pub(crate) async fn ended(&self, run: RunId) -> Run {
-        self.reaches(run, |run| run.state.status().is_ended()).await
+        self.wait_until(run, |run| run.state.status().is_ended()).await
     }
 
-    /// Waits for an event after which `is` holds of the run.
-    pub(crate) async fn reaches(&self, run: RunId, is: impl Fn(&Run) -> bool) -> Run {
+    /// Waits until `is` returns true for the run.
+    pub(crate) async fn wait_until(&self, run: RunId, is: impl Fn(&Run) -> bool) -> Run {
         let session = SessionRef::Id(self.get(run).await.session);
         let reach = async {
             let mut events = self.kernel.session_subscribe(&self.me, &session, None).await.unwrap();
@@ -197,33 +195,35 @@ impl World {
                 events.next().await.expect("the session ended first").unwrap();
             }
         };
-        soon(Box::pin(reach)).await
+        with_timeout(Box::pin(reach)).await
     }
 
-    /// Waits for `what` and turns the clock by `step` whenever nothing else goes on.
-    pub(crate) async fn turning<T>(&self, step: u64, what: impl Future<Output = T>) -> T {
-        turning(&self.clock, step, what).await
+    /// Waits for `what`, and advances the clock by `step` whenever no task can run.
+    pub(crate) async fn advance_until<T>(&self, step: u64, what: impl Future<Output = T>) -> T {
+        advance_until(&self.clock, step, what).await
     }
 
     pub(crate) async fn subscribe(&self, key: &str, from: Option<Position>) -> (Snapshot, Subscription) {
-        let snapshot = soon(self.kernel.session_snapshot(&self.me, &by(key))).await.unwrap();
+        let snapshot = with_timeout(self.kernel.session_snapshot(&self.me, &by_key(key))).await.unwrap();
         let from = from.unwrap_or(snapshot.position);
-        let subscription = soon(self.kernel.session_subscribe(&self.me, &by(key), Some(from))).await.unwrap();
+        let subscription =
+            with_timeout(self.kernel.session_subscribe(&self.me, &by_key(key), Some(from))).await.unwrap();
         (snapshot, subscription)
     }
 
-    /// Waits for a run of the session's that asks, and says what it asked.
-    pub(crate) async fn asked(&self, run: RunId) -> WaitId {
-        let run = self.reaches(run, |run| run.state.wait().is_some_and(|wait| wait.answer.is_none())).await;
+    /// Waits until the run asks a question. Returns the wait.
+    pub(crate) async fn wait_for_question(&self, run: RunId) -> WaitId {
+        let run =
+            self.wait_until(run, |run| run.state.wait().is_some_and(|wait| wait.answer.is_none())).await;
         run.state.wait().unwrap().id
     }
 
-    /// Every event of the session so far.
+    /// Reads all events of the session.
     pub(crate) async fn events(&self, key: &str) -> Vec<Event> {
         let mut all: Vec<Event> = vec![];
         loop {
             let after = all.last().map_or(Cursor::START, |event| event.cursor);
-            let page = self.kernel.session_events(&self.me, &by(key), after, Some(500)).await.unwrap();
+            let page = self.kernel.session_events(&self.me, &by_key(key), after, Some(500)).await.unwrap();
             if page.is_empty() {
                 return all;
             }
@@ -232,15 +232,15 @@ impl World {
     }
 
     pub(crate) async fn path(&self, key: &str) -> Vec<Arc<Message>> {
-        self.kernel.session_path(&self.me, &by(key), None, Some(500)).await.unwrap()
+        self.kernel.session_path(&self.me, &by_key(key), None, Some(500)).await.unwrap()
     }
 
-    /// The whole tree, page by page.
+    /// Reads the whole tree, page by page.
     pub(crate) async fn tree(&self, key: &str) -> MessageTree {
         let mut tree = MessageTree::default();
         loop {
             let query = TreeQuery { after: tree.next, limit: Some(200) };
-            let page = self.kernel.session_tree(&self.me, &by(key), query).await.unwrap();
+            let page = self.kernel.session_tree(&self.me, &by_key(key), query).await.unwrap();
             tree.nodes.extend(page.nodes);
             tree.next = page.next;
             if tree.next.is_none() {
@@ -249,21 +249,21 @@ impl World {
         }
     }
 
-    /// Where each message leads, of those that were not rolled back.
+    /// Returns the cursor of each message that is not abandoned.
     pub(crate) async fn cursors(&self, key: &str) -> Vec<(MessageId, MessageId)> {
         let nodes = self.tree(key).await.nodes;
         let kept = nodes.iter().filter(|node| !node.abandoned);
         kept.filter_map(|node| Some((node.message.id, node.cursor?))).collect()
     }
 
-    /// The path as text, a line per message.
-    pub(crate) async fn path_shown(&self, key: &str) -> String {
+    /// Formats the path, a line per message.
+    pub(crate) async fn path_text(&self, key: &str) -> String {
         let path = self.path(key).await;
-        path.iter().map(|message| shown(message) + "\n").collect()
+        path.iter().map(|message| message_text(message) + "\n").collect()
     }
 }
 
-pub(crate) fn by(key: &str) -> SessionRef {
+pub(crate) fn by_key(key: &str) -> SessionRef {
     SessionRef::Key(key.into())
 }
 
@@ -271,19 +271,19 @@ pub(crate) fn kinds(events: &[Event]) -> Vec<&'static str> {
     events.iter().map(|event| event.body.kind()).collect()
 }
 
-/// How often an event of this kind happened.
+/// Counts the events of this kind.
 pub(crate) fn count(events: &[Event], kind: &str) -> usize {
     events.iter().filter(|event| event.body.kind() == kind).count()
 }
 
-/// Events as text, a line each, with what matters of their payload.
-pub(crate) fn story(events: &[Event]) -> String {
+/// Formats events, a line each, with the main part of their payload.
+pub(crate) fn events_text(events: &[Event]) -> String {
     events.iter().map(|event| line(&event.body) + "\n").collect()
 }
 
 fn line(body: &Body) -> String {
     let about = match body {
-        Body::MessageCompleted { message, .. } => shown(message),
+        Body::MessageCompleted { message, .. } => message_text(message),
         Body::AttemptCreated { attempt_no, .. } => attempt_no.to_string(),
         Body::AttemptFailed { status, error, retryable } => {
             format!("{status} {} retryable={retryable}", error.code)
@@ -314,8 +314,8 @@ fn line(body: &Body) -> String {
     format!("{} {about}", body.kind()).trim_end().to_owned()
 }
 
-/// A message as text: role, status, content.
-pub(crate) fn shown(message: &Message) -> String {
+/// Formats a message: role, status, content.
+pub(crate) fn message_text(message: &Message) -> String {
     let blocks = message.content.iter().map(|block| match block {
         mainspring_core::Block::Text { text } => format!("{text:?}"),
         mainspring_core::Block::ToolUse { name, .. } => format!("call {name}"),
@@ -329,7 +329,7 @@ pub(crate) fn shown(message: &Message) -> String {
     format!("{} {} {}", message.role, message.status, blocks.join(" + "))
 }
 
-/// A request under a name.
+/// Builds a request with a client and request id.
 pub(crate) fn named(key: &str, script: &str, client: &str, request: &str) -> RunRequest {
     RunRequest {
         name: RequestName {
@@ -349,7 +349,7 @@ pub(crate) fn allowed() -> Answer {
     Answer::Approval { decision: Approval::Allowed }
 }
 
-/// Reads until an event of this kind has come; gives all that came.
+/// Reads until an event of this kind. Returns everything read.
 pub(crate) async fn read_until(events: &mut Subscription, kind: &str) -> Vec<Item> {
     let mut items = vec![];
     let read = async {
@@ -362,6 +362,6 @@ pub(crate) async fn read_until(events: &mut Subscription, kind: &str) -> Vec<Ite
             }
         }
     };
-    soon(read).await;
+    with_timeout(read).await;
     items
 }

@@ -1,10 +1,10 @@
-//! Agents that an owner has defined, by looking at all of them.
+//! Agents that owners have defined.
 
 use mainspring_kernel::store::{AgentRow, StoreError, Unique};
 
-use super::state::State;
+use super::tables::Tables;
 
-impl State {
+impl Tables {
     pub(super) fn agent_write(&mut self, agent: &AgentRow) -> Result<bool, StoreError> {
         let key = (agent.owner.clone(), agent.definition.id.clone(), agent.definition.version);
         match self.agents.get(&key) {
@@ -23,13 +23,13 @@ impl State {
     }
 
     pub(super) fn agent_find(&self, owner: &str, id: &str, version: Option<u32>) -> Option<AgentRow> {
-        let wanted = |row: &&AgentRow| {
+        let matches = |row: &&AgentRow| {
             row.owner == owner
                 && row.definition.id == id
                 && version.is_none_or(|version| row.definition.version == version)
         };
         let rows = self.agents.values().filter_map(|(_, row)| row.as_ref());
-        rows.filter(wanted).max_by_key(|row| row.definition.version).cloned()
+        rows.filter(matches).max_by_key(|row| row.definition.version).cloned()
     }
 
     pub(super) fn agent_page(
@@ -38,11 +38,11 @@ impl State {
         after: Option<&(String, u32)>,
         limit: usize,
     ) -> Vec<AgentRow> {
-        let wanted = |row: &&AgentRow| {
-            let place = (row.definition.id.clone(), row.definition.version);
-            row.owner == owner && after.is_none_or(|after| place > *after)
+        let matches = |row: &&AgentRow| {
+            let sort_key = (row.definition.id.clone(), row.definition.version);
+            row.owner == owner && after.is_none_or(|after| sort_key > *after)
         };
         let rows = self.agents.values().filter_map(|(_, row)| row.as_ref());
-        rows.filter(wanted).take(limit).cloned().collect()
+        rows.filter(matches).take(limit).cloned().collect()
     }
 }

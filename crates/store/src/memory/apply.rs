@@ -1,4 +1,4 @@
-//! A commit, applied.
+//! Applies a commit.
 
 use std::sync::Arc;
 
@@ -10,23 +10,20 @@ use mainspring_kernel::store::{
     Commit, Effect, Fresh, InboxItem, NewEvent, PlacedMessage, Request, Row, StoreError, Unique,
 };
 
-use super::state::State;
+use super::tables::Tables;
 
-/// How long a request is remembered.
-const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-
-impl State {
-    /// Applies all of `commit`; on an error this state is worthless.
+impl Tables {
+    /// Applies `commit`. After an error the tables are inconsistent and must be discarded.
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
         let session = commit.fence.session;
-        let known = |row: &Row| match row {
+        let exists = |row: &Row| match row {
             Row::Fresh(Fresh::Session(id)) => self.sessions.contains_key(id),
             Row::Fresh(Fresh::Run(id)) => self.runs.contains_key(id),
             Row::Fresh(Fresh::Message(id)) => self.messages.contains_key(id),
             Row::Fresh(Fresh::Artifact(id)) => self.artifacts.contains_key(id),
             _ => false,
         };
-        if commit.rows.iter().any(known) {
+        if commit.rows.iter().any(exists) {
             return Err(StoreError::Conflict(Unique::Id));
         }
         for row in commit.rows.iter().filter(|row| !is_late(row)) {
@@ -53,15 +50,17 @@ impl State {
             }
             Row::Message(message, point) => {
                 let message = PlacedMessage { message: Arc::clone(message), point: *point };
-                let next = self.arrivals.values().max().map_or(1, |last| last + 1);
-                self.arrivals.entry(message.message.id).or_insert(next);
+                let next = self.message_order.values().max().map_or(1, |last| last + 1);
+                self.message_order.entry(message.message.id).or_insert(next);
                 self.messages.insert(message.message.id, message);
             }
             Row::MessagePlace(message, point) => self.message_place(session, *message, *point)?,
             Row::Line(line) => self.line_apply(session, *line),
             Row::Cursor(at, Some(to)) => drop(self.cursors.insert((session, *at), *to)),
             Row::Cursor(at, None) => drop(self.cursors.remove(&(session, *at))),
-            Row::ChunksDrop(before) => self.chunks.retain(|(of, pos), _| *of != session || pos >= before),
+            Row::ChunksDrop(before) => {
+                self.chunks.retain(|(id, pos), _| *id != session || pos >= before);
+            }
             Row::Floor(floor) => {
                 if self.floor(session).is_none_or(|known| known.cursor < floor.cursor) {
                     self.floors.insert(session, (*floor, false));
@@ -70,11 +69,11 @@ impl State {
             Row::Effect(effect) => self.effect_apply(session, effect),
             Row::EffectEnd(run, id) => {
                 self.effects
-                    .retain(|(of, effect)| *of != session || effect.run != *run || effect.tool_use_id != *id);
+                    .retain(|(by, effect)| *by != session || effect.run != *run || effect.tool_use_id != *id);
             }
             Row::Request(request) => self.request_apply(request)?,
             Row::Inbox(to, item) => self.inbox_apply(*to, item),
-            Row::InboxTaken(id) => self.inbox.retain(|(of, item)| *of != session || item.id != *id),
+            Row::InboxTaken(id) => self.inbox.retain(|(to, item)| *to != session || item.id != *id),
             Row::Binding(image) => drop(self.bindings.insert(image.id, Binding::clone(image))),
             Row::Grant(image) => drop(self.grants.insert(image.id, Grant::clone(image))),
             Row::Artifact(image) => drop(self.artifacts.insert(image.id, Artifact::clone(image))),
@@ -115,7 +114,7 @@ impl State {
                 ..run
             };
         }
-        self.created.entry(run.id).or_insert(self.seq);
+        self.created_seq.entry(run.id).or_insert(self.seq);
         self.runs.insert(run.id, run);
     }
 
@@ -139,8 +138,8 @@ impl State {
     }
 
     fn effect_apply(&mut self, session: SessionId, effect: &Effect) {
-        let same = |(of, known): &&mut (SessionId, Effect)| {
-            *of == session && known.run == effect.run && known.tool_use_id == effect.tool_use_id
+        let same = |(id, known): &&mut (SessionId, Effect)| {
+            *id == session && known.run == effect.run && known.tool_use_id == effect.tool_use_id
         };
         match self.effects.iter_mut().find(same) {
             Some((_, known)) => known.name.clone_from(&effect.name),
@@ -150,7 +149,7 @@ impl State {
 
     pub(super) fn request_apply(&mut self, request: &Request) -> Result<(), StoreError> {
         let key = (request.owner.clone(), request.operation.clone(), request.key.clone());
-        if self.requests.get(&key).is_some_and(|known| known.at.plus(DAY_MS) >= request.at) {
+        if self.requests.get(&key).is_some_and(|known| known.at >= Request::oldest_kept(request.at)) {
             return Err(StoreError::Conflict(Unique::RequestKey));
         }
         self.requests.insert(key, request.clone());
@@ -161,7 +160,7 @@ impl State {
         if self.session(to).is_none() {
             return;
         }
-        match self.inbox.iter_mut().find(|(of, known)| *of == to && known.id == item.id) {
+        match self.inbox.iter_mut().find(|(id, known)| *id == to && known.id == item.id) {
             Some((_, known)) => *known = item.clone(),
             None => self.inbox.push((to, item.clone())),
         }
@@ -177,7 +176,7 @@ impl State {
     }
 }
 
-/// True for what concerns a message or a session that the same commit may make.
+/// Returns true for rows that refer to rows which the same commit may insert.
 fn is_late(row: &Row) -> bool {
     matches!(row, Row::MessagePlace(..) | Row::Inbox(..) | Row::InboxTaken(_) | Row::StepsSeal(_))
 }

@@ -1,4 +1,4 @@
-//! What must hold of the whole state: the schema's unique indexes, checks and references, in words.
+//! Checks the constraints that the schema of the durable store declares.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -6,15 +6,15 @@ use std::hash::Hash;
 use mainspring_core::{BindingStatus, RunStatus, SessionStatus, Visibility};
 use mainspring_kernel::store::{StoreError, Unique};
 
-use super::state::State;
+use super::tables::Tables;
 
-impl State {
+impl Tables {
     pub(super) fn check(&self) -> Result<(), StoreError> {
         let conflict = |unique| Err(StoreError::Conflict(unique));
         if !self.names_unique() {
             return conflict(Unique::SessionName);
         }
-        if !self.messages_fit() {
+        if !self.messages_valid() {
             return conflict(Unique::Other);
         }
         let requests = self.runs.values().filter_map(|run| {
@@ -23,7 +23,7 @@ impl State {
         if !distinct(requests) {
             return conflict(Unique::RunRequest);
         }
-        if self.runs_fit() && self.records_fit() && self.access_fits() {
+        if self.runs_valid() && self.records_valid() && self.access_valid() {
             Ok(())
         } else {
             conflict(Unique::Other)
@@ -37,13 +37,13 @@ impl State {
             && distinct(named().filter_map(|session| Some((&session.owner, session.legacy_alias.as_ref()?))))
     }
 
-    fn access_fits(&self) -> bool {
-        let shown = |session: &&mainspring_core::Session| session.visibility == Visibility::Org;
+    fn access_valid(&self) -> bool {
+        let is_shared = |session: &&mainspring_core::Session| session.visibility == Visibility::Org;
         distinct(self.keys.values().map(|key| key.hash))
-            && self.sessions.values().filter(shown).all(|session| session.org.is_some())
+            && self.sessions.values().filter(is_shared).all(|session| session.org.is_some())
     }
 
-    fn messages_fit(&self) -> bool {
+    fn messages_valid(&self) -> bool {
         let places = || self.messages.values().filter_map(|message| message.point);
         let parents = || self.lines.iter().filter_map(|(_, line)| line.parent);
         let digests = || self.digests.keys().map(|(point, _)| *point);
@@ -51,7 +51,7 @@ impl State {
             && places().chain(parents()).chain(digests()).all(|point| self.line(point.line).is_some())
     }
 
-    fn runs_fit(&self) -> bool {
+    fn runs_valid(&self) -> bool {
         let active = self.runs.values().filter(|run| {
             let status = run.state.status();
             status != RunStatus::Queued && !status.is_ended()
@@ -65,7 +65,7 @@ impl State {
             && self.steps.values().all(|step| step.no > 0 && self.runs.contains_key(&step.run))
     }
 
-    fn records_fit(&self) -> bool {
+    fn records_valid(&self) -> bool {
         let active = self.bindings.values().filter(|binding| binding.status == BindingStatus::Active);
         let native = self.bindings.values().filter(|binding| binding.status != BindingStatus::Closed);
         let sessions = (self.bindings.values().map(|binding| binding.session))
@@ -75,8 +75,9 @@ impl State {
             .chain(self.floors.keys().copied())
             .chain(self.events.values().map(|event| event.session));
         let states = || self.session_states.iter();
-        distinct(states().map(|kept| (kept.session, &kept.key, kept.version)))
-            && states().all(|kept| kept.version > 0 && kept.at.is_none_or(|at| self.line(at.line).is_some()))
+        distinct(states().map(|record| (record.session, &record.key, record.version)))
+            && states()
+                .all(|record| record.version > 0 && record.at.is_none_or(|at| self.line(at.line).is_some()))
             && self.run_states.keys().all(|(run, _)| self.runs.contains_key(run))
             && distinct(
                 self.bindings.values().map(|binding| (binding.session, &binding.adapter, binding.generation)),
@@ -89,7 +90,8 @@ impl State {
     }
 }
 
-fn distinct<T: Hash + Eq>(mut things: impl Iterator<Item = T>) -> bool {
+/// Returns true if no item occurs twice.
+fn distinct<T: Hash + Eq>(mut items: impl Iterator<Item = T>) -> bool {
     let mut seen = HashSet::new();
-    things.all(|thing| seen.insert(thing))
+    items.all(|item| seen.insert(item))
 }

@@ -1,4 +1,4 @@
-//! State and artifacts: applied, and read by looking at everything.
+//! State and artifacts.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use mainspring_core::{
 use mainspring_kernel::store::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow, StoreError};
 use serde_json::Value;
 
-use super::state::State;
+use super::tables::Tables;
 
-/// Who opened a line, and the last event before.
+/// The session that opened a line, and the last event before.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Opened {
-    pub(super) by: SessionId,
+pub(super) struct LineOrigin {
+    pub(super) session: SessionId,
     pub(super) seq: u64,
 }
 
 /// A row of a session's state.
 #[derive(Debug, Clone)]
-pub(super) struct Kept {
+pub(super) struct StateRecord {
     pub(super) session: SessionId,
-    /// The last event before.
+    /// The last event before the row.
     seq: u64,
     pub(super) at: Option<Point>,
     aside: bool,
@@ -32,19 +32,20 @@ pub(super) struct Kept {
     updated_at: Time,
 }
 
-impl State {
+impl Tables {
+    /// Records the origin of a new line.
     pub(super) fn line_opened(&mut self, session: SessionId, line: &Line) {
-        let foreign = line.parent.is_some_and(|parent| self.opened_by(parent) != Some(session));
-        let seq = if foreign { self.birth(session).unwrap_or(self.seq) } else { self.seq };
-        self.opened.insert(line.id, Opened { by: session, seq });
+        let is_foreign = line.parent.is_some_and(|parent| self.opened_by(parent) != Some(session));
+        let seq = if is_foreign { self.seq_before_creation(session).unwrap_or(self.seq) } else { self.seq };
+        self.line_origins.insert(line.id, LineOrigin { session, seq });
     }
 
     fn opened_by(&self, at: Point) -> Option<SessionId> {
-        self.opened.get(&at.line).map(|opened| opened.by)
+        self.line_origins.get(&at.line).map(|origin| origin.session)
     }
 
-    /// The last event before the session was made.
-    fn birth(&self, session: SessionId) -> Option<u64> {
+    /// Returns the number of the last event before the session was created.
+    fn seq_before_creation(&self, session: SessionId) -> Option<u64> {
         self.events.values().find(|event| event.session == session).map(|event| event.cursor.0 - 1)
     }
 
@@ -53,7 +54,16 @@ impl State {
         match place {
             StatePlace::Session { at, aside } => {
                 let seq = self.seq;
-                self.session_states.push(Kept { session, seq, at, aside, key, version, value, updated_at });
+                self.session_states.push(StateRecord {
+                    session,
+                    seq,
+                    at,
+                    aside,
+                    key,
+                    version,
+                    value,
+                    updated_at,
+                });
             }
             StatePlace::Run(run) => {
                 let entry = value.map(|value| StateEntry { key: key.clone(), value, version, updated_at });
@@ -62,53 +72,60 @@ impl State {
         }
     }
 
+    /// Moves state from a position that got no message to the message before it.
     pub(super) fn state_back(&mut self, from: Point, key: &str) {
-        let there = self.session_states.iter_mut().filter(|kept| kept.at == Some(from) && kept.key == key);
+        let moved =
+            self.session_states.iter_mut().filter(|record| record.at == Some(from) && record.key == key);
         let Some(pos) = from.pos.checked_sub(1) else { return };
-        there.for_each(|kept| kept.at = Some(Point { pos, ..from }));
+        moved.for_each(|record| record.at = Some(Point { pos, ..from }));
     }
 
-    /// Every row that counts from a point on, the nearest first.
-    fn state_seen(&self, session: SessionId, at: Option<Point>) -> Result<Vec<&Kept>, StoreError> {
+    /// Returns the rows visible from a point, nearest first. See `Segment` of the durable store for the bounds.
+    fn visible_state(&self, session: SessionId, at: Option<Point>) -> Result<Vec<&StateRecord>, StoreError> {
         let (mut next, mut owner, mut bound) = (at, session, u64::MAX);
         let (mut guest, mut guest_bound) = (session, u64::MAX);
         if let Some(by) = at.and_then(|at| self.opened_by(at)).filter(|by| *by != session) {
-            (owner, bound) = (by, self.birth(session).unwrap_or(u64::MAX));
+            (owner, bound) = (by, self.seq_before_creation(session).unwrap_or(u64::MAX));
         }
-        let mut seen = vec![];
+        let mut visible = vec![];
         while let Some(point) = next {
-            let missing = || StoreError::Corrupt(format!("line {} is not there", point.line.0));
+            let missing = || StoreError::Corrupt(format!("line {} is missing", point.line.0));
             let line = self.line(point.line).ok_or_else(missing)?;
-            let opened = self.opened.get(&line.id).ok_or_else(missing)?;
-            owner = opened.by;
-            let counts = |kept: &&Kept| {
-                let here = kept.at.is_some_and(|at| {
-                    at.line == line.id && at.pos <= point.pos && (at.pos == point.pos || !kept.aside)
+            let origin = self.line_origins.get(&line.id).ok_or_else(missing)?;
+            owner = origin.session;
+            let is_visible = |record: &&StateRecord| {
+                let is_on_segment = record.at.is_some_and(|at| {
+                    at.line == line.id && at.pos <= point.pos && (at.pos == point.pos || !record.aside)
                 });
-                let own = kept.session == owner && kept.seq <= bound;
-                here && (own || kept.session != owner && kept.session == guest && kept.seq <= guest_bound)
+                let own = record.session == owner && record.seq <= bound;
+                is_on_segment
+                    && (own
+                        || record.session != owner && record.session == guest && record.seq <= guest_bound)
             };
-            let mut rows: Vec<&Kept> = self.session_states.iter().filter(counts).collect();
-            rows.sort_by_key(|kept| std::cmp::Reverse((kept.at, kept.version)));
-            seen.extend(rows);
-            (guest, guest_bound, bound) = (owner, bound, bound.min(opened.seq));
+            let mut rows: Vec<&StateRecord> = self.session_states.iter().filter(is_visible).collect();
+            rows.sort_by_key(|record| std::cmp::Reverse((record.at, record.version)));
+            visible.extend(rows);
+            (guest, guest_bound, bound) = (owner, bound, bound.min(origin.seq));
             next = line.parent;
         }
-        let before = |kept: &&Kept| kept.at.is_none() && kept.session == owner && kept.seq <= bound;
-        let mut rows: Vec<&Kept> = self.session_states.iter().filter(before).collect();
-        rows.sort_by_key(|kept| std::cmp::Reverse(kept.version));
-        seen.extend(rows);
-        Ok(seen)
+        let at_root =
+            |record: &&StateRecord| record.at.is_none() && record.session == owner && record.seq <= bound;
+        let mut rows: Vec<&StateRecord> = self.session_states.iter().filter(at_root).collect();
+        rows.sort_by_key(|record| std::cmp::Reverse(record.version));
+        visible.extend(rows);
+        Ok(visible)
     }
 
     pub(super) fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {
         Ok(match at {
             StateAt::Session { session, at } => {
-                let nearest = self.state_seen(*session, *at)?.into_iter().find(|kept| kept.key == key);
-                let own =
-                    self.session_states.iter().filter(|kept| kept.session == *session && kept.key == key);
-                let version = own.chain(nearest).map(|kept| kept.version).max().unwrap_or(0);
-                StateSlot { entry: nearest.and_then(Kept::entry), version }
+                let nearest = self.visible_state(*session, *at)?.into_iter().find(|record| record.key == key);
+                let own = self
+                    .session_states
+                    .iter()
+                    .filter(|record| record.session == *session && record.key == key);
+                let version = own.chain(nearest).map(|record| record.version).max().unwrap_or(0);
+                StateSlot { entry: nearest.and_then(StateRecord::entry), version }
             }
             StateAt::Run(run) => self.run_states.get(&(*run, key.into())).cloned().unwrap_or_default(),
             StateAt::Owner(owner) => {
@@ -121,18 +138,18 @@ impl State {
     pub(super) fn state_all(&self, at: &StateAt) -> Result<Vec<StateEntry>, StoreError> {
         Ok(match at {
             StateAt::Session { session, at } => {
-                let mut keys: BTreeMap<&str, &Kept> = BTreeMap::new();
-                for kept in self.state_seen(*session, *at)? {
-                    keys.entry(&kept.key).or_insert(kept);
+                let mut keys: BTreeMap<&str, &StateRecord> = BTreeMap::new();
+                for record in self.visible_state(*session, *at)? {
+                    keys.entry(&record.key).or_insert(record);
                 }
-                keys.into_values().filter_map(Kept::entry).collect()
+                keys.into_values().filter_map(StateRecord::entry).collect()
             }
             StateAt::Run(run) => {
-                let own = self.run_states.iter().filter(|((of, _), _)| of == run);
+                let own = self.run_states.iter().filter(|((id, _), _)| id == run);
                 own.filter_map(|(_, slot)| slot.entry.clone()).collect()
             }
             StateAt::Owner(owner) => {
-                let own = self.owner_states.iter().filter(|((of, _), _)| of == owner);
+                let own = self.owner_states.iter().filter(|((by, _), _)| by == owner);
                 own.map(|(_, entry)| entry.clone()).collect()
             }
         })
@@ -153,10 +170,10 @@ impl State {
         Ok(outcome)
     }
 
-    /// Removes an artifact; its hash becomes loose.
+    /// Removes an artifact. Its hash becomes loose.
     pub(super) fn artifact_remove(&mut self, id: ArtifactId) {
-        let gone = self.artifacts.remove(&id);
-        self.loose.extend(gone.and_then(|artifact| artifact.content_hash));
+        let removed = self.artifacts.remove(&id);
+        self.loose_blobs.extend(removed.and_then(|artifact| artifact.content_hash));
     }
 
     pub(super) fn artifact_get(&self, id: ArtifactId) -> Option<Artifact> {
@@ -165,55 +182,55 @@ impl State {
     }
 
     pub(super) fn artifact_page(&self, page: &ArtifactPage) -> Vec<Artifact> {
-        let place = |artifact: &Artifact| (artifact.created_at, artifact.id);
-        let wanted = |artifact: &&Artifact| {
+        let sort_key = |artifact: &Artifact| (artifact.created_at, artifact.id);
+        let matches = |artifact: &&Artifact| {
             artifact.session == page.session
                 && self.session(artifact.session).is_some()
                 && page.run.is_none_or(|run| artifact.run == Some(run))
-                && page.before.is_none_or(|before| place(artifact) < before)
+                && page.before.is_none_or(|before| sort_key(artifact) < before)
         };
-        let mut found: Vec<&Artifact> = self.artifacts.values().filter(wanted).collect();
-        found.sort_by_key(|artifact| std::cmp::Reverse(place(artifact)));
+        let mut found: Vec<&Artifact> = self.artifacts.values().filter(matches).collect();
+        found.sort_by_key(|artifact| std::cmp::Reverse(sort_key(artifact)));
         found.into_iter().take(page.limit).cloned().collect()
     }
 
     pub(super) fn blob_page(&self, after: Option<&str>, limit: usize) -> Vec<(String, u64)> {
-        let named = self
+        let blobs_used = self
             .artifacts
             .values()
             .filter_map(|artifact| Some((artifact.content_hash.clone()?, artifact.size_bytes?)));
         let mut blobs: BTreeMap<String, u64> = BTreeMap::new();
-        for (hash, size) in named.filter(|(hash, _)| after.is_none_or(|after| hash.as_str() > after)) {
+        for (hash, size) in blobs_used.filter(|(hash, _)| after.is_none_or(|after| hash.as_str() > after)) {
             let known = blobs.entry(hash).or_default();
             *known = size.max(*known);
         }
         blobs.into_iter().take(limit).collect()
     }
 
-    pub(super) fn blob_used(&self, hash: &str) -> bool {
+    pub(super) fn blob_is_used(&self, hash: &str) -> bool {
         self.artifacts.values().any(|artifact| artifact.content_hash.as_deref() == Some(hash))
     }
 
-    /// Removes what a session that is gone wrote on no line of its own, unless lines of it are still read.
-    pub(super) fn away_purge(&mut self) {
-        let Self { sessions, lines, opened, session_states, .. } = self;
-        opened.retain(|id, _| lines.iter().any(|(_, line)| line.id == *id));
-        session_states.retain(|kept| {
-            let line = kept.at.map(|at| opened.get(&at.line));
-            let lives = || {
-                sessions.contains_key(&kept.session)
-                    || opened.values().any(|opened| opened.by == kept.session)
+    /// Removes state that purged sessions wrote on lines of other sessions, unless their own lines are still read.
+    pub(super) fn away_state_purge(&mut self) {
+        let Self { sessions, lines, line_origins, session_states, .. } = self;
+        line_origins.retain(|id, _| lines.iter().any(|(_, line)| line.id == *id));
+        session_states.retain(|record| {
+            let line = record.at.map(|at| line_origins.get(&at.line));
+            let is_needed = || {
+                sessions.contains_key(&record.session)
+                    || line_origins.values().any(|origin| origin.session == record.session)
             };
             match line {
                 Some(None) => false,
-                Some(Some(opened)) if opened.by == kept.session => true,
-                _ => lives(),
+                Some(Some(origin)) if origin.session == record.session => true,
+                _ => is_needed(),
             }
         });
     }
 }
 
-impl Kept {
+impl StateRecord {
     fn entry(&self) -> Option<StateEntry> {
         let (key, version, updated_at) = (self.key.clone(), self.version, self.updated_at);
         self.value.clone().map(|value| StateEntry { key, value, version, updated_at })

@@ -1,51 +1,51 @@
-//! Removal of what a deleted session left, all at once.
+//! Removes deleted sessions and pruned events in one step.
 
 use mainspring_core::{Line, LineId, Point, SessionId};
 
-use super::state::State;
+use super::tables::Tables;
 
-impl State {
-    pub(super) fn purge(&mut self, gone: SessionId) {
-        if !self.sessions.contains_key(&gone) || self.session(gone).is_some() {
+impl Tables {
+    pub(super) fn purge(&mut self, session: SessionId) {
+        if !self.sessions.contains_key(&session) || self.session(session).is_some() {
             return;
         }
-        self.events.retain(|_, event| event.session != gone);
-        self.floors.remove(&gone);
-        self.chunks.retain(|(of, _), _| *of != gone);
-        self.effects.retain(|(of, _)| *of != gone);
-        self.inbox.retain(|(of, _)| *of != gone);
-        self.cursors.retain(|(of, _), _| *of != gone);
-        let artifacts = self.artifacts.values().filter(|artifact| artifact.session == gone);
+        self.events.retain(|_, event| event.session != session);
+        self.floors.remove(&session);
+        self.chunks.retain(|(id, _), _| *id != session);
+        self.effects.retain(|(id, _)| *id != session);
+        self.inbox.retain(|(id, _)| *id != session);
+        self.cursors.retain(|(id, _), _| *id != session);
+        let artifacts = self.artifacts.values().filter(|artifact| artifact.session == session);
         for id in artifacts.map(|artifact| artifact.id).collect::<Vec<_>>() {
             self.artifact_remove(id);
         }
-        self.digests.retain(|(_, of), _| *of != gone);
-        self.grants.retain(|_, grant| grant.session != gone);
-        self.bindings.retain(|_, binding| binding.session != gone);
-        self.delegations.retain(|_, delegation| delegation.parent_session != gone);
-        self.runs.retain(|_, run| run.session != gone);
+        self.digests.retain(|(_, id), _| *id != session);
+        self.grants.retain(|_, grant| grant.session != session);
+        self.bindings.retain(|_, binding| binding.session != session);
+        self.delegations.retain(|_, delegation| delegation.parent_session != session);
+        self.runs.retain(|_, run| run.session != session);
         let runs = &self.runs;
-        self.created.retain(|run, _| runs.contains_key(run));
+        self.created_seq.retain(|run, _| runs.contains_key(run));
         self.attempts.retain(|(run, _), _| runs.contains_key(run));
         self.run_states.retain(|(run, _), _| runs.contains_key(run));
         self.steps.retain(|(run, _, _), _| runs.contains_key(run));
-        self.messages.retain(|_, message| message.message.session != gone || message.point.is_some());
-        let base = self.sessions.get(&gone).and_then(|session| session.base);
-        self.adopt(gone, base);
-        while let Some(line) = self.unread_line(gone) {
+        self.messages.retain(|_, message| message.message.session != session || message.point.is_some());
+        let base = self.sessions.get(&session).and_then(|session| session.base);
+        self.adopt_line(session, base);
+        while let Some(line) = self.unread_line(session) {
             self.lines.retain(|(_, known)| known.id != line.id);
             self.messages.retain(|_, message| message.point.is_none_or(|point| point.line != line.id));
             self.digests.retain(|(point, _), _| point.line != line.id);
-            self.adopt(gone, line.parent);
+            self.adopt_line(session, line.parent);
         }
-        self.trim(gone);
-        self.sessions.remove(&gone);
+        self.trim(session);
+        self.sessions.remove(&session);
         let messages = &self.messages;
-        self.arrivals.retain(|message, _| messages.contains_key(message));
-        self.away_purge();
+        self.message_order.retain(|message, _| messages.contains_key(message));
+        self.away_state_purge();
     }
 
-    /// Removes the events that a session has pruned, but its first one: it tells when the session was made.
+    /// Removes the pruned events of a session except its first event, which marks the creation of the session.
     pub(super) fn prune(&mut self, session: SessionId) {
         let Some((floor, pruned)) = self.floors.get_mut(&session) else { return };
         *pruned = true;
@@ -56,35 +56,35 @@ impl State {
         });
     }
 
-    /// Makes the line of `point` this session's own if its session is gone, so that it can go as well.
-    fn adopt(&mut self, gone: SessionId, point: Option<Point>) {
+    /// Assigns the line of `point` to this session if its own session is gone, so that the purge removes it.
+    fn adopt_line(&mut self, session: SessionId, point: Option<Point>) {
         let Self { lines, sessions, .. } = self;
-        for (session, line) in lines {
-            if point.is_some_and(|point| point.line == line.id) && !sessions.contains_key(session) {
-                *session = gone;
+        for (id, line) in lines {
+            if point.is_some_and(|point| point.line == line.id) && !sessions.contains_key(id) {
+                *id = session;
             }
         }
     }
 
-    /// A line of `gone` that nobody reads.
-    fn unread_line(&self, gone: SessionId) -> Option<Line> {
-        let own = self.lines.iter().filter(|(session, _)| *session == gone);
-        own.map(|(_, line)| *line).find(|line| self.read_to(gone, line.id).is_none())
+    /// Finds a line of `session` that no session reads.
+    fn unread_line(&self, session: SessionId) -> Option<Line> {
+        let own = self.lines.iter().filter(|(id, _)| *id == session);
+        own.map(|(_, line)| *line).find(|line| self.last_read_pos(session, line.id).is_none())
     }
 
-    /// How far a line is still read: by lines that hang beneath, and by other sessions' bases.
-    fn read_to(&self, gone: SessionId, id: LineId) -> Option<u32> {
+    /// Returns the last position of a line that child lines or forks still need.
+    fn last_read_pos(&self, session: SessionId, id: LineId) -> Option<u32> {
         let lines = self.lines.iter().filter_map(|(_, line)| line.parent);
-        let others = self.sessions.values().filter(|session| session.id != gone);
-        let forks = others.filter_map(|session| session.base);
+        let others = self.sessions.values().filter(|other| other.id != session);
+        let forks = others.filter_map(|other| other.base);
         lines.chain(forks).filter(|point| point.line == id).map(|point| point.pos).max()
     }
 
-    /// Of the lines of `gone` that are still read, only what is read stays.
-    fn trim(&mut self, gone: SessionId) {
-        let own = self.lines.iter().filter(|(session, _)| *session == gone);
+    /// Removes the messages that no fork reads from the lines of `session` that are still read.
+    fn trim(&mut self, session: SessionId) {
+        let own = self.lines.iter().filter(|(id, _)| *id == session);
         let ends: Vec<(LineId, u32)> = own
-            .filter_map(|(_, line)| Some((line, self.read_to(gone, line.id)? + 1)))
+            .filter_map(|(_, line)| Some((line, self.last_read_pos(session, line.id)? + 1)))
             .filter(|(line, end)| line.end > *end)
             .map(|(line, end)| (line.id, end))
             .collect();

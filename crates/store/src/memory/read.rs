@@ -1,4 +1,4 @@
-//! Reads, by looking at everything.
+//! Reads of sessions, runs, delegations and events.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use mainspring_kernel::store::{
     Whose,
 };
 
-use super::state::State;
+use super::tables::Tables;
 
-impl State {
+impl Tables {
     pub(super) fn unfinished(&self) -> Unfinished {
         let runs = self.runs.values().filter(|run| !run.state.status().is_ended()).map(|run| run.session);
         let live = runs.chain(self.inbox.iter().map(|(session, _)| *session));
@@ -35,8 +35,8 @@ impl State {
             .map(|run| (run.clone(), self.attempt_latest(run.id)))
             .collect();
         runs.sort_by_key(|(run, _)| run.no);
-        let mine = self.chunks.values().filter(|chunk| chunk.fence.session == session.id);
-        let chunks: Vec<Chunk> = mine.map(|chunk| Chunk { fence, ..chunk.clone() }).collect();
+        let own_chunks = self.chunks.values().filter(|chunk| chunk.fence.session == session.id);
+        let chunks: Vec<Chunk> = own_chunks.map(|chunk| Chunk { fence, ..chunk.clone() }).collect();
         let floor = self.floor(session.id);
         let last = self.events.values().rfind(|event| event.session == session.id);
         let last = last.map_or(Position::START, Event::position).max(floor.unwrap_or_default());
@@ -52,10 +52,10 @@ impl State {
             effects: self
                 .effects
                 .iter()
-                .filter(|(of, _)| *of == session.id)
+                .filter(|(id, _)| *id == session.id)
                 .map(|(_, effect)| effect.clone())
                 .collect(),
-            inbox: self.inbox_of(session.id),
+            inbox: self.inbox(session.id),
             delegations: self.unsettled(&runs),
             cursor: last.cursor,
             pos: last.pos.max(chunk_end),
@@ -66,30 +66,30 @@ impl State {
         })
     }
 
-    pub(super) fn inbox_of(&self, session: SessionId) -> Vec<InboxItem> {
-        self.inbox.iter().filter(|(of, _)| *of == session).map(|(_, item)| item.clone()).collect()
+    pub(super) fn inbox(&self, session: SessionId) -> Vec<InboxItem> {
+        self.inbox.iter().filter(|(id, _)| *id == session).map(|(_, item)| item.clone()).collect()
     }
 
     pub(super) fn delegations(&self, of: DelegationsOf) -> Vec<Delegation> {
-        let is = |delegation: &&Delegation| match of {
+        let matches = |delegation: &&Delegation| match of {
             DelegationsOf::Id(id) => delegation.id == id,
             DelegationsOf::Parent(session, run) => {
                 (delegation.parent_session, delegation.parent_run) == (session, run)
             }
             DelegationsOf::Child(run) => delegation.child_run == run,
         };
-        let mut found: Vec<Delegation> = self.delegations.values().filter(is).cloned().collect();
+        let mut found: Vec<Delegation> = self.delegations.values().filter(matches).cloned().collect();
         found.sort_by_key(|delegation| (delegation.created_at, delegation.id));
         found
     }
 
-    /// Those of these runs that are not settled, be they the parent or the child.
+    /// Lists the delegations that are not settled and have one of `runs` as parent or child.
     fn unsettled<T>(&self, runs: &[(Run, T)]) -> Vec<Delegation> {
-        let of_run = |run: &Run| {
+        let delegations_of = |run: &Run| {
             let child = run.parent.map(|_| self.delegations(DelegationsOf::Child(run.id)));
             child.into_iter().flatten().chain(self.delegations(DelegationsOf::Parent(run.session, run.id)))
         };
-        let all = runs.iter().flat_map(|(run, _)| of_run(run));
+        let all = runs.iter().flat_map(|(run, _)| delegations_of(run));
         all.filter(|delegation| !delegation.status.is_settled()).collect()
     }
 
@@ -102,7 +102,7 @@ impl State {
     }
 
     pub(super) fn session_find(&self, owner: &str, by: &SessionRef) -> Option<Session> {
-        let named = |session: &Session| match by {
+        let matches = |session: &Session| match by {
             SessionRef::Id(id) => session.id == *id,
             _ if session.owner != owner => false,
             SessionRef::Key(key) => session.key.as_ref() == Some(key),
@@ -110,25 +110,25 @@ impl State {
             SessionRef::Legacy(alias) => session.legacy_alias.as_ref() == Some(alias),
         };
         let exists = |session: &&Session| session.status != SessionStatus::Deleted;
-        self.sessions.values().filter(exists).find(|session| named(session)).cloned()
+        self.sessions.values().filter(exists).find(|session| matches(session)).cloned()
     }
 
     pub(super) fn session_page(&self, page: &SessionPage) -> Vec<(Session, Option<Run>)> {
-        let place = |session: &Session| (session.last_activity_at, session.id);
-        let wanted = |session: &&Session| {
-            let whose = match &page.whose {
+        let sort_key = |session: &Session| (session.last_activity_at, session.id);
+        let matches = |session: &&Session| {
+            let is_listed = match &page.whose {
                 Whose::Owner(owner) => session.owner == *owner,
                 Whose::Org(org) => session.visibility == Visibility::Org && session.org.as_ref() == Some(org),
             };
-            whose
+            is_listed
                 && page.pinned.is_none_or(|pinned| session.pinned == pinned)
                 && session.status != SessionStatus::Deleted
                 && page.status.is_none_or(|status| session.status == status)
                 && page.surface_kind.as_ref().is_none_or(|kind| session.surface_kind == *kind)
-                && page.before.is_none_or(|before| place(session) < before)
+                && page.before.is_none_or(|before| sort_key(session) < before)
         };
-        let mut found: Vec<&Session> = self.sessions.values().filter(wanted).collect();
-        found.sort_by_key(|session| std::cmp::Reverse(place(session)));
+        let mut found: Vec<&Session> = self.sessions.values().filter(matches).collect();
+        found.sort_by_key(|session| std::cmp::Reverse(sort_key(session)));
         found
             .into_iter()
             .take(page.limit)
@@ -142,25 +142,25 @@ impl State {
     }
 
     pub(super) fn run_by_request(&self, owner: &str, client: &str, request: &str) -> Option<Run> {
-        let named = |run: &&Run| {
+        let matches = |run: &&Run| {
             run.owner == owner
                 && run.request.client_id.as_deref() == Some(client)
                 && run.request.request_id.as_deref() == Some(request)
         };
-        self.runs.values().find(named).cloned()
+        self.runs.values().find(matches).cloned()
     }
 
     pub(super) fn run_page(&self, page: &RunPage) -> Vec<Run> {
-        let place = |run: &Run| (run.created_at, run.id);
-        let wanted = |run: &&Run| {
+        let sort_key = |run: &Run| (run.created_at, run.id);
+        let matches = |run: &&Run| {
             run.owner == page.owner
                 && self.session(run.session).is_some()
                 && page.session.is_none_or(|session| run.session == session)
                 && page.status.is_none_or(|status| run.state.status() == status)
-                && page.before.is_none_or(|before| place(run) < before)
+                && page.before.is_none_or(|before| sort_key(run) < before)
         };
-        let mut found: Vec<&Run> = self.runs.values().filter(wanted).collect();
-        found.sort_by_key(|run| std::cmp::Reverse(place(run)));
+        let mut found: Vec<&Run> = self.runs.values().filter(matches).collect();
+        found.sort_by_key(|run| std::cmp::Reverse(sort_key(run)));
         found.into_iter().take(page.limit).cloned().collect()
     }
 
@@ -171,14 +171,14 @@ impl State {
         after: Cursor,
         limit: usize,
     ) -> Result<Vec<Event>, StoreError> {
-        let created = run.and_then(|run| self.created.get(&run).copied()).unwrap_or(0);
+        let created = run.and_then(|run| self.created_seq.get(&run).copied()).unwrap_or(0);
         if let Some(floor) = self.floor(session).filter(|floor| after.0.max(created) < floor.cursor.0) {
             return Err(StoreError::Pruned(floor));
         }
-        let wanted = |event: &&Event| {
+        let matches = |event: &&Event| {
             event.session == session && event.cursor > after && (run.is_none() || event.run == run)
         };
-        self.events.values().filter(wanted).take(limit).map(|event| self.hydrate(event)).collect()
+        self.events.values().filter(matches).take(limit).map(|event| self.hydrate(event)).collect()
     }
 
     pub(super) fn owner_events(
@@ -188,20 +188,21 @@ impl State {
         after: Cursor,
         limit: usize,
     ) -> Result<(Vec<Event>, Cursor), StoreError> {
-        let wanted = |event: &&Event| {
-            let deleted = matches!(event.body, Body::SessionDeleted {});
-            let shown = self.sessions.get(&event.session).is_some_and(|session| {
-                session.owner == owner && (deleted || session.status != SessionStatus::Deleted)
+        let matches = |event: &&Event| {
+            let is_deletion = matches!(event.body, Body::SessionDeleted {});
+            let is_visible = self.sessions.get(&event.session).is_some_and(|session| {
+                session.owner == owner && (is_deletion || session.status != SessionStatus::Deleted)
             });
-            let kept = self.floor(event.session).is_none_or(|floor| event.cursor > floor.cursor);
-            let of_type = types.is_none_or(|types| types.contains(&event.body.kind()));
-            event.cursor > after && shown && kept && of_type
+            let is_kept = self.floor(event.session).is_none_or(|floor| event.cursor > floor.cursor);
+            let has_type = types.is_none_or(|types| types.contains(&event.body.kind()));
+            event.cursor > after && is_visible && is_kept && has_type
         };
-        let events = self.events.values().filter(wanted).take(limit).map(|event| self.hydrate(event));
+        let events = self.events.values().filter(matches).take(limit).map(|event| self.hydrate(event));
         let events = events.collect::<Result<Vec<Event>, StoreError>>()?;
-        let full = events.len() >= limit;
-        let looked = events.last().filter(|_| full).map_or(Cursor(self.seq).max(after), |event| event.cursor);
-        Ok((events, looked))
+        let is_full = events.len() >= limit;
+        let scanned_to =
+            events.last().filter(|_| is_full).map_or(Cursor(self.seq).max(after), |event| event.cursor);
+        Ok((events, scanned_to))
     }
 
     pub(super) fn event_before(&self, session: SessionId, before: Cursor) -> Option<Position> {
@@ -210,7 +211,7 @@ impl State {
         earlier.map(Event::position).filter(|found| found.cursor > floor)
     }
 
-    /// The text of a message has one home: an event shows what is there.
+    /// Adds the request id and the current message, which are not stored in the event.
     fn hydrate(&self, event: &Event) -> Result<Event, StoreError> {
         let mut event = event.clone();
         if let Some(run) = event.run.and_then(|run| self.runs.get(&run)) {
@@ -218,7 +219,7 @@ impl State {
         }
         if let Body::MessageCompleted { message, .. } = &mut event.body {
             let known = self.messages.get(&message.id);
-            let missing = || StoreError::Corrupt(format!("{} was completed and is not there", message.id));
+            let missing = || StoreError::Corrupt(format!("the completed message {} is missing", message.id));
             *message = Arc::clone(&known.ok_or_else(missing)?.message);
         }
         Ok(event)

@@ -1,4 +1,4 @@
-//! Search, by reading everything.
+//! Searches by reading all titles and messages.
 
 use std::cmp::Reverse;
 
@@ -6,11 +6,11 @@ use mainspring_core::{Point, Session, SessionStatus};
 use mainspring_kernel::search::{Query, searched};
 use mainspring_kernel::store::{Found, PlacedMessage};
 
-use super::state::State;
+use super::tables::Tables;
 
-impl State {
+impl Tables {
     pub(super) fn search_titles(&self, owner: &str, query: &Query, limit: usize) -> Vec<Session> {
-        let own = self.sessions.values().filter(|session| is_own(session, owner));
+        let own = self.sessions.values().filter(|session| is_visible(session, owner));
         let mut found: Vec<&Session> =
             own.filter(|session| session.title.as_deref().is_some_and(|title| query.finds(title))).collect();
         found.sort_by_key(|session| Reverse((session.last_activity_at, session.id)));
@@ -24,21 +24,21 @@ impl State {
         before: Option<u64>,
         limit: usize,
     ) -> Vec<Found> {
-        let found = |placed: &PlacedMessage| {
+        let matching_session = |placed: &PlacedMessage| {
             let line = |point: Point| self.lines.iter().find(|(_, line)| line.id == point.line);
-            let of = match placed.point {
+            let owner_session = match placed.point {
                 Some(point) => line(point)?.0,
                 None => placed.message.session,
             };
-            let session = self.sessions.get(&of).filter(|session| is_own(session, owner))?;
+            let session = self.sessions.get(&owner_session).filter(|session| is_visible(session, owner))?;
             query.finds(&searched(&placed.message.content)).then_some(session)
         };
         let mut hits: Vec<Found> = self
             .messages
             .values()
             .filter_map(|placed| {
-                let place = self.arrivals.get(&placed.message.id).copied()?;
-                let session = found(placed)?;
+                let place = self.message_order.get(&placed.message.id).copied()?;
+                let session = matching_session(placed)?;
                 let (message, title) = (placed.message.clone(), session.title.clone());
                 Some(Found { place, session: session.id, message, title })
             })
@@ -50,6 +50,6 @@ impl State {
     }
 }
 
-fn is_own(session: &Session, owner: &str) -> bool {
+fn is_visible(session: &Session, owner: &str) -> bool {
     session.owner == owner && session.status != SessionStatus::Deleted
 }

@@ -1,4 +1,4 @@
-//! The tree, by looking at everything.
+//! The message tree.
 
 use std::convert::Infallible;
 
@@ -6,16 +6,16 @@ use mainspring_core::tree::{Inherited, View, leaf, ranges};
 use mainspring_core::{Digest, Line, LineId, MessageId, Point, Range, SessionId};
 use mainspring_kernel::store::{PlacedMessage, StoreError, Strand, TreeRow};
 
-use super::state::State;
+use super::tables::Tables;
 
-/// What one session sees.
-struct Seen<'a> {
-    state: &'a State,
+/// The tree as one session sees it.
+struct SessionView<'a> {
+    tables: &'a Tables,
     session: SessionId,
     inherited: Inherited,
 }
 
-impl View for Seen<'_> {
+impl View for SessionView<'_> {
     type Error = Infallible;
 
     fn ahead(&mut self, at: Point) -> Result<Vec<Range>, Infallible> {
@@ -27,18 +27,18 @@ impl View for Seen<'_> {
     }
 
     fn turn(&mut self, range: Range) -> Result<Option<Point>, Infallible> {
-        let cursors = self.state.cursors.range((self.session, range.first())..=(self.session, range.last()));
-        Ok({ cursors }.find_map(|((_, at), to)| self.leads(*at, *to)))
+        let cursors = self.tables.cursors.range((self.session, range.first())..=(self.session, range.last()));
+        Ok({ cursors }.find_map(|((_, at), to)| self.child_start(*at, *to)))
     }
 
     fn newest(&mut self, at: Point) -> Result<Option<Point>, Infallible> {
-        Ok(self.beneath(Some(at)).next_back())
+        Ok(self.child_starts(Some(at)).next_back())
     }
 }
 
-impl Seen<'_> {
+impl SessionView<'_> {
     fn own(&self, id: LineId) -> Option<&Line> {
-        let own = self.state.lines.iter().filter(|(of, _)| *of == self.session);
+        let own = self.tables.lines.iter().filter(|(id, _)| *id == self.session);
         own.map(|(_, line)| line).find(|line| line.id == id)
     }
 
@@ -47,20 +47,20 @@ impl Seen<'_> {
             || !self.inherited.ahead(point).is_empty()
     }
 
-    /// The first message of the line that a cursor at `at` names, if it leads there.
-    fn leads(&self, at: Point, to: LineId) -> Option<Point> {
-        let line = self.state.line(to)?;
-        (line.parent == Some(at)).then(|| first(line)).flatten()
+    /// Returns the first message of line `to` if that is a child of `at`.
+    fn child_start(&self, at: Point, to: LineId) -> Option<Point> {
+        let line = self.tables.line(to)?;
+        (line.parent == Some(at)).then(|| line_start(line)).flatten()
     }
 
-    /// The first messages of the session's lines beneath `at`, the oldest first.
-    fn beneath(&self, at: Option<Point>) -> impl DoubleEndedIterator<Item = Point> {
-        let own = self.state.lines.iter().filter(move |(of, line)| *of == self.session && line.parent == at);
-        own.filter_map(|(_, line)| first(line))
+    /// Returns the first messages of the session's lines that are children of `at`, oldest first.
+    fn child_starts(&self, at: Option<Point>) -> impl DoubleEndedIterator<Item = Point> {
+        let own = self.tables.lines.iter().filter(move |(id, line)| *id == self.session && line.parent == at);
+        own.filter_map(|(_, line)| line_start(line))
     }
 
-    /// The message that goes straight on from `at`.
-    fn straight(&self, at: Point) -> Option<Point> {
+    /// Returns the next message on the same line.
+    fn next_on_line(&self, at: Point) -> Option<Point> {
         let next = Point { pos: at.pos + 1, ..at };
         match self.own(at.line) {
             Some(line) => (next.pos < line.end).then_some(next),
@@ -70,16 +70,16 @@ impl Seen<'_> {
 
     fn row(&self, placed: &PlacedMessage) -> Option<TreeRow> {
         let point = placed.point?;
-        let line = self.state.line(point.line)?;
+        let line = self.tables.line(point.line)?;
         let above = match point.pos > line.start() {
             true => Some(Point { pos: point.pos - 1, ..point }),
             false => line.parent,
         };
         let cursor = |at: Point| {
-            let to = self.state.cursors.get(&(self.session, at))?;
-            self.leads(at, *to)
+            let to = self.tables.cursors.get(&(self.session, at))?;
+            self.child_start(at, *to)
         };
-        let id = |point: Point| self.state.message_at(point).map(|placed| placed.message.id);
+        let id = |point: Point| self.tables.message_at(point).map(|placed| placed.message.id);
         Some(TreeRow {
             message: placed.message.clone(),
             point,
@@ -87,30 +87,30 @@ impl Seen<'_> {
             parent: above.and_then(id),
             above,
             followed: above.and_then(cursor) == Some(point),
-            cursor: cursor(point).or_else(|| self.straight(point)).and_then(id),
+            cursor: cursor(point).or_else(|| self.next_on_line(point)).and_then(id),
         })
     }
 }
 
-/// The first message of a line that is neither empty nor abandoned.
-fn first(line: &Line) -> Option<Point> {
+/// Returns the first message of a line unless the line is empty or abandoned.
+fn line_start(line: &Line) -> Option<Point> {
     (!line.abandoned && line.end > line.start()).then(|| Point { line: line.id, pos: line.start() })
 }
 
-impl State {
-    fn seen(&self, session: SessionId) -> Result<Seen<'_>, StoreError> {
+impl Tables {
+    fn view(&self, session: SessionId) -> Result<SessionView<'_>, StoreError> {
         let base = self.sessions.get(&session).and_then(|session| session.base);
         let inherited = Inherited::new(ranges(base, |id| self.parent_of(id))?);
-        Ok(Seen { state: self, session, inherited })
+        Ok(SessionView { tables: self, session, inherited })
     }
 
-    fn line_known(&self, id: LineId) -> Result<Line, StoreError> {
-        let missing = || StoreError::Corrupt(format!("line {} is not there", id.0));
+    fn line_get(&self, id: LineId) -> Result<Line, StoreError> {
+        let missing = || StoreError::Corrupt(format!("line {} is missing", id.0));
         self.line(id).copied().ok_or_else(missing)
     }
 
     fn parent_of(&self, id: LineId) -> Result<Option<Point>, StoreError> {
-        self.line_known(id).map(|line| line.parent)
+        self.line_get(id).map(|line| line.parent)
     }
 
     fn message_at(&self, point: Point) -> Option<&PlacedMessage> {
@@ -132,11 +132,11 @@ impl State {
 
     pub(super) fn digest(&self, session: SessionId, tip: Point) -> Result<Option<Digest>, StoreError> {
         let path = ranges(Some(tip), |id| self.parent_of(id))?;
-        let counts = |(at, by): &(Point, SessionId)| {
-            let opened = self.opened.get(&at.line).is_some_and(|opened| opened.by == *by);
-            at.pos < tip.pos && (*by == session || opened) && path.iter().any(|range| range.contains(*at))
+        let is_visible = |(at, by): &(Point, SessionId)| {
+            let is_opener = self.line_origins.get(&at.line).is_some_and(|origin| origin.session == *by);
+            at.pos < tip.pos && (*by == session || is_opener) && path.iter().any(|range| range.contains(*at))
         };
-        let found = self.digests.iter().filter(|(key, _)| counts(key));
+        let found = self.digests.iter().filter(|(key, _)| is_visible(key));
         let nearest = found.max_by_key(|((at, by), _)| (at.pos, *by == session));
         Ok(nearest.map(|(_, digest)| digest.clone()))
     }
@@ -154,10 +154,10 @@ impl State {
         id: MessageId,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
         let Some(found) = self.messages.get(&id) else { return Ok(None) };
-        let seen = self.seen(session)?;
-        let sees = found.point.map_or(found.message.session == session, |point| seen.contains(point));
+        let view = self.view(session)?;
+        let is_visible = found.point.map_or(found.message.session == session, |point| view.contains(point));
         let line = found.point.and_then(|point| self.line(point.line).copied());
-        Ok(sees.then(|| (found.clone(), line)))
+        Ok(is_visible.then(|| (found.clone(), line)))
     }
 
     pub(super) fn strands(
@@ -166,14 +166,14 @@ impl State {
         from: LineId,
         limit: usize,
     ) -> Result<Vec<Strand>, StoreError> {
-        let own = self.seen(session)?;
+        let view = self.view(session)?;
         let mut strands = vec![];
         let mut next = Some(from);
         while let Some(id) = next.filter(|_| strands.len() < limit) {
-            let line = self.line_known(id)?;
-            let within = self.cursors.iter().filter(|((of, at), _)| *of == session && at.line == id);
+            let line = self.line_get(id)?;
+            let within = self.cursors.iter().filter(|((by, at), _)| *by == session && at.line == id);
             let cursors = within.map(|((_, at), to)| (at.pos, *to)).collect();
-            strands.push(Strand { line, own: own.own(id).is_some(), cursors });
+            strands.push(Strand { line, own: view.own(id).is_some(), cursors });
             next = line.parent.map(|parent| parent.line);
         }
         Ok(strands)
@@ -184,9 +184,9 @@ impl State {
         session: SessionId,
         at: Point,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
-        let mut seen = self.seen(session)?;
-        let Ok(leaf) = leaf(&mut seen, at);
-        Ok(self.message_at(leaf).map(|placed| (placed.clone(), seen.own(leaf.line).copied())))
+        let mut view = self.view(session)?;
+        let Ok(leaf) = leaf(&mut view, at);
+        Ok(self.message_at(leaf).map(|placed| (placed.clone(), view.own(leaf.line).copied())))
     }
 
     pub(super) fn children(
@@ -195,12 +195,12 @@ impl State {
         at: Option<Point>,
         limit: usize,
     ) -> Result<Vec<PlacedMessage>, StoreError> {
-        let seen = self.seen(session)?;
-        let straight = match at {
-            Some(at) => seen.straight(at),
-            None => seen.inherited.next(None),
+        let view = self.view(session)?;
+        let next = match at {
+            Some(at) => view.next_on_line(at),
+            None => view.inherited.next(None),
         };
-        let points = straight.into_iter().chain(seen.beneath(at)).take(limit);
+        let points = next.into_iter().chain(view.child_starts(at)).take(limit);
         Ok(points.filter_map(|point| self.message_at(point).cloned()).collect())
     }
 
@@ -210,8 +210,8 @@ impl State {
         message: MessageId,
     ) -> Result<Option<TreeRow>, StoreError> {
         let found = self.message_get(session, message)?;
-        let seen = self.seen(session)?;
-        Ok(found.and_then(|(placed, _)| seen.row(&placed)))
+        let view = self.view(session)?;
+        Ok(found.and_then(|(placed, _)| view.row(&placed)))
     }
 
     pub(super) fn tree_page(
@@ -220,15 +220,15 @@ impl State {
         after: Option<Point>,
         limit: usize,
     ) -> Result<Vec<TreeRow>, StoreError> {
-        let seen = self.seen(session)?;
-        let own = self.lines.iter().filter(|(of, line)| *of == session && line.end > line.start());
+        let view = self.view(session)?;
+        let own = self.lines.iter().filter(|(id, line)| *id == session && line.end > line.start());
         let own = own.map(|(_, line)| Range { line: line.id, from: line.start(), to: line.end - 1 });
-        let all = seen.inherited.ranges().iter().copied().chain(own);
+        let all = view.inherited.ranges().iter().copied().chain(own);
         let mut rows: Vec<TreeRow> =
-            all.flat_map(|range| self.line_messages(range)).filter_map(|placed| seen.row(&placed)).collect();
+            all.flat_map(|range| self.line_messages(range)).filter_map(|placed| view.row(&placed)).collect();
         if let Some(after) = after {
-            let at = rows.iter().position(|row| row.point == after).map_or(rows.len(), |at| at + 1);
-            rows.drain(..at);
+            let start = rows.iter().position(|row| row.point == after).map_or(rows.len(), |index| index + 1);
+            rows.drain(..start);
         }
         rows.truncate(limit);
         Ok(rows)

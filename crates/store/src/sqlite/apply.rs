@@ -1,7 +1,7 @@
-//! A commit, written: its rows and its events.
+//! Writes a commit: its rows and its events.
 //!
-//! The rows of a commit have no order among themselves: what ends is written before what begins, and what is
-//! referred to before what refers to it, so that the unique indexes see no state that the commit does not have.
+//! The rows of a commit are unordered. Rows that end something are written before rows that begin something, and rows
+//! before those that refer to them, so that no constraint fails on an intermediate state.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use super::data::{state_back, state_write};
 use super::digests::digest_write;
 use super::steps::{step_write, steps_seal};
 use super::write::{
-    Written, attempt_write, cursor_write, effect_write, floor_write, fresh_check, inbox_write, line_write,
-    message_place, message_write, request_write, run_write,
+    WriteResult, attempt_write, cursor_write, effect_write, floor_write, fresh_check, inbox_write,
+    line_write, message_place, message_write, request_write, run_write,
 };
 use super::write_records::{artifact_write, binding_write, delegation_write, grant_write, session_write};
 
-/// A commit with its texts ready, so that the writer thread does not spend its time on JSON.
+/// A commit whose JSON is already serialized, which relieves the writer thread.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) commit: Arc<Commit>,
@@ -30,7 +30,7 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub(super) fn of(commit: Arc<Commit>) -> Result<Self, StoreError> {
+    pub(super) fn new(commit: Arc<Commit>) -> Result<Self, StoreError> {
         let mut rows = Vec::with_capacity(commit.rows.len());
         for (index, row) in commit.rows.iter().enumerate() {
             if commit.rows[index + 1..].iter().any(|later| replaces(later, row)) {
@@ -38,7 +38,7 @@ impl Prepared {
             }
             let content = match row {
                 Row::Message(message, _) => {
-                    serde_json::to_string(&message.content).map_err(|error| unfit(&error))?
+                    serde_json::to_string(&message.content).map_err(|error| not_serializable(&error))?
                 }
                 _ => String::new(),
             };
@@ -49,7 +49,7 @@ impl Prepared {
         Ok(Self { commit, rows, payloads })
     }
 
-    /// Writes everything. `seq` is the last cursor that was given out, and is moved on.
+    /// Writes all rows and events. `seq` is the last cursor assigned, and is advanced.
     pub(super) fn write(&self, connection: &Connection, seq: &mut u64) -> Result<Vec<Cursor>, StoreError> {
         for (index, content) in &self.rows {
             self.row_write(connection, &self.commit.rows[*index], content, *seq)?;
@@ -63,7 +63,7 @@ impl Prepared {
         Ok(cursors)
     }
 
-    fn row_write(&self, connection: &Connection, row: &Row, content: &str, seq: u64) -> Written {
+    fn row_write(&self, connection: &Connection, row: &Row, content: &str, seq: u64) -> WriteResult {
         let session = self.commit.fence.session;
         match row {
             Row::Fresh(fresh) => fresh_check(connection, *fresh),
@@ -116,7 +116,7 @@ impl Prepared {
         }
     }
 
-    fn event_write(&self, connection: &Connection, event: &NewEvent, payload: &str, seq: u64) -> Written {
+    fn event_write(&self, connection: &Connection, event: &NewEvent, payload: &str, seq: u64) -> WriteResult {
         let message = match &event.body {
             Body::MessageCompleted { message, .. } => Some(message.id),
             _ => None,
@@ -143,23 +143,23 @@ impl Prepared {
     }
 }
 
-/// The payload of a body as JSON; a completed message's without the message, which is stored in its own row.
+/// Serializes the payload of an event. A completed message is left out: it is stored in its own row.
 fn payload(body: &Body) -> Result<String, StoreError> {
     if let Body::MessageCompleted { parent_id, .. } = body {
         return Ok(parent_id.map_or_else(|| "{}".into(), |parent| format!(r#"{{"parentId":"{parent}"}}"#)));
     }
-    let mut text = serde_json::to_string(body).map_err(|error| unfit(&error))?;
+    let mut text = serde_json::to_string(body).map_err(|error| not_serializable(&error))?;
     let head = r#"{"type":"","payload":"#.len() + body.kind().len();
     text.pop();
     text.drain(..head);
     Ok(text)
 }
 
-fn unfit(error: &serde_json::Error) -> StoreError {
-    StoreError::Corrupt(format!("this cannot be written as JSON: {error}"))
+fn not_serializable(error: &serde_json::Error) -> StoreError {
+    StoreError::Corrupt(format!("cannot be serialized as JSON: {error}"))
 }
 
-/// True when `later` is an image of the same thing as `row`.
+/// Returns true if `later` replaces `row`: both have the same id.
 fn replaces(later: &Row, row: &Row) -> bool {
     match (later, row) {
         (Row::Session(a), Row::Session(b)) => a.id == b.id,
@@ -173,19 +173,20 @@ fn replaces(later: &Row, row: &Row) -> bool {
     }
 }
 
+/// The order in which rows are written.
 fn rank(row: &Row) -> u8 {
     match row {
-        // First, so that a request made again is known as that, whatever else it would collide with.
+        // First, so that a repeated request is reported as such before any other conflict.
         Row::Fresh(_) | Row::Request(_) => 0,
         Row::Session(session) => 1 + u8::from(session.status != SessionStatus::Deleted),
-        // Among themselves in the order given, which is the order of opening.
+        // The sort is stable: lines stay in the order of their creation.
         Row::Line(_) => 3,
         Row::Message(..) => 5,
         Row::MessagePlace(..) => 6,
         Row::Run(run) => 7 + u8::from(is_active(run.state.status())),
         Row::Attempt(attempt) => 9 + u8::from(!attempt.status.is_ended()),
         Row::Binding(binding) => 11 + u8::from(binding.status == BindingStatus::Active),
-        // What is erased includes what the same commit wrote.
+        // Last, because it also erases data that the same commit wrote.
         Row::StepsSeal(_) => 14,
         _ => 13,
     }

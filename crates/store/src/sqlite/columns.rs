@@ -1,7 +1,7 @@
-//! Columns: how the words of `core` stand in a row.
+//! Converts values of `core` to and from columns.
 //!
-//! Ids are their 16 bytes, names their stable text. Numbers without a sign keep their bits, so that the largest
-//! reads back as it was.
+//! Ids are stored as their 16 bytes, enums as their stable names. Unsigned numbers are stored bit for bit as signed
+//! ones, so that the largest reads back unchanged.
 
 use mainspring_core::{
     ArtifactId, AttemptId, BindingId, Cost, DelegationId, EventId, Failure, GrantId, KeyId, LineId,
@@ -12,10 +12,10 @@ use rusqlite::{Error, Result, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// An id that is stored as 16 bytes.
+/// An id stored as 16 bytes.
 pub(super) trait Id: Copy {
     fn bytes(self) -> [u8; 16];
-    fn of(bytes: [u8; 16]) -> Self;
+    fn from_column(bytes: [u8; 16]) -> Self;
 }
 
 macro_rules! ids {
@@ -24,7 +24,7 @@ macro_rules! ids {
             fn bytes(self) -> [u8; 16] {
                 *self.as_bytes()
             }
-            fn of(bytes: [u8; 16]) -> Self {
+            fn from_column(bytes: [u8; 16]) -> Self {
                 Self::from_bytes(bytes)
             }
         }
@@ -32,44 +32,44 @@ macro_rules! ids {
 }
 ids!(SessionId RunId AttemptId EventId BindingId ArtifactId DelegationId GrantId KeyId MessageId NodeId StepId);
 
-/// The bytes of an id that may be missing.
+/// The bytes of an optional id.
 pub(super) fn blob<T: Id>(id: Option<T>) -> Option<[u8; 16]> {
     id.map(T::bytes)
 }
 
-/// A moment that may be missing.
+/// The milliseconds of an optional time.
 pub(super) fn ms(time: Option<Time>) -> Option<i64> {
     time.map(|time| time.0)
 }
 
-/// The bits of a number without a sign.
+/// Reinterprets an unsigned number as a signed one.
 pub(super) const fn int(number: u64) -> i64 {
     number.cast_signed()
 }
 
-/// A point as its two columns.
+/// The two columns of a point.
 pub(super) fn point(point: Option<Point>) -> (Option<i64>, Option<u32>) {
     (point.map(|point| point.line.0), point.map(|point| point.pos))
 }
 
-/// A failure as its two columns.
+/// The two columns of a failure.
 pub(super) fn failure(failure: Option<&Failure>) -> (Option<&str>, Option<&str>) {
     (failure.map(|failure| failure.code.as_str()), failure.map(|failure| failure.message.as_str()))
 }
 
-/// JSON for a column.
+/// Serializes a value as a JSON column.
 pub(super) fn json<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::ToSqlConversionFailure(error.into()))
 }
 
-/// The columns of a row, read from left to right.
+/// Reads the columns of a row from left to right.
 pub(super) struct Columns<'row> {
     row: &'row Row<'row>,
     next: usize,
 }
 
 impl<'row> Columns<'row> {
-    pub(super) fn of(row: &'row Row<'row>) -> Self {
+    pub(super) fn new(row: &'row Row<'row>) -> Self {
         Self { row, next: 0 }
     }
 
@@ -78,33 +78,33 @@ impl<'row> Columns<'row> {
         self.row.get(self.next - 1)
     }
 
-    /// The next column, which stays the next.
+    /// Reads the next column without advancing.
     pub(super) fn peek<T: FromSql>(&self) -> Result<T> {
         self.row.get(self.next)
     }
 
     pub(super) fn text(&mut self) -> Result<&'row str> {
-        let at = self.next;
+        let index = self.next;
         self.next += 1;
         self.row
-            .get_ref(at)?
+            .get_ref(index)?
             .as_str()
-            .map_err(|error| Error::FromSqlConversionFailure(at, Type::Text, error.into()))
+            .map_err(|error| Error::FromSqlConversionFailure(index, Type::Text, error.into()))
     }
 
     pub(super) fn maybe_text(&mut self) -> Result<Option<&'row str>> {
-        let at = self.next;
+        let index = self.next;
         self.next += 1;
-        let value = self.row.get_ref(at)?.as_str_or_null();
-        value.map_err(|error| Error::FromSqlConversionFailure(at, Type::Text, error.into()))
+        let value = self.row.get_ref(index)?.as_str_or_null();
+        value.map_err(|error| Error::FromSqlConversionFailure(index, Type::Text, error.into()))
     }
 
     pub(super) fn id<T: Id>(&mut self) -> Result<T> {
-        self.get().map(T::of)
+        self.get().map(T::from_column)
     }
 
     pub(super) fn maybe_id<T: Id>(&mut self) -> Result<Option<T>> {
-        Ok(self.get::<Option<[u8; 16]>>()?.map(T::of))
+        Ok(self.get::<Option<[u8; 16]>>()?.map(T::from_column))
     }
 
     pub(super) fn time(&mut self) -> Result<Time> {
@@ -121,24 +121,24 @@ impl<'row> Columns<'row> {
 
     pub(super) fn name<T>(&mut self, from_name: impl FnOnce(&str) -> Option<T>) -> Result<T> {
         let name = self.text()?;
-        from_name(name).ok_or_else(|| self.nonsense(format!("{name:?} is not a known name")))
+        from_name(name).ok_or_else(|| self.invalid(format!("{name:?} is not a known value")))
     }
 
     pub(super) fn maybe_name<T>(&mut self, from_name: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
         let Some(name) = self.maybe_text()? else { return Ok(None) };
-        from_name(name).map(Some).ok_or_else(|| self.nonsense(format!("{name:?} is not a known name")))
+        from_name(name).map(Some).ok_or_else(|| self.invalid(format!("{name:?} is not a known value")))
     }
 
     pub(super) fn json<T: DeserializeOwned>(&mut self) -> Result<T> {
         let text = self.text()?;
-        serde_json::from_str(text).map_err(|error| self.nonsense(error))
+        serde_json::from_str(text).map_err(|error| self.invalid(error))
     }
 
     pub(super) fn maybe_json<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         let Some(text) = self.maybe_text()? else {
             return Ok(None);
         };
-        serde_json::from_str(text).map(Some).map_err(|error| self.nonsense(error))
+        serde_json::from_str(text).map(Some).map_err(|error| self.invalid(error))
     }
 
     pub(super) fn point(&mut self) -> Result<Option<Point>> {
@@ -161,8 +161,8 @@ impl<'row> Columns<'row> {
         })
     }
 
-    /// The error for the column that was read last.
-    pub(super) fn nonsense(&self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    /// Builds the error of an invalid value in the column read last.
+    pub(super) fn invalid(&self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         Error::FromSqlConversionFailure(self.next.saturating_sub(1), Type::Text, error.into())
     }
 }

@@ -1,4 +1,4 @@
-//! State, and hashes that artifacts no longer name, written.
+//! Writes state, and the loose hashes: those that a removed artifact referred to.
 
 use mainspring_core::state::decide;
 use mainspring_core::{Point, SessionId, StateOutcome, StateSlot, Unexpected};
@@ -6,12 +6,17 @@ use mainspring_kernel::store::{OwnerState, StatePlace, StateRow, StoreError};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::columns::{Id, int, json, point};
-use super::error::of_write;
+use super::error::write_error;
 use super::read::data::owner_entry;
-use super::write::Written;
+use super::write::WriteResult;
 
-/// `seq` is the last event before it.
-pub(super) fn state_write(connection: &Connection, session: SessionId, row: &StateRow, seq: u64) -> Written {
+/// Writes a row of state. `seq` is the last event before it.
+pub(super) fn state_write(
+    connection: &Connection,
+    session: SessionId,
+    row: &StateRow,
+    seq: u64,
+) -> WriteResult {
     let value = row.value.as_ref().map(json).transpose()?;
     match row.place {
         StatePlace::Session { at, aside } => {
@@ -47,7 +52,8 @@ pub(super) fn state_write(connection: &Connection, session: SessionId, row: &Sta
     Ok(())
 }
 
-pub(super) fn state_back(connection: &Connection, from: Point, key: &str) -> Written {
+/// Moves state from a position that got no message to the message before it.
+pub(super) fn state_back(connection: &Connection, from: Point, key: &str) -> WriteResult {
     connection
         .prepare_cached(
             "UPDATE session_state SET pos = pos - 1 WHERE line = ?1 AND key = ?2 AND pos = ?3 AND pos > 0",
@@ -60,26 +66,26 @@ pub(super) fn state_put(
     connection: &Connection,
     put: &OwnerState,
 ) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
-    let counted = || {
+    let last_version = || {
         connection
             .prepare_cached("SELECT value FROM meta WHERE name = 'owner_state'")?
             .query_row([], |row| row.get::<_, i64>(0))
             .optional()
     };
     let entry = owner_entry(connection, &put.owner, &put.key)?;
-    let counter = counted().map_err(|error| of_write(&error))?.unwrap_or(0);
+    let counter = last_version().map_err(|error| write_error(&error))?.unwrap_or(0);
     let slot = StateSlot { entry, version: counter.cast_unsigned() };
     let version = match decide(&slot, put.value.as_ref(), put.expect) {
         Ok(version) => version,
         Err(unexpected) => return Ok(Err(unexpected)),
     };
     if let Some(version) = version {
-        owner_write(connection, put, version).map_err(|error| of_write(&error))?;
+        owner_state_write(connection, put, version).map_err(|error| write_error(&error))?;
     }
     Ok(Ok(StateOutcome::of(slot, &put.key, put.value.clone(), version, put.at)))
 }
 
-fn owner_write(connection: &Connection, put: &OwnerState, version: u64) -> rusqlite::Result<()> {
+fn owner_state_write(connection: &Connection, put: &OwnerState, version: u64) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
             "INSERT INTO meta VALUES ('owner_state', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
@@ -99,17 +105,17 @@ fn owner_write(connection: &Connection, put: &OwnerState, version: u64) -> rusql
     Ok(())
 }
 
-/// True if an artifact names `hash`, which then is loose no more.
+/// Returns whether an artifact refers to `hash`. If so, the hash is no longer loose.
 pub(super) fn blob_claimed(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
-    let named = "SELECT 1 FROM artifacts WHERE content_hash = ?1 LIMIT 1";
-    let claimed = connection.prepare_cached(named)?.exists([hash])?;
+    let referenced = "SELECT 1 FROM artifacts WHERE content_hash = ?1 LIMIT 1";
+    let claimed = connection.prepare_cached(referenced)?.exists([hash])?;
     if claimed {
         blob_settled(connection, hash)?;
     }
     Ok(claimed)
 }
 
-/// The hash is loose no more.
+/// Removes the hash from the loose ones.
 pub(super) fn blob_settled(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
     Ok(connection.prepare_cached("DELETE FROM blobs_loose WHERE content_hash = ?1")?.execute([hash])? > 0)
 }

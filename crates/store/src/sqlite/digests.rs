@@ -1,14 +1,14 @@
-//! Digests, written and read.
+//! Writes and reads digests.
 
 use mainspring_core::{Digest, LineId, Point, SessionId};
 use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, params};
 
 use super::columns::{Id, blob, int};
-use super::read::one;
-use super::write::Written;
+use super::read::query_one;
+use super::write::WriteResult;
 
-pub(super) fn digest_write(connection: &Connection, session: SessionId, digest: &Digest) -> Written {
+pub(super) fn digest_write(connection: &Connection, session: SessionId, digest: &Digest) -> WriteResult {
     connection
         .prepare_cached(
             "INSERT OR REPLACE INTO digests (line, pos, session_id, message_id, prompt_message_id, summary, left_out,
@@ -29,7 +29,7 @@ pub(super) fn digest_write(connection: &Connection, session: SessionId, digest: 
     Ok(())
 }
 
-/// Looks upwards from the tip, line by line, and stops at the first.
+/// Finds the nearest digest above the tip, searching line by line towards the root.
 pub(super) fn digest(
     connection: &Connection,
     session: SessionId,
@@ -39,12 +39,12 @@ pub(super) fn digest(
     while let Some(point) = next {
         let sql =
             "SELECT parent_line, parent_pos, coalesce(opened_by, session_id) FROM lines WHERE line = ?1";
-        let line = one(connection, sql, [point.line.0], |columns| {
+        let line = query_one(connection, sql, [point.line.0], |columns| {
             Ok((columns.point()?, columns.get::<[u8; 16]>()?))
         })?;
         let (parent, opened_by) =
-            line.ok_or_else(|| StoreError::Corrupt(format!("line {} is not there", point.line.0)))?;
-        let found = one(
+            line.ok_or_else(|| StoreError::Corrupt(format!("line {} is missing", point.line.0)))?;
+        let found = query_one(
             connection,
             "SELECT line, pos, message_id, prompt_message_id, summary, left_out, below, made_at_ms FROM digests
              WHERE line = ?1 AND pos <= ?2 AND pos < ?5 AND session_id IN (?3, ?4)

@@ -1,10 +1,10 @@
-//! What SQLite's errors mean to the caller.
+//! Maps errors of SQLite to errors of the store.
 
 use mainspring_kernel::store::{StoreError, Unique};
 use rusqlite::{Error, ErrorCode};
 
-/// The meaning of an error of a read.
-pub(super) fn of_read(error: &Error) -> StoreError {
+/// Maps the error of a read.
+pub(super) fn read_error(error: &Error) -> StoreError {
     match error {
         Error::SqliteFailure(code, _)
             if !matches!(code.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) =>
@@ -15,22 +15,22 @@ pub(super) fn of_read(error: &Error) -> StoreError {
     }
 }
 
-/// The meaning of an error of a write: as for a read, and a broken constraint is a conflict.
-pub(super) fn of_write(error: &Error) -> StoreError {
+/// Maps the error of a write: like that of a read, but a violated constraint is a conflict.
+pub(super) fn write_error(error: &Error) -> StoreError {
     match error {
         Error::SqliteFailure(code, message) if code.code == ErrorCode::ConstraintViolation => {
-            let unique = broken(message.as_deref().unwrap_or_default());
+            let unique = violated(message.as_deref().unwrap_or_default());
             if unique == Unique::Other {
-                tracing::warn!(%error, "a commit broke a rule of the schema");
+                tracing::warn!(%error, "a commit violated a constraint of the schema");
             }
             StoreError::Conflict(unique)
         }
-        _ => of_read(error),
+        _ => read_error(error),
     }
 }
 
-/// SQLite names the columns of the index that was violated, not the index.
-fn broken(message: &str) -> Unique {
+/// Finds the violated index in the message, which names its columns.
+fn violated(message: &str) -> Unique {
     const NAMES: [&str; 3] = ["sessions.key", "sessions.external_ref_id", "sessions.legacy_session_key"];
     match message {
         _ if message.contains("runs.request_id") => Unique::RunRequest,

@@ -1,9 +1,9 @@
-//! Migrations: numbered SQL files, applied once each and in order. Forward only.
+//! Migrations: numbered SQL files, each applied once, in order. There is no downgrade.
 
 use mainspring_core::Time;
 use rusqlite::{Connection, OptionalExtension};
 
-/// `migrations/NNNN_name.sql`, in order; a migration that was released is never edited.
+/// `migrations/NNNN_name.sql`, in order. A released migration is never edited.
 const MIGRATIONS: &[(u32, &str)] = &[
     (1, include_str!("../../migrations/0001_tables.sql")),
     (2, include_str!("../../migrations/0002_views.sql")),
@@ -20,10 +20,10 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (16, include_str!("../../migrations/0016_unknown_costs.sql")),
 ];
 
-/// The version this program writes.
+/// The schema version this program writes.
 pub const SCHEMA_VERSION: u32 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
-/// Brings the database to [`SCHEMA_VERSION`]: all that is missing in one transaction, or nothing.
+/// Migrates the database to [`SCHEMA_VERSION`] in one transaction.
 pub(super) fn migrate(connection: &mut Connection, now: Time) -> rusqlite::Result<()> {
     if version(connection)? == SCHEMA_VERSION {
         return Ok(());
@@ -32,8 +32,8 @@ pub(super) fn migrate(connection: &mut Connection, now: Time) -> rusqlite::Resul
     transaction.execute_batch(
         "CREATE TABLE IF NOT EXISTS schema_migrations (version INTEGER PRIMARY KEY, applied_at_ms INTEGER NOT NULL) STRICT",
     )?;
-    let done = version(&transaction)?;
-    for (version, sql) in MIGRATIONS.iter().filter(|(version, _)| *version > done) {
+    let applied = version(&transaction)?;
+    for (version, sql) in MIGRATIONS.iter().filter(|(version, _)| *version > applied) {
         transaction.execute_batch(sql)?;
         transaction.execute("INSERT INTO schema_migrations VALUES (?1, ?2)", (version, now.0))?;
     }
@@ -41,7 +41,7 @@ pub(super) fn migrate(connection: &mut Connection, now: Time) -> rusqlite::Resul
     transaction.commit()
 }
 
-/// The last migration that was applied; 0 for a database without tables.
+/// Returns the last migration applied, 0 for a database without tables.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
     let table = "SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'";
     if connection.query_row(table, [], |_| Ok(())).optional()?.is_none() {

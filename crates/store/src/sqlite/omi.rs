@@ -301,7 +301,8 @@ impl<'a> Import<'a> {
             }
             delegation.result = delegation.result.filter(|artifact| self.artifacts.contains(artifact));
             let mut events = vec![];
-            if let Some(settled) = mainspring_core::delegation::follow(&delegation, *status, self.options.now)
+            if let Some(settled) =
+                mainspring_core::delegation::follow_child(&delegation, *status, self.options.now)
             {
                 delegation = settled;
                 self.report.changed("delegations", "not ended: given the status of the child run", &row.id);
@@ -331,7 +332,7 @@ impl<'a> Import<'a> {
         seq: Option<u64>,
     ) -> Result<(), OmiError> {
         let commit = Commit { fence: Fence { session, epoch: 0 }, events, rows };
-        let prepared = Prepared::of(Arc::new(commit))?;
+        let prepared = Prepared::new(Arc::new(commit))?;
         match seq {
             Some(seq) => prepared.write(self.target, &mut seq.saturating_sub(1))?,
             None => prepared.write(self.target, &mut self.seq)?,

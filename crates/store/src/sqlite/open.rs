@@ -1,8 +1,8 @@
-//! Opening a database file: what may be wrong with it, found out before anything is written.
+//! Opens a database file, and rejects an unusable one before writing anything.
 //!
-//! Looking comes first, at the bytes of the header and then through a connection that cannot write, since merely
-//! opening a file in WAL mode can change it. A new database is made under another name and renamed when it is
-//! whole, so that a crash leaves either a database or none.
+//! The bytes of the header are checked first, and then the tables through a connection that cannot write, because
+//! opening a file in WAL mode can change it. A new database is created under another name and renamed when complete,
+//! so that a crash leaves either a complete database or none.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -15,49 +15,49 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::migrate::{self, SCHEMA_VERSION};
 use super::{Durability, SqliteOptions};
 
-/// `MSPR`, in the header of every database of ours.
+/// `MSPR`, in the header of every mainspring database.
 const APPLICATION_ID: u32 = 0x4D53_5052;
-/// Before it, a WAL could be reset while it was read: silent corruption.
+/// Earlier versions could reset the WAL during a read, which corrupts the database silently.
 const OLDEST_SQLITE: i32 = 3_051_003;
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// Prepared statements each connection keeps; there are some 60 in all.
-const STATEMENTS: usize = 128;
+/// The number of prepared statements each connection caches. The crate has about 60.
+const CACHED_STATEMENTS: usize = 128;
 
-/// Why a database cannot be opened. The file is as it was.
+/// A database that cannot be opened. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "every variant names the file, and its message says the rest")]
+#[expect(missing_docs, reason = "the fields are the file and the details that the message shows")]
 pub enum OpenError {
-    /// Something that is not a file stands there.
+    /// The path is not a file.
     #[error("{} is not a file: move it away, or choose another state directory", path.display())]
     NotAFile { path: PathBuf },
-    /// It is not a SQLite database.
+    /// The file is not a SQLite database.
     #[error("{} is not a database: move it away, or choose another state directory", path.display())]
     NotADatabase { path: PathBuf },
-    /// It is the database of another program.
+    /// The file is the database of another program.
     #[error("{} belongs to another program: move it away, or choose another state directory", path.display())]
     Foreign { path: PathBuf },
-    /// A later mainspring wrote it.
+    /// A later version of mainspring wrote the file.
     #[error("{} was written by a newer mainspring (schema {found}, this one knows {known}): upgrade mainspring", path.display())]
     Newer { path: PathBuf, found: u32, known: u32 },
-    /// It is damaged.
+    /// The file is damaged.
     #[error("{} is damaged ({reason}): restore it from a backup, or move it away to start anew", path.display())]
     Corrupt { path: PathBuf, reason: String },
-    /// It must not be written.
+    /// The file or its file system is read-only.
     #[error("{} is read-only: make it writable (chmod u+w), or remount its file system", path.display())]
     ReadOnly { path: PathBuf },
-    /// It may not be opened.
+    /// The process lacks the permission to open the file.
     #[error("no permission to open {}: make it yours (chown, chmod u+rw)", path.display())]
     Permission { path: PathBuf },
     /// The disk is full.
     #[error("no space left for {}: free some and start again", path.display())]
     Full { path: PathBuf },
-    /// Another process writes it.
+    /// Another process has the file locked.
     #[error("{} is in use by another process: stop it first", path.display())]
     Busy { path: PathBuf },
-    /// This program was built with a SQLite that cannot be trusted with the file.
+    /// The SQLite this program was built with lacks a feature or fix.
     #[error("this mainspring was built with SQLite {version}, which lacks {lacks}: use a release build")]
     Sqlite { version: String, lacks: String },
-    /// Anything else.
+    /// Any other error.
     #[error("{} cannot be opened: check the file and its disk", path.display())]
     Io {
         path: PathBuf,
@@ -66,9 +66,9 @@ pub enum OpenError {
     },
 }
 
-/// Opens the write connection, making or migrating the database where needed.
+/// Opens the write connection. Creates or migrates the database if necessary.
 pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Result<Connection, OpenError> {
-    sqlite_probe()?;
+    check_sqlite()?;
     if !inspect(path)? {
         create(path, now)?;
     }
@@ -82,18 +82,18 @@ pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Re
     }
     if found < SCHEMA_VERSION {
         migrate::migrate(&mut connection, now).map_err(fail)?;
-        // So that the header of the file itself tells an older program that it is too old.
+        // Writes the new version into the header of the file, where an older program checks it.
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(fail)?;
     }
     Ok(connection)
 }
 
-/// Opens one connection that cannot write. The writer must be open.
+/// Opens a read-only connection. The writer must be open.
 pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = || {
         let connection = Connection::open_with_flags(path, flags)?;
-        statements_keep(&connection)?;
+        configure_statements(&connection)?;
         connection.execute_batch(
             "PRAGMA query_only = ON; PRAGMA busy_timeout = 5000; PRAGMA temp_store = MEMORY",
         )?;
@@ -103,7 +103,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
 }
 
 fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
-    statements_keep(connection)?;
+    configure_statements(connection)?;
     let synchronous = match options.durability {
         Durability::Full => "FULL",
         Durability::Normal => "NORMAL",
@@ -120,22 +120,22 @@ fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Resu
     ))
 }
 
-/// A statement is compiled once, and stays as it was compiled.
-fn statements_keep(connection: &Connection) -> rusqlite::Result<()> {
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    // Otherwise the planner looks at bound values where a partial index might fit, and compiles the statement anew
-    // whenever another value is bound: most of the cost of a commit.
+/// Caches compiled statements, and keeps SQLite from recompiling them.
+fn configure_statements(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
+    // Without this, the planner inspects bound values where a partial index might apply, and recompiles the statement
+    // for every new value: most of the cost of a commit.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
-/// What is in force, not what was asked for.
+/// Reads the values in force, which may differ from the requested ones.
 pub(super) fn pragmas(connection: &Connection) -> rusqlite::Result<Vec<(&'static str, i64)>> {
     let names = ["synchronous", "foreign_keys", "busy_timeout", "wal_autocheckpoint", "journal_size_limit"];
     let value = |name| connection.pragma_query_value(None, name, |row| row.get(0));
     names.into_iter().map(|name| Ok((name, value(name)?))).collect()
 }
 
-/// Tells whether there is a database, and refuses what is not ours or not whole. Changes nothing.
+/// Returns whether there is a database. Fails if it is foreign or incomplete. Changes nothing.
 fn inspect(path: &Path) -> Result<bool, OpenError> {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
@@ -154,11 +154,11 @@ fn inspect(path: &Path) -> Result<bool, OpenError> {
         return Ok(false);
     }
     let mut header = [0; 100];
-    let whole = file.read_exact(&mut header);
+    let complete = file.read_exact(&mut header);
     if !header.starts_with(MAGIC) {
         return Err(OpenError::NotADatabase { path: path.into() });
     }
-    whole.map_err(|_| OpenError::Corrupt { path: path.into(), reason: "its header is cut off".into() })?;
+    complete.map_err(|_| OpenError::Corrupt { path: path.into(), reason: "its header is cut off".into() })?;
     let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     if number(68) != APPLICATION_ID {
         return Err(OpenError::Foreign { path: path.into() });
@@ -167,9 +167,9 @@ fn inspect(path: &Path) -> Result<bool, OpenError> {
     if found > SCHEMA_VERSION {
         return Err(OpenError::Newer { path: path.into(), found, known: SCHEMA_VERSION });
     }
-    // After a crash the file is whole only together with its WAL, which SQLite puts together when it opens both.
-    let wal = fs::metadata(sibling(path, "-wal")).is_ok_and(|wal| wal.len() > 0);
-    if !wal {
+    // After a crash the file is complete only with its WAL, which SQLite merges when it opens both.
+    let has_wal = fs::metadata(sibling(path, "-wal")).is_ok_and(|wal| wal.len() > 0);
+    if !has_wal {
         let page_size = match u64::from(u16::from_be_bytes([header[16], header[17]])) {
             1 => 65536,
             size => size,
@@ -177,24 +177,24 @@ fn inspect(path: &Path) -> Result<bool, OpenError> {
         if u64::from(number(28)) * page_size > metadata.len() {
             return Err(OpenError::Corrupt { path: path.into(), reason: "its end is missing".into() });
         }
-        look(path)?;
+        check_tables(path)?;
     }
     Ok(true)
 }
 
 /// Reads the schema and a row of each small table through a connection that cannot write.
-fn look(path: &Path) -> Result<(), OpenError> {
+fn check_tables(path: &Path) -> Result<(), OpenError> {
     let name = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let look = || {
+    let query = || {
         let connection = Connection::open_with_flags(format!("file:{name}?immutable=1"), flags)?;
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))?;
         connection.query_row("SELECT max(version) FROM schema_migrations", [], |row| row.get::<_, u32>(0))?;
         connection.query_row("SELECT count(*) FROM meta", [], |row| row.get::<_, i64>(0))
     };
-    look().map(drop).map_err(|error| match error {
-        // A table of ours is missing, or holds what it cannot hold.
+    query().map(drop).map_err(|error| match error {
+        // A table is missing or damaged.
         rusqlite::Error::SqliteFailure(code, reason) if code.code == ErrorCode::Unknown => {
             OpenError::Corrupt { path: path.into(), reason: reason.unwrap_or_else(|| code.to_string()) }
         }
@@ -205,28 +205,28 @@ fn look(path: &Path) -> Result<(), OpenError> {
     })
 }
 
-/// Makes a whole database under another name, then gives it its own.
+/// Creates a complete database under another name, then renames it.
 fn create(path: &Path, now: Time) -> Result<(), OpenError> {
     let draft = sibling(path, ".creating");
     let remove = |file: &Path| match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_failed(path, error)),
         _ => Ok(()),
     };
-    // What a crash left of an earlier try.
+    // A crash may have left files of an earlier attempt.
     remove(&draft)?;
     remove(&sibling(&draft, "-journal"))?;
     private_file(&draft).map_err(|error| io_failed(path, error))?;
-    let made = draft_make(&draft, now).map_err(|error| failed(path, error));
-    let placed = made.and_then(|()| fs::rename(&draft, path).map_err(|error| io_failed(path, error)));
-    if placed.is_err() {
+    let created = create_draft(&draft, now).map_err(|error| failed(path, error));
+    let renamed = created.and_then(|()| fs::rename(&draft, path).map_err(|error| io_failed(path, error)));
+    if renamed.is_err() {
         let _ = remove(&draft);
     }
-    placed?;
+    renamed?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| io_failed(path, error))
 }
 
-/// Only its owner may read what people told their agents.
+/// Creates a file that only its owner can read: it will hold private conversations.
 fn private_file(path: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
@@ -235,7 +235,7 @@ fn private_file(path: &Path) -> io::Result<()> {
     options.open(path).map(drop)
 }
 
-fn draft_make(draft: &Path, now: Time) -> rusqlite::Result<()> {
+fn create_draft(draft: &Path, now: Time) -> rusqlite::Result<()> {
     let mut connection = Connection::open_with_flags(draft, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.execute_batch("PRAGMA synchronous = FULL")?;
     connection.pragma_update(None, "application_id", APPLICATION_ID)?;
@@ -243,8 +243,8 @@ fn draft_make(draft: &Path, now: Time) -> rusqlite::Result<()> {
     connection.close().map_err(|(_, error)| error)
 }
 
-/// Makes sure that this SQLite can do what is asked of it.
-fn sqlite_probe() -> Result<(), OpenError> {
+/// Fails if this SQLite is too old or lacks a feature.
+fn check_sqlite() -> Result<(), OpenError> {
     let lacks = |lacks: &str| OpenError::Sqlite { version: rusqlite::version().into(), lacks: lacks.into() };
     if rusqlite::version_number() < OLDEST_SQLITE {
         return Err(lacks("the WAL-reset fix of 3.51.3"));
@@ -270,13 +270,14 @@ fn sqlite_probe() -> Result<(), OpenError> {
     Ok(())
 }
 
-/// The file beside `path` whose name has `suffix` added.
+/// Returns `path` with `suffix` appended to its name.
 fn sibling(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
+/// Maps an I/O error to an [`OpenError`].
 fn io_failed(path: &Path, error: io::Error) -> OpenError {
     let path = path.to_path_buf();
     match error.kind() {
@@ -288,6 +289,7 @@ fn io_failed(path: &Path, error: io::Error) -> OpenError {
     }
 }
 
+/// Maps a SQLite error to an [`OpenError`].
 pub(super) fn failed(path: &Path, error: rusqlite::Error) -> OpenError {
     let path = path.to_path_buf();
     match error.sqlite_error_code() {
@@ -308,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_connection_keeps_its_statements() {
+    fn no_connection_recompiles_its_statements() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.sqlite3");
         let writer = open_writer(&path, &SqliteOptions::default(), Time(0)).unwrap();
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_called_that() {
+    fn a_full_disk_is_reported_as_full() {
         let full =
             rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL), None);
         let error = failed(Path::new("a.sqlite3"), full);

@@ -1,19 +1,19 @@
-//! Removal in small steps, so that the writer is never away for long.
+//! Removes deleted data in small steps, so that other jobs do not wait long for the writer.
 //!
-//! Events go first and text last. A line that a fork still reads outlives its session; the purge of the last fork
-//! that reads it takes it along.
+//! Events are removed first, messages last. A line that a fork reads outlives its session. The purge of the last fork
+//! that reads it removes it.
 
 use mainspring_core::{SessionId, Time};
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::columns::{Id, int};
-use super::search::messages_remove;
+use super::search::messages_delete;
 
-/// Rows that one step removes.
-const STEP: i64 = 1000;
+/// The most rows one step removes.
+const STEP_ROWS: i64 = 1000;
 
-/// What belongs to one session alone.
-const OWNED: [&str; 11] = [
+/// Statements that delete the rows of one session.
+const DELETE_SESSION_ROWS: [&str; 11] = [
     "DELETE FROM events WHERE event_seq IN (SELECT event_seq FROM events WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM retention WHERE session_id IN (SELECT session_id FROM retention WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM chunks WHERE (session_id, pos) IN (SELECT session_id, pos FROM chunks WHERE session_id = ?1 LIMIT ?2)",
@@ -31,28 +31,28 @@ const OWNED: [&str; 11] = [
        (SELECT delegation_id FROM delegations WHERE parent_session_id = ?1 LIMIT ?2)",
 ];
 
-/// Removes up to [`STEP`] rows of a deleted session; true while there is more.
+/// Removes up to [`STEP_ROWS`] rows of a deleted session. Returns true while there are more.
 pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u64) -> Result<bool> {
     let deleted = "SELECT 1 FROM sessions WHERE session_id = ?1 AND status = 'deleted'";
     if !connection.prepare_cached(deleted)?.exists([session.bytes()])? {
         return Ok(false);
     }
-    seq_keep(connection, seq)?;
-    let mut left = STEP;
-    for sql in OWNED {
-        left -= step(connection, sql, session, left)?;
+    seq_save(connection, seq)?;
+    let mut left = STEP_ROWS;
+    for sql in DELETE_SESSION_ROWS {
+        left -= delete_some(connection, sql, session, left)?;
         if left == 0 {
             return Ok(true);
         }
     }
-    // Attempts go with their run.
+    // Their attempts, steps and state are deleted by foreign keys.
     let runs = "DELETE FROM runs WHERE run_id IN (SELECT run_id FROM runs WHERE session_id = ?1 LIMIT ?2)";
-    left -= step(connection, runs, session, left)?;
+    left -= delete_some(connection, runs, session, left)?;
     let unplaced = "SELECT id FROM messages WHERE session_id = ?1 AND line IS NULL LIMIT ?2";
-    left -= messages_remove(connection, unplaced, params![session.bytes(), left])?;
-    let lines =
+    left -= messages_delete(connection, unplaced, params![session.bytes(), left])?;
+    let has_more_lines =
         left == 0 || lines_purge(connection, session, &mut left)? || lines_trim(connection, session, left)?;
-    if lines || away_purge(connection, session)? {
+    if has_more_lines || away_state_purge(connection, session)? {
         return Ok(true);
     }
     let title =
@@ -62,8 +62,8 @@ pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u6
     Ok(false)
 }
 
-/// Removes up to [`STEP`] events that the session has pruned; true while there are more. Its first one stays: it
-/// tells when the session was made, and so what a fork sees of its source's state.
+/// Removes up to [`STEP_ROWS`] pruned events of a session. Returns true while there are more. The first event stays: it
+/// marks the creation of the session, which decides what a fork sees of its source's state.
 pub(super) fn events_prune(connection: &Connection, session: SessionId, seq: u64) -> Result<bool> {
     let floor = "SELECT floor_seq FROM retention WHERE session_id = ?1 AND pruned = 0";
     let floor = connection
@@ -71,7 +71,7 @@ pub(super) fn events_prune(connection: &Connection, session: SessionId, seq: u64
         .query_row([session.bytes()], |row| row.get::<_, i64>(0))
         .optional()?;
     let Some(floor) = floor else { return Ok(false) };
-    seq_keep(connection, seq)?;
+    seq_save(connection, seq)?;
     let removed = connection
         .prepare_cached(
             "DELETE FROM events WHERE event_seq IN
@@ -79,8 +79,8 @@ pub(super) fn events_prune(connection: &Connection, session: SessionId, seq: u64
                   AND event_seq > (SELECT min(event_seq) FROM events WHERE session_id = ?1)
                 ORDER BY event_seq LIMIT ?3)",
         )?
-        .execute(params![session.bytes(), floor, STEP])? as i64;
-    if removed == STEP {
+        .execute(params![session.bytes(), floor, STEP_ROWS])? as i64;
+    if removed == STEP_ROWS {
         return Ok(true);
     }
     connection
@@ -89,8 +89,8 @@ pub(super) fn events_prune(connection: &Connection, session: SessionId, seq: u64
     Ok(false)
 }
 
-/// The events that carry the highest cursors may be about to go: no cursor is given out twice.
-fn seq_keep(connection: &Connection, seq: u64) -> Result<()> {
+/// Saves the last cursor, so that it is not reused if the events with the highest cursors are removed.
+fn seq_save(connection: &Connection, seq: u64) -> Result<()> {
     connection
         .prepare_cached(
             "INSERT INTO meta VALUES ('event_seq', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
@@ -99,27 +99,28 @@ fn seq_keep(connection: &Connection, seq: u64) -> Result<()> {
     Ok(())
 }
 
-/// Forgets up to [`STEP`] requests made before `before`; true while there are more.
+/// Removes up to [`STEP_ROWS`] requests made before `before`. Returns true while there are more.
 pub(super) fn requests_forget(connection: &Connection, before: Time) -> Result<bool> {
-    let forgotten = connection
+    let removed = connection
         .prepare_cached(
             "DELETE FROM requests WHERE (owner_id, operation, key) IN
                (SELECT owner_id, operation, key FROM requests WHERE created_at_ms < ?1 LIMIT ?2)",
         )?
-        .execute(params![before.0, STEP])?;
-    Ok(forgotten as i64 == STEP)
+        .execute(params![before.0, STEP_ROWS])?;
+    Ok(removed as i64 == STEP_ROWS)
 }
 
-fn step(connection: &Connection, sql: &str, session: SessionId, left: i64) -> Result<i64> {
+/// Runs one of the statements that delete up to `left` rows of a session.
+fn delete_some(connection: &Connection, sql: &str, session: SessionId, left: i64) -> Result<i64> {
     Ok(connection.prepare_cached(sql)?.execute(params![session.bytes(), left])? as i64)
 }
 
-/// Removes lines that nobody reads, leaves first; true when it ran out of `left`.
+/// Removes lines that no session reads, leaves first. Returns true if `left` is used up.
 fn lines_purge(connection: &Connection, session: SessionId, left: &mut i64) -> Result<bool> {
-    // What a fork sees may be all that is left of its source.
-    adopt(connection, session, "SELECT base_line FROM sessions WHERE session_id = ?1", session.bytes())?;
+    // The source of a fork may be gone except for the lines the fork reads.
+    line_adopt(connection, session, "SELECT base_line FROM sessions WHERE session_id = ?1", session.bytes())?;
     loop {
-        // The newest first: nothing hangs beneath it, most likely.
+        // Newest first, because it most likely has no children.
         let unread = connection
             .prepare_cached(
                 "SELECT line FROM lines AS l WHERE session_id = ?1
@@ -131,7 +132,7 @@ fn lines_purge(connection: &Connection, session: SessionId, left: &mut i64) -> R
             .optional()?;
         let Some(line) = unread else { return Ok(false) };
         let messages = "SELECT id FROM messages WHERE line = ?1 LIMIT ?2";
-        *left -= messages_remove(connection, messages, params![line, *left])?;
+        *left -= messages_delete(connection, messages, params![line, *left])?;
         if *left == 0 {
             return Ok(true);
         }
@@ -143,13 +144,13 @@ fn lines_purge(connection: &Connection, session: SessionId, left: &mut i64) -> R
         if *left == 0 {
             return Ok(true);
         }
-        adopt(connection, session, "SELECT parent_line FROM lines WHERE line = ?1", line)?;
+        line_adopt(connection, session, "SELECT parent_line FROM lines WHERE line = ?1", line)?;
         let opener = connection
             .prepare_cached("DELETE FROM lines WHERE line = ?1 RETURNING opened_by")?
             .query_row([line], |row| row.get::<_, Option<[u8; 16]>>(0))?;
         let opener = opener.map(SessionId::from_bytes).filter(|opener| *opener != session);
         if let Some(opener) = opener {
-            opener_purge(connection, opener)?;
+            opener_state_purge(connection, opener)?;
         }
         *left -= 1;
         if *left == 0 {
@@ -158,31 +159,31 @@ fn lines_purge(connection: &Connection, session: SessionId, left: &mut i64) -> R
     }
 }
 
-/// Removes state of a session that is on no line of its own, unless lines of it are still read; true while there is
-/// more.
-fn away_purge(connection: &Connection, session: SessionId) -> Result<bool> {
+/// Removes state that a session wrote on lines of other sessions, unless its own lines are still read. Returns true
+/// while there is more.
+fn away_state_purge(connection: &Connection, session: SessionId) -> Result<bool> {
     let removed = connection
         .prepare_cached(
             "DELETE FROM session_state WHERE id IN (SELECT id FROM session_state WHERE session_id = ?1 AND away = 1 LIMIT ?2)
                AND NOT EXISTS (SELECT 1 FROM lines WHERE opened_by = ?1)",
         )?
-        .execute(params![session.bytes(), STEP])?;
-    Ok(removed as i64 == STEP)
+        .execute(params![session.bytes(), STEP_ROWS])?;
+    Ok(removed as i64 == STEP_ROWS)
 }
 
-/// The same for a session that was purged before and whose last line has gone now.
-fn opener_purge(connection: &Connection, opener: SessionId) -> Result<()> {
-    let lives = "SELECT 1 FROM sessions WHERE session_id = ?1";
-    if !connection.prepare_cached(lives)?.exists([opener.bytes()])? {
-        while away_purge(connection, opener)? {}
+/// Does the same for a session that was purged earlier and whose last line was removed now.
+fn opener_state_purge(connection: &Connection, opener: SessionId) -> Result<()> {
+    let exists = "SELECT 1 FROM sessions WHERE session_id = ?1";
+    if !connection.prepare_cached(exists)?.exists([opener.bytes()])? {
+        while away_state_purge(connection, opener)? {}
     }
     Ok(())
 }
 
-/// Removes what no fork sees from the lines that are still read; true when it ran out of `left`.
+/// Removes the messages that no fork reads from lines that are still read. Returns true if `left` is used up.
 fn lines_trim(connection: &Connection, session: SessionId, mut left: i64) -> Result<bool> {
     loop {
-        let long = connection
+        let untrimmed = connection
             .prepare_cached(
                 "SELECT line, read_to FROM (
                    SELECT line, end_pos, max(
@@ -193,9 +194,9 @@ fn lines_trim(connection: &Connection, session: SessionId, mut left: i64) -> Res
             )?
             .query_row([session.bytes()], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))
             .optional()?;
-        let Some((line, read_to)) = long else { return Ok(false) };
+        let Some((line, read_to)) = untrimmed else { return Ok(false) };
         let beyond = "SELECT id FROM messages WHERE line = ?1 AND pos > ?2 LIMIT ?3";
-        left -= messages_remove(connection, beyond, params![line, read_to, left])?;
+        left -= messages_delete(connection, beyond, params![line, read_to, left])?;
         if left <= 0 {
             return Ok(true);
         }
@@ -205,12 +206,17 @@ fn lines_trim(connection: &Connection, session: SessionId, mut left: i64) -> Res
     }
 }
 
-/// Makes the line that `which` selects this session's own if its session is gone, so that it can go as well.
-fn adopt(connection: &Connection, session: SessionId, which: &str, key: impl rusqlite::ToSql) -> Result<()> {
+/// Assigns the line that `select_line` returns to this session if its own session is gone, so that the purge removes it.
+fn line_adopt(
+    connection: &Connection,
+    session: SessionId,
+    select_line: &str,
+    key: impl rusqlite::ToSql,
+) -> Result<()> {
     let sql = format!(
         "UPDATE lines SET session_id = ?1 WHERE line = ({})
            AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = lines.session_id)",
-        which.replace("?1", "?2"),
+        select_line.replace("?1", "?2"),
     );
     connection.prepare_cached(&sql)?.execute(params![session.bytes(), key])?;
     Ok(())

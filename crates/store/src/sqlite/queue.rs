@@ -1,13 +1,13 @@
-//! The writer's queue: lifecycle work first, streamed text when nothing else waits.
+//! The writer's queue: lifecycle work first, streamed text when no such work is queued.
 //!
-//! Invariant: whatever was queued before the queue was closed is still handed out.
+//! Invariant: work queued before the queue was closed is still taken.
 
 use std::collections::VecDeque;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Streamed text waits for at most this many groups of commits.
-const PATIENCE: u32 = 20;
+/// The number of groups of commits that may run before waiting streamed text.
+const MAX_GROUPS_BEFORE_LAZY: u32 = 20;
 
 /// Two queues with one reader.
 #[derive(Debug)]
@@ -20,14 +20,14 @@ pub(super) struct Queue<U, L> {
 struct Inner<U, L> {
     urgent: VecDeque<U>,
     lazy: VecDeque<L>,
-    /// Groups since lazy work was last handed out, counted while some waits.
-    passed_over: u32,
-    /// Tests hold the reader back to see what makes up a group.
-    held: bool,
+    /// The number of groups since lazy work was last taken, counted while some is queued.
+    groups_since_lazy: u32,
+    /// Set by tests to control the contents of a group.
+    paused: bool,
     closed: bool,
 }
 
-/// What the writer does next: the urgent part in one transaction, then the lazy part in another.
+/// Work for the writer: the urgent part in one transaction, then the lazy part in another.
 #[derive(Debug)]
 pub(super) struct Batch<U, L> {
     pub(super) urgent: VecDeque<U>,
@@ -39,8 +39,8 @@ impl<U, L> Default for Queue<U, L> {
         let inner = Inner {
             urgent: VecDeque::new(),
             lazy: VecDeque::new(),
-            passed_over: 0,
-            held: false,
+            groups_since_lazy: 0,
+            paused: false,
             closed: false,
         };
         Self { inner: Mutex::new(inner), filled: Condvar::new() }
@@ -48,12 +48,12 @@ impl<U, L> Default for Queue<U, L> {
 }
 
 impl<U, L> Queue<U, L> {
-    /// Queues urgent work; gives it back once the queue is closed.
+    /// Queues urgent work. Returns it if the queue is closed.
     pub(super) fn push_urgent(&self, work: U) -> Result<(), U> {
         self.push(|inner| &mut inner.urgent, work)
     }
 
-    /// Queues lazy work; gives it back once the queue is closed.
+    /// Queues lazy work. Returns it if the queue is closed.
     pub(super) fn push_lazy(&self, work: L) -> Result<(), L> {
         self.push(|inner| &mut inner.lazy, work)
     }
@@ -69,36 +69,39 @@ impl<U, L> Queue<U, L> {
         Ok(())
     }
 
-    /// Holds the reader back, or lets it go on.
-    pub(super) fn hold(&self, held: bool) {
-        self.inner.lock().held = held;
+    /// Pauses or resumes [`Self::take`].
+    pub(super) fn set_paused(&self, paused: bool) {
+        self.inner.lock().paused = paused;
         self.filled.notify_one();
     }
 
-    /// How much urgent work waits.
-    pub(super) fn waiting(&self) -> usize {
+    /// Returns the amount of queued urgent work.
+    pub(super) fn urgent_len(&self) -> usize {
         self.inner.lock().urgent.len()
     }
 
-    /// Takes no more work.
+    /// Refuses new work from now on.
     pub(super) fn close(&self) {
         self.inner.lock().closed = true;
         self.filled.notify_one();
     }
 
-    /// Waits for work and takes all that may run now; none once the queue is closed and empty.
+    /// Waits for work and takes all that may run now. Returns `None` when the queue is closed and empty.
     pub(super) fn take(&self) -> Option<Batch<U, L>> {
         let mut inner = self.inner.lock();
-        while inner.held || (inner.urgent.is_empty() && inner.lazy.is_empty()) {
-            if inner.closed && !inner.held {
+        while inner.paused || (inner.urgent.is_empty() && inner.lazy.is_empty()) {
+            if inner.closed && !inner.paused {
                 return None;
             }
             self.filled.wait(&mut inner);
         }
         let urgent = std::mem::take(&mut inner.urgent);
-        inner.passed_over += 1;
-        let lazy = if urgent.is_empty() || inner.passed_over >= PATIENCE || inner.lazy.is_empty() {
-            inner.passed_over = 0;
+        inner.groups_since_lazy += 1;
+        let lazy = if urgent.is_empty()
+            || inner.groups_since_lazy >= MAX_GROUPS_BEFORE_LAZY
+            || inner.lazy.is_empty()
+        {
+            inner.groups_since_lazy = 0;
             std::mem::take(&mut inner.lazy)
         } else {
             VecDeque::new()
@@ -112,26 +115,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streamed_text_waits_for_commits_but_not_for_ever() {
+    fn streamed_text_waits_for_a_limited_number_of_groups() {
         let queue = Queue::<u32, &str>::default();
         queue.push_lazy("text").unwrap();
-        for group in 1..PATIENCE {
+        for group in 1..MAX_GROUPS_BEFORE_LAZY {
             queue.push_urgent(group).unwrap();
             assert!(queue.take().unwrap().lazy.is_empty(), "group {group}");
         }
-        queue.push_urgent(PATIENCE).unwrap();
+        queue.push_urgent(MAX_GROUPS_BEFORE_LAZY).unwrap();
         assert_eq!(queue.take().unwrap().lazy, ["text"]);
     }
 
     #[test]
-    fn streamed_text_runs_when_nothing_else_waits() {
+    fn streamed_text_is_taken_when_nothing_else_is_queued() {
         let queue = Queue::<u32, &str>::default();
         queue.push_lazy("text").unwrap();
         assert_eq!(queue.take().unwrap().lazy, ["text"]);
     }
 
     #[test]
-    fn a_closed_queue_hands_out_what_it_holds() {
+    fn work_in_a_closed_queue_is_still_taken() {
         let queue = Queue::<u32, &str>::default();
         queue.push_urgent(1).unwrap();
         queue.close();

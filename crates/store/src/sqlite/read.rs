@@ -1,4 +1,4 @@
-//! Rows, read: each kind of thing from its columns.
+//! Reads rows: runs queries, and converts columns to the types of `core`.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use mainspring_kernel::store::{PlacedMessage, Request, StoreError};
 use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
 
 use super::columns::Columns;
-use super::error::of_read;
+use super::error::read_error;
 use super::state::state_read;
 
 pub(super) mod artifacts;
@@ -78,8 +78,8 @@ use {
     session_columns,
 };
 
-/// The one row of `sql`, if there is one.
-pub(super) fn one<T>(
+/// Returns the first row of `sql`.
+pub(super) fn query_one<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
@@ -87,25 +87,25 @@ pub(super) fn one<T>(
 ) -> Result<Option<T>, StoreError> {
     let found = connection
         .prepare_cached(sql)
-        .and_then(|mut statement| statement.query_row(params, |row| read(&mut Columns::of(row))).optional());
-    found.map_err(|error| of_read(&error))
+        .and_then(|mut statement| statement.query_row(params, |row| read(&mut Columns::new(row))).optional());
+    found.map_err(|error| read_error(&error))
 }
 
-/// The rows of `sql`.
-pub(super) fn all<T>(
+/// Returns all rows of `sql`.
+pub(super) fn query_all<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
     read: impl Fn(&mut Columns<'_>) -> Result<T>,
 ) -> Result<Vec<T>, StoreError> {
     let found = connection.prepare_cached(sql).and_then(|mut statement| {
-        statement.query_map(params, |row: &Row<'_>| read(&mut Columns::of(row)))?.collect::<Result<_>>()
+        statement.query_map(params, |row: &Row<'_>| read(&mut Columns::new(row)))?.collect::<Result<_>>()
     });
-    found.map_err(|error| of_read(&error))
+    found.map_err(|error| read_error(&error))
 }
 
-/// A limit that SQL understands.
-pub(super) fn limit(limit: usize) -> i64 {
+/// Converts a limit to the integer type of SQLite.
+pub(super) fn sql_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
@@ -214,14 +214,14 @@ fn message(columns: &mut Columns<'_>) -> Result<PlacedMessage> {
     let (role, status) = (columns.name(Role::from_name)?, columns.name(MessageStatus::from_name)?);
     let point = columns.point()?;
     let (content, created_at) = (columns.json()?, columns.time()?);
-    let usage = usage_maybe(columns)?;
+    let usage = maybe_usage(columns)?;
     Ok(PlacedMessage {
         message: Arc::new(Message { id, session, run, role, status, content, usage, created_at }),
         point,
     })
 }
 
-fn usage_maybe(columns: &mut Columns<'_>) -> Result<Option<Usage>> {
+fn maybe_usage(columns: &mut Columns<'_>) -> Result<Option<Usage>> {
     if columns.peek::<Option<i64>>()?.is_none() { Ok(None) } else { columns.usage().map(Some) }
 }
 

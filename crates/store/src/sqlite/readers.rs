@@ -1,7 +1,7 @@
-//! Readers: a few threads, each with its own read-only connection.
+//! Reader threads, each with its own read-only connection.
 //!
-//! Threads of our own rather than the runtime's blocking pool: the connection and its prepared statements stay
-//! where they are, and a point read costs one wake there and one back.
+//! They are not the runtime's blocking pool, so that each connection and its prepared statements stay on one thread,
+//! and a point read costs one wakeup in each direction.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::error;
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
 
-/// The pool. Dropping it waits for the reads that are under way.
+/// The pool of reader threads. Dropping it waits for running reads.
 #[derive(Debug)]
 pub(super) struct Readers {
     shared: Arc<Shared>,
@@ -53,7 +53,7 @@ impl Readers {
         Ok(readers)
     }
 
-    /// Runs `read` in one read transaction, so that all of it sees the same moment.
+    /// Runs `read` in one read transaction, so that all its queries see the same snapshot.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
@@ -61,7 +61,7 @@ impl Readers {
         let (answer, answered) = oneshot::channel();
         let job: Job = Box::new(move |connection| {
             let result = in_transaction(connection, read);
-            // Whoever asked may have gone away.
+            // The caller may have stopped waiting.
             let _ = answer.send(result);
         });
         self.shared.inner.lock().jobs.push_back(job);
@@ -70,14 +70,14 @@ impl Readers {
     }
 }
 
-/// Cached statements: a transaction of rusqlite's own would be compiled anew for every read.
+/// Uses cached statements: rusqlite's transaction type recompiles them for every read.
 fn in_transaction<T>(
     connection: &Connection,
     read: impl FnOnce(&Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     let execute = |sql| {
         let executed = connection.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
-        executed.map_err(|failure| error::of_read(&failure))
+        executed.map_err(|failure| error::read_error(&failure))
     };
     execute("BEGIN")?;
     let result = read(connection);
@@ -107,7 +107,7 @@ impl Drop for Readers {
         self.shared.inner.lock().closed = true;
         self.shared.filled.notify_all();
         for thread in self.threads.drain(..) {
-            // A panic of a reader was reported to whoever waited for it.
+            // The caller of a read that panicked has received an error.
             let _ = thread.join();
         }
     }

@@ -1,6 +1,7 @@
-//! The search index: made of what was written, a little at a time, never as part of a commit.
+//! The search index, updated in small steps after commits and never as part of one.
 //!
-//! What is not in it yet is few, and is read: search finds every commit that has returned.
+//! The few messages and titles not yet indexed are searched by reading them, so that a search finds every commit that
+//! has returned.
 
 use mainspring_core::Block;
 use mainspring_kernel::search::{folded, searched};
@@ -8,12 +9,12 @@ use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::columns::Columns;
 
-/// Messages, and titles, that one step takes in.
-const STEP: i64 = 64;
-/// Bytes after which a step ends.
+/// The most messages, and the most titles, indexed in one step.
+const STEP_ROWS: i64 = 64;
+/// The amount of text after which a step ends.
 const STEP_BYTES: usize = 512 << 10;
 
-/// Takes some of what was written since into the index; true while there is more.
+/// Indexes some of the new messages and titles. Returns true while there are more.
 pub(super) fn search_index(connection: &Connection) -> Result<bool> {
     let more = messages_index(connection)?;
     Ok(titles_index(connection)? || more)
@@ -24,11 +25,11 @@ fn messages_index(connection: &Connection) -> Result<bool> {
         connection.prepare_cached("SELECT id, content FROM messages WHERE id > ?1 ORDER BY id LIMIT ?2")?;
     let mut insert =
         connection.prepare_cached("INSERT INTO search_messages (rowid, text) VALUES (?1, ?2)")?;
-    let begin = searched_to(connection)?;
-    let mut rows = texts.query(params![begin, STEP])?;
+    let begin = last_indexed(connection)?;
+    let mut rows = texts.query(params![begin, STEP_ROWS])?;
     let (mut last, mut count, mut bytes) = (begin, 0, 0);
     while let Some(row) = rows.next()?.filter(|_| bytes < STEP_BYTES) {
-        let mut columns = Columns::of(row);
+        let mut columns = Columns::new(row);
         (last, count) = (columns.get()?, count + 1);
         let text = folded(&searched(&columns.json::<Vec<Block>>()?));
         bytes += text.len();
@@ -39,7 +40,7 @@ fn messages_index(connection: &Connection) -> Result<bool> {
     if last > begin {
         connection.prepare_cached("UPDATE meta SET value = ?1 WHERE name = 'searched'")?.execute([last])?;
     }
-    Ok(count == STEP || bytes >= STEP_BYTES)
+    Ok(count == STEP_ROWS || bytes >= STEP_BYTES)
 }
 
 fn titles_index(connection: &Connection) -> Result<bool> {
@@ -47,12 +48,15 @@ fn titles_index(connection: &Connection) -> Result<bool> {
         "SELECT session_id, title, searched_row FROM sessions INDEXED BY sessions_unsearched_idx
          WHERE title IS NOT searched_title LIMIT ?1",
     )?;
-    type Titled = ([u8; 16], Option<String>, Option<i64>);
-    let found = titles.query_map([STEP], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    let found: Vec<Titled> = found.collect::<Result<_>>()?;
-    for (session, title, known) in &found {
-        if let Some(known) = known {
-            connection.prepare_cached("DELETE FROM search_titles WHERE rowid = ?1")?.execute([known])?;
+    /// The session, its title, and the row of its indexed title.
+    type TitleRow = ([u8; 16], Option<String>, Option<i64>);
+    let found = titles.query_map([STEP_ROWS], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let found: Vec<TitleRow> = found.collect::<Result<_>>()?;
+    for (session, title, indexed_row) in &found {
+        if let Some(indexed_row) = indexed_row {
+            connection
+                .prepare_cached("DELETE FROM search_titles WHERE rowid = ?1")?
+                .execute([indexed_row])?;
         }
         let row = match title {
             Some(title) => Some(
@@ -68,35 +72,35 @@ fn titles_index(connection: &Connection) -> Result<bool> {
             )?
             .execute(params![session, row])?;
     }
-    Ok(found.len() as i64 == STEP)
+    Ok(found.len() as i64 == STEP_ROWS)
 }
 
-/// Messages up to this id are in the index.
-pub(super) fn searched_to(connection: &Connection) -> Result<i64> {
-    let known = connection
+/// Returns the id of the last indexed message.
+pub(super) fn last_indexed(connection: &Connection) -> Result<i64> {
+    let last = connection
         .prepare_cached("SELECT value FROM meta WHERE name = 'searched'")?
         .query_row([], |row| row.get(0))
         .optional()?;
-    Ok(known.unwrap_or(0))
+    Ok(last.unwrap_or(0))
 }
 
-/// Removes messages that `which` selects by their ids, and their place in the index; how many they were.
-pub(super) fn messages_remove(
+/// Removes the messages whose ids `select_ids` returns, also from the index. Returns their number.
+pub(super) fn messages_delete(
     connection: &Connection,
-    which: &str,
+    select_ids: &str,
     params: impl rusqlite::Params,
 ) -> Result<i64> {
-    let mut select = connection.prepare_cached(which)?;
+    let mut select = connection.prepare_cached(select_ids)?;
     let ids: Vec<i64> = select.query_map(params, |row| row.get(0))?.collect::<Result<_>>()?;
-    let searched = searched_to(connection)?;
+    let last_indexed = last_indexed(connection)?;
     for id in &ids {
-        if *id <= searched {
+        if *id <= last_indexed {
             connection.prepare_cached("DELETE FROM search_messages WHERE rowid = ?1")?.execute([id])?;
         }
         connection.prepare_cached("DELETE FROM messages WHERE id = ?1")?.execute([id])?;
     }
     if !ids.is_empty() {
-        // The next message may get an id that was in use: it is to be taken in all the same.
+        // The next message may reuse the id of a removed one, and must be indexed.
         connection
             .prepare_cached(
                 "UPDATE meta SET value = min(value, coalesce((SELECT max(id) FROM messages), 0)) WHERE name = 'searched'",

@@ -1,4 +1,4 @@
-//! A run's state as columns, and back.
+//! Converts a run's state to and from columns.
 
 use mainspring_core::{
     Answer, AttemptId, CancelReason, ClientCall, ClientResult, Failure, RunState, RunStatus, Time, Wait,
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::columns::{Columns, json};
 
-/// The columns of `runs` that hold its state, from `status` to `error_message`.
+/// The columns of `runs` that hold the state, except `status`.
 #[derive(Debug, Default)]
 pub(super) struct StateColumns<'run> {
     pub(super) attempt: Option<AttemptId>,
@@ -20,7 +20,7 @@ pub(super) struct StateColumns<'run> {
     pub(super) error: Option<&'run Failure>,
 }
 
-/// A wait as it is stored: with what its public form leaves out.
+/// A wait in its stored form, including the fields that its public form omits.
 #[derive(Serialize, Deserialize)]
 struct StoredWait {
     id: WaitId,
@@ -38,7 +38,7 @@ struct StoredWait {
 }
 
 impl<'run> StateColumns<'run> {
-    pub(super) fn of(state: &'run RunState) -> Result<Self> {
+    pub(super) fn new(state: &'run RunState) -> Result<Self> {
         let mut columns = Self { attempt: state.holder(), ..Self::default() };
         match state {
             RunState::Queued { retry_at } => columns.retry_at = *retry_at,
@@ -102,5 +102,5 @@ pub(super) fn state_read(columns: &mut Columns<'_>) -> Result<RunState> {
         RunStatus::TimedOut => error.map(|error| RunState::TimedOut { error }),
         RunStatus::Orphaned => error.map(|error| RunState::Orphaned { error }),
     };
-    state.ok_or_else(|| columns.nonsense(format!("a {status} run lacks what is true of it")))
+    state.ok_or_else(|| columns.invalid(format!("a column that a {status} run needs is empty")))
 }

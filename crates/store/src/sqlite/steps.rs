@@ -1,14 +1,14 @@
-//! Steps, written and read.
+//! Writes and reads steps.
 
 use mainspring_core::{PromptRef, RunId, Step, StopReason};
 use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, Result, params};
 
 use super::columns::{Columns, Id, blob, failure, int, json, ms};
-use super::read::all;
-use super::write::Written;
+use super::read::query_all;
+use super::write::WriteResult;
 
-pub(super) fn step_write(connection: &Connection, step: &Step) -> Written {
+pub(super) fn step_write(connection: &Connection, step: &Step) -> WriteResult {
     let (error_code, error_message) = failure(step.error.as_ref());
     connection
         .prepare_cached(
@@ -49,8 +49,8 @@ pub(super) fn step_write(connection: &Connection, step: &Step) -> Written {
     Ok(())
 }
 
-/// Erases what the steps of a run kept for it alone.
-pub(super) fn steps_seal(connection: &Connection, run: RunId) -> Written {
+/// Erases the private data of the steps of a run.
+pub(super) fn steps_seal(connection: &Connection, run: RunId) -> WriteResult {
     let sql = "UPDATE steps SET private = NULL WHERE run_id = ?1 AND private IS NOT NULL";
     connection.prepare_cached(sql)?.execute([run.bytes()])?;
     Ok(())
@@ -62,7 +62,7 @@ pub(super) fn steps(connection: &Connection, run: RunId) -> Result<Vec<Step>, St
                  output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, raw_usage, started_at_ms,
                  first_piece_at_ms, completed_at_ms, private
                FROM steps WHERE run_id = ?1 ORDER BY step_no, completed_at_ms, step_id";
-    all(connection, sql, [run.bytes()], step)
+    query_all(connection, sql, [run.bytes()], step)
 }
 
 fn step(columns: &mut Columns<'_>) -> Result<Step> {

@@ -1,7 +1,7 @@
-//! One row of a commit, written.
+//! Writes the rows of a commit.
 //!
-//! What has an id is inserted, or replaced where it exists; a statement touches only the indexes whose columns
-//! change, since SQLite rewrites an index entry whether its value changed or not.
+//! A row with an id is inserted, or replaced if it exists. An update names only the columns that can change, because
+//! SQLite rewrites the index entries of every column it names, changed or not.
 
 use mainspring_core::{Attempt, Line, LineId, Message, MessageId, Point, Position, Run, SessionId, Usage};
 use mainspring_kernel::store::{Effect, Fresh, InboxItem, Request, StoreError, Unique};
@@ -10,14 +10,11 @@ use rusqlite::{Connection, Result, params};
 use super::columns::{Id, blob, failure, int, json, ms, point};
 use super::state::StateColumns;
 
-/// How long a request is remembered.
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
-
-/// A write that met a rule, or failed.
+/// A write that failed.
 pub(super) enum WriteError {
-    /// What SQLite said.
+    /// An error of SQLite.
     Sqlite(rusqlite::Error),
-    /// Something must be unique, or must exist.
+    /// A row that must be unique exists, or a row that must exist does not.
     Conflict(Unique),
 }
 
@@ -30,16 +27,16 @@ impl From<rusqlite::Error> for WriteError {
 impl From<WriteError> for StoreError {
     fn from(error: WriteError) -> Self {
         match error {
-            WriteError::Sqlite(error) => super::error::of_write(&error),
+            WriteError::Sqlite(error) => super::error::write_error(&error),
             WriteError::Conflict(unique) => Self::Conflict(unique),
         }
     }
 }
 
-pub(super) type Written = Result<(), WriteError>;
+pub(super) type WriteResult = Result<(), WriteError>;
 
-/// Nothing has this id yet, or it is a conflict.
-pub(super) fn fresh_check(connection: &Connection, fresh: Fresh) -> Written {
+/// Fails with a conflict if a row has this id.
+pub(super) fn fresh_check(connection: &Connection, fresh: Fresh) -> WriteResult {
     let (sql, id) = match fresh {
         Fresh::Session(id) => ("SELECT 1 FROM sessions WHERE session_id = ?1", id.bytes()),
         Fresh::Run(id) => ("SELECT 1 FROM runs WHERE run_id = ?1", id.bytes()),
@@ -52,16 +49,16 @@ pub(super) fn fresh_check(connection: &Connection, fresh: Fresh) -> Written {
     }
 }
 
-fn usage(usage: &Usage) -> [i64; 5] {
+fn usage_columns(usage: &Usage) -> [i64; 5] {
     [usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens, usage.cost.0]
         .map(int)
 }
 
-pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> Written {
-    let state = StateColumns::of(&run.state)?;
+pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> WriteResult {
+    let state = StateColumns::new(&run.state)?;
     let (error_code, error_message) = failure(state.error);
     let (pen_line, pen_pos) = point(run.pen);
-    let [input, output, cache_read, cache_write, cost] = usage(&run.usage);
+    let [input, output, cache_read, cache_write, cost] = usage_columns(&run.usage);
     let options = (run.options != Default::default()).then(|| json(&run.options)).transpose()?;
     let place = run.place.is_branch().then(|| json(&run.place)).transpose()?;
     connection
@@ -125,9 +122,9 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> Written
     Ok(())
 }
 
-pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> Written {
+pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> WriteResult {
     let (error_code, error_message) = failure(attempt.error.as_ref());
-    let [input, output, cache_read, cache_write, cost] = usage(&attempt.usage);
+    let [input, output, cache_read, cache_write, cost] = usage_columns(&attempt.usage);
     let written = connection
         .prepare_cached(
             "INSERT INTO run_attempts (run_id, attempt_no, attempt_id, status, adapter_id, node_id, binding_id,
@@ -168,7 +165,7 @@ pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> Writt
             ms(attempt.started_at),
             ms(attempt.completed_at),
         ])?;
-    // Another attempt has this number already.
+    // Another attempt has this number.
     if written == 0 { Err(WriteError::Conflict(Unique::Other)) } else { Ok(()) }
 }
 
@@ -177,10 +174,10 @@ pub(super) fn message_write(
     message: &Message,
     at: Option<Point>,
     content: &str,
-) -> Written {
+) -> WriteResult {
     let (line, pos) = point(at);
-    let used = message.usage.as_ref().map(usage);
-    let used = |column: usize| used.map(|used| used[column]);
+    let usage = message.usage.as_ref().map(usage_columns);
+    let usage_column = |index: usize| usage.map(|usage| usage[index]);
     connection
         .prepare_cached(
             "INSERT INTO messages (message_id, session_id, run_id, role, status, line, pos, input_tokens, output_tokens,
@@ -199,11 +196,11 @@ pub(super) fn message_write(
             message.status.name(),
             line,
             pos,
-            used(0),
-            used(1),
-            used(2),
-            used(3),
-            used(4),
+            usage_column(0),
+            usage_column(1),
+            usage_column(2),
+            usage_column(3),
+            usage_column(4),
             message.created_at.0,
             content,
         ])?;
@@ -215,7 +212,7 @@ pub(super) fn message_place(
     session: SessionId,
     message: MessageId,
     at: Point,
-) -> Written {
+) -> WriteResult {
     let placed = connection
         .prepare_cached(
             "UPDATE messages SET line = ?3, pos = ?4, status = 'completed' WHERE message_id = ?1 AND session_id = ?2",
@@ -224,8 +221,8 @@ pub(super) fn message_place(
     if placed == 0 { Err(WriteError::Conflict(Unique::Other)) } else { Ok(()) }
 }
 
-/// `seq` is the last event before a line that is new.
-pub(super) fn line_write(connection: &Connection, session: SessionId, line: &Line, seq: u64) -> Written {
+/// Writes a line. `seq` is the last event before a new line.
+pub(super) fn line_write(connection: &Connection, session: SessionId, line: &Line, seq: u64) -> WriteResult {
     let (parent_line, parent_pos) = point(line.parent);
     let mut extend = connection.prepare_cached(
         "UPDATE lines SET end_pos = ?2, abandoned = ?3 WHERE line = ?1 AND parent_line IS ?4 AND parent_pos IS ?5",
@@ -259,7 +256,7 @@ pub(super) fn cursor_write(
     session: SessionId,
     at: Point,
     to: Option<LineId>,
-) -> Written {
+) -> WriteResult {
     match to {
         Some(to) => connection
             .prepare_cached(
@@ -274,8 +271,8 @@ pub(super) fn cursor_write(
     Ok(())
 }
 
-/// A floor never falls.
-pub(super) fn floor_write(connection: &Connection, session: SessionId, floor: Position) -> Written {
+/// Raises the floor of a session. A lower floor is ignored.
+pub(super) fn floor_write(connection: &Connection, session: SessionId, floor: Position) -> WriteResult {
     connection
         .prepare_cached(
             "INSERT INTO retention (session_id, floor_seq, floor_pos, pruned) VALUES (?1, ?2, ?3, 0)
@@ -285,7 +282,7 @@ pub(super) fn floor_write(connection: &Connection, session: SessionId, floor: Po
     Ok(())
 }
 
-pub(super) fn effect_write(connection: &Connection, session: SessionId, effect: &Effect) -> Written {
+pub(super) fn effect_write(connection: &Connection, session: SessionId, effect: &Effect) -> WriteResult {
     connection
         .prepare_cached(
             "INSERT INTO effects (session_id, run_id, tool_use_id, name) VALUES (?1, ?2, ?3, ?4)
@@ -295,7 +292,7 @@ pub(super) fn effect_write(connection: &Connection, session: SessionId, effect: 
     Ok(())
 }
 
-pub(super) fn request_write(connection: &Connection, request: &Request) -> Written {
+pub(super) fn request_write(connection: &Connection, request: &Request) -> WriteResult {
     let written = connection
         .prepare_cached(
             "INSERT INTO requests (owner_id, operation, key, fingerprint, answer, created_at_ms)
@@ -310,19 +307,19 @@ pub(super) fn request_write(connection: &Connection, request: &Request) -> Writt
             request.fingerprint,
             request.answer,
             request.at.0,
-            request.at.0.saturating_sub(DAY_MS),
+            Request::oldest_kept(request.at).0,
         ])?;
     if written == 0 { Err(WriteError::Conflict(Unique::RequestKey)) } else { Ok(()) }
 }
 
-/// Nobody reads the inbox of a session that is gone or deleted: what is left there is dropped.
-pub(super) fn inbox_write(connection: &Connection, session: SessionId, item: &InboxItem) -> Written {
+/// Writes a note, unless the receiving session is gone or deleted.
+pub(super) fn inbox_write(connection: &Connection, session: SessionId, item: &InboxItem) -> WriteResult {
     connection
         .prepare_cached(
             "INSERT INTO inbox (session_id, event_id, created_at_ms, item)
              SELECT ?1, ?2, ?3, ?4 FROM sessions WHERE session_id = ?1 AND status <> 'deleted'
              ON CONFLICT (session_id, event_id) DO UPDATE SET created_at_ms = ?3, item = ?4",
         )?
-        .execute(params![session.bytes(), item.id.bytes(), item.at.0, json(&item.item)?])?;
+        .execute(params![session.bytes(), item.id.bytes(), item.at.0, json(&item.note)?])?;
     Ok(())
 }

@@ -1,12 +1,12 @@
-//! Sessions, keys and records without a machine, written.
+//! Writes sessions, keys, bindings, grants, artifacts and delegations.
 
 use mainspring_core::{ApiKey, Artifact, Binding, Delegation, Grant, Session};
 use rusqlite::{Connection, params};
 
 use super::columns::{Id, blob, int, json, ms, point};
-use super::write::Written;
+use super::write::WriteResult;
 
-pub(super) fn session_write(connection: &Connection, session: &Session) -> Written {
+pub(super) fn session_write(connection: &Connection, session: &Session) -> WriteResult {
     let (tip_line, tip_pos) = point(session.tip);
     let (base_line, base_pos) = point(session.base);
     let model_options = session.model_options.as_ref().map(json).transpose()?;
@@ -46,9 +46,9 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Writt
         base_line,
         base_pos,
     ];
-    // A turn changes no name, status, visibility or pin of a session, so it leaves all indexes alone but the one by
-    // activity. What a session was forked from never changes.
-    let mut turn = connection.prepare_cached(
+    // Most commits change no name, status, visibility or pin of a session. This update then touches no index except the
+    // one by activity. The origin of a fork never changes.
+    let mut update = connection.prepare_cached(
         "UPDATE sessions SET
            agent_definition_id = ?3, title = ?5, surface_kind = ?7, default_adapter_id = ?12, default_cwd = ?13,
            model_profile = ?14, metadata_json = ?15, tip_line = ?16, tip_pos = ?17, tip_message_id = ?18, version = ?19,
@@ -59,7 +59,7 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Writt
            AND org_id IS ?23 AND visibility = ?24 AND pinned = ?28 AND forked_from_session_id IS ?30
            AND forked_from_message_id IS ?31 AND base_line IS ?32 AND base_pos IS ?33",
     )?;
-    if turn.execute(columns)? > 0 {
+    if update.execute(columns)? > 0 {
         return Ok(());
     }
     connection
@@ -84,7 +84,7 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Writt
     Ok(())
 }
 
-pub(super) fn key_write(connection: &Connection, key: &ApiKey) -> Written {
+pub(super) fn key_write(connection: &Connection, key: &ApiKey) -> WriteResult {
     connection
         .prepare_cached(
             "INSERT INTO api_keys (key_id, name, owner_id, org_id, role, hash, created_at_ms, expires_at_ms, revoked_at_ms)
@@ -107,7 +107,7 @@ pub(super) fn key_write(connection: &Connection, key: &ApiKey) -> Written {
     Ok(())
 }
 
-pub(super) fn binding_write(connection: &Connection, binding: &Binding) -> Written {
+pub(super) fn binding_write(connection: &Connection, binding: &Binding) -> WriteResult {
     connection
         .prepare_cached(
             "INSERT INTO adapter_bindings (binding_id, session_id, adapter_id, binding_generation,
@@ -138,7 +138,7 @@ pub(super) fn binding_write(connection: &Connection, binding: &Binding) -> Writt
     Ok(())
 }
 
-pub(super) fn grant_write(connection: &Connection, grant: &Grant) -> Written {
+pub(super) fn grant_write(connection: &Connection, grant: &Grant) -> WriteResult {
     connection
         .prepare_cached(
             "INSERT INTO grants (grant_id, session_id, run_id, capability, operation, resource_pattern, effect, source,
@@ -163,7 +163,7 @@ pub(super) fn grant_write(connection: &Connection, grant: &Grant) -> Written {
     Ok(())
 }
 
-pub(super) fn artifact_write(connection: &Connection, artifact: &Artifact) -> Written {
+pub(super) fn artifact_write(connection: &Connection, artifact: &Artifact) -> WriteResult {
     connection
         .prepare_cached(
             "INSERT INTO artifacts (artifact_id, session_id, run_id, attempt_id, kind, role, uri, display_name, mime_type,
@@ -190,8 +190,8 @@ pub(super) fn artifact_write(connection: &Connection, artifact: &Artifact) -> Wr
     Ok(())
 }
 
-/// Nobody reads the delegations of a session that is gone or deleted: what was written of them goes with it.
-pub(super) fn delegation_write(connection: &Connection, delegation: &Delegation) -> Written {
+/// Writes a delegation, unless the parent's session is gone or deleted.
+pub(super) fn delegation_write(connection: &Connection, delegation: &Delegation) -> WriteResult {
     connection
         .prepare_cached(
             "INSERT INTO delegations (delegation_id, parent_session_id, parent_run_id, child_session_id, child_run_id,

@@ -1,16 +1,16 @@
-//! The writer: one thread, one write connection, every change.
+//! The writer thread: makes every change, over one connection.
 //!
 //! ```text
 //! queue ──take all──▶ BEGIN ─▶ [savepoint, check fence, write, release | roll back]… ─▶ COMMIT ──▶ answers
 //! ```
 //!
-//! A commit that is alone in its group needs no savepoint: the transaction is its own.
+//! A commit that is alone in its group needs no savepoint: a failure rolls back the transaction.
 //!
-//! The writer never waits for company: what is queued when it is free makes up the next group. Fences are checked
-//! here and leases are given out here, after the group's commit, so that whoever holds a new lease reads all that
-//! was written under the old one.
+//! The writer does not wait for a group to fill: all jobs that are queued when it is free form the next group. It also
+//! checks fences and issues leases. A new lease is sent after the group's commit, so that its holder reads everything
+//! written under the old one.
 //!
-//! Invariant: no answer leaves before the transaction it speaks of has ended.
+//! Invariant: no answer is sent before its transaction has ended.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 use super::apply::Prepared;
 use super::columns::{Id, int};
-use super::error::of_write;
+use super::error::write_error;
 use super::queue::Queue;
 use super::search;
 use super::write::request_write;
@@ -31,46 +31,46 @@ use super::write_records::key_write;
 use super::{agents, data, purge};
 use crate::Fault;
 
-/// How many bits of an epoch count the leases of one boot.
+/// The low bits of an epoch that count the leases of one boot.
 const LEASE_BITS: u32 = 24;
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// Work that goes first.
+/// A job that runs before streamed text is written.
 #[derive(Debug)]
 pub(super) enum Job {
     Commit(Prepared, Answer<Vec<Cursor>>),
     Lease(SessionId, Answer<Fence>),
     Purge(SessionId, Answer<bool>),
-    /// Removes some pruned events; true while there are more.
-    Prune(SessionId, Answer<bool>),
-    /// Forgets some requests; true while there are more.
-    Forget(Time, Answer<bool>),
-    State(OwnerState, Answer<Put>),
-    /// Forgets a loose hash if an artifact names it; true if one does.
-    Claimed(String, Answer<bool>),
-    /// Forgets a loose hash.
-    Settled(String, Answer<bool>),
-    /// Takes some messages and titles into the search index; true while there are more.
-    Search(Answer<bool>),
-    Key(Box<(ApiKey, Option<Request>)>, Answer<()>),
-    /// Keeps a version of an agent; false if it is there.
-    Agent(Box<AgentRow>, Answer<bool>),
-    /// Deletes a version of an owner's agent; false if there is none.
+    /// Removes some pruned events. Answers true while there are more.
+    EventsPrune(SessionId, Answer<bool>),
+    /// Removes some expired requests. Answers true while there are more.
+    RequestsForget(Time, Answer<bool>),
+    StatePut(OwnerState, Answer<PutResult>),
+    /// Removes a hash from the loose ones if an artifact refers to it. Answers whether one does.
+    BlobClaimed(String, Answer<bool>),
+    /// Removes a hash from the loose ones.
+    BlobSettled(String, Answer<bool>),
+    /// Adds some messages and titles to the search index. Answers true while there are more.
+    SearchIndex(Answer<bool>),
+    KeyWrite(Box<(ApiKey, Option<Request>)>, Answer<()>),
+    /// Stores a version of an agent. Answers false if it exists.
+    AgentWrite(Box<AgentRow>, Answer<bool>),
+    /// Deletes a version of an owner's agent. Answers false if there is none.
     AgentDelete((String, String, u32), Answer<bool>),
 }
 
-/// What came of a change of an owner's state.
-pub(super) type Put = Result<StateOutcome, Unexpected>;
+/// The result of a change of an owner's state.
+pub(super) type PutResult = Result<StateOutcome, Unexpected>;
 
-/// Streamed text.
+/// A job that writes streamed text.
 #[derive(Debug)]
 pub(super) struct ChunkJob {
     pub(super) chunks: Vec<Chunk>,
     pub(super) answer: Answer<()>,
 }
 
-/// What the writer shares with the rest of the store.
+/// The state that the writer thread shares with the store.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) queue: Queue<Job, ChunkJob>,
@@ -78,13 +78,13 @@ pub(super) struct Shared {
     pub(super) fault: Mutex<Option<Fault>>,
 }
 
-/// Who may write a session. In memory only: the state directory's lock makes this process the only writer, and
-/// each boot begins with higher epochs.
+/// The right to write a session. Kept in memory only: the lock of the state directory makes this process the only
+/// writer, and each boot starts with higher epochs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lease {
     pub(super) epoch: u64,
-    /// Streamed text before this position is in messages: a chunk that comes late is dropped.
-    dropped: u64,
+    /// Streamed text before this position is in messages. Chunks of it that arrive late are ignored.
+    dropped_before: u64,
 }
 
 impl Shared {
@@ -93,61 +93,63 @@ impl Shared {
     }
 }
 
-struct Closing<'a>(&'a Shared);
+/// Closes the queue when dropped.
+struct CloseOnDrop<'a>(&'a Shared);
 
-impl Drop for Closing<'_> {
+impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
         self.0.queue.close();
-        // Dropping a job answers it: the store is closed.
+        // Dropping a job answers it with an error: the store is closed.
         while self.0.queue.take().is_some() {}
     }
 }
 
-/// The thread's own state.
+/// The state of the writer thread.
 pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
     pub(super) connection: Connection,
-    /// This start's number; none before or after has it.
+    /// The number of this boot, unique per database.
     pub(super) boot: u64,
-    /// The last cursor that was given out.
+    /// The last cursor assigned.
     pub(super) seq: u64,
 }
 
-/// An answer that is held back until its transaction has ended.
-enum Done {
+/// An answer that is sent when its transaction has ended.
+enum PendingAnswer {
     Commit(Answer<Vec<Cursor>>, Result<Vec<Cursor>, StoreError>),
     Lease(Answer<Fence>, Result<Fence, StoreError>),
-    More(Answer<bool>, Result<bool, StoreError>),
-    State(Answer<Put>, Result<Put, StoreError>),
+    Flag(Answer<bool>, Result<bool, StoreError>),
+    State(Answer<PutResult>, Result<PutResult, StoreError>),
     Key(Answer<()>, Result<(), StoreError>),
 }
 
-impl Done {
+impl PendingAnswer {
+    /// Sends the result, or `failure` if the transaction failed.
     fn send(self, failure: Option<&StoreError>) {
-        fn settle<T>(answer: Answer<T>, result: Result<T, StoreError>, failure: Option<&StoreError>) {
-            // Whoever asked may have gone away.
+        fn send<T>(answer: Answer<T>, result: Result<T, StoreError>, failure: Option<&StoreError>) {
+            // The caller may have stopped waiting.
             let _ = answer.send(match failure {
                 Some(failure) => Err(failure.clone()),
                 None => result,
             });
         }
         match self {
-            Self::Commit(answer, result) => settle(answer, result, failure),
-            // A lease is no part of the transaction: it holds whatever became of that.
-            Self::Lease(answer, result) => settle(answer, result, None),
-            Self::More(answer, result) => settle(answer, result, failure),
-            Self::State(answer, result) => settle(answer, result, failure),
-            Self::Key(answer, result) => settle(answer, result, failure),
+            Self::Commit(answer, result) => send(answer, result, failure),
+            // A lease is not part of the transaction and stays valid if that fails.
+            Self::Lease(answer, result) => send(answer, result, None),
+            Self::Flag(answer, result) => send(answer, result, failure),
+            Self::State(answer, result) => send(answer, result, failure),
+            Self::Key(answer, result) => send(answer, result, failure),
         }
     }
 }
 
 impl Writer {
-    /// Writes until the queue is closed and empty, then leaves one tidy file behind.
+    /// Runs jobs until the queue is closed and empty, then merges the WAL into the file.
     pub(super) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        // However this thread ends, nobody waits for it afterwards.
-        let _closing = Closing(&shared);
+        // If this thread panics, callers must not wait for it forever.
+        let _close = CloseOnDrop(&shared);
         while let Some(batch) = shared.queue.take() {
             if !batch.urgent.is_empty() {
                 self.group_write(batch.urgent);
@@ -157,25 +159,26 @@ impl Writer {
             }
         }
         if let Err(error) = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
-            tracing::warn!(%error, "the last checkpoint failed; the next start makes up for it");
+            tracing::warn!(%error, "the last checkpoint failed; the next start repeats it");
         }
     }
 
     fn group_write(&mut self, jobs: VecDeque<Job>) {
-        let mut done = Vec::with_capacity(jobs.len());
-        let mut drops = vec![];
+        let mut answers = Vec::with_capacity(jobs.len());
+        let mut chunk_drops = vec![];
         let mut failure = None;
-        let strikes =
-            |job: &Job| matches!(job, Job::Commit(..) | Job::Key(..) | Job::Agent(..) | Job::AgentDelete(..));
-        let fault = self.shared.fault.lock().take_if(|_| jobs.iter().any(strikes));
+        let takes_fault = |job: &Job| {
+            matches!(job, Job::Commit(..) | Job::KeyWrite(..) | Job::AgentWrite(..) | Job::AgentDelete(..))
+        };
+        let fault = self.shared.fault.lock().take_if(|_| jobs.iter().any(takes_fault));
         if fault == Some(Fault::DiskFull) {
-            self.pages_limit(false);
+            self.set_file_growth(false);
         }
         let is_write = |job: &&Job| !matches!(job, Job::Lease(..));
         let alone = jobs.iter().filter(is_write).count() == 1;
         for job in jobs {
             if let Job::Lease(session, answer) = job {
-                done.push(Done::Lease(answer, self.lease_take(session)));
+                answers.push(PendingAnswer::Lease(answer, self.lease_take(session)));
                 continue;
             }
             let begun = match &failure {
@@ -186,116 +189,114 @@ impl Writer {
                 failure = Some(StoreError::Unavailable(error.to_string()));
             }
             if failure.is_none() {
-                done.push(self.job_write(job, alone, &mut drops));
-                // Some errors (a full disk, for one) make SQLite roll back everything, savepoints and all.
+                answers.push(self.job_write(job, alone, &mut chunk_drops));
+                // Some errors, such as a full disk, make SQLite roll back the whole transaction.
                 if self.connection.is_autocommit() && !alone {
                     failure = Some(StoreError::Unavailable("SQLite rolled the transaction back".into()));
                 }
             } else {
-                done.push(job.unanswered());
+                answers.push(job.into_failed());
             }
         }
         if !self.connection.is_autocommit() {
             failure = self.finish(fault).err();
         }
         if fault == Some(Fault::DiskFull) {
-            self.pages_limit(true);
+            self.set_file_growth(true);
         }
         match &failure {
-            None => self.drops_note(&drops),
-            Some(failure) => tracing::error!(%failure, commits = done.len(), "a group of commits failed"),
+            None => self.record_chunk_drops(&chunk_drops),
+            Some(failure) => tracing::error!(%failure, commits = answers.len(), "a group of commits failed"),
         }
-        for done in done {
-            done.send(failure.as_ref());
+        for answer in answers {
+            answer.send(failure.as_ref());
         }
     }
 
-    fn job_write(&mut self, job: Job, alone: bool, drops: &mut Vec<(SessionId, u64)>) -> Done {
+    fn job_write(&mut self, job: Job, alone: bool, chunk_drops: &mut Vec<(SessionId, u64)>) -> PendingAnswer {
         match job {
             Job::Commit(prepared, answer) => {
                 let fence = prepared.commit.fence;
                 if !self.shared.is_current(fence) {
-                    return Done::Commit(answer, Err(StoreError::Fenced));
+                    return PendingAnswer::Commit(answer, Err(StoreError::Fenced));
                 }
                 let mut seq = self.seq;
-                let result = self.undoable(alone, |connection| prepared.write(connection, &mut seq));
+                let result = self.atomically(alone, |connection| prepared.write(connection, &mut seq));
                 if result.is_ok() {
                     self.seq = seq;
-                    drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
+                    chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
                         Row::ChunksDrop(before) => Some((fence.session, *before)),
                         _ => None,
                     }));
                 }
-                Done::Commit(answer, result)
+                PendingAnswer::Commit(answer, result)
             }
             Job::Purge(session, answer) => {
                 let seq = self.seq;
-                let result = self.undoable(alone, |connection| {
-                    purge::session_purge(connection, session, seq).map_err(|error| of_write(&error))
-                });
-                Done::More(answer, result)
+                let result =
+                    self.atomically_sql(alone, |connection| purge::session_purge(connection, session, seq));
+                PendingAnswer::Flag(answer, result)
             }
-            Job::Prune(session, answer) => {
+            Job::EventsPrune(session, answer) => {
                 let seq = self.seq;
-                let result = self.undoable(alone, |connection| {
-                    purge::events_prune(connection, session, seq).map_err(|error| of_write(&error))
-                });
-                Done::More(answer, result)
+                let result =
+                    self.atomically_sql(alone, |connection| purge::events_prune(connection, session, seq));
+                PendingAnswer::Flag(answer, result)
             }
-            Job::Forget(before, answer) => {
-                let result = self.undoable(alone, |connection| {
-                    purge::requests_forget(connection, before).map_err(|error| of_write(&error))
-                });
-                Done::More(answer, result)
+            Job::RequestsForget(before, answer) => {
+                let result =
+                    self.atomically_sql(alone, |connection| purge::requests_forget(connection, before));
+                PendingAnswer::Flag(answer, result)
             }
-            Job::State(put, answer) => {
-                let result = self.undoable(alone, |connection| data::state_put(connection, &put));
-                Done::State(answer, result)
+            Job::StatePut(put, answer) => {
+                let result = self.atomically(alone, |connection| data::state_put(connection, &put));
+                PendingAnswer::State(answer, result)
             }
-            Job::Claimed(hash, answer) => {
-                let result = self.undoable(alone, |connection| {
-                    data::blob_claimed(connection, &hash).map_err(|error| of_write(&error))
-                });
-                Done::More(answer, result)
+            Job::BlobClaimed(hash, answer) => {
+                let result = self.atomically_sql(alone, |connection| data::blob_claimed(connection, &hash));
+                PendingAnswer::Flag(answer, result)
             }
-            Job::Settled(hash, answer) => {
-                let result = self.undoable(alone, |connection| {
-                    data::blob_settled(connection, &hash).map_err(|error| of_write(&error))
-                });
-                Done::More(answer, result)
+            Job::BlobSettled(hash, answer) => {
+                let result = self.atomically_sql(alone, |connection| data::blob_settled(connection, &hash));
+                PendingAnswer::Flag(answer, result)
             }
-            Job::Search(answer) => {
-                let index = |connection: &Connection| {
-                    search::search_index(connection).map_err(|error| of_write(&error))
-                };
-                Done::More(answer, self.undoable(alone, index))
+            Job::SearchIndex(answer) => {
+                PendingAnswer::Flag(answer, self.atomically_sql(alone, search::search_index))
             }
-            Job::Key(written, answer) => {
+            Job::KeyWrite(written, answer) => {
                 let (key, request) = *written;
-                let result = self.undoable(alone, |connection| {
-                    // First, so that a request made again is known as that.
+                let result = self.atomically(alone, |connection| {
+                    // First, so that a repeated request is reported as such.
                     request.iter().try_for_each(|request| request_write(connection, request))?;
                     Ok(key_write(connection, &key)?)
                 });
-                Done::Key(answer, result)
+                PendingAnswer::Key(answer, result)
             }
-            Job::Agent(agent, answer) => {
-                let result = self.undoable(alone, |connection| agents::agent_write(connection, &agent));
-                Done::More(answer, result)
+            Job::AgentWrite(agent, answer) => {
+                let result = self.atomically(alone, |connection| agents::agent_write(connection, &agent));
+                PendingAnswer::Flag(answer, result)
             }
             Job::AgentDelete(agent, answer) => {
-                let result = self.undoable(alone, |connection| {
-                    agents::agent_delete(connection, &agent).map_err(|error| of_write(&error))
-                });
-                Done::More(answer, result)
+                let result =
+                    self.atomically_sql(alone, |connection| agents::agent_delete(connection, &agent));
+                PendingAnswer::Flag(answer, result)
             }
-            // The group gives leases out itself.
-            Job::Lease(session, answer) => Done::Lease(answer, self.lease_take(session)),
+            // Unreachable: `group_write` issues leases itself.
+            Job::Lease(session, answer) => PendingAnswer::Lease(answer, self.lease_take(session)),
         }
     }
 
-    /// Does all of `write` or nothing: in a savepoint, or with all of the transaction if it is `alone` in it.
-    fn undoable<T>(
+    /// Like [`Self::atomically`], for a `write` that only SQLite can refuse.
+    fn atomically_sql<T>(
+        &self,
+        alone: bool,
+        write: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.atomically(alone, |connection| write(connection).map_err(|error| write_error(&error)))
+    }
+
+    /// Runs all of `write` or nothing: in a savepoint, or in the whole transaction if the job is `alone` in it.
+    fn atomically<T>(
         &self,
         alone: bool,
         write: impl FnOnce(&Connection) -> Result<T, StoreError>,
@@ -307,9 +308,9 @@ impl Writer {
             }
             return result;
         }
-        self.execute("SAVEPOINT one").map_err(|error| of_write(&error))?;
+        self.execute("SAVEPOINT one").map_err(|error| write_error(&error))?;
         match write(&self.connection) {
-            Ok(value) => self.execute("RELEASE one").map(|()| value).map_err(|error| of_write(&error)),
+            Ok(value) => self.execute("RELEASE one").map(|()| value).map_err(|error| write_error(&error)),
             Err(failure) => {
                 if !self.connection.is_autocommit() {
                     let undone = self.execute("ROLLBACK TO one").and_then(|()| self.execute("RELEASE one"));
@@ -320,7 +321,7 @@ impl Writer {
         }
     }
 
-    /// Commits the transaction, or makes sure that it is gone.
+    /// Commits the transaction, or rolls it back.
     fn finish(&self, fault: Option<Fault>) -> Result<(), StoreError> {
         let result = match fault {
             Some(Fault::CommitFails) => Err(StoreError::Unavailable(Fault::CommitFails.message())),
@@ -337,14 +338,14 @@ impl Writer {
         }
     }
 
-    /// Lets the file grow, or not a page more: to SQLite, that is a full disk.
-    fn pages_limit(&self, grow: bool) {
-        let limit = if grow { Ok(i64::from(u32::MAX - 1)) } else { self.page_count() };
+    /// Allows the file to grow, or limits it to its current size, which simulates a full disk.
+    fn set_file_growth(&self, allowed: bool) {
+        let limit = if allowed { Ok(i64::from(u32::MAX - 1)) } else { self.page_count() };
         let limited = limit.and_then(|pages| {
             self.connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))
         });
         if let Err(error) = limited {
-            tracing::error!(%error, "a fault could not be injected");
+            tracing::error!(%error, "cannot inject a fault");
         }
     }
 
@@ -361,23 +362,25 @@ impl Writer {
         let mut leases = self.shared.leases.lock();
         let epoch = leases.get(&session).map_or(first, |lease| lease.epoch) + 1;
         if epoch >= first + (1 << LEASE_BITS) {
-            return Err(StoreError::Unavailable("this session was taken too often: restart".into()));
+            return Err(StoreError::Unavailable(
+                "too many leases of this session since the start: restart".into(),
+            ));
         }
-        leases.insert(session, Lease { epoch, dropped: 0 });
+        leases.insert(session, Lease { epoch, dropped_before: 0 });
         Ok(Fence { session, epoch })
     }
 
-    fn drops_note(&self, drops: &[(SessionId, u64)]) {
+    fn record_chunk_drops(&self, drops: &[(SessionId, u64)]) {
         let mut leases = self.shared.leases.lock();
         for (session, before) in drops {
             if let Some(lease) = leases.get_mut(session) {
-                lease.dropped = lease.dropped.max(*before);
+                lease.dropped_before = lease.dropped_before.max(*before);
             }
         }
     }
 
     fn chunks_write(&self, jobs: VecDeque<ChunkJob>) {
-        let result = self.chunks_try(&jobs).map_err(|error| StoreError::Unavailable(error.to_string()));
+        let result = self.chunks_insert(&jobs).map_err(|error| StoreError::Unavailable(error.to_string()));
         if result.is_err() && !self.connection.is_autocommit() {
             let _ = self.execute("ROLLBACK");
         }
@@ -386,7 +389,7 @@ impl Writer {
         }
     }
 
-    fn chunks_try(&self, jobs: &VecDeque<ChunkJob>) -> rusqlite::Result<()> {
+    fn chunks_insert(&self, jobs: &VecDeque<ChunkJob>) -> rusqlite::Result<()> {
         self.execute("BEGIN IMMEDIATE")?;
         let mut insert = self.connection.prepare_cached(
             "INSERT OR IGNORE INTO chunks (session_id, pos, message_id, block, text) SELECT ?1, ?2, ?3, ?4, ?5 \
@@ -395,9 +398,9 @@ impl Writer {
         let leases = self.shared.leases.lock();
         for chunk in jobs.iter().flat_map(|job| &job.chunks) {
             let lease = leases.get(&chunk.fence.session).filter(|lease| lease.epoch == chunk.fence.epoch);
-            // The commit that completes a message overtakes its last chunks; even one whose outcome was not known,
-            // and whose drop was therefore not noted, has left the message.
-            if lease.is_some_and(|lease| chunk.pos >= lease.dropped) {
+            // The commit that completes a message may overtake its last chunks. If the outcome of that commit was
+            // unknown, the drop was not recorded, but the insert finds the message.
+            if lease.is_some_and(|lease| chunk.pos >= lease.dropped_before) {
                 let (session, message) = (chunk.fence.session.bytes(), chunk.message.bytes());
                 insert.execute(params![session, int(chunk.pos), message, chunk.block, chunk.text])?;
             }
@@ -408,22 +411,22 @@ impl Writer {
 }
 
 impl Job {
-    /// The answer to a job that was not even tried, since its group has failed.
-    fn unanswered(self) -> Done {
-        let failed = || StoreError::Unavailable("not tried".into());
+    /// Builds the answer of a job that was not run because its group had failed.
+    fn into_failed(self) -> PendingAnswer {
+        let error = || StoreError::Unavailable("the group of commits failed".into());
         match self {
-            Self::Commit(_, answer) => Done::Commit(answer, Err(failed())),
-            Self::Lease(_, answer) => Done::Lease(answer, Err(failed())),
+            Self::Commit(_, answer) => PendingAnswer::Commit(answer, Err(error())),
+            Self::Lease(_, answer) => PendingAnswer::Lease(answer, Err(error())),
             Self::Purge(_, answer)
-            | Self::Prune(_, answer)
-            | Self::Forget(_, answer)
-            | Self::Settled(_, answer)
-            | Self::Search(answer)
-            | Self::Agent(_, answer)
+            | Self::EventsPrune(_, answer)
+            | Self::RequestsForget(_, answer)
+            | Self::BlobSettled(_, answer)
+            | Self::SearchIndex(answer)
+            | Self::AgentWrite(_, answer)
             | Self::AgentDelete(_, answer)
-            | Self::Claimed(_, answer) => Done::More(answer, Err(failed())),
-            Self::State(_, answer) => Done::State(answer, Err(failed())),
-            Self::Key(_, answer) => Done::Key(answer, Err(failed())),
+            | Self::BlobClaimed(_, answer) => PendingAnswer::Flag(answer, Err(error())),
+            Self::StatePut(_, answer) => PendingAnswer::State(answer, Err(error())),
+            Self::KeyWrite(_, answer) => PendingAnswer::Key(answer, Err(error())),
         }
     }
 }

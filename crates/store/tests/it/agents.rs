@@ -1,4 +1,4 @@
-//! Agents: an owner's own, in versions that never change.
+//! Agents of an owner, in versions that never change.
 
 use mainspring_core::*;
 use mainspring_kernel::store::{AgentRow, StoreError, Unique};
@@ -15,7 +15,7 @@ pub(crate) fn agent(owner: &str, id: &str, version: u32, hash: u8) -> AgentRow {
 }
 
 #[tokio::test]
-async fn a_version_is_kept_once_and_never_says_anything_else() {
+async fn a_version_is_stored_once_and_never_changes() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let first = agent(OWNER, "a", 1, 1);
@@ -31,7 +31,7 @@ async fn a_version_is_kept_once_and_never_says_anything_else() {
         assert_eq!(store.agent_delete(OWNER, "a", 1).await, Ok(false), "{name}");
         assert_eq!(store.agent_find(OWNER, "a", None).await.unwrap(), None, "{name}");
         assert_eq!(store.agent_page(OWNER, None, 9).await.unwrap(), [], "{name}");
-        // Deleted, and still what it was.
+        // A deleted version cannot get other contents either.
         assert_eq!(store.agent_write(&other).await, Err(StoreError::Conflict(Unique::Agent)), "{name}");
         let again = AgentRow { created_at: NOW.plus(5), ..first };
         assert_eq!(store.agent_write(&again).await, Ok(true), "{name}");
@@ -41,7 +41,7 @@ async fn a_version_is_kept_once_and_never_says_anything_else() {
 }
 
 #[tokio::test]
-async fn agents_are_an_owners_own_and_come_by_id_and_version() {
+async fn agents_are_listed_per_owner_by_id_and_version() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         for (owner, id, version) in
@@ -59,7 +59,7 @@ async fn agents_are_an_owners_own_and_come_by_id_and_version() {
         let latest = store.agent_find(OWNER, "b", None).await.unwrap().unwrap();
         assert_eq!(latest.definition.version, 10, "{name}");
         assert_eq!(store.agent_find(OWNER, "b", Some(11)).await.unwrap(), None, "{name}");
-        assert_eq!(store.agent_delete(OWNER, "b", 11).await, Ok(false), "{name}: somebody else's");
+        assert_eq!(store.agent_delete(OWNER, "b", 11).await, Ok(false), "{name}: of another owner");
         assert_eq!(store.agent_count("other").await, Ok(1), "{name}");
     }
 }

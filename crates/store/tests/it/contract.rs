@@ -1,4 +1,4 @@
-//! Commits: all or nothing, in order, by whoever holds the lease.
+//! Commits: atomic, ordered, and only by the holder of the lease.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ async fn a_commit_is_visible_when_it_returns() {
 async fn a_conflict_changes_nothing() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         let running = RunState::Running { attempt: attempt_id(1) };
         let rows = vec![
             row_session(Session { title: Some("changed".into()), ..session(1) }),
@@ -47,7 +47,7 @@ async fn a_conflict_changes_nothing() {
 async fn a_fenced_commit_changes_nothing() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let old = session_made(store, 1).await;
+        let old = create_session(store, 1).await;
         let new = lease(store, 1).await;
         assert!(new.epoch > old.epoch, "{name}");
         let error = commit(store, old, vec![], vec![progress(1)]).await.unwrap_err();
@@ -58,10 +58,10 @@ async fn a_fenced_commit_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_session_that_nobody_has_taken_cannot_be_written() {
+async fn a_session_without_a_lease_cannot_be_written() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let mut fence = session_made(store, 1).await;
+        let mut fence = create_session(store, 1).await;
         fence.session = session_id(2);
         let error = commit(store, fence, vec![row_session(session(2))], vec![]).await.unwrap_err();
         assert_eq!(error, StoreError::Fenced, "{name}");
@@ -82,7 +82,7 @@ async fn the_rows_of_a_commit_may_come_in_any_order() {
             row_session(session(1)),
         ];
         commit(store, fence, rows.clone(), vec![]).await.unwrap();
-        // The next run and attempt begin before the last ones end, on paper.
+        // The rows that begin a run and an attempt stand before those that end the last ones.
         rows = vec![
             row_run(run(2, 1, 2, running(3))),
             row_run(run(1, 1, 1, RunState::Succeeded {})),
@@ -96,10 +96,10 @@ async fn the_rows_of_a_commit_may_come_in_any_order() {
 }
 
 #[tokio::test]
-async fn the_last_image_of_a_thing_in_a_commit_counts() {
+async fn the_last_row_of_an_id_in_a_commit_counts() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         let rows = vec![
             row_run(run(1, 1, 1, RunState::Running { attempt: attempt_id(1) })),
             row_run(run(1, 1, 1, RunState::Succeeded {})),
@@ -113,7 +113,7 @@ async fn the_last_image_of_a_thing_in_a_commit_counts() {
 async fn cursors_grow_across_sessions() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let (one, two) = (session_made(store, 1).await, session_made(store, 2).await);
+        let (one, two) = (create_session(store, 1).await, create_session(store, 2).await);
         let mut all = vec![];
         for n in 0..10 {
             let fence = if n % 3 == 0 { one } else { two };
@@ -125,21 +125,22 @@ async fn cursors_grow_across_sessions() {
 }
 
 #[tokio::test]
-async fn a_failed_commit_is_not_there() {
+async fn a_failed_commit_is_not_stored() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
-        let known = async || store.session_load(session_id(1)).await.unwrap().map(|loaded| loaded.session);
-        let before = known().await;
+        let fence = create_session(store, 1).await;
+        let stored_session =
+            async || store.session_load(session_id(1)).await.unwrap().map(|loaded| loaded.session);
+        let before = stored_session().await;
         let renamed = row_session(Session { title: Some("renamed".into()), ..session(1) });
         let rows = || vec![row_run(run(1, 1, 1, RunState::Succeeded {})), renamed.clone()];
-        subject.fault(Fault::CommitFails);
+        subject.inject_fault(Fault::CommitFails);
         let error = commit(store, fence, rows(), vec![progress(1)]).await.unwrap_err();
         assert!(matches!(error, StoreError::Unavailable(_)), "{name}");
         assert_eq!(events(store, 1).await, [], "{name}");
         assert_eq!(store.run_get(run_id(1)).await.unwrap(), None, "{name}");
-        assert_eq!(known().await, before, "{name}");
-        // Nor does a row that breaks a rule leave what was written before it, or its events.
+        assert_eq!(stored_session().await, before, "{name}");
+        // A row that violates a constraint rolls back the earlier rows and the events too.
         let running = |n| RunState::Running { attempt: attempt_id(n) };
         let two_active =
             vec![renamed.clone(), row_run(run(1, 1, 1, running(1))), row_run(run(2, 1, 2, running(2)))];
@@ -147,19 +148,19 @@ async fn a_failed_commit_is_not_there() {
         assert!(matches!(error, StoreError::Conflict(_)), "{name}: {error:?}");
         assert_eq!(events(store, 1).await, [], "{name}");
         assert_eq!(store.run_get(run_id(1)).await.unwrap(), None, "{name}");
-        assert_eq!(known().await, before, "{name}");
+        assert_eq!(stored_session().await, before, "{name}");
         commit(store, fence, rows(), vec![progress(3)]).await.unwrap();
-        assert_eq!(events(store, 1).await.len(), 1, "{name}: the fault strikes once");
+        assert_eq!(events(store, 1).await.len(), 1, "{name}: the fault applies once");
         assert!(store.run_get(run_id(1)).await.unwrap().is_some(), "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_commit_of_unknown_outcome_may_be_there() {
+async fn a_commit_of_unknown_outcome_may_be_stored() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
-        subject.fault(Fault::OutcomeUnknown);
+        let fence = create_session(store, 1).await;
+        subject.inject_fault(Fault::OutcomeUnknown);
         let error = commit(store, fence, vec![], vec![progress(1)]).await.unwrap_err();
         assert!(matches!(error, StoreError::Unavailable(_)), "{name}");
         assert_eq!(events(store, 1).await.len(), 1, "{name}");
@@ -213,7 +214,7 @@ fn every_state() -> Vec<RunState> {
 async fn every_state_of_a_run_reads_back_as_written() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         for state in every_state() {
             commit(store, fence, vec![row_run(run(1, 1, 1, state.clone()))], vec![]).await.unwrap();
             assert_eq!(store.run_get(run_id(1)).await.unwrap().unwrap().state, state, "{name}");
@@ -270,7 +271,7 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
     };
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         let attempts = [attempt(1, 1, 1, RunStatus::Failed), full_attempt.clone()];
         let rows =
             vec![row_run(full_run()), row_attempt(attempts[1].clone()), row_attempt(attempts[0].clone())];
@@ -284,10 +285,10 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
 }
 
 #[tokio::test]
-async fn what_a_run_was_asked_never_changes() {
+async fn the_request_of_a_run_never_changes() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         commit(store, fence, vec![row_run(full_run())], vec![]).await.unwrap();
         let changed = Run {
             owner: "eve".into(),
@@ -329,10 +330,10 @@ async fn a_session_reads_back_as_written() {
     };
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         commit(store, fence, vec![row_session(full.clone())], vec![]).await.unwrap();
         assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, full, "{name}");
-        // A turn, a change of settings, a change of who may read it: each has its own way into the row.
+        // A turn, a change of settings and a change of visibility are written by different statements.
         let moved = Session { tip: Some(point(4, 3)), title: None, version: 5, ..full.clone() };
         let set = Session { model: None, system_prompt: None, model_options: None, ..moved.clone() };
         let hidden = Session { visibility: Visibility::Private, ..set.clone() };
@@ -345,12 +346,12 @@ async fn a_session_reads_back_as_written() {
 }
 
 #[tokio::test]
-async fn one_conflict_does_not_hurt_its_group() {
+async fn a_conflict_does_not_affect_other_commits_of_its_group() {
     for (name, subject) in every_store() {
         let store = Arc::clone(&subject.store);
         let mut fences = vec![];
         for n in 0..20 {
-            fences.push(session_made(&*store, n).await);
+            fences.push(create_session(&*store, n).await);
         }
         let commits = fences.iter().map(|fence| {
             let taken =
@@ -369,8 +370,8 @@ async fn one_conflict_does_not_hurt_its_group() {
         while let Some(answer) = tasks.join_next().await {
             answers.push(answer.unwrap());
         }
-        let won = answers.iter().filter(|answer| answer.is_ok()).count();
-        assert_eq!(won, 1, "{name}");
+        let succeeded = answers.iter().filter(|answer| answer.is_ok()).count();
+        assert_eq!(succeeded, 1, "{name}");
         let conflict = Err(StoreError::Conflict(Unique::SessionName));
         assert_eq!(answers.iter().filter(|answer| **answer == conflict).count(), 19, "{name}");
         let mut stored = 0;
@@ -382,7 +383,7 @@ async fn one_conflict_does_not_hurt_its_group() {
 }
 
 #[tokio::test]
-async fn bindings_are_read_as_they_were_written_the_newest_first() {
+async fn bindings_are_read_back_newest_first() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = lease(store, 1).await;
@@ -413,7 +414,7 @@ async fn bindings_are_read_as_they_were_written_the_newest_first() {
 async fn only_one_attempt_of_a_run_has_not_ended() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         let first = row_attempt(attempt(1, 1, 1, RunStatus::Running));
         let active = row_run(run(1, 1, 1, RunState::Running { attempt: attempt_id(1) }));
         commit(store, fence, vec![active, first], vec![]).await.unwrap();

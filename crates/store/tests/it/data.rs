@@ -1,4 +1,4 @@
-//! State along paths, and artifacts with the hashes they name.
+//! State along paths, and artifacts with the hashes they refer to.
 
 use mainspring_core::*;
 use mainspring_kernel::store::{ArtifactPage, Fence, OwnerState, Row, StateAt, StatePlace, StateRow, Store};
@@ -11,113 +11,121 @@ fn state(at: Option<Point>, aside: bool, key: &str, version: u64, value: Option<
     Row::State(Box::new(StateRow { place, key: key.into(), version, value, at: NOW }))
 }
 
-/// Writes `value` under `key`, as the actor of a session does: with a version it never had.
+/// Writes `value` under `key` with a new version, as the actor of a session does.
 async fn set(store: &dyn Store, fence: Fence, at: Option<Point>, key: &str, value: Option<Value>) {
-    let slot = store.state_get(&seen(fence, at), key).await.unwrap();
+    let slot = store.state_get(&visible_to(fence, at), key).await.unwrap();
     let row = state(at, false, key, slot.version + 1, value);
     commit(store, fence, vec![row], vec![progress(1)]).await.unwrap();
 }
 
-fn seen(fence: Fence, at: Option<Point>) -> StateAt {
+fn visible_to(fence: Fence, at: Option<Point>) -> StateAt {
     StateAt::Session { session: fence.session, at }
 }
 
-/// All that a session sees from a point.
-async fn all(store: &dyn Store, fence: Fence, at: Option<Point>) -> String {
-    let entries = store.state_page(&seen(fence, at), None, EVERYTHING).await.unwrap();
-    assert_eq!(store.state_count(&seen(fence, at)).await.unwrap(), entries.len());
+/// Returns the state that a session sees from a point, as text.
+async fn state_text(store: &dyn Store, fence: Fence, at: Option<Point>) -> String {
+    let entries = store.state_page(&visible_to(fence, at), None, NO_LIMIT).await.unwrap();
+    assert_eq!(store.state_count(&visible_to(fence, at)).await.unwrap(), entries.len());
     for entry in &entries {
-        let slot = store.state_get(&seen(fence, at), &entry.key).await.unwrap();
+        let slot = store.state_get(&visible_to(fence, at), &entry.key).await.unwrap();
         assert_eq!(slot.entry.as_ref(), Some(entry));
         assert!(slot.version >= entry.version);
     }
-    let shown = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value));
-    shown.collect::<Vec<_>>().join(" ")
+    let texts = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value));
+    texts.collect::<Vec<_>>().join(" ")
 }
 
-/// Opens a line, as a branch or a fork does.
-async fn open(store: &dyn Store, fence: Fence, line: Line) {
+/// Writes a line, as a branch or a fork does.
+async fn write_line(store: &dyn Store, fence: Fence, line: Line) {
     commit(store, fence, vec![Row::Line(line)], vec![progress(1)]).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_branch_sees_what_held_at_its_point_and_nothing_that_came_later() {
+async fn a_branch_sees_the_state_at_its_point_and_no_later_changes() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let one = session_made(store, 1).await;
+        let one = create_session(store, 1).await;
         set(store, one, None, "root", Some(json!(0))).await;
-        open(store, one, line(1, None, 6)).await;
+        write_line(store, one, line(1, None, 6)).await;
         for pos in 0..6 {
             set(store, one, Some(point(1, pos)), "depth", Some(json!(pos))).await;
         }
         set(store, one, Some(point(1, 1)), "early", Some(json!("yes"))).await;
         set(store, one, Some(point(1, 4)), "early", None).await;
-        open(store, one, line(2, Some(point(1, 2)), 2)).await;
-        assert_eq!(all(store, one, Some(point(1, 5))).await, "depth=5 root=0", "{name}");
-        assert_eq!(all(store, one, Some(point(1, 3))).await, "depth=3 early=\"yes\" root=0", "{name}");
-        assert_eq!(all(store, one, Some(point(2, 3))).await, "depth=2 early=\"yes\" root=0", "{name}");
-        assert_eq!(all(store, one, None).await, "root=0", "{name}");
-        // What each side writes now is its own.
+        write_line(store, one, line(2, Some(point(1, 2)), 2)).await;
+        assert_eq!(state_text(store, one, Some(point(1, 5))).await, "depth=5 root=0", "{name}");
+        assert_eq!(state_text(store, one, Some(point(1, 3))).await, "depth=3 early=\"yes\" root=0", "{name}");
+        assert_eq!(state_text(store, one, Some(point(2, 3))).await, "depth=2 early=\"yes\" root=0", "{name}");
+        assert_eq!(state_text(store, one, None).await, "root=0", "{name}");
+        // Later changes are visible only on the side that made them.
         set(store, one, Some(point(2, 3)), "depth", Some(json!("branch"))).await;
         set(store, one, Some(point(1, 2)), "depth", Some(json!("late"))).await;
         set(store, one, None, "root", Some(json!("late"))).await;
         assert_eq!(
-            all(store, one, Some(point(2, 4))).await,
+            state_text(store, one, Some(point(2, 4))).await,
             "depth=\"branch\" early=\"yes\" root=0",
             "{name}"
         );
-        assert_eq!(all(store, one, Some(point(2, 2))).await, "depth=2 early=\"yes\" root=0", "{name}");
-        assert_eq!(all(store, one, Some(point(1, 2))).await, "depth=\"late\" early=\"yes\" root=0", "{name}");
-        assert_eq!(all(store, one, None).await, "root=\"late\"", "{name}: the next root sees it");
+        assert_eq!(state_text(store, one, Some(point(2, 2))).await, "depth=2 early=\"yes\" root=0", "{name}");
+        assert_eq!(
+            state_text(store, one, Some(point(1, 2))).await,
+            "depth=\"late\" early=\"yes\" root=0",
+            "{name}"
+        );
+        assert_eq!(state_text(store, one, None).await, "root=\"late\"", "{name}: the next root sees it");
     }
 }
 
 #[tokio::test]
-async fn a_fork_and_its_source_do_not_see_each_other_s_later_state() {
+async fn a_fork_and_its_source_do_not_see_later_state_of_each_other() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let source = session_made(store, 1).await;
+        let source = create_session(store, 1).await;
         set(store, source, None, "root", Some(json!(1))).await;
-        open(store, source, line(1, None, 4)).await;
+        write_line(store, source, line(1, None, 4)).await;
         let tip = Some(point(1, 3));
         set(store, source, tip, "a", Some(json!("before"))).await;
-        // Two forks: one has no line of its own yet, the other a line that is still empty.
+        // Two forks: one without a line of its own, one with an empty line.
         let (bare, empty) = (lease(store, 2).await, lease(store, 3).await);
-        let born = |n, tip| row_session(Session { tip: Some(tip), ..session(n) });
-        commit(store, bare, vec![born(2, point(1, 3))], vec![progress(1)]).await.unwrap();
-        let rows = vec![born(3, point(3, 3)), Row::Line(line(3, Some(point(1, 3)), 0))];
+        let fork_row = |n, tip| row_session(Session { tip: Some(tip), ..session(n) });
+        commit(store, bare, vec![fork_row(2, point(1, 3))], vec![progress(1)]).await.unwrap();
+        let rows = vec![fork_row(3, point(3, 3)), Row::Line(line(3, Some(point(1, 3)), 0))];
         commit(store, empty, rows, vec![progress(1)]).await.unwrap();
 
         set(store, source, tip, "a", Some(json!("source"))).await;
         set(store, source, None, "root", Some(json!("source"))).await;
         let inherited = "a=\"before\" root=1";
-        assert_eq!(all(store, bare, tip).await, inherited, "{name}");
-        assert_eq!(all(store, empty, Some(point(3, 3))).await, inherited, "{name}");
+        assert_eq!(state_text(store, bare, tip).await, inherited, "{name}");
+        assert_eq!(state_text(store, empty, Some(point(3, 3))).await, inherited, "{name}");
         set(store, bare, tip, "a", Some(json!("bare"))).await;
         set(store, empty, Some(point(3, 3)), "a", None).await;
-        assert_eq!(all(store, bare, tip).await, "a=\"bare\" root=1", "{name}");
-        assert_eq!(all(store, empty, Some(point(3, 3))).await, "root=1", "{name}");
-        assert_eq!(all(store, source, tip).await, "a=\"source\" root=1", "{name}");
-        // The bare one goes on: its first line comes after all this, and still sees what it saw.
-        open(store, bare, line(2, Some(point(1, 3)), 2)).await;
-        assert_eq!(all(store, bare, Some(point(2, 5))).await, "a=\"bare\" root=1", "{name}");
+        assert_eq!(state_text(store, bare, tip).await, "a=\"bare\" root=1", "{name}");
+        assert_eq!(state_text(store, empty, Some(point(3, 3))).await, "root=1", "{name}");
+        assert_eq!(state_text(store, source, tip).await, "a=\"source\" root=1", "{name}");
+        // The first line of the bare fork is opened only now, but sees the same state as before.
+        write_line(store, bare, line(2, Some(point(1, 3)), 2)).await;
+        assert_eq!(state_text(store, bare, Some(point(2, 5))).await, "a=\"bare\" root=1", "{name}");
         set(store, source, tip, "b", Some(json!("later"))).await;
-        assert_eq!(all(store, bare, Some(point(2, 5))).await, "a=\"bare\" root=1", "{name}");
-        // A fork of the fork, and a root that the source opens now.
+        assert_eq!(state_text(store, bare, Some(point(2, 5))).await, "a=\"bare\" root=1", "{name}");
+        // A fork of the fork, and a new root of the source.
         let third = lease(store, 4).await;
-        let rows = vec![born(4, point(4, 4)), Row::Line(line(4, Some(point(2, 4)), 0))];
+        let rows = vec![fork_row(4, point(4, 4)), Row::Line(line(4, Some(point(2, 4)), 0))];
         commit(store, third, rows, vec![progress(1)]).await.unwrap();
-        assert_eq!(all(store, third, Some(point(4, 4))).await, "a=\"bare\" root=1", "{name}");
-        open(store, source, line(5, None, 1)).await;
-        assert_eq!(all(store, source, Some(point(5, 0))).await, "root=\"source\"", "{name}");
+        assert_eq!(state_text(store, third, Some(point(4, 4))).await, "a=\"bare\" root=1", "{name}");
+        write_line(store, source, line(5, None, 1)).await;
+        assert_eq!(state_text(store, source, Some(point(5, 0))).await, "root=\"source\"", "{name}");
 
-        // Deleting the source takes nothing away from its forks, and the last fork takes everything along.
+        // Deleting the source removes nothing its forks see. Deleting the last fork removes everything.
         for (fence, n) in [(source, 1), (bare, 2), (empty, 3)] {
-            session_deleted(store, fence).await;
+            delete_session(store, fence).await;
             while store.session_purge(session_id(n)).await.unwrap() {}
-            assert_eq!(all(store, third, Some(point(4, 4))).await, "a=\"bare\" root=1", "{name} without {n}");
+            assert_eq!(
+                state_text(store, third, Some(point(4, 4))).await,
+                "a=\"bare\" root=1",
+                "{name} without {n}"
+            );
         }
-        session_deleted(store, third).await;
+        delete_session(store, third).await;
         while store.session_purge(session_id(4)).await.unwrap() {}
         for n in 1..=4 {
             let at = StateAt::Session { session: session_id(n), at: None };
@@ -133,31 +141,31 @@ async fn a_fork_and_its_source_do_not_see_each_other_s_later_state() {
 }
 
 #[tokio::test]
-async fn what_is_written_beside_messages_that_exist_is_not_seen_by_them() {
+async fn state_written_aside_is_not_visible_to_later_messages_of_the_line() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
-        open(store, fence, line(1, None, 4)).await;
+        let fence = create_session(store, 1).await;
+        write_line(store, fence, line(1, None, 4)).await;
         let row = state(Some(point(1, 1)), true, "k", 1, Some(json!(1)));
         commit(store, fence, vec![row], vec![progress(1)]).await.unwrap();
-        assert_eq!(all(store, fence, Some(point(1, 1))).await, "k=1", "{name}");
-        assert_eq!(all(store, fence, Some(point(1, 2))).await, "", "{name}");
-        open(store, fence, line(2, Some(point(1, 1)), 1)).await;
-        assert_eq!(all(store, fence, Some(point(2, 2))).await, "k=1", "{name}");
-        // A run's last words came before its last state: that belongs to the message.
+        assert_eq!(state_text(store, fence, Some(point(1, 1))).await, "k=1", "{name}");
+        assert_eq!(state_text(store, fence, Some(point(1, 2))).await, "", "{name}");
+        write_line(store, fence, line(2, Some(point(1, 1)), 1)).await;
+        assert_eq!(state_text(store, fence, Some(point(2, 2))).await, "k=1", "{name}");
+        // State written after the last message of a run is moved back to that message.
         set(store, fence, Some(point(2, 3)), "left", Some(json!(2))).await;
-        assert_eq!(all(store, fence, Some(point(2, 2))).await, "k=1", "{name}");
+        assert_eq!(state_text(store, fence, Some(point(2, 2))).await, "k=1", "{name}");
         let back = Row::StateBack(point(2, 3), "left".into());
         commit(store, fence, vec![back], vec![progress(1)]).await.unwrap();
-        assert_eq!(all(store, fence, Some(point(2, 2))).await, "k=1 left=2", "{name}");
+        assert_eq!(state_text(store, fence, Some(point(2, 2))).await, "k=1 left=2", "{name}");
     }
 }
 
 #[tokio::test]
-async fn pages_go_by_key_and_versions_are_given_once() {
+async fn state_is_paged_by_key_and_a_version_is_used_once() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         commit(store, fence, vec![row_run(run(1, 1, 1, queued()))], vec![]).await.unwrap();
         for key in ["c", "a", "b"] {
             set(store, fence, None, key, Some(json!(key))).await;
@@ -173,7 +181,7 @@ async fn pages_go_by_key_and_versions_are_given_once() {
             };
             assert!(store.state_put(put).await.unwrap().unwrap().created, "{name}");
         }
-        for at in [seen(fence, None), StateAt::Run(run_id(1)), StateAt::Owner(OWNER.into())] {
+        for at in [visible_to(fence, None), StateAt::Run(run_id(1)), StateAt::Owner(OWNER.into())] {
             let keys = async |after, limit| {
                 let page = store.state_page(&at, after, limit).await.unwrap();
                 page.into_iter().map(|entry| entry.key).collect::<String>()
@@ -183,14 +191,14 @@ async fn pages_go_by_key_and_versions_are_given_once() {
             assert_eq!(store.state_count(&at).await.unwrap(), 3, "{name}");
         }
         let again = state(None, false, "a", 1, Some(json!(2)));
-        assert!(commit(store, fence, vec![again], vec![]).await.is_err(), "{name}: a version is given once");
+        assert!(commit(store, fence, vec![again], vec![]).await.is_err(), "{name}: a version is used once");
         let (nobody, gone) = (StateAt::Owner("bob".into()), StateAt::Run(run_id(9)));
         assert_eq!(store.state_count(&nobody).await.unwrap() + store.state_count(&gone).await.unwrap(), 0);
     }
 }
 
 #[tokio::test]
-async fn an_owner_s_state_is_compared_and_set() {
+async fn state_of_an_owner_is_changed_by_compare_and_set() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let put = async |value: Option<u64>, expect| {
@@ -208,7 +216,7 @@ async fn an_owner_s_state_is_compared_and_set() {
         assert_eq!(put(Some(2), Expect::Any).await, Ok(Some(second)), "{name}: nothing changed");
         assert_eq!(put(None, Expect::Version(second)).await, Ok(None), "{name}");
         let third = put(Some(1), Expect::Absent).await.unwrap().unwrap();
-        assert!(third > second, "{name}: what is made again never has an old version");
+        assert!(third > second, "{name}: a key created again gets a new version");
     }
 }
 
@@ -216,40 +224,44 @@ async fn an_owner_s_state_is_compared_and_set() {
 async fn artifacts_are_listed_and_their_hashes_become_loose() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let (one, two) = (session_made(store, 1).await, session_made(store, 2).await);
+        let (one, two) = (create_session(store, 1).await, create_session(store, 2).await);
         let row = |artifact: &Artifact| Row::Artifact(Box::new(artifact.clone()));
         let run = Some(run_id(1));
-        let made: Vec<Artifact> =
+        let artifacts: Vec<Artifact> =
             (1..=3).map(|n| Artifact { run: run.filter(|_| n != 2), ..artifact(n, 1, "same") }).collect();
         let other = artifact(4, 2, "other");
-        commit(store, one, made.iter().map(row).collect(), vec![progress(1)]).await.unwrap();
+        commit(store, one, artifacts.iter().map(row).collect(), vec![progress(1)]).await.unwrap();
         commit(store, two, vec![row(&other), row(&artifact(5, 2, "same"))], vec![]).await.unwrap();
         let list = async |run, before: Option<&Artifact>, limit| {
             let before = before.map(|artifact| (artifact.created_at, artifact.id));
             let page = ArtifactPage { session: session_id(1), run, before, limit };
             store.artifact_page(&page).await.unwrap().iter().map(|artifact| artifact.id).collect::<Vec<_>>()
         };
-        assert_eq!(list(None, None, 2).await, [made[2].id, made[1].id], "{name}");
-        assert_eq!(list(None, Some(&made[1]), 2).await, [made[0].id], "{name}");
-        assert_eq!(list(run, None, 9).await, [made[2].id, made[0].id], "{name}");
-        assert_eq!(store.artifact_get(made[0].id).await.unwrap().as_ref(), Some(&made[0]), "{name}");
+        assert_eq!(list(None, None, 2).await, [artifacts[2].id, artifacts[1].id], "{name}");
+        assert_eq!(list(None, Some(&artifacts[1]), 2).await, [artifacts[0].id], "{name}");
+        assert_eq!(list(run, None, 9).await, [artifacts[2].id, artifacts[0].id], "{name}");
+        assert_eq!(
+            store.artifact_get(artifacts[0].id).await.unwrap().as_ref(),
+            Some(&artifacts[0]),
+            "{name}"
+        );
         assert_eq!(
             store.blob_page(None, 9).await.unwrap(),
             [("other".to_owned(), 7), ("same".to_owned(), 7)],
             "{name}"
         );
 
-        // Another session's artifact is not this one's to remove.
-        let gone = vec![Row::ArtifactGone(made[1].id), Row::ArtifactGone(other.id)];
+        // A session cannot remove an artifact of another session.
+        let gone = vec![Row::ArtifactGone(artifacts[1].id), Row::ArtifactGone(other.id)];
         commit(store, one, gone, vec![progress(2)]).await.unwrap();
-        assert_eq!(store.artifact_get(made[1].id).await.unwrap(), None, "{name}");
+        assert_eq!(store.artifact_get(artifacts[1].id).await.unwrap(), None, "{name}");
         assert!(store.artifact_get(other.id).await.unwrap().is_some(), "{name}");
         assert_eq!(store.blob_loose(9).await.unwrap(), ["same"], "{name}");
-        assert!(store.blob_claimed("same").await.unwrap(), "{name}: others have it still");
+        assert!(store.blob_claimed("same").await.unwrap(), "{name}: another artifact refers to it");
         assert_eq!(store.blob_loose(9).await.unwrap(), Vec::<String>::new(), "{name}");
-        session_deleted(store, two).await;
+        delete_session(store, two).await;
         assert_eq!(store.artifact_get(other.id).await.unwrap(), None, "{name}: gone at once");
-        assert!(store.blob_claimed("other").await.unwrap(), "{name}: but its bytes are not loose yet");
+        assert!(store.blob_claimed("other").await.unwrap(), "{name}: but its hash is not loose yet");
         while store.session_purge(session_id(2)).await.unwrap() {}
         assert_eq!(store.blob_loose(9).await.unwrap(), ["other", "same"], "{name}");
         assert!(!store.blob_claimed("other").await.unwrap(), "{name}");

@@ -1,9 +1,9 @@
-//! Delegations: written with the child, read from both sides, gone with the parent's session.
+//! Delegations: written by the child's session, read from both sides, removed with the parent's session.
 
 use std::slice::from_ref;
 
 use mainspring_core::*;
-use mainspring_kernel::store::{DelegationsOf, Row};
+use mainspring_kernel::store::{DelegationsOf, InboxItem, Note, Row};
 
 use crate::fixtures::*;
 
@@ -28,24 +28,24 @@ fn row(delegation: &Delegation) -> Row {
 }
 
 #[tokio::test]
-async fn a_delegation_is_read_from_both_sides_until_its_parents_session_is_gone() {
+async fn a_delegation_is_read_from_both_sides_until_its_parent_session_is_purged() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let (parent, child) = (session_made(store, 1).await, session_made(store, 2).await);
+        let (parent, child) = (create_session(store, 1).await, create_session(store, 2).await);
         commit(store, parent, vec![row_run(run(1, 1, 1, queued()))], vec![progress(1)]).await.unwrap();
         let (first, second) = (delegation(2), delegation(3));
-        let of_child = |n: u64, no: u32| row_run(Run { parent: Some(run_id(1)), ..run(n, 2, no, queued()) });
-        let rows = vec![of_child(2, 1), of_child(3, 2), row(&second), row(&first)];
+        let child_run = |n: u64, no: u32| row_run(Run { parent: Some(run_id(1)), ..run(n, 2, no, queued()) });
+        let rows = vec![child_run(2, 1), child_run(3, 2), row(&second), row(&first)];
         commit(store, child, rows, vec![progress(2)]).await.unwrap();
 
         let read = async |of: DelegationsOf| store.delegations(&of).await.unwrap();
         assert_eq!(read(DelegationsOf::Id(first.id)).await, from_ref(&first), "{name}");
         assert_eq!(read(DelegationsOf::Child(run_id(3))).await, from_ref(&second), "{name}");
         let made = DelegationsOf::Parent(session_id(1), run_id(1));
-        assert_eq!(read(made).await, [first.clone(), second.clone()], "{name}: the oldest first");
+        assert_eq!(read(made).await, [first.clone(), second.clone()], "{name}: oldest first");
         assert_eq!(read(DelegationsOf::Parent(session_id(2), run_id(1))).await, [], "{name}");
 
-        // Whoever is loaded knows what is not settled, of either side.
+        // A loaded session has the delegations that are not settled, as parent and as child.
         let settled =
             Delegation { status: DelegationStatus::Succeeded, completed_at: Some(NOW), ..second.clone() };
         commit(store, child, vec![row(&settled)], vec![progress(3)]).await.unwrap();
@@ -65,12 +65,12 @@ async fn a_delegation_is_read_from_both_sides_until_its_parents_session_is_gone(
 }
 
 #[tokio::test]
-async fn a_start_looks_at_sessions_that_were_left_something() {
+async fn a_session_with_a_note_is_unfinished() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let (from, to) = (session_made(store, 1).await, session_made(store, 2).await);
+        let (from, to) = (create_session(store, 1).await, create_session(store, 2).await);
         assert_eq!(store.unfinished().await.unwrap().live, [], "{name}");
-        let item = mainspring_kernel::store::InboxItem { id: event_id(9), at: NOW, item: "x".into() };
+        let item = InboxItem { id: event_id(9), at: NOW, note: Note::Cancel { run: run_id(1) } };
         commit(store, from, vec![Row::Inbox(session_id(2), item.clone())], vec![progress(1)]).await.unwrap();
         assert_eq!(store.unfinished().await.unwrap().live, [session_id(2)], "{name}");
         assert_eq!(store.inbox(session_id(2)).await.unwrap(), [item], "{name}");

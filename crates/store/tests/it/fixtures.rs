@@ -1,4 +1,4 @@
-//! Stores to test, and small worlds to put into them.
+//! Stores under test, and data to put into them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use tempfile::TempDir;
 
 pub(crate) const OWNER: &str = "ada";
 pub(crate) const NOW: Time = Time(1_800_000_000_000);
-pub(crate) const EVERYTHING: usize = 1_000_000;
+pub(crate) const NO_LIMIT: usize = 1_000_000;
 
-/// A store under test, and the folder it lives in.
+/// A store under test, and the folder of its database.
 pub(crate) struct Subject {
     pub(crate) store: Arc<dyn Store>,
-    fault: Box<dyn Fn(Fault)>,
+    inject_fault: Box<dyn Fn(Fault)>,
     _folder: Option<TempDir>,
 }
 
 impl Subject {
-    pub(crate) fn fault(&self, fault: Fault) {
-        (self.fault)(fault);
+    pub(crate) fn inject_fault(&self, fault: Fault) {
+        (self.inject_fault)(fault);
     }
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn sqlite_open(folder: &Path) -> SqliteStore {
     SqliteStore::open(&folder.join("test.sqlite3"), SqliteOptions::default(), NOW).unwrap()
 }
 
-/// Every store, fresh.
+/// Creates every store, empty.
 pub(crate) fn every_store() -> Vec<(&'static str, Subject)> {
     let folder = tempfile::tempdir().unwrap();
     let sqlite = Arc::new(sqlite_open(folder.path()));
@@ -39,13 +39,17 @@ pub(crate) fn every_store() -> Vec<(&'static str, Subject)> {
     vec![
         (
             "memory",
-            Subject { store: memory, fault: Box::new(move |fault| memory_fault.fault(fault)), _folder: None },
+            Subject {
+                store: memory,
+                inject_fault: Box::new(move |fault| memory_fault.inject_fault(fault)),
+                _folder: None,
+            },
         ),
         (
             "sqlite",
             Subject {
                 store: sqlite,
-                fault: Box::new(move |fault| sqlite_fault.fault(fault)),
+                inject_fault: Box::new(move |fault| sqlite_fault.inject_fault(fault)),
                 _folder: Some(folder),
             },
         ),
@@ -104,7 +108,7 @@ pub(crate) fn session(n: u64) -> Session {
     }
 }
 
-/// Run `n`, number `no` of session `of`.
+/// Builds run `n`, number `no` of session `of`.
 pub(crate) fn run(n: u64, of: u64, no: u32, state: RunState) -> Run {
     Run {
         id: run_id(n),
@@ -226,7 +230,7 @@ pub(crate) fn progress(n: u64) -> NewEvent {
     event(n, Body::ProgressUpdated { text: format!("step {n}") })
 }
 
-/// The right to write session `n`.
+/// Takes the lease of session `n`.
 pub(crate) async fn lease(store: &dyn Store, n: u64) -> Fence {
     store.lease_take(session_id(n), node_id(1)).await.unwrap()
 }
@@ -240,21 +244,21 @@ pub(crate) async fn commit(
     store.commit(Arc::new(Commit { fence, events, rows })).await
 }
 
-/// A stored session `n`, and the right to write it.
-pub(crate) async fn session_made(store: &dyn Store, n: u64) -> Fence {
+/// Stores session `n` and returns its fence.
+pub(crate) async fn create_session(store: &dyn Store, n: u64) -> Fence {
     let fence = lease(store, n).await;
     commit(store, fence, vec![Row::Session(Box::new(session(n)))], vec![]).await.unwrap();
     fence
 }
 
-pub(crate) async fn session_deleted(store: &dyn Store, fence: Fence) {
+pub(crate) async fn delete_session(store: &dyn Store, fence: Fence) {
     let mut session = store.session_load(fence.session).await.unwrap().unwrap().session;
     session.status = SessionStatus::Deleted;
     commit(store, fence, vec![Row::Session(Box::new(session))], vec![]).await.unwrap();
 }
 
 pub(crate) async fn events(store: &dyn Store, n: u64) -> Vec<Event> {
-    store.events_after(session_id(n), None, Cursor::START, EVERYTHING).await.unwrap()
+    store.events_after(session_id(n), None, Cursor::START, NO_LIMIT).await.unwrap()
 }
 
 pub(crate) fn row_session(session: Session) -> Row {

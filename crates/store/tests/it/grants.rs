@@ -1,4 +1,4 @@
-//! Grants: what holds for a run, its own and those of its session.
+//! Grants: those of a run include the grants of its session.
 
 use mainspring_core::*;
 use mainspring_kernel::store::Row;
@@ -21,21 +21,21 @@ fn grant(no: u8, run: Option<RunId>, effect: Effect) -> Grant {
 }
 
 #[tokio::test]
-async fn grants_are_read_by_the_run_they_hold_for_and_replaced_by_their_id() {
+async fn a_run_has_its_own_grants_and_those_of_its_session() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         let row = |grant: &Grant| Row::Grant(Box::new(grant.clone()));
-        let (own, others) =
+        let (own, other) =
             (grant(1, Some(run_id(1)), Effect::Deny), grant(2, Some(run_id(2)), Effect::Allow));
-        let everybodys = grant(3, None, Effect::Allow);
-        let rows = [&own, &others, &everybodys].map(row).to_vec();
+        let shared = grant(3, None, Effect::Allow);
+        let rows = [&own, &other, &shared].map(row).to_vec();
         commit(store, fence, rows, vec![progress(1)]).await.unwrap();
         let read = store.grants(session_id(1), run_id(1)).await.unwrap();
-        assert_eq!(read, [own.clone(), everybodys.clone()], "{name}");
+        assert_eq!(read, [own.clone(), shared.clone()], "{name}");
         let own = Grant { effect: Effect::Allow, expires_at: Some(Time(9)), ..own };
         commit(store, fence, vec![row(&own)], vec![progress(2)]).await.unwrap();
-        assert_eq!(store.grants(session_id(1), run_id(1)).await.unwrap(), [own, everybodys], "{name}");
+        assert_eq!(store.grants(session_id(1), run_id(1)).await.unwrap(), [own, shared], "{name}");
         assert_eq!(store.grants(session_id(2), run_id(1)).await.unwrap(), [], "{name}");
     }
 }

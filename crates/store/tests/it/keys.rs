@@ -1,4 +1,4 @@
-//! API keys: found by id and by hash, paged, written together with the request that asked for them.
+//! API keys: found by id and by hash, paged, and written together with their request.
 
 use mainspring_core::*;
 use mainspring_kernel::store::{KeyPage, KeyRef, Request, Store, StoreError, Unique};
@@ -93,11 +93,11 @@ async fn a_key_and_its_request_are_written_together_or_not_at_all() {
         let taken = ApiKey { hash: key(1, None).hash, ..key(3, None) };
         store.key_write(&taken, Some(&request("other"))).await.unwrap_err();
         assert_eq!(store.request_get(OWNER, "key_create", "other").await.unwrap(), None, "{name}");
-        for (n, fault, there) in [(4, Fault::CommitFails, false), (5, Fault::OutcomeUnknown, true)] {
-            subject.fault(fault);
+        for (n, fault, is_stored) in [(4, Fault::CommitFails, false), (5, Fault::OutcomeUnknown, true)] {
+            subject.inject_fault(fault);
             let error = store.key_write(&key(n, None), None).await.unwrap_err();
             assert!(matches!(error, StoreError::Unavailable(_)), "{name}");
-            assert_eq!(get(store, n).await.is_some(), there, "{name}");
+            assert_eq!(get(store, n).await.is_some(), is_stored, "{name}");
         }
     }
 }
@@ -110,12 +110,12 @@ async fn an_owner_with_a_key_or_a_session_outside_the_org_is_elsewhere() {
         assert!(!elsewhere("acme").await, "{name}");
         store.key_write(&key(1, Some("acme")), None).await.unwrap();
         let fence = lease(store, 1).await;
-        let shown = Session { org: Some("acme".into()), ..session(1) };
-        commit(store, fence, vec![row_session(shown)], vec![]).await.unwrap();
+        let shared = Session { org: Some("acme".into()), ..session(1) };
+        commit(store, fence, vec![row_session(shared)], vec![]).await.unwrap();
         assert_eq!((elsewhere("acme").await, elsewhere("beta").await), (false, true), "{name}");
-        let fence = session_made(store, 2).await;
+        let fence = create_session(store, 2).await;
         assert!(elsewhere("acme").await, "{name}: a session of no org");
-        session_deleted(store, fence).await;
+        delete_session(store, fence).await;
         assert!(!elsewhere("acme").await, "{name}");
         store.key_write(&key(2, None), None).await.unwrap();
         assert!(elsewhere("acme").await, "{name}: a key of no org");

@@ -1,6 +1,6 @@
-//! The store's promises: the same tests over every store, then what is SQLite's own.
+//! Tests of the store's contract over every store, then of SQLite's own behaviour.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+#![allow(clippy::unwrap_used, reason = "a failed setup should stop the test")]
 
 mod agents;
 mod contract;

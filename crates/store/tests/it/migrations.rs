@@ -1,4 +1,4 @@
-//! Migrations: what an earlier version wrote is there, and means the same.
+//! Migrations: data of earlier versions is kept and means the same.
 
 use std::path::Path;
 
@@ -28,8 +28,8 @@ const RELEASED: &[&str] = &[
     include_str!("../../migrations/0012_agents.sql"),
 ];
 
-/// A database as the version that knew these migrations made it, with what `fill` puts into it.
-fn database_of(folder: &Path, migrations: &[&str], fill: &str) {
+/// Creates a database of the version that had these migrations, and runs `fill` on it.
+fn create_database(folder: &Path, migrations: &[&str], fill: &str) {
     let old = Connection::open(folder.join("test.sqlite3")).unwrap();
     old.pragma_update(None, "application_id", 0x4D53_5052).unwrap();
     old.execute_batch(
@@ -50,7 +50,7 @@ fn hex(bytes: &[u8; 16]) -> String {
 }
 
 #[tokio::test]
-async fn bindings_from_before_they_said_how_they_were_made_were_not_reconstructed() {
+async fn bindings_of_earlier_versions_are_not_reconstructed() {
     let folder = tempfile::tempdir().unwrap();
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, title, status, surface_kind,
@@ -63,16 +63,16 @@ async fn bindings_from_before_they_said_how_they_were_made_were_not_reconstructe
         binding = hex(binding_id(1).as_bytes()),
         node = hex(node_id(1).as_bytes()),
     );
-    database_of(folder.path(), &RELEASED[..6], &fill);
+    create_database(folder.path(), &RELEASED[..6], &fill);
     let store = sqlite_open(folder.path());
     let found = store.bindings(session_id(1), None, None, 9).await.unwrap();
-    let shown: Vec<_> =
+    let read: Vec<_> =
         found.iter().map(|binding| (binding.id, binding.generation, binding.reconstructed)).collect();
-    assert_eq!(shown, [(binding_id(1), 2, false)]);
+    assert_eq!(read, [(binding_id(1), 2, false)]);
 }
 
 #[tokio::test]
-async fn sessions_from_before_there_were_orgs_are_private() {
+async fn sessions_of_versions_without_orgs_are_private() {
     let folder = tempfile::tempdir().unwrap();
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, key, title, status, surface_kind,
@@ -82,7 +82,7 @@ async fn sessions_from_before_there_were_orgs_are_private() {
         hex(session_id(1).as_bytes()),
         now = NOW.0,
     );
-    database_of(folder.path(), &RELEASED[..2], &fill);
+    create_database(folder.path(), &RELEASED[..2], &fill);
     let store = sqlite_open(folder.path());
     let check = store.check(true).await.unwrap();
     assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
@@ -90,13 +90,13 @@ async fn sessions_from_before_there_were_orgs_are_private() {
     let found = store.session_find(OWNER, &SessionRef::Key("old".into())).await.unwrap();
     assert_eq!(found, Some(old.clone()));
     let fence = lease(&store, 1).await;
-    let shown = Session { org: Some("acme".into()), visibility: Visibility::Org, ..old };
-    commit(&store, fence, vec![row_session(shown.clone())], vec![]).await.unwrap();
-    assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, shown);
+    let shared = Session { org: Some("acme".into()), visibility: Visibility::Org, ..old };
+    commit(&store, fence, vec![row_session(shared.clone())], vec![]).await.unwrap();
+    assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, shared);
 }
 
 #[tokio::test]
-async fn lines_from_before_there_was_state_know_who_opened_them() {
+async fn lines_of_versions_without_state_have_an_opener() {
     let folder = tempfile::tempdir().unwrap();
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
@@ -108,7 +108,7 @@ async fn lines_from_before_there_was_state_know_who_opened_them() {
         one = hex(session_id(1).as_bytes()),
         two = hex(artifact_id(2).as_bytes()),
     );
-    database_of(folder.path(), &RELEASED[..3], &fill);
+    create_database(folder.path(), &RELEASED[..3], &fill);
     let store = sqlite_open(folder.path());
     let check = store.check(true).await.unwrap();
     assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
@@ -116,21 +116,21 @@ async fn lines_from_before_there_was_state_know_who_opened_them() {
     assert_eq!(
         (found.uri.as_str(), found.content_hash),
         ("file:///a", None),
-        "an artifact that lies elsewhere"
+        "an artifact without stored bytes"
     );
-    // State that is written now is seen where its line goes on, and not from the branch that was there before.
+    // New state is visible on its own line, but not from an older branch.
     let fence = lease(&store, 1).await;
     let place = StatePlace::Session { at: Some(point(1, 1)), aside: false };
     let row = StateRow { place, key: "k".into(), version: 1, value: Some(1.into()), at: NOW };
     commit(&store, fence, vec![Row::State(Box::new(row))], vec![progress(1)]).await.unwrap();
-    for (at, there) in [(point(1, 3), true), (point(2, 3), false)] {
+    for (at, is_visible) in [(point(1, 3), true), (point(2, 3), false)] {
         let at = StateAt::Session { session: session_id(1), at: Some(at) };
-        assert_eq!(store.state_get(&at, "k").await.unwrap().entry.is_some(), there, "{at:?}");
+        assert_eq!(store.state_get(&at, "k").await.unwrap().entry.is_some(), is_visible, "{at:?}");
     }
 }
 
 #[tokio::test]
-async fn what_was_said_before_there_was_search_is_found_and_branched_from() {
+async fn messages_of_versions_without_search_are_found_and_have_children() {
     let folder = tempfile::tempdir().unwrap();
     let (session, now) = (hex(session_id(1).as_bytes()), NOW.0);
     let mut fill = format!(
@@ -157,7 +157,7 @@ async fn what_was_said_before_there_was_search_is_found_and_branched_from() {
             hex(message_id(n).as_bytes()),
         );
     }
-    database_of(folder.path(), &RELEASED[..3], &fill);
+    create_database(folder.path(), &RELEASED[..3], &fill);
     let store = sqlite_open(folder.path());
     let check = store.check(true).await.unwrap();
     assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
@@ -181,8 +181,8 @@ async fn what_was_said_before_there_was_search_is_found_and_branched_from() {
     }
 }
 
-/// Rows of a session with one queued run, in the columns that they had when runs came into being.
-fn a_queued_run(cost_nanos: u64) -> String {
+/// SQL that inserts a session with one queued run, in the columns of the first version.
+fn insert_queued_run(cost_nanos: u64) -> String {
     format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
            metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
@@ -199,10 +199,10 @@ fn a_queued_run(cost_nanos: u64) -> String {
 }
 
 #[tokio::test]
-async fn a_run_from_before_there_were_steps_steering_digests_and_budgets_has_none_and_can_get_them() {
+async fn a_run_of_a_version_without_steps_steering_digests_and_budgets_can_get_them() {
     let folder = tempfile::tempdir().unwrap();
-    let fill = a_queued_run(0);
-    database_of(folder.path(), &RELEASED[..6], &fill);
+    let fill = insert_queued_run(0);
+    create_database(folder.path(), &RELEASED[..6], &fill);
     let store = sqlite_open(folder.path());
     let check = store.check(true).await.unwrap();
     assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
@@ -225,7 +225,7 @@ async fn a_run_from_before_there_were_steps_steering_digests_and_budgets_has_non
 }
 
 #[tokio::test]
-async fn owners_from_before_they_could_make_agents_have_made_none_and_can() {
+async fn owners_of_versions_without_agents_can_create_agents() {
     let folder = tempfile::tempdir().unwrap();
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
@@ -233,12 +233,12 @@ async fn owners_from_before_they_could_make_agents_have_made_none_and_can() {
          VALUES (x'{}', '{OWNER}', 'coder@2', 'open', 'chat', 'native', '{{}}', 1, 0, 0, 0)",
         hex(session_id(1).as_bytes()),
     );
-    database_of(folder.path(), &RELEASED[..11], &fill);
+    create_database(folder.path(), &RELEASED[..11], &fill);
     let store = sqlite_open(folder.path());
     let check = store.check(true).await.unwrap();
     assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
     let kept = store.session_load(session_id(1)).await.unwrap().unwrap().session;
-    assert_eq!(kept.agent_definition, "coder@2", "what a session follows is as it was");
+    assert_eq!(kept.agent_definition, "coder@2", "the agent of a session is unchanged");
     assert_eq!(store.agent_page(OWNER, None, 9).await.unwrap(), []);
     assert_eq!(store.agent_find(OWNER, "coder", Some(2)).await.unwrap(), None);
     let made = agent(OWNER, "coder", 2, 1);
@@ -248,10 +248,10 @@ async fn owners_from_before_they_could_make_agents_have_made_none_and_can() {
 }
 
 #[tokio::test]
-async fn what_runs_cost_before_it_could_be_unknown_they_cost_still() {
+async fn costs_of_versions_without_unknown_costs_are_kept() {
     let folder = tempfile::tempdir().unwrap();
-    let fill = a_queued_run(1_500_000_000);
-    database_of(folder.path(), &RELEASED[..12], &fill);
+    let fill = insert_queued_run(1_500_000_000);
+    create_database(folder.path(), &RELEASED[..12], &fill);
     let store = sqlite_open(folder.path());
     let check = store.check(true).await.unwrap();
     assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));

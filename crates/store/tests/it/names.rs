@@ -1,4 +1,4 @@
-//! Names, pages and requests: what must be unique, what is found, in which order.
+//! Names, pages and requests: uniqueness, lookup and order.
 
 use mainspring_core::*;
 use mainspring_kernel::store::{Request, Row, RunPage, SessionPage, SessionRef, StoreError, Unique, Whose};
@@ -9,7 +9,8 @@ fn own() -> Whose {
     Whose::Owner(OWNER.into())
 }
 
-fn named() -> Vec<(SessionRef, Session)> {
+/// A session with each kind of name, and the reference that finds it.
+fn named_sessions() -> Vec<(SessionRef, Session)> {
     let external = ExternalRef { kind: "task".into(), id: "7".into() };
     let alias = LegacyAlias { scope: "desk".into(), key: "main".into() };
     vec![
@@ -21,7 +22,7 @@ fn named() -> Vec<(SessionRef, Session)> {
 
 #[tokio::test]
 async fn a_name_belongs_to_one_session_of_an_owner_until_it_is_deleted() {
-    for (by, first) in named() {
+    for (by, first) in named_sessions() {
         for (name, subject) in every_store() {
             let store = &*subject.store;
             let (one, two, other) = (lease(store, 1).await, lease(store, 2).await, lease(store, 3).await);
@@ -32,10 +33,10 @@ async fn a_name_belongs_to_one_session_of_an_owner_until_it_is_deleted() {
             let second = Session { id: session_id(2), ..first.clone() };
             let error = commit(store, two, vec![row_session(second.clone())], vec![]).await.unwrap_err();
             assert_eq!(error, StoreError::Conflict(Unique::SessionName), "{name}");
-            let hers = Session { id: session_id(3), owner: "eve".into(), ..first.clone() };
-            commit(store, other, vec![row_session(hers)], vec![]).await.unwrap();
+            let foreign = Session { id: session_id(3), owner: "eve".into(), ..first.clone() };
+            commit(store, other, vec![row_session(foreign)], vec![]).await.unwrap();
 
-            session_deleted(store, one).await;
+            delete_session(store, one).await;
             assert_eq!(store.session_find(OWNER, &by).await.unwrap(), None, "{name}");
             assert_eq!(store.session_load(session_id(1)).await.unwrap(), None, "{name}");
             commit(store, two, vec![row_session(second.clone())], vec![]).await.unwrap();
@@ -45,12 +46,12 @@ async fn a_name_belongs_to_one_session_of_an_owner_until_it_is_deleted() {
 }
 
 #[tokio::test]
-async fn an_id_finds_a_session_whoever_asks() {
+async fn an_id_finds_a_session_of_any_owner() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        session_made(store, 1).await;
+        create_session(store, 1).await;
         let by = SessionRef::Id(session_id(1));
-        // Who may read it is decided above.
+        // The kernel checks who may read it.
         assert_eq!(store.session_find(OWNER, &by).await.unwrap(), Some(session(1)), "{name}");
         assert_eq!(store.session_find("eve", &by).await.unwrap(), Some(session(1)), "{name}");
     }
@@ -60,8 +61,8 @@ async fn an_id_finds_a_session_whoever_asks() {
 async fn a_request_of_a_client_makes_one_run() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
-        let asked = |n: u64, client: Option<&str>| Run {
+        let fence = create_session(store, 1).await;
+        let requested = |n: u64, client: Option<&str>| Run {
             request: RequestName {
                 client_id: client.map(Into::into),
                 request_id: Some("r".into()),
@@ -69,20 +70,26 @@ async fn a_request_of_a_client_makes_one_run() {
             },
             ..run(n, 1, u32::try_from(n).unwrap(), queued())
         };
-        commit(store, fence, vec![row_run(asked(1, Some("desk")))], vec![]).await.unwrap();
-        let error = commit(store, fence, vec![row_run(asked(2, Some("desk")))], vec![]).await.unwrap_err();
+        commit(store, fence, vec![row_run(requested(1, Some("desk")))], vec![]).await.unwrap();
+        let error =
+            commit(store, fence, vec![row_run(requested(2, Some("desk")))], vec![]).await.unwrap_err();
         assert_eq!(error, StoreError::Conflict(Unique::RunRequest), "{name}");
-        let rows = vec![row_run(asked(2, None)), row_run(asked(3, None)), row_run(asked(4, Some("web")))];
+        let rows = vec![
+            row_run(requested(2, None)),
+            row_run(requested(3, None)),
+            row_run(requested(4, Some("web"))),
+        ];
         commit(store, fence, rows, vec![]).await.unwrap();
         let found = store.run_by_request(OWNER, "desk", "r").await.unwrap();
-        assert_eq!(found, Some(asked(1, Some("desk"))), "{name}");
+        assert_eq!(found, Some(requested(1, Some("desk"))), "{name}");
         assert_eq!(store.run_by_request("eve", "desk", "r").await.unwrap(), None, "{name}");
     }
 }
 
 #[tokio::test]
 async fn a_request_is_remembered_for_a_day() {
-    const DAY: u64 = 24 * 60 * 60 * 1000;
+    const DAY_MS: u64 = Request::RETENTION_MS;
+    assert_eq!(DAY_MS, 86_400_000);
     let request = |answer: &str, at| Request {
         owner: OWNER.into(),
         operation: "session_create".into(),
@@ -93,24 +100,24 @@ async fn a_request_is_remembered_for_a_day() {
     };
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         let put = |request| commit(store, fence, vec![Row::Request(Box::new(request))], vec![]);
         let get = || store.request_get(OWNER, "session_create", "k");
         put(request("first", NOW)).await.unwrap();
-        let again = put(request("second", NOW.plus(DAY))).await.unwrap_err();
+        let again = put(request("second", NOW.plus(DAY_MS))).await.unwrap_err();
         assert_eq!(again, StoreError::Conflict(Unique::RequestKey), "{name}");
         assert_eq!(get().await.unwrap(), Some(request("first", NOW)), "{name}");
-        put(request("third", NOW.plus(DAY + 1))).await.unwrap();
+        put(request("third", NOW.plus(DAY_MS + 1))).await.unwrap();
         assert_eq!(get().await.unwrap().unwrap().answer, "third", "{name}");
-        store.requests_forget(NOW.plus(DAY + 1)).await.unwrap();
+        store.requests_forget(NOW.plus(DAY_MS + 1)).await.unwrap();
         assert!(get().await.unwrap().is_some(), "{name}");
-        store.requests_forget(NOW.plus(DAY + 2)).await.unwrap();
+        store.requests_forget(NOW.plus(DAY_MS + 2)).await.unwrap();
         assert_eq!(get().await.unwrap(), None, "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_request_made_again_is_known_as_that() {
+async fn a_repeated_request_is_reported_as_such() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let create = |n| {
@@ -130,7 +137,7 @@ async fn a_request_made_again_is_known_as_that() {
         let (one, two) = (lease(store, 1).await, lease(store, 2).await);
         commit(store, one, create(1), vec![]).await.unwrap();
         let error = commit(store, two, create(2), vec![]).await.unwrap_err();
-        assert_eq!(error, StoreError::Conflict(Unique::RequestKey), "{name}: and not on the session's name");
+        assert_eq!(error, StoreError::Conflict(Unique::RequestKey), "{name}: not on the session's name");
     }
 }
 
@@ -140,11 +147,11 @@ async fn sessions_are_paged_by_activity() {
         let store = &*subject.store;
         for n in 1..=7 {
             let fence = lease(store, n).await;
-            // Two by two at the same moment.
+            // Two sessions each at the same time.
             let made = Session { last_activity_at: NOW.plus(n / 2), ..session(n) };
             commit(store, fence, vec![row_session(made)], vec![]).await.unwrap();
             if n == 4 {
-                session_deleted(store, fence).await;
+                delete_session(store, fence).await;
             }
         }
         let mut page = SessionPage {
@@ -182,28 +189,28 @@ async fn sessions_are_paged_by_activity() {
 }
 
 #[tokio::test]
-async fn an_org_lists_what_is_shown_to_it() {
+async fn an_org_lists_the_sessions_shared_with_it() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let of = |n: u64, org: Option<&str>, visibility| Session {
+        let session_of = |n: u64, org: Option<&str>, visibility| Session {
             owner: format!("owner {n}"),
             org: org.map(Into::into),
             visibility,
             ..session(n)
         };
         let made = [
-            of(1, Some("acme"), Visibility::Org),
-            of(2, Some("acme"), Visibility::Private),
-            of(3, Some("beta"), Visibility::Org),
-            of(4, None, Visibility::Private),
-            of(5, Some("acme"), Visibility::Org),
-            of(6, Some("acme"), Visibility::Org),
+            session_of(1, Some("acme"), Visibility::Org),
+            session_of(2, Some("acme"), Visibility::Private),
+            session_of(3, Some("beta"), Visibility::Org),
+            session_of(4, None, Visibility::Private),
+            session_of(5, Some("acme"), Visibility::Org),
+            session_of(6, Some("acme"), Visibility::Org),
         ];
         for (n, session) in (1..).zip(made) {
             let fence = lease(store, n).await;
             commit(store, fence, vec![row_session(session)], vec![]).await.unwrap();
             if n == 6 {
-                session_deleted(store, fence).await;
+                delete_session(store, fence).await;
             }
         }
         let page = |whose| SessionPage {
@@ -229,15 +236,15 @@ async fn an_org_lists_what_is_shown_to_it() {
         let bad = Session { visibility: Visibility::Org, ..session(7) };
         let fence = lease(store, 7).await;
         let error = commit(store, fence, vec![row_session(bad)], vec![]).await.unwrap_err();
-        assert_eq!(error, StoreError::Conflict(Unique::Other), "{name}: shown to no org");
+        assert_eq!(error, StoreError::Conflict(Unique::Other), "{name}: shared without an org");
     }
 }
 
 #[tokio::test]
-async fn a_listed_session_shows_its_latest_run() {
+async fn a_listed_session_has_its_latest_run() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         let latest = run(1, 1, 2, queued());
         let rows = vec![row_run(run(2, 1, 1, RunState::Succeeded {})), row_run(latest.clone())];
         commit(store, fence, rows, vec![]).await.unwrap();
@@ -258,7 +265,7 @@ async fn runs_are_paged_newest_first() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         for of in 1..=3 {
-            let fence = session_made(store, of).await;
+            let fence = create_session(store, of).await;
             for no in 1..=4 {
                 let state = if no == 4 { queued() } else { RunState::Succeeded {} };
                 let made = run(of * 10 + u64::from(no), of, no, state);

@@ -1,4 +1,4 @@
-//! Opening: what is refused is named, and left as it was.
+//! Opening a database: a refused file is reported and unchanged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn database() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-fn names(folder: &Path) -> Vec<String> {
+fn file_names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -25,20 +25,20 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Opens what must be refused, and makes sure that nothing changed.
-fn refused(path: &Path) -> OpenError {
-    let (bytes, files) = (fs::read(path).ok(), names(path.parent().unwrap()));
+/// Opens a database that must be refused, and checks that nothing changed.
+fn open_error(path: &Path) -> OpenError {
+    let (bytes, files) = (fs::read(path).ok(), file_names(path.parent().unwrap()));
     let error = SqliteStore::open(path, SqliteOptions::default(), NOW).unwrap_err();
     assert!(error.to_string().contains(&path.display().to_string()), "{error}");
     assert_eq!(fs::read(path).ok(), bytes, "{error}: the file changed");
-    assert_eq!(names(path.parent().unwrap()), files, "{error}: a file came or went");
+    assert_eq!(file_names(path.parent().unwrap()), files, "{error}: a file was added or removed");
     error
 }
 
 #[test]
 fn a_closed_store_is_one_file() {
     let (folder, _) = database();
-    assert_eq!(names(folder.path()), ["test.sqlite3"]);
+    assert_eq!(file_names(folder.path()), ["test.sqlite3"]);
 }
 
 #[test]
@@ -46,16 +46,16 @@ fn a_folder_is_not_a_database() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("test.sqlite3");
     fs::create_dir(&path).unwrap();
-    assert!(matches!(refused(&path), OpenError::NotAFile { .. }));
+    assert!(matches!(open_error(&path), OpenError::NotAFile { .. }));
 }
 
 #[test]
-fn a_text_is_not_a_database() {
+fn a_text_file_is_not_a_database() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("test.sqlite3");
     for text in ["hello", &"dear diary, ".repeat(1000)] {
         fs::write(&path, text).unwrap();
-        assert!(matches!(refused(&path), OpenError::NotADatabase { .. }));
+        assert!(matches!(open_error(&path), OpenError::NotADatabase { .. }));
     }
 }
 
@@ -63,34 +63,34 @@ fn a_text_is_not_a_database() {
 fn the_database_of_another_program_is_not_touched() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("test.sqlite3");
-    let theirs = Connection::open(&path).unwrap();
-    theirs.execute_batch("CREATE TABLE sessions (id TEXT); INSERT INTO sessions VALUES ('theirs')").unwrap();
-    drop(theirs);
-    assert!(matches!(refused(&path), OpenError::Foreign { .. }));
+    let foreign = Connection::open(&path).unwrap();
+    foreign.execute_batch("CREATE TABLE sessions (id TEXT); INSERT INTO sessions VALUES ('theirs')").unwrap();
+    drop(foreign);
+    assert!(matches!(open_error(&path), OpenError::Foreign { .. }));
 }
 
 #[test]
-fn a_newer_database_asks_for_an_upgrade() {
+fn the_error_for_a_newer_database_asks_for_an_upgrade() {
     let (_folder, path) = database();
     let newer = Connection::open(&path).unwrap();
     newer.pragma_update(None, "journal_mode", "DELETE").unwrap();
     newer.pragma_update(None, "user_version", SCHEMA_VERSION + 1).unwrap();
     drop(newer);
-    let error = refused(&path);
+    let error = open_error(&path);
     assert!(matches!(error, OpenError::Newer { found, .. } if found == SCHEMA_VERSION + 1), "{error:?}");
     assert!(error.to_string().contains("upgrade"), "{error}");
 }
 
 #[test]
-fn damage_is_seen() {
+fn a_damaged_database_is_refused() {
     let (_folder, path) = database();
-    let whole = fs::read(&path).unwrap();
-    let mut overwritten = whole.clone();
+    let intact = fs::read(&path).unwrap();
+    let mut overwritten = intact.clone();
     overwritten[100..4096].fill(0xA5);
-    let damaged = [whole[..50].to_vec(), whole[..whole.len() / 2].to_vec(), overwritten];
+    let damaged = [intact[..50].to_vec(), intact[..intact.len() / 2].to_vec(), overwritten];
     for bytes in damaged {
         fs::write(&path, bytes).unwrap();
-        let error = refused(&path);
+        let error = open_error(&path);
         assert!(matches!(error, OpenError::Corrupt { .. }), "{error:?}");
         assert!(error.to_string().contains("backup"), "{error}");
     }
@@ -102,11 +102,11 @@ fn a_read_only_database_is_refused() {
     let mut permissions = fs::metadata(&path).unwrap().permissions();
     permissions.set_readonly(true);
     fs::set_permissions(&path, permissions).unwrap();
-    assert!(matches!(refused(&path), OpenError::ReadOnly { .. }));
+    assert!(matches!(open_error(&path), OpenError::ReadOnly { .. }));
 }
 
 #[test]
-fn a_missing_folder_is_named() {
+fn the_error_for_a_missing_folder_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("missing/test.sqlite3");
     let error = SqliteStore::open(&path, SqliteOptions::default(), NOW).unwrap_err();
@@ -114,20 +114,20 @@ fn a_missing_folder_is_named() {
 }
 
 #[test]
-fn an_empty_file_and_a_half_made_one_become_a_database() {
+fn an_empty_file_and_an_unfinished_one_are_replaced_by_a_database() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("test.sqlite3"), "").unwrap();
     fs::write(folder.path().join("test.sqlite3.creating"), "half").unwrap();
     sqlite_open(folder.path()).close();
-    assert_eq!(names(folder.path()), ["test.sqlite3"]);
+    assert_eq!(file_names(folder.path()), ["test.sqlite3"]);
 }
 
 #[test]
-fn a_name_that_looks_like_a_query_is_a_name() {
+fn a_file_name_that_looks_like_a_uri_is_used_as_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("50%?mode=memory#x.sqlite3");
     for _ in 0..2 {
         SqliteStore::open(&path, SqliteOptions::default(), NOW).unwrap().close();
     }
-    assert_eq!(names(folder.path()), ["50%?mode=memory#x.sqlite3"]);
+    assert_eq!(file_names(folder.path()), ["50%?mode=memory#x.sqlite3"]);
 }

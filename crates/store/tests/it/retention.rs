@@ -1,4 +1,4 @@
-//! Retention: what is pruned is gone for every reader at once, and nothing is ever silently skipped.
+//! Retention: pruned events are hidden from every reader at once, and no read skips them silently.
 
 use mainspring_core::*;
 use mainspring_kernel::store::{Fence, NewEvent, Row, Store, StoreError};
@@ -6,13 +6,13 @@ use rusqlite::Connection;
 
 use crate::fixtures::*;
 
-/// Ten events of session 1, the last four of run 2, each ten bytes further in the stream.
-async fn told(store: &dyn Store) -> (Fence, Vec<Cursor>) {
-    let fence = session_made(store, 1).await;
-    let of = |n, run| NewEvent { pos: n * 10, run: Some(run_id(run)), ..progress(n) };
-    let early = (1..=6).map(|n| of(n, 1)).collect();
+/// Writes ten events of session 1, the last four of run 2, each ten bytes further in the stream.
+async fn write_events(store: &dyn Store) -> (Fence, Vec<Cursor>) {
+    let fence = create_session(store, 1).await;
+    let run_event = |n, run| NewEvent { pos: n * 10, run: Some(run_id(run)), ..progress(n) };
+    let early = (1..=6).map(|n| run_event(n, 1)).collect();
     let mut cursors = commit(store, fence, vec![row_run(run(1, 1, 1, queued()))], early).await.unwrap();
-    let late = (7..=10).map(|n| of(n, 2)).collect();
+    let late = (7..=10).map(|n| run_event(n, 2)).collect();
     cursors.extend(commit(store, fence, vec![row_run(run(2, 1, 2, queued()))], late).await.unwrap());
     (fence, cursors)
 }
@@ -26,15 +26,15 @@ async fn prune(store: &dyn Store, n: u64) -> usize {
 }
 
 #[tokio::test]
-async fn a_floor_hides_at_once_and_is_never_read_over() {
+async fn events_below_a_floor_are_hidden_and_refused_at_once() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let (fence, cursors) = told(store).await;
+        let (fence, cursors) = write_events(store).await;
         let floor = store.event_before(session_id(1), cursors[5]).await.unwrap().unwrap();
         assert_eq!(floor, Position { cursor: cursors[4], pos: 50 }, "{name}");
         commit(store, fence, vec![Row::Floor(floor)], vec![]).await.unwrap();
         let read = async |run: Option<u64>, after| {
-            let events = store.events_after(session_id(1), run.map(run_id), after, EVERYTHING).await;
+            let events = store.events_after(session_id(1), run.map(run_id), after, NO_LIMIT).await;
             events.map(|events| events.into_iter().map(|event| event.cursor).collect::<Vec<_>>())
         };
         for removed in [false, true] {
@@ -46,7 +46,7 @@ async fn a_floor_hides_at_once_and_is_never_read_over() {
             assert_eq!(
                 read(Some(2), Cursor::START).await.unwrap(),
                 cursors[6..],
-                "{name}: all of it is kept"
+                "{name}: all events of the run are kept"
             );
             assert_eq!(
                 store.event_before(session_id(1), cursors[4]).await.unwrap(),
@@ -67,16 +67,16 @@ async fn a_floor_hides_at_once_and_is_never_read_over() {
         assert_eq!(
             read(None, cursors[1]).await,
             Err(StoreError::Pruned(floor)),
-            "{name}: a floor never falls"
+            "{name}: a floor is never lowered"
         );
     }
 }
 
 #[tokio::test]
-async fn a_session_without_events_stands_where_its_last_one_did() {
+async fn a_session_whose_events_are_pruned_keeps_its_position() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let (fence, cursors) = told(store).await;
+        let (fence, cursors) = write_events(store).await;
         let floor = Position { cursor: cursors[9], pos: 100 };
         commit(store, fence, vec![Row::Floor(floor)], vec![]).await.unwrap();
         prune(store, 1).await;
@@ -84,17 +84,17 @@ async fn a_session_without_events_stands_where_its_last_one_did() {
         assert_eq!((loaded.cursor, loaded.pos), (cursors[9], 100), "{name}");
         let next = commit(store, fence, vec![], vec![progress(11)]).await.unwrap();
         assert!(next[0] > cursors[9], "{name}");
-        session_deleted(store, fence).await;
+        delete_session(store, fence).await;
         while store.session_purge(session_id(1)).await.unwrap() {}
         assert_eq!(store.events_after(session_id(1), None, Cursor::START, 9).await.unwrap(), [], "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_floor_and_the_cursors_beneath_it_survive_a_reopening() {
+async fn a_floor_and_the_last_cursor_are_kept_after_reopening() {
     let folder = tempfile::tempdir().unwrap();
     let store = sqlite_open(folder.path());
-    let fence = session_made(&store, 1).await;
+    let fence = create_session(&store, 1).await;
     let many = (0..2_500).map(progress).collect();
     let cursors = commit(&store, fence, vec![], many).await.unwrap();
     let floor = Position { cursor: *cursors.last().unwrap(), pos: 0 };
@@ -102,25 +102,21 @@ async fn a_floor_and_the_cursors_beneath_it_survive_a_reopening() {
     assert!(store.events_prune(session_id(1)).await.unwrap(), "removed in steps");
     store.close();
     let store = sqlite_open(folder.path());
-    assert_eq!(
-        store.unfinished().await.unwrap().compacted,
-        [session_id(1)],
-        "the next start goes on with it"
-    );
+    assert_eq!(store.unfinished().await.unwrap().compacted, [session_id(1)], "the next start continues");
     assert_eq!(prune(&store, 1).await, 2);
     assert_eq!(
         store.check(true).await.unwrap().events,
         1,
-        "the first stays: it tells when the session was made"
+        "the first event stays: it marks the creation of the session"
     );
     store.close();
     let store = sqlite_open(folder.path());
     let fence = lease(&store, 1).await;
     let next = commit(&store, fence, vec![], vec![progress(1)]).await.unwrap();
-    assert!(next[0] > floor.cursor, "no cursor is given out twice");
+    assert!(next[0] > floor.cursor, "no cursor is reused");
 }
 
-/// The number that marks our databases.
+/// Returns the application id of mainspring databases.
 fn application_id() -> i64 {
     let folder = tempfile::tempdir().unwrap();
     sqlite_open(folder.path()).close();
@@ -129,10 +125,10 @@ fn application_id() -> i64 {
 }
 
 #[tokio::test]
-async fn a_database_of_before_opens_with_everything_kept() {
+async fn a_database_without_retention_opens_with_all_events() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("test.sqlite3");
-    // As the version before this migration made it.
+    // A database of the version before this migration.
     let before = Connection::open(&path).unwrap();
     before
         .execute_batch(

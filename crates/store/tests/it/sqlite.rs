@@ -1,51 +1,52 @@
-//! What is SQLite's own: pragmas, migrations, reopening, groups, the views of the original's shape.
+//! SQLite's own behaviour: pragmas, migrations, reopening, groups of commits, and the views for the original's tools.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use mainspring_core::*;
-use mainspring_kernel::store::{NewEvent, Row, Store, StoreError};
+use mainspring_kernel::store::{InboxItem, NewEvent, Note, Row, Store, StoreError};
 use mainspring_store::{Durability, Fault, SCHEMA_VERSION, SqliteOptions, SqliteStore};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::fixtures::*;
 
-fn look(folder: &Path) -> Connection {
+fn open_read_only(folder: &Path) -> Connection {
     Connection::open_with_flags(folder.join("test.sqlite3"), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap()
 }
 
 #[tokio::test]
-async fn everything_survives_a_reopening() {
+async fn everything_is_there_after_reopening() {
     let folder = tempfile::tempdir().unwrap();
     let store = sqlite_open(folder.path());
-    let fence = session_made(&store, 1).await;
-    let said = Body::MessageCompleted { message: Arc::new(message(2, 1, "hi")), parent_id: None };
+    let fence = create_session(&store, 1).await;
+    let completed = Body::MessageCompleted { message: Arc::new(message(2, 1, "hi")), parent_id: None };
     let rows = vec![
         Row::Line(line(1, None, 1)),
         row_message(message(2, 1, "hi"), Some(point(1, 0))),
         row_run(run(1, 1, 1, RunState::Running { attempt: attempt_id(1) })),
         row_attempt(attempt(1, 1, 1, RunStatus::Running)),
     ];
-    commit(&store, fence, rows, vec![event(1, said)]).await.unwrap();
-    let (before, told) = (store.session_load(session_id(1)).await.unwrap(), events(&store, 1).await);
+    commit(&store, fence, rows, vec![event(1, completed)]).await.unwrap();
+    let (loaded_before, events_before) =
+        (store.session_load(session_id(1)).await.unwrap(), events(&store, 1).await);
     store.close();
 
     let store = sqlite_open(folder.path());
-    assert_eq!(store.session_load(session_id(1)).await.unwrap(), before);
-    assert_eq!(events(&store, 1).await, told);
+    assert_eq!(store.session_load(session_id(1)).await.unwrap(), loaded_before);
+    assert_eq!(events(&store, 1).await, events_before);
     assert_eq!(store.unfinished().await.unwrap().live, [session_id(1)]);
-    let old = commit(&store, fence, vec![], vec![progress(2)]).await.unwrap_err();
-    assert_eq!(old, StoreError::Fenced, "a fence ends with its process");
+    let error = commit(&store, fence, vec![], vec![progress(2)]).await.unwrap_err();
+    assert_eq!(error, StoreError::Fenced, "a fence is invalid after a restart");
     assert!(lease(&store, 1).await.epoch > fence.epoch);
 }
 
 #[tokio::test]
-async fn opening_again_migrates_nothing() {
+async fn reopening_applies_no_migration_again() {
     let folder = tempfile::tempdir().unwrap();
     let applied = |at: Time| {
         let path = folder.path().join("test.sqlite3");
         SqliteStore::open(&path, SqliteOptions::default(), at).unwrap().close();
-        let connection = look(folder.path());
+        let connection = open_read_only(folder.path());
         let mut statement =
             connection.prepare("SELECT version, applied_at_ms FROM schema_migrations").unwrap();
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
@@ -74,16 +75,16 @@ async fn the_pragmas_are_in_force() {
     }
 }
 
-/// One group of eight commits that meets `fault`: their answers, and how many of them are stored.
-async fn group_meets(fault: Fault, text: &str) -> (Vec<Result<Vec<Cursor>, StoreError>>, usize) {
+/// Runs one group of eight commits under `fault`. Returns their results and the number of stored commits.
+async fn commit_group_with(fault: Fault, text: &str) -> (Vec<Result<Vec<Cursor>, StoreError>>, usize) {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(sqlite_open(folder.path()));
     let mut fences = vec![];
     for n in 0..8 {
-        fences.push(session_made(&*store, n).await);
+        fences.push(create_session(&*store, n).await);
     }
-    // While the writer is held, all of these queue up and become one group.
-    let held = store.hold();
+    // While the writer is paused, all commits queue up and form one group.
+    let paused = store.pause_writer();
     let mut tasks = tokio::task::JoinSet::new();
     for (fence, n) in fences.iter().copied().zip(0..) {
         let store = Arc::clone(&store);
@@ -93,8 +94,8 @@ async fn group_meets(fault: Fault, text: &str) -> (Vec<Result<Vec<Cursor>, Store
     while store.queued() < 8 {
         tokio::task::yield_now().await;
     }
-    store.fault(fault);
-    drop(held);
+    store.inject_fault(fault);
+    drop(paused);
     let answers = tasks.join_all().await;
     let mut stored = 0;
     for n in 0..8 {
@@ -111,31 +112,31 @@ fn is_unavailable(answer: &Result<Vec<Cursor>, StoreError>) -> bool {
 }
 
 #[tokio::test]
-async fn a_group_that_cannot_be_committed_fails_as_a_whole() {
-    let (answers, stored) = group_meets(Fault::CommitFails, "hi").await;
+async fn all_commits_of_a_group_fail_if_the_transaction_fails() {
+    let (answers, stored) = commit_group_with(Fault::CommitFails, "hi").await;
     assert!(answers.len() == 8 && answers.iter().all(is_unavailable), "{answers:?}");
     assert_eq!(stored, 0);
 }
 
 #[tokio::test]
-async fn a_group_that_fills_the_disk_fails_as_a_whole() {
-    let (answers, stored) = group_meets(Fault::DiskFull, &"hello ".repeat(2000)).await;
+async fn all_commits_of_a_group_fail_if_the_disk_is_full() {
+    let (answers, stored) = commit_group_with(Fault::DiskFull, &"hello ".repeat(2000)).await;
     assert!(answers.len() == 8 && answers.iter().all(is_unavailable), "{answers:?}");
     assert_eq!(stored, 0);
 }
 
 #[tokio::test]
-async fn the_views_have_the_shape_of_the_original() {
+async fn the_views_have_the_tables_and_columns_of_the_original() {
     let folder = tempfile::tempdir().unwrap();
     let store = sqlite_open(folder.path());
-    let fence = session_made(&store, 1).await;
+    let fence = create_session(&store, 1).await;
     let done = Run {
         prompt: Some(message_id(2)),
         final_message: Some(message_id(3)),
         usage: Usage { cost: Cost(1_500_000_000), ..Usage::default() },
         ..run(1, 1, 1, RunState::Succeeded {})
     };
-    let said = Body::MessageCompleted { message: Arc::new(message(3, 1, "four")), parent_id: None };
+    let completed = Body::MessageCompleted { message: Arc::new(message(3, 1, "four")), parent_id: None };
     let rows = vec![
         Row::Line(line(1, None, 2)),
         row_message(message(2, 1, "2 + 2?"), Some(point(1, 0))),
@@ -198,8 +199,8 @@ async fn the_views_have_the_shape_of_the_original() {
             completed_at: None,
         })),
     ];
-    commit(&store, fence, rows, vec![event(1, said)]).await.unwrap();
-    let connection = look(folder.path());
+    commit(&store, fence, rows, vec![event(1, completed)]).await.unwrap();
+    let connection = open_read_only(folder.path());
     let text = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
     assert_eq!(text("SELECT session_id FROM omi_sessions"), session_id(1).to_string());
     assert_eq!(text("SELECT run_id || final_text FROM omi_runs"), format!("{}four", run_id(1)));
@@ -223,7 +224,7 @@ async fn a_text_turn_costs_at_most_four_kilobytes() {
     let folder = tempfile::tempdir().unwrap();
     let store = sqlite_open(folder.path());
     let before = store.check(false).await.unwrap();
-    let fence = session_made(&store, 1).await;
+    let fence = create_session(&store, 1).await;
     for n in 0..TURNS {
         for (rows, events) in turn(n) {
             commit(&store, fence, rows, events).await.unwrap();
@@ -238,39 +239,39 @@ async fn a_text_turn_costs_at_most_four_kilobytes() {
 /// The two commits of a text turn: accepted to running, last message to succeeded.
 fn turn(n: u64) -> [(Vec<Row>, Vec<NewEvent>); 2] {
     let (no, pos) = (u32::try_from(n + 1).unwrap(), u32::try_from(2 * n).unwrap());
-    let (asked, answered) = (2 * n, 2 * n + 1);
-    let of = |id: u64, body| NewEvent {
+    let (prompt, answer) = (2 * n, 2 * n + 1);
+    let run_event = |id: u64, body| NewEvent {
         run: Some(run_id(n)),
         attempt: Some(attempt_id(n)),
         ..event(8 * n + id, body)
     };
-    let said = |id| Body::MessageCompleted {
+    let completed = |id| Body::MessageCompleted {
         message: Arc::new(message(id, 1, "ok")),
         parent_id: Some(message_id(id)),
     };
-    let named = |state| Run {
+    let run_in = |state| Run {
         request: RequestName {
             client_id: Some("desktop".into()),
             request_id: Some(run_id(n).to_string()),
             idempotency_key: None,
         },
-        prompt: Some(message_id(asked)),
+        prompt: Some(message_id(prompt)),
         last_attempt: Some(attempt_id(n)),
         pen: Some(point(1, pos)),
         ..run(n, 1, no, state)
     };
-    let moved = |pos| row_session(Session { tip: Some(point(1, pos)), version: n, ..session(1) });
+    let session_at = |pos| row_session(Session { tip: Some(point(1, pos)), version: n, ..session(1) });
     [
         (
             vec![
                 Row::Line(line(1, None, pos + 1)),
-                row_message(message(asked, 1, "ok"), Some(point(1, pos))),
-                row_run(named(RunState::Running { attempt: attempt_id(n) })),
+                row_message(message(prompt, 1, "ok"), Some(point(1, pos))),
+                row_run(run_in(RunState::Running { attempt: attempt_id(n) })),
                 row_attempt(attempt(n, n, 1, RunStatus::Running)),
-                moved(pos),
+                session_at(pos),
             ],
             vec![
-                of(
+                run_event(
                     1,
                     Body::RunQueued {
                         adapter: "native".into(),
@@ -279,9 +280,9 @@ fn turn(n: u64) -> [(Vec<Row>, Vec<NewEvent>); 2] {
                         retry_at_ms: None,
                     },
                 ),
-                of(2, said(asked)),
-                of(3, Body::RunStarting {}),
-                of(
+                run_event(2, completed(prompt)),
+                run_event(3, Body::RunStarting {}),
+                run_event(
                     4,
                     Body::AttemptCreated {
                         attempt_no: 1,
@@ -289,29 +290,29 @@ fn turn(n: u64) -> [(Vec<Row>, Vec<NewEvent>); 2] {
                         resume_from_attempt_id: None,
                     },
                 ),
-                of(5, Body::RunRunning {}),
+                run_event(5, Body::RunRunning {}),
             ],
         ),
         (
             vec![
                 Row::Line(line(1, None, pos + 2)),
-                row_message(message(answered, 1, "ok"), Some(point(1, pos + 1))),
-                row_run(Run { final_message: Some(message_id(answered)), ..named(RunState::Succeeded {}) }),
+                row_message(message(answer, 1, "ok"), Some(point(1, pos + 1))),
+                row_run(Run { final_message: Some(message_id(answer)), ..run_in(RunState::Succeeded {}) }),
                 row_attempt(attempt(n, n, 1, RunStatus::Succeeded)),
-                moved(pos + 1),
+                session_at(pos + 1),
             ],
             vec![
-                of(6, said(answered)),
-                of(
+                run_event(6, completed(answer)),
+                run_event(
                     7,
                     Body::UsageUpdated {
                         usage: Usage { input_tokens: 900, output_tokens: 80, ..Usage::default() },
                     },
                 ),
-                of(
+                run_event(
                     8,
                     Body::RunSucceeded {
-                        close: Close { message_id: Some(message_id(answered)), ..Close::default() },
+                        close: Close { message_id: Some(message_id(answer)), ..Close::default() },
                     },
                 ),
             ],
@@ -320,34 +321,62 @@ fn turn(n: u64) -> [(Vec<Row>, Vec<NewEvent>); 2] {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_called_corrupt() {
+async fn an_inconsistent_row_is_reported_as_corrupt() {
     let folder = tempfile::tempdir().unwrap();
     let store = sqlite_open(folder.path());
-    let fence = session_made(&store, 1).await;
+    let fence = create_session(&store, 1).await;
     commit(&store, fence, vec![row_run(run(1, 1, 1, queued()))], vec![]).await.unwrap();
     store.close();
-    let meddler = Connection::open(folder.path().join("test.sqlite3")).unwrap();
-    meddler.execute("UPDATE runs SET status = 'failed'", []).unwrap();
-    drop(meddler);
+    let external = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    external.execute("UPDATE runs SET status = 'failed'", []).unwrap();
+    drop(external);
     let store = sqlite_open(folder.path());
     let error = store.run_get(run_id(1)).await.unwrap_err();
     assert!(matches!(&error, StoreError::Corrupt(text) if text.contains("failed run")), "{error:?}");
 }
 
+/// A note is never dropped because it cannot be read.
 #[tokio::test]
-async fn what_was_queued_is_written_before_the_store_closes() {
+async fn an_unreadable_note_is_corrupt_and_stays() {
     let folder = tempfile::tempdir().unwrap();
     let store = sqlite_open(folder.path());
-    let fence = session_made(&store, 1).await;
-    let held = store.hold();
-    let mut asked = Box::pin(commit(&store, fence, vec![], vec![progress(1)]));
-    // Polled once, it is queued.
+    let from = create_session(&store, 1).await;
+    create_session(&store, 2).await;
+    let item = InboxItem { id: event_id(1), at: NOW, note: Note::Cancel { run: run_id(1) } };
+    commit(&store, from, vec![Row::Inbox(session_id(2), item.clone())], vec![]).await.unwrap();
+    store.close();
+    let rewrite = |note: &str| {
+        let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+        assert_eq!(connection.execute("UPDATE inbox SET item = ?1", [note]).unwrap(), 1);
+    };
+    for unreadable in ["nonsense", "{}", r#"{"note": "hologram"}"#, r#"{"note": "cancel"}"#] {
+        rewrite(unreadable);
+        let store = sqlite_open(folder.path());
+        assert_eq!(store.unfinished().await.unwrap().live, [session_id(2)], "{unreadable}");
+        let error = store.inbox(session_id(2)).await.unwrap_err();
+        assert!(matches!(error, StoreError::Corrupt(_)), "{unreadable}: {error:?}");
+        let error = store.session_load(session_id(2)).await.unwrap_err();
+        assert!(matches!(error, StoreError::Corrupt(_)), "{unreadable}: {error:?}");
+        store.close();
+    }
+    rewrite(&format!(r#"{{"note": "cancel", "run": "{}"}}"#, run_id(1)));
+    assert_eq!(sqlite_open(folder.path()).inbox(session_id(2)).await.unwrap(), [item]);
+}
+
+#[tokio::test]
+async fn queued_commits_are_written_before_the_store_closes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = create_session(&store, 1).await;
+    let paused = store.pause_writer();
+    let mut pending = Box::pin(commit(&store, fence, vec![], vec![progress(1)]));
+    // The first poll queues the commit.
     assert!(
-        std::future::poll_fn(|context| std::task::Poll::Ready(asked.as_mut().poll(context).is_pending()))
+        std::future::poll_fn(|context| std::task::Poll::Ready(pending.as_mut().poll(context).is_pending()))
             .await
     );
-    drop(asked);
-    drop(held);
+    drop(pending);
+    drop(paused);
     store.close();
     assert_eq!(events(&sqlite_open(folder.path()), 1).await.len(), 1);
 }

@@ -1,4 +1,4 @@
-//! The state directory: one owner, and clear words for everybody else.
+//! The state directory: one owner, and clear errors for other processes.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use mainspring_store::{StateDir, StateDirError};
 use crate::fixtures::*;
 
 #[test]
-fn a_folder_is_made_private_and_owned() {
+fn opening_creates_a_private_folder_and_owns_it() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("a/state");
     let owned = StateDir::open(&path, NOW, node_id(1)).unwrap();
@@ -22,7 +22,7 @@ fn a_folder_is_made_private_and_owned() {
 }
 
 #[test]
-fn a_second_owner_is_told_who_the_first_is() {
+fn the_error_of_a_second_owner_names_the_first() {
     let folder = tempfile::tempdir().unwrap();
     let _owned = StateDir::open(folder.path(), NOW, node_id(1)).unwrap();
     let before = fs::read(folder.path().join("mainspring.lock")).unwrap();
@@ -35,7 +35,7 @@ fn a_second_owner_is_told_who_the_first_is() {
 }
 
 #[test]
-fn a_folder_is_free_once_its_owner_is_gone() {
+fn ownership_ends_with_the_owner() {
     let folder = tempfile::tempdir().unwrap();
     drop(StateDir::open(folder.path(), NOW, node_id(1)).unwrap());
     assert_eq!(StateDir::peek(folder.path()).unwrap(), None);
@@ -43,7 +43,7 @@ fn a_folder_is_free_once_its_owner_is_gone() {
 }
 
 #[test]
-fn what_a_crashed_owner_wrote_decides_nothing() {
+fn the_lock_file_of_a_crashed_owner_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("mainspring.lock"), r#"{"pid":1,"version":"0","sinceMs":0,"node":null}"#)
         .unwrap();
@@ -52,7 +52,7 @@ fn what_a_crashed_owner_wrote_decides_nothing() {
 }
 
 #[test]
-fn peeking_makes_nothing() {
+fn peeking_creates_nothing() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("missing");
     assert_eq!(StateDir::peek(&path).unwrap(), None);

@@ -1,4 +1,4 @@
-//! Steps: written with their run, read in order, sealed when it ends.
+//! Steps: written with their run, read in order, and stripped of private data when the run ends.
 
 use mainspring_core::*;
 use mainspring_kernel::store::Row;
@@ -10,7 +10,7 @@ use crate::fixtures::*;
 async fn steps_are_read_in_order_and_sealed_with_their_run() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         let running = row_run(run(1, 1, 1, RunState::Running { attempt: attempt_id(1) }));
         let (first, second) = (step(1, 1, 1), step(2, 1, 2));
         let row = |step: &Step| Row::Step(Box::new(step.clone()));
@@ -19,14 +19,14 @@ async fn steps_are_read_in_order_and_sealed_with_their_run() {
         assert_eq!(store.steps(run_id(1)).await.unwrap(), [first.clone(), second.clone()], "{name}");
         assert_eq!(store.steps(run_id(2)).await.unwrap(), [], "{name}");
 
-        // What the last commit brings is erased too.
+        // Private data of the same commit is erased too.
         let third = step(3, 1, 3);
         commit(store, fence, vec![Row::StepsSeal(run_id(1)), row(&third)], vec![progress(3)]).await.unwrap();
         let sealed = |step: Step| Step { private: None, ..step };
         let all = [first, second, third].map(sealed);
         assert_eq!(store.steps(run_id(1)).await.unwrap(), all, "{name}");
 
-        session_deleted(store, fence).await;
+        delete_session(store, fence).await;
         while store.session_purge(session_id(1)).await.unwrap() {}
         assert_eq!(store.steps(run_id(1)).await.unwrap(), [], "{name}");
     }
@@ -36,9 +36,9 @@ async fn steps_are_read_in_order_and_sealed_with_their_run() {
 async fn a_step_without_its_run_is_refused() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
-        let lost = commit(store, fence, vec![Row::Step(Box::new(step(1, 9, 1)))], vec![]).await;
-        assert!(lost.is_err(), "{name}");
+        let fence = create_session(store, 1).await;
+        let refused = commit(store, fence, vec![Row::Step(Box::new(step(1, 9, 1)))], vec![]).await;
+        assert!(refused.is_err(), "{name}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::*;
-use mainspring_kernel::store::{Chunk, Effect, Fence, InboxItem, NewEvent, Row};
+use mainspring_kernel::store::{Chunk, Effect, Fence, InboxItem, NewEvent, Note, Row};
 use serde_json::json;
 
 use crate::fixtures::*;
@@ -16,16 +16,20 @@ fn chunk(fence: Fence, pos: u64, text: &str) -> Chunk {
 async fn events_are_read_by_session_run_and_cursor() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
-        let asked = RequestName { request_id: Some("r1".into()), ..RequestName::default() };
-        let rows =
-            vec![row_run(Run { request: asked, ..run(1, 1, 1, queued()) }), row_run(run(2, 1, 2, queued()))];
-        let of = |n, run| NewEvent { run, attempt: Some(attempt_id(n)), pos: n, ..progress(n) };
-        let news = vec![of(1, Some(run_id(1))), of(2, None), of(3, Some(run_id(2))), of(4, Some(run_id(1)))];
+        let fence = create_session(store, 1).await;
+        let request = RequestName { request_id: Some("r1".into()), ..RequestName::default() };
+        let rows = vec![row_run(Run { request, ..run(1, 1, 1, queued()) }), row_run(run(2, 1, 2, queued()))];
+        let run_event = |n, run| NewEvent { run, attempt: Some(attempt_id(n)), pos: n, ..progress(n) };
+        let news = vec![
+            run_event(1, Some(run_id(1))),
+            run_event(2, None),
+            run_event(3, Some(run_id(2))),
+            run_event(4, Some(run_id(1))),
+        ];
         let cursors = commit(store, fence, rows, news.clone()).await.unwrap();
         let read =
             async |run, after, limit| store.events_after(session_id(1), run, after, limit).await.unwrap();
-        let all = read(None, Cursor::START, EVERYTHING).await;
+        let all = read(None, Cursor::START, NO_LIMIT).await;
         let expected: Vec<Event> = news
             .into_iter()
             .zip(&cursors)
@@ -44,9 +48,9 @@ async fn events_are_read_by_session_run_and_cursor() {
         assert_eq!(all, expected, "{name}");
         assert_eq!(read(None, cursors[1], 1).await, expected[2..3], "{name}");
         let of_run = [expected[0].clone(), expected[3].clone()];
-        assert_eq!(read(Some(run_id(1)), Cursor::START, EVERYTHING).await, of_run, "{name}");
-        assert_eq!(read(Some(run_id(1)), cursors[0], EVERYTHING).await, of_run[1..], "{name}");
-        assert_eq!(read(None, Cursor(u64::MAX), EVERYTHING).await, [], "{name}");
+        assert_eq!(read(Some(run_id(1)), Cursor::START, NO_LIMIT).await, of_run, "{name}");
+        assert_eq!(read(Some(run_id(1)), cursors[0], NO_LIMIT).await, of_run[1..], "{name}");
+        assert_eq!(read(None, Cursor(u64::MAX), NO_LIMIT).await, [], "{name}");
         assert_eq!(store.events_after(session_id(2), None, Cursor::START, 9).await.unwrap(), [], "{name}");
     }
 }
@@ -55,28 +59,28 @@ async fn events_are_read_by_session_run_and_cursor() {
 async fn events_of_all_sessions_of_an_owner_are_read_in_one_order() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let (one, other) = (session_made(store, 1).await, session_made(store, 2).await);
-        let theirs = store.lease_take(session_id(3), node_id(1)).await.unwrap();
+        let (one, other) = (create_session(store, 1).await, create_session(store, 2).await);
+        let foreign = store.lease_take(session_id(3), node_id(1)).await.unwrap();
         let row = Row::Session(Box::new(Session { owner: "them".into(), ..session(3) }));
-        commit(store, theirs, vec![row], vec![progress(100)]).await.unwrap();
+        commit(store, foreign, vec![row], vec![progress(100)]).await.unwrap();
         let mut made = vec![];
         for no in 1..=4 {
             let (fence, of) = if no % 2 == 0 { (other, 2) } else { (one, 1) };
             let body = if no < 3 { Body::RunRunning {} } else { progress(no).body };
             let event = NewEvent { body, ..progress(no) };
             made.push((of, commit(store, fence, vec![], vec![event]).await.unwrap()[0]));
-            commit(store, theirs, vec![], vec![progress(100 + no)]).await.unwrap();
+            commit(store, foreign, vec![], vec![progress(100 + no)]).await.unwrap();
         }
         let read = async |types: Option<&'static [&'static str]>, after, limit| {
-            let (events, looked) = store.owner_events(OWNER, types, after, limit).await.unwrap();
-            (events.iter().map(|event| (event.session, event.cursor)).collect::<Vec<_>>(), looked)
+            let (events, scanned_to) = store.owner_events(OWNER, types, after, limit).await.unwrap();
+            (events.iter().map(|event| (event.session, event.cursor)).collect::<Vec<_>>(), scanned_to)
         };
         let expected: Vec<_> = made.iter().map(|(of, cursor)| (session_id(*of), *cursor)).collect();
         let start = Cursor(made[0].1.0 - 1);
-        let (all, end) = read(None, start, EVERYTHING).await;
+        let (all, end) = read(None, start, NO_LIMIT).await;
         assert_eq!(all, expected, "{name}");
-        assert!(end > made[3].1, "{name}: the last event of all is somebody else's, and was looked at");
-        assert_eq!(read(None, end, EVERYTHING).await, (vec![], end), "{name}");
+        assert!(end > made[3].1, "{name}: the last event belongs to another owner, and was scanned");
+        assert_eq!(read(None, end, NO_LIMIT).await, (vec![], end), "{name}");
         assert_eq!(
             read(None, start, 2).await,
             (expected[..2].to_vec(), made[1].1),
@@ -85,19 +89,19 @@ async fn events_of_all_sessions_of_an_owner_are_read_in_one_order() {
         assert_eq!(read(Some(&["run.running"]), start, 9).await, (expected[..2].to_vec(), end), "{name}");
         assert_eq!(read(Some(&[]), start, 9).await, (vec![], end), "{name}");
         assert_eq!(read(None, Cursor(u64::MAX), 9).await, (vec![], Cursor(u64::MAX)), "{name}");
-        // Of a session that was deleted, that it was is all that is told.
+        // Of a deleted session only the deletion event is returned.
         let gone = Row::Session(Box::new(Session { status: SessionStatus::Deleted, ..session(2) }));
         let deleted = NewEvent { body: Body::SessionDeleted {}, ..progress(9) };
         let cursor = commit(store, other, vec![gone], vec![deleted]).await.unwrap()[0];
         let left = vec![expected[0], expected[2], (session_id(2), cursor)];
-        assert_eq!(read(None, start, EVERYTHING).await, (left, cursor), "{name}");
+        assert_eq!(read(None, start, NO_LIMIT).await, (left, cursor), "{name}");
     }
 }
 
 #[tokio::test]
 async fn a_completed_message_comes_back_with_its_event() {
     let usage = Usage { input_tokens: 3, cost: Cost(5), ..Usage::default() };
-    let said = Message {
+    let message = Message {
         run: Some(run_id(1)),
         usage: Some(usage),
         content: vec![
@@ -109,11 +113,11 @@ async fn a_completed_message_comes_back_with_its_event() {
     };
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         let bodies = [Some(message_id(8)), None]
-            .map(|parent_id| Body::MessageCompleted { message: Arc::new(said.clone()), parent_id });
+            .map(|parent_id| Body::MessageCompleted { message: Arc::new(message.clone()), parent_id });
         let news = bodies.iter().cloned().zip(1..).map(|(body, n)| event(n, body)).collect();
-        let rows = vec![Row::Line(line(5, None, 1)), row_message(said.clone(), Some(point(5, 0)))];
+        let rows = vec![Row::Line(line(5, None, 1)), row_message(message.clone(), Some(point(5, 0)))];
         commit(store, fence, rows, news).await.unwrap();
         let read: Vec<Body> = events(store, 1).await.into_iter().map(|event| event.body).collect();
         assert_eq!(read, bodies, "{name}");
@@ -149,7 +153,7 @@ async fn bodies_read_back_as_written() {
     ];
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         let news = bodies.iter().cloned().zip(1..).map(|(body, n)| event(n, body)).collect();
         commit(store, fence, vec![], news).await.unwrap();
         let read: Vec<Body> = events(store, 1).await.into_iter().map(|event| event.body).collect();
@@ -161,7 +165,7 @@ async fn bodies_read_back_as_written() {
 async fn streamed_text_is_kept_until_it_is_in_a_message() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         let chunks = vec![chunk(fence, 0, "he"), chunk(fence, 2, "llo "), chunk(fence, 6, "wörld")];
         store.chunks_write(chunks.clone()).await.unwrap();
         store.chunks_write(vec![chunk(fence, 2, "again")]).await.unwrap();
@@ -177,10 +181,10 @@ async fn streamed_text_is_kept_until_it_is_in_a_message() {
 }
 
 #[tokio::test]
-async fn a_chunk_that_comes_after_its_message_is_dropped() {
+async fn a_chunk_that_arrives_after_its_message_is_dropped() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
+        let fence = create_session(store, 1).await;
         let event = NewEvent { pos: 5, ..progress(1) };
         commit(store, fence, vec![Row::ChunksDrop(5)], vec![event]).await.unwrap();
         store.chunks_write(vec![chunk(fence, 2, "llo"), chunk(fence, 5, "next")]).await.unwrap();
@@ -193,7 +197,7 @@ async fn a_chunk_that_comes_after_its_message_is_dropped() {
 async fn a_chunk_of_an_old_lease_is_dropped() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let (old, other) = (session_made(store, 1).await, session_made(store, 2).await);
+        let (old, other) = (create_session(store, 1).await, create_session(store, 2).await);
         let new = lease(store, 1).await;
         store.chunks_write(vec![chunk(old, 0, "late"), chunk(other, 0, "kept")]).await.unwrap();
         assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().chunks, [], "{name}");
@@ -209,29 +213,29 @@ async fn a_tool_call_is_open_until_it_has_an_outcome() {
     let effect = |run: u64, id: &str| Effect { run: run_id(run), tool_use_id: id.into(), name: "add".into() };
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let fence = session_made(store, 1).await;
-        let begun = [effect(1, "t2"), effect(1, "t1"), effect(2, "t1")];
-        commit(store, fence, begun.iter().cloned().map(Row::Effect).collect(), vec![]).await.unwrap();
+        let fence = create_session(store, 1).await;
+        let started = [effect(1, "t2"), effect(1, "t1"), effect(2, "t1")];
+        commit(store, fence, started.iter().cloned().map(Row::Effect).collect(), vec![]).await.unwrap();
         let open = async || store.session_load(session_id(1)).await.unwrap().unwrap().effects;
-        assert_eq!(open().await, begun, "{name}");
+        assert_eq!(open().await, started, "{name}");
         commit(store, fence, vec![Row::EffectEnd(run_id(1), "t1".into())], vec![]).await.unwrap();
-        assert_eq!(open().await, [begun[0].clone(), begun[2].clone()], "{name}");
+        assert_eq!(open().await, [started[0].clone(), started[2].clone()], "{name}");
     }
 }
 
 #[tokio::test]
-async fn what_one_session_leaves_another_takes() {
-    let item = |n| InboxItem { id: event_id(n), at: NOW, item: json!({"settled": n}) };
+async fn notes_are_kept_in_order_until_the_receiver_removes_them() {
+    let item = |n| InboxItem { id: event_id(n), at: NOW, note: Note::Cancel { run: run_id(n) } };
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let (from, to) = (session_made(store, 1).await, session_made(store, 2).await);
+        let (from, to) = (create_session(store, 1).await, create_session(store, 2).await);
         let leave = |n| Row::Inbox(session_id(2), item(n));
         commit(store, from, vec![leave(3), leave(1)], vec![]).await.unwrap();
         commit(store, from, vec![leave(2), leave(1)], vec![]).await.unwrap();
         let inbox = async || store.session_load(session_id(2)).await.unwrap().unwrap().inbox;
-        assert_eq!(inbox().await, [item(3), item(1), item(2)], "{name}: in order, and each once");
+        assert_eq!(inbox().await, [item(3), item(1), item(2)], "{name}: in order, each once");
         commit(store, from, vec![Row::InboxTaken(event_id(1))], vec![]).await.unwrap();
-        assert_eq!(inbox().await.len(), 3, "{name}: only the receiver takes");
+        assert_eq!(inbox().await.len(), 3, "{name}: only the receiver removes notes");
         commit(store, to, vec![Row::InboxTaken(event_id(1))], vec![]).await.unwrap();
         assert_eq!(inbox().await, [item(3), item(2)], "{name}");
         let gone = vec![Row::Inbox(session_id(99), item(4))];

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mainspring_adapters::process::{MARK, marked};
+use mainspring_adapters::process::{MARK_VARIABLE, processes_with_variable};
 
 use super::*;
 
@@ -99,8 +99,8 @@ async fn files_are_read_and_written_as_the_rules_say_and_every_decision_names_it
     std::fs::write(work.join("large"), vec![b'x'; (8 << 20) + 1]).unwrap();
     for (name, says) in [
         ("none", "-32002"),
-        ("bytes", "is no text"),
-        ("sub", "is no file"),
+        ("bytes", "is not UTF-8 text"),
+        ("sub", "is not a regular file"),
         ("large", "more than 8388608 bytes"),
     ] {
         let said = world.say("a", &read(&work.join(name))).await;
@@ -215,7 +215,10 @@ async fn a_terminal_is_killed_released_and_ends_with_the_turn_however_that_ends(
     let ours = || {
         let scope = world.config.state_dir.to_string_lossy().into_owned();
         // Guards and agents aside: what carries the name of an attempt and a number.
-        marked(MARK, |mark| mark.strip_prefix(&scope).is_some_and(|rest| rest.contains('.'))).len()
+        processes_with_variable(MARK_VARIABLE, |mark| {
+            mark.strip_prefix(&scope).is_some_and(|rest| rest.contains('.'))
+        })
+        .len()
     };
     let start = "call terminal/create {\"command\": \"setsid sleep 1000 & sleep 1000\"}";
     let said = world

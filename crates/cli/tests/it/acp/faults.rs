@@ -74,7 +74,7 @@ async fn an_agent_that_crashes_fails_its_attempt_and_the_next_gets_a_fresh_one()
     assert_eq!((run.state.status(), run.attempts), (RunStatus::Failed, 1));
     assert_eq!(failure(&run), "transport_interruption");
     let json = serde_json::to_string(&run).unwrap();
-    assert!(json.contains(r"its last words: acp_agent ready\nout of memory"), "{json}");
+    assert!(json.contains(r"its last output: acp_agent ready\nout of memory"), "{json}");
     assert!(world.last("a").await.text().starts_with("one\n"));
     let heard = world.say("a", "history").await;
     assert!(
@@ -241,7 +241,7 @@ async fn a_node_opens_once_nothing_acts_that_an_earlier_one_had_started() {
     let mark = format!("{}#of-an-earlier-one", world.config.state_dir.display());
     let done = world.folder.path().join("done");
     let act = format!("sleep 0.5; touch {}", done.display());
-    let mark = (mainspring_adapters::process::MARK, mark);
+    let mark = (mainspring_adapters::process::MARK_VARIABLE, mark);
     let mut left = Command::new("sh").args(["-c", &act]).env(mark.0, mark.1).spawn().unwrap();
     world.reopen().await;
     assert!(done.exists(), "it still acted when the node had opened");

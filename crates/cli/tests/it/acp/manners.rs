@@ -81,7 +81,7 @@ async fn one_that_lets_no_other_process_have_its_session_is_the_one_that_goes_on
 async fn one_that_says_why_it_ends_where_nobody_listens_is_heard_all_the_same() {
     let world = world("quits").await;
     let run = serde_json::to_string(&world.play("a", "hi").await).unwrap();
-    assert!(run.contains("its last words: acp_agent ready\\nthis version is no longer maintained"), "{run}");
+    assert!(run.contains("its last output: acp_agent ready\\nthis version is no longer maintained"), "{run}");
     world.close().await;
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use mainspring::core::{BindingStatus, Fidelity};
 use mainspring_client::bridge::{Query, RuntimeProcess, Surface};
-use mainspring_client::{Adoption, SessionAdopted, Target};
+use mainspring_client::{BindingAdoption, SessionAdopted, SessionTarget};
 
 use super::{ask, start};
 use crate::cli::{json_lines, run};
@@ -20,13 +20,13 @@ fn known(dir: &Path, natives: &[&str]) {
 
 /// Adopts the latest that the host remembers for task 42.
 async fn adopt(process: &RuntimeProcess, dir: &Path, native: &str) -> SessionAdopted {
-    let adoption = Adoption {
+    let adoption = BindingAdoption {
         adapter: "claude".into(),
         adapter_native_session_id: native.into(),
         cwd: Some(dir.to_str().unwrap().to_owned()),
-        ..Adoption::default()
+        ..BindingAdoption::default()
     };
-    let target = Target::from(&Surface::task_chat("42"));
+    let target = SessionTarget::from(&Surface::task_chat("42"));
     process.client().unwrap().session_adopt(&target, &adoption).await.unwrap()
 }
 
@@ -89,12 +89,12 @@ async fn a_canonical_session_id_is_never_written_into_the_adapters_id_field() {
             [Some(native)]
         );
     }
-    let adoption = Adoption {
+    let adoption = BindingAdoption {
         adapter: "claude".into(),
         adapter_native_session_id: main.session_id.to_string(),
-        ..Adoption::default()
+        ..BindingAdoption::default()
     };
-    let target = Target::from(&Surface::task_chat("new"));
+    let target = SessionTarget::from(&Surface::task_chat("new"));
     let refused = process.client().unwrap().session_adopt(&target, &adoption).await.unwrap_err();
     assert_eq!(refused.code(), "invalid_request", "{refused}");
 }

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use mainspring::core::RunStatus;
+use mainspring_client::RunListQuery;
 use mainspring_client::bridge::{
     BridgeError, Launch, Phase, Query, QueryEvent, Restart, RuntimeProcess, Surface, Warmup, WarmupSession,
 };
@@ -44,7 +45,12 @@ async fn a_query_whose_process_died_is_told_what_became_of_it_once() {
         Err(error) => assert_eq!(error.code(), "executor_lost"),
     }
     assert_eq!(
-        client.run_list(Some(&session), None, None).await.unwrap().items.len(),
+        client
+            .run_list(&RunListQuery { session: Some(session.clone()), ..RunListQuery::default() })
+            .await
+            .unwrap()
+            .items
+            .len(),
         2,
         "each query is one run"
     );

@@ -1,11 +1,11 @@
-//! Reads of artifacts, and of the hashes they name.
+//! Reads artifacts, and the hashes they refer to.
 
 use mainspring_core::{Artifact, ArtifactId, ArtifactRole};
 use mainspring_kernel::store::{ArtifactPage, StoreError};
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Columns, Id, blob};
-use super::{all, limit, one};
+use super::{query_all, query_one, sql_limit};
 
 macro_rules! artifact_columns {
     () => {
@@ -41,21 +41,21 @@ pub(in super::super) fn artifact_get(
         " FROM artifacts AS a WHERE artifact_id = ?1 AND NOT EXISTS (SELECT 1 FROM sessions AS s \
           WHERE s.session_id = a.session_id AND s.status = 'deleted')"
     );
-    one(connection, sql, [id.bytes()], artifact)
+    query_one(connection, sql, [id.bytes()], artifact)
 }
 
-/// Two statements, each with the index that fits it: the plus keeps the planner off the other.
+/// Uses two statements, so that each uses the index that fits it. The unary plus disables the other index.
 pub(in super::super) fn artifact_page(
     connection: &Connection,
     page: &ArtifactPage,
 ) -> Result<Vec<Artifact>, StoreError> {
     macro_rules! page {
-        ($by:literal) => {
+        ($where:literal) => {
             concat!(
                 "SELECT ",
                 artifact_columns!(),
                 " FROM artifacts AS a WHERE ",
-                $by,
+                $where,
                 " AND (created_at_ms, artifact_id) < (?3, ?4) AND NOT EXISTS (SELECT 1 FROM sessions AS s \
                    WHERE s.session_id = a.session_id AND s.status = 'deleted') \
                  ORDER BY created_at_ms DESC, artifact_id DESC LIMIT ?5"
@@ -67,24 +67,26 @@ pub(in super::super) fn artifact_page(
         None => page!("session_id = ?1 AND ?2 IS NULL"),
     };
     let (time, id) = page.before.map_or((i64::MAX, None), |(time, id)| (time.0, Some(id)));
-    // The empty blob lies before every id, and nothing is as late as the end of time.
+    // Without `before`: the empty blob sorts before every id, and no row has the maximum time.
     let id = blob(id).map_or_else(Vec::new, Vec::from);
-    let params = params![page.session.bytes(), blob(page.run), time, id, limit(page.limit)];
-    all(connection, sql, params, artifact)
+    let params = params![page.session.bytes(), blob(page.run), time, id, sql_limit(page.limit)];
+    query_all(connection, sql, params, artifact)
 }
 
 pub(in super::super) fn blob_page(
     connection: &Connection,
     after: &str,
-    many: usize,
+    limit: usize,
 ) -> Result<Vec<(String, u64)>, StoreError> {
     let sql = "SELECT content_hash, max(size_bytes) FROM artifacts
                WHERE content_hash > ?1 AND content_hash IS NOT NULL AND size_bytes IS NOT NULL
                GROUP BY content_hash ORDER BY content_hash LIMIT ?2";
-    all(connection, sql, params![after, limit(many)], |columns| Ok((columns.get()?, columns.number()?)))
+    query_all(connection, sql, params![after, sql_limit(limit)], |columns| {
+        Ok((columns.get()?, columns.number()?))
+    })
 }
 
-pub(in super::super) fn blob_loose(connection: &Connection, many: usize) -> Result<Vec<String>, StoreError> {
+pub(in super::super) fn blob_loose(connection: &Connection, limit: usize) -> Result<Vec<String>, StoreError> {
     let sql = "SELECT content_hash FROM blobs_loose ORDER BY content_hash LIMIT ?1";
-    all(connection, sql, [limit(many)], |columns| columns.get())
+    query_all(connection, sql, [sql_limit(limit)], |columns| columns.get())
 }

@@ -1,27 +1,27 @@
-//! Reads of bindings.
+//! Reads bindings.
 
 use mainspring_core::{Binding, BindingStatus, Fidelity, SessionId};
 use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Columns, Id};
-use super::{all, limit};
+use super::{query_all, sql_limit};
 
-/// In the order of the unique index; `?2` absent is every adapter.
+/// Lists bindings in the order of the unique index, of all adapters if `adapter` is `None`.
 pub(in super::super) fn bindings(
     connection: &Connection,
     session: SessionId,
     adapter: Option<&str>,
     after: Option<(String, u32)>,
-    most: usize,
+    limit: usize,
 ) -> Result<Vec<Binding>, StoreError> {
     macro_rules! select {
-        ($by:literal) => {
+        ($where:literal) => {
             concat!(
                 "SELECT binding_id, session_id, adapter_id, binding_generation, adapter_native_session_id, \
                  resume_fidelity, status, boot_node_id, stands_at_message_id, cwd, system_prompt_hash, reconstructed, \
                  created_at_ms, updated_at_ms FROM adapter_bindings WHERE session_id = ?1 AND ",
-                $by,
+                $where,
                 " AND (?4 IS NULL OR adapter_id > ?4 OR (adapter_id = ?4 AND binding_generation < ?5)) \
                  ORDER BY adapter_id, binding_generation DESC LIMIT ?3"
             )
@@ -29,7 +29,12 @@ pub(in super::super) fn bindings(
     }
     let sql = if adapter.is_some() { select!("adapter_id = ?2") } else { select!("?2 IS NULL") };
     let (after, generation) = after.unzip();
-    all(connection, sql, params![session.bytes(), adapter, limit(most), after, generation], binding)
+    query_all(
+        connection,
+        sql,
+        params![session.bytes(), adapter, sql_limit(limit), after, generation],
+        binding,
+    )
 }
 
 fn binding(columns: &mut Columns<'_>) -> rusqlite::Result<Binding> {

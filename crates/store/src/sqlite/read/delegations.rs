@@ -1,18 +1,18 @@
-//! Reads of delegations.
+//! Reads delegations.
 
 use mainspring_core::{Delegation, DelegationMode, DelegationStatus, Run};
 use mainspring_kernel::store::{DelegationsOf, StoreError};
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Columns, Id};
-use super::all;
+use super::query_all;
 
 macro_rules! select {
-    ($which:literal) => {
+    ($where:literal) => {
         concat!(
             "SELECT delegation_id, parent_session_id, parent_run_id, child_session_id, child_run_id, mode, status, \
              objective, result_artifact_id, created_at_ms, completed_at_ms FROM delegations WHERE ",
-            $which,
+            $where,
             " ORDER BY created_at_ms, delegation_id"
         )
     };
@@ -23,16 +23,20 @@ pub(in super::super) fn delegations(
     of: DelegationsOf,
 ) -> Result<Vec<Delegation>, StoreError> {
     match of {
-        DelegationsOf::Id(id) => all(connection, select!("delegation_id = ?1"), [id.bytes()], delegation),
+        DelegationsOf::Id(id) => {
+            query_all(connection, select!("delegation_id = ?1"), [id.bytes()], delegation)
+        }
         DelegationsOf::Parent(session, run) => {
             let sql = select!("parent_session_id = ?1 AND parent_run_id = ?2");
-            all(connection, sql, params![session.bytes(), run.bytes()], delegation)
+            query_all(connection, sql, params![session.bytes(), run.bytes()], delegation)
         }
-        DelegationsOf::Child(run) => all(connection, select!("child_run_id = ?1"), [run.bytes()], delegation),
+        DelegationsOf::Child(run) => {
+            query_all(connection, select!("child_run_id = ?1"), [run.bytes()], delegation)
+        }
     }
 }
 
-/// Those of these runs that are not settled, be they the parent or the child.
+/// The delegations that are not settled and whose parent or child is one of `runs`.
 pub(super) fn unsettled<T>(
     connection: &Connection,
     runs: &[(Run, T)],

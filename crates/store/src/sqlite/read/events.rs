@@ -1,4 +1,4 @@
-//! Reads of events: the stored payload becomes a body again, and a completed message is joined to its event.
+//! Reads events: parses the stored payload, and adds the message to a completed message event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use rusqlite::{Connection, params};
 use serde_json::Value;
 
 use super::super::columns::{Columns, Id, blob, int};
-use super::super::error::of_read;
-use super::{limit, message, message_columns, one};
+use super::super::error::read_error;
+use super::{message, message_columns, query_one, sql_limit};
 
 pub(in super::super) fn events_after(
     connection: &Connection,
     session: SessionId,
     run: Option<RunId>,
     after: Cursor,
-    many: usize,
+    limit: usize,
 ) -> Result<Vec<Event>, StoreError> {
     macro_rules! events {
-        ($of:literal) => {
+        ($where:literal) => {
             concat!(
                 "SELECT event_seq, event_id, run_id, attempt_id, pos, created_at_ms, message_id, type, payload \
                  FROM events WHERE session_id = ?1 AND event_seq > ",
-                $of,
+                $where,
                 " ORDER BY event_seq LIMIT ?4"
             )
         };
@@ -36,32 +36,32 @@ pub(in super::super) fn events_after(
         }
     };
     let after = int(after.0.min(i64::MAX.cast_unsigned()));
-    check_kept(connection, session, run, after)?;
-    let mut reader = Reader { connection, names: HashMap::new(), text: String::new() };
-    let mut statement = connection.prepare_cached(sql).map_err(|error| of_read(&error))?;
-    let params = params![session.bytes(), after, blob(run), limit(many)];
-    let mut rows = statement.query(params).map_err(|error| of_read(&error))?;
+    check_not_pruned(connection, session, run, after)?;
+    let mut reader = EventReader { connection, request_ids: HashMap::new(), text: String::new() };
+    let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
+    let params = params![session.bytes(), after, blob(run), sql_limit(limit)];
+    let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
     let mut events = vec![];
-    while let Some(row) = rows.next().map_err(|error| of_read(&error))? {
-        events.push(reader.event(session, &mut Columns::of(row))?);
+    while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
+        events.push(reader.event(session, &mut Columns::new(row))?);
     }
     Ok(events)
 }
 
-/// How many events of all owners are looked through at a time.
-const WINDOW: u64 = 10_000;
+/// The number of events, of all owners, that one read scans.
+const SCAN_EVENTS: u64 = 10_000;
 
-/// Events of an owner after `after`, of the `types` in a JSON list if it is given, and up to where was looked.
+/// Returns events of an owner after `after`, and the cursor up to which events were scanned. `types` is a JSON list.
 pub(in super::super) fn owner_events(
     connection: &Connection,
     owner: &str,
     types: Option<&str>,
     after: Cursor,
-    many: usize,
+    limit: usize,
 ) -> Result<(Vec<Event>, Cursor), StoreError> {
     let Cursor(last) = event_last(connection)?;
-    // What is appended meanwhile is left to the next time.
-    let until = after.0.saturating_add(WINDOW).min(last);
+    // Events appended meanwhile are left to the next read.
+    let until = after.0.saturating_add(SCAN_EVENTS).min(last);
     if until <= after.0 {
         return Ok((vec![], after));
     }
@@ -71,19 +71,19 @@ pub(in super::super) fn owner_events(
                AND EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = events.session_id AND owner_id = ?4 \
                    AND (status <> 'deleted' OR type = 'session.deleted')) \
                ORDER BY event_seq LIMIT ?5";
-    let mut statement = connection.prepare_cached(sql).map_err(|error| of_read(&error))?;
-    let params = params![int(after.0), int(until), types, owner, limit(many)];
-    let mut rows = statement.query(params).map_err(|error| of_read(&error))?;
-    let mut reader = Reader { connection, names: HashMap::new(), text: String::new() };
+    let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
+    let params = params![int(after.0), int(until), types, owner, sql_limit(limit)];
+    let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
+    let mut reader = EventReader { connection, request_ids: HashMap::new(), text: String::new() };
     let (mut events, mut floors) = (vec![], HashMap::new());
-    let (mut seen, mut looked) = (0, Cursor(until));
-    while let Some(row) = rows.next().map_err(|error| of_read(&error))? {
-        let mut columns = Columns::of(row);
-        seen += 1;
-        let session = columns.id().map_err(|error| of_read(&error))?;
+    let (mut read, mut scanned_to) = (0, Cursor(until));
+    while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
+        let mut columns = Columns::new(row);
+        read += 1;
+        let session = columns.id().map_err(|error| read_error(&error))?;
         let event = reader.event(session, &mut columns)?;
-        if seen >= many {
-            looked = event.cursor;
+        if read >= limit {
+            scanned_to = event.cursor;
         }
         let floor = match floors.get(&event.session) {
             Some(floor) => *floor,
@@ -95,27 +95,27 @@ pub(in super::super) fn owner_events(
         };
         events.extend(Some(event).filter(|event| floor.is_none_or(|floor| event.cursor > floor)));
     }
-    Ok((events, looked))
+    Ok((events, scanned_to))
 }
 
-/// Where the last of all events stands.
+/// Returns the cursor of the last event of all sessions.
 pub(in super::super) fn event_last(connection: &Connection) -> Result<Cursor, StoreError> {
     let sql = "SELECT coalesce(max(event_seq), 0) FROM events";
-    Ok(Cursor(one(connection, sql, [], |columns| columns.number())?.unwrap_or(0)))
+    Ok(Cursor(query_one(connection, sql, [], |columns| columns.number())?.unwrap_or(0)))
 }
 
-/// Refuses to read over what was pruned.
-fn check_kept(
+/// Fails if events after `after` may have been pruned.
+fn check_not_pruned(
     connection: &Connection,
     session: SessionId,
     run: Option<RunId>,
     after: i64,
 ) -> Result<(), StoreError> {
     let Some(floor) = floor(connection, session)? else { return Ok(()) };
-    // Every event of a run lies after the one that its session had before it.
+    // Every event of a run comes after the last event before the run was created.
     let sql = "SELECT created_seq FROM runs WHERE run_id = ?1";
     let before = match run {
-        Some(run) => one(connection, sql, [run.bytes()], |columns| columns.get::<i64>())?,
+        Some(run) => query_one(connection, sql, [run.bytes()], |columns| columns.get::<i64>())?,
         None => None,
     };
     if after.max(before.unwrap_or(0)) < int(floor.cursor.0) {
@@ -124,10 +124,10 @@ fn check_kept(
     Ok(())
 }
 
-/// Up to where the events of a session are gone.
+/// Returns the position up to which the events of a session are pruned.
 pub(super) fn floor(connection: &Connection, session: SessionId) -> Result<Option<Position>, StoreError> {
     let sql = "SELECT floor_seq, floor_pos FROM retention WHERE session_id = ?1";
-    one(connection, sql, [session.bytes()], position)
+    query_one(connection, sql, [session.bytes()], position)
 }
 
 fn position(columns: &mut Columns<'_>) -> rusqlite::Result<Position> {
@@ -142,31 +142,34 @@ pub(in super::super) fn event_before(
     let sql = "SELECT event_seq, pos FROM events WHERE session_id = ?1 AND event_seq < ?2 \
                ORDER BY event_seq DESC LIMIT 1";
     let before = int(before.0.min(i64::MAX.cast_unsigned()));
-    let found = one(connection, sql, params![session.bytes(), before], position)?;
+    let found = query_one(connection, sql, params![session.bytes(), before], position)?;
     let floor = floor(connection, session)?;
     Ok(found.filter(|found| floor.is_none_or(|floor| floor.cursor < found.cursor)))
 }
 
-/// Reads the events of one page.
-struct Reader<'a> {
+/// Converts the rows of one page of events.
+struct EventReader<'a> {
     connection: &'a Connection,
-    /// What callers named the runs of this page: many events, few runs.
-    names: HashMap<RunId, Option<String>>,
+    /// The request ids of the runs of this page, which has many events of few runs.
+    request_ids: HashMap<RunId, Option<String>>,
+    /// A buffer for the JSON of a body.
     text: String,
 }
 
-impl Reader<'_> {
+impl EventReader<'_> {
     fn event(&mut self, session: SessionId, columns: &mut Columns<'_>) -> Result<Event, StoreError> {
-        let mut event = Self::envelope(columns, session).map_err(|error| of_read(&error))?;
+        let mut event = Self::envelope(columns, session).map_err(|error| read_error(&error))?;
         if let Some(run) = event.run {
-            event.request = self.name(run)?;
+            event.request = self.request_id(run)?;
         }
-        let message = columns.maybe_id().map_err(|error| of_read(&error))?;
-        let (kind, payload) =
-            columns.text().and_then(|kind| Ok((kind, columns.text()?))).map_err(|error| of_read(&error))?;
+        let message = columns.maybe_id().map_err(|error| read_error(&error))?;
+        let (kind, payload) = columns
+            .text()
+            .and_then(|kind| Ok((kind, columns.text()?)))
+            .map_err(|error| read_error(&error))?;
         event.body = match message {
             None => self.body(kind, payload)?,
-            Some(id) => Body::MessageCompleted { message: self.message(id)?, parent_id: parent(payload)? },
+            Some(id) => Body::MessageCompleted { message: self.message(id)?, parent_id: parent_id(payload)? },
         };
         Ok(event)
     }
@@ -191,30 +194,31 @@ impl Reader<'_> {
             self.text.push_str(part);
         }
         serde_json::from_str(&self.text)
-            .map_err(|error| StoreError::Corrupt(format!("a stored {kind} event: {error}")))
+            .map_err(|error| StoreError::Corrupt(format!("invalid payload of a {kind} event: {error}")))
     }
 
-    fn name(&mut self, run: RunId) -> Result<Option<String>, StoreError> {
-        if let Some(name) = self.names.get(&run) {
-            return Ok(name.clone());
+    fn request_id(&mut self, run: RunId) -> Result<Option<String>, StoreError> {
+        if let Some(request_id) = self.request_ids.get(&run) {
+            return Ok(request_id.clone());
         }
         let sql = "SELECT request_id FROM runs WHERE run_id = ?1";
-        let name =
-            one(self.connection, sql, [run.bytes()], |columns| columns.get::<Option<String>>())?.flatten();
-        self.names.insert(run, name.clone());
-        Ok(name)
+        let request_id =
+            query_one(self.connection, sql, [run.bytes()], |columns| columns.get::<Option<String>>())?
+                .flatten();
+        self.request_ids.insert(run, request_id.clone());
+        Ok(request_id)
     }
 
     fn message(&self, id: MessageId) -> Result<Arc<Message>, StoreError> {
         let sql = concat!("SELECT ", message_columns!(), " FROM messages WHERE message_id = ?1");
-        let found = one(self.connection, sql, [id.bytes()], message)?;
+        let found = query_one(self.connection, sql, [id.bytes()], message)?;
         found
             .map(|found| found.message)
-            .ok_or_else(|| StoreError::Corrupt(format!("{id} was completed and is not there")))
+            .ok_or_else(|| StoreError::Corrupt(format!("the completed message {id} is missing")))
     }
 }
 
-fn parent(payload: &str) -> Result<Option<MessageId>, StoreError> {
+fn parent_id(payload: &str) -> Result<Option<MessageId>, StoreError> {
     if payload == "{}" {
         return Ok(None);
     }

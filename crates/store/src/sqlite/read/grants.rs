@@ -1,11 +1,11 @@
-//! Reads of grants.
+//! Reads grants.
 
 use mainspring_core::{Effect, Grant, GrantSource, RunId, SessionId};
 use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Columns, Id};
-use super::all;
+use super::query_all;
 
 pub(in super::super) fn grants(
     connection: &Connection,
@@ -15,7 +15,7 @@ pub(in super::super) fn grants(
     let sql = "SELECT grant_id, session_id, run_id, capability, operation, resource_pattern, effect, source, \
                created_at_ms, expires_at_ms FROM grants WHERE session_id = ?1 AND (run_id = ?2 OR run_id IS NULL) \
                ORDER BY created_at_ms, grant_id";
-    all(connection, sql, params![session.bytes(), run.bytes()], grant)
+    query_all(connection, sql, params![session.bytes(), run.bytes()], grant)
 }
 
 fn grant(columns: &mut Columns<'_>) -> rusqlite::Result<Grant> {

@@ -1,11 +1,13 @@
-//! Reads of runs, attempts and requests.
+//! Reads runs, attempts and requests.
 
 use mainspring_core::{Attempt, Run, RunId};
 use mainspring_kernel::store::{Request, RunPage, StoreError};
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Id, blob};
-use super::{all, attempt, attempt_columns, limit, one, request, request_columns, run, run_columns};
+use super::{
+    attempt, attempt_columns, query_all, query_one, request, request_columns, run, run_columns, sql_limit,
+};
 
 pub(in super::super) fn run_get(connection: &Connection, id: RunId) -> Result<Option<Run>, StoreError> {
     let sql = concat!(
@@ -14,7 +16,7 @@ pub(in super::super) fn run_get(connection: &Connection, id: RunId) -> Result<Op
         " FROM runs WHERE run_id = ?1 AND NOT EXISTS (SELECT 1 FROM sessions \
           WHERE sessions.session_id = runs.session_id AND sessions.status = 'deleted')"
     );
-    one(connection, sql, [id.bytes()], run)
+    query_one(connection, sql, [id.bytes()], run)
 }
 
 pub(in super::super) fn run_by_request(
@@ -29,18 +31,19 @@ pub(in super::super) fn run_by_request(
         " FROM runs WHERE owner_id = ?1 AND client_id = ?2 AND request_id = ?3 \
             AND client_id IS NOT NULL AND request_id IS NOT NULL"
     );
-    one(connection, sql, [owner, client, request], run)
+    query_one(connection, sql, [owner, client, request], run)
 }
 
-/// Two statements, each with the index that fits it: the plus keeps the planner off the owner's when a session is given.
+/// Uses two statements, so that each uses the index that fits it. The unary plus disables the index by owner if a session
+/// is given.
 pub(in super::super) fn run_page(connection: &Connection, page: &RunPage) -> Result<Vec<Run>, StoreError> {
     macro_rules! page {
-        ($by:literal) => {
+        ($where:literal) => {
             concat!(
                 "SELECT ",
                 run_columns!(),
                 " FROM runs AS r WHERE ",
-                $by,
+                $where,
                 " AND (?3 IS NULL OR status = ?3) AND (created_at_ms, run_id) < (?4, ?5) \
                    AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = r.session_id AND s.status = 'deleted') \
                  ORDER BY created_at_ms DESC, run_id DESC LIMIT ?6"
@@ -54,15 +57,20 @@ pub(in super::super) fn run_page(connection: &Connection, page: &RunPage) -> Res
     };
     let status = page.status.map(|status| status.name());
     let (time, id) = page.before.map_or((i64::MAX, None), |(time, id)| (time.0, Some(id)));
-    // The empty blob lies before every id, and nothing is as late as the end of time.
+    // Without `before`: the empty blob sorts before every id, and no row has the maximum time.
     let id = blob(id).map_or_else(Vec::new, Vec::from);
-    all(connection, sql, params![page.owner, blob(page.session), status, time, id, limit(page.limit)], run)
+    query_all(
+        connection,
+        sql,
+        params![page.owner, blob(page.session), status, time, id, sql_limit(page.limit)],
+        run,
+    )
 }
 
 pub(in super::super) fn attempts(connection: &Connection, run: RunId) -> Result<Vec<Attempt>, StoreError> {
     let sql =
         concat!("SELECT ", attempt_columns!(), " FROM run_attempts WHERE run_id = ?1 ORDER BY attempt_no");
-    all(connection, sql, [run.bytes()], attempt)
+    query_all(connection, sql, [run.bytes()], attempt)
 }
 
 pub(in super::super) fn request_get(
@@ -76,5 +84,5 @@ pub(in super::super) fn request_get(
         request_columns!(),
         " FROM requests WHERE owner_id = ?1 AND operation = ?2 AND key = ?3"
     );
-    one(connection, sql, [owner, operation, key], request)
+    query_one(connection, sql, [owner, operation, key], request)
 }

@@ -1,4 +1,4 @@
-//! Reads of the search index, and of what is not in it yet.
+//! Searches the index, and the messages and titles that are not indexed yet.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use mainspring_kernel::store::{Found, StoreError};
 use rusqlite::{Connection, Result, params};
 
 use super::super::columns::Columns;
-use super::super::error::of_read;
-use super::super::search::searched_to;
-use super::{all, limit, message, session, session_columns};
+use super::super::error::read_error;
+use super::super::search::last_indexed;
+use super::{message, query_all, session, session_columns, sql_limit};
 
-/// What the index is asked: each word, its last token as a beginning.
-fn asked(query: &Query) -> String {
+/// Builds the match expression of the index: every word, with its last token as a prefix.
+fn match_expression(query: &Query) -> String {
     let words = query.words().iter().map(|word| format!("\"{}\" *", word.join(" ")));
     words.collect::<Vec<_>>().join(" ")
 }
@@ -22,7 +22,7 @@ pub(in super::super) fn search_titles(
     connection: &Connection,
     owner: &str,
     query: &Query,
-    many: usize,
+    limit: usize,
 ) -> Result<Vec<Session>, StoreError> {
     let indexed = concat!(
         "SELECT ",
@@ -31,19 +31,22 @@ pub(in super::super) fn search_titles(
            AND owner_id = ?1 AND status <> 'deleted' AND title IS searched_title \
          ORDER BY last_activity_at_ms DESC, session_id DESC LIMIT ?3"
     );
-    let rest = concat!(
+    let unindexed = concat!(
         "SELECT ",
         session_columns!(),
         " FROM sessions INDEXED BY sessions_unsearched_idx \
          WHERE title IS NOT searched_title AND title IS NOT NULL AND owner_id = ?1 AND status <> 'deleted'"
     );
-    let mut found = all(connection, indexed, params![owner, asked(query), limit(many)], session)?;
-    let rest = all(connection, rest, [owner], session)?;
+    let mut found =
+        query_all(connection, indexed, params![owner, match_expression(query), sql_limit(limit)], session)?;
+    let unindexed = query_all(connection, unindexed, [owner], session)?;
     found.extend(
-        rest.into_iter().filter(|session| session.title.as_deref().is_some_and(|title| query.finds(title))),
+        unindexed
+            .into_iter()
+            .filter(|session| session.title.as_deref().is_some_and(|title| query.finds(title))),
     );
     found.sort_by_key(|session| std::cmp::Reverse((session.last_activity_at, session.id)));
-    found.truncate(many);
+    found.truncate(limit);
     Ok(found)
 }
 
@@ -52,10 +55,10 @@ pub(in super::super) fn search_messages(
     owner: &str,
     query: &Query,
     before: Option<u64>,
-    many: usize,
+    limit: usize,
 ) -> Result<Vec<Found>, StoreError> {
-    // A message belongs to whoever opened its line; without a place, to whoever made it.
-    macro_rules! found {
+    // A message belongs to the session that opened its line, or without a line to the session that created it.
+    macro_rules! select_hits {
         ($from:literal) => {
             concat!(
                 "SELECT id, s.session_id, s.title, ",
@@ -68,42 +71,47 @@ pub(in super::super) fn search_messages(
             )
         };
     }
-    let rest = concat!(found!(" FROM messages"), " AND id > ?3 ORDER BY id DESC");
+    let unindexed = concat!(select_hits!(" FROM messages"), " AND id > ?3 ORDER BY id DESC");
     let indexed = concat!(
-        found!(" FROM search_messages AS f CROSS JOIN messages ON id = f.rowid"),
+        select_hits!(" FROM search_messages AS f CROSS JOIN messages ON id = f.rowid"),
         " AND search_messages MATCH ?3 AND f.rowid < ?2 ORDER BY f.rowid DESC LIMIT ?4"
     );
     let before = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
-    let searched_to = searched_to(connection).map_err(|error| of_read(&error))?;
-    let mut hits = found_by_reading(connection, rest, params![owner, before, searched_to], query, many)
-        .map_err(|error| of_read(&error))?;
-    let left = limit(many - hits.len());
-    if left > 0 {
-        hits.extend(all(connection, indexed, params![owner, before, asked(query), left], found)?);
+    let last_indexed = last_indexed(connection).map_err(|error| read_error(&error))?;
+    let mut hits = scan_messages(connection, unindexed, params![owner, before, last_indexed], query, limit)
+        .map_err(|error| read_error(&error))?;
+    let remaining = sql_limit(limit - hits.len());
+    if remaining > 0 {
+        hits.extend(query_all(
+            connection,
+            indexed,
+            params![owner, before, match_expression(query), remaining],
+            search_hit,
+        )?);
     }
     Ok(hits)
 }
 
-fn found(columns: &mut Columns<'_>) -> Result<Found> {
+fn search_hit(columns: &mut Columns<'_>) -> Result<Found> {
     let (place, session, title) = (columns.number()?, columns.id()?, columns.get()?);
     Ok(Found { place, session, title, message: Arc::clone(&message(columns)?.message) })
 }
 
-/// The first `many` of what `sql` selects that `query` finds, one at a time: there may be much to read.
-fn found_by_reading(
+/// Returns the first `limit` messages of `sql` that match `query`. Reads them one at a time, because there may be many.
+fn scan_messages(
     connection: &Connection,
     sql: &str,
     params: impl rusqlite::Params,
     query: &Query,
-    many: usize,
+    limit: usize,
 ) -> Result<Vec<Found>> {
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query(params)?;
     let mut hits = vec![];
-    while let Some(row) = rows.next()?.filter(|_| hits.len() < many) {
-        let read = found(&mut Columns::of(row))?;
-        if query.finds(&searched(&read.message.content)) {
-            hits.push(read);
+    while let Some(row) = rows.next()?.filter(|_| hits.len() < limit) {
+        let hit = search_hit(&mut Columns::new(row))?;
+        if query.finds(&searched(&hit.message.content)) {
+            hits.push(hit);
         }
     }
     Ok(hits)

@@ -1,4 +1,4 @@
-//! Reads of sessions: what an actor needs, what a name finds, what a start has to look at.
+//! Reads sessions: for an actor, by name, in pages, and those that a start must handle.
 
 use std::collections::HashSet;
 
@@ -10,10 +10,11 @@ use rusqlite::{Connection, params};
 
 use super::super::columns::{Id, blob};
 use super::{
-    all, attempt, attempt_columns, limit, line, line_columns, one, run, run_columns, session, session_columns,
+    attempt, attempt_columns, line, line_columns, query_all, query_one, run, run_columns, session,
+    session_columns, sql_limit,
 };
 
-/// What the partial indexes say, word for word: else they are not used.
+/// The condition of the partial indexes. SQLite uses them only if it is repeated exactly.
 macro_rules! is_live {
     () => {
         "status <> 'succeeded' AND status <> 'failed' AND status <> 'cancelled' AND status <> 'timed_out' \
@@ -30,13 +31,13 @@ pub(in super::super) fn unfinished(connection: &Connection) -> Result<Unfinished
     let deleted = "SELECT session_id FROM sessions WHERE status = 'deleted' ORDER BY session_id";
     let compacted = "SELECT session_id FROM retention WHERE pruned = 0 ORDER BY session_id";
     Ok(Unfinished {
-        live: all(connection, live, [], |columns| columns.id())?,
-        deleted: all(connection, deleted, [], |columns| columns.id())?,
-        compacted: all(connection, compacted, [], |columns| columns.id())?,
+        live: query_all(connection, live, [], |columns| columns.id())?,
+        deleted: query_all(connection, deleted, [], |columns| columns.id())?,
+        compacted: query_all(connection, compacted, [], |columns| columns.id())?,
     })
 }
 
-/// `epoch` is the one in force for the session, to be put on its chunks.
+/// Loads a session. `epoch` is the current one of the session, and is set on its chunks.
 pub(in super::super) fn session_load(
     connection: &Connection,
     id: SessionId,
@@ -47,13 +48,13 @@ pub(in super::super) fn session_load(
         session_columns!(),
         " FROM sessions WHERE session_id = ?1 AND status <> 'deleted'"
     );
-    let Some(session) = one(connection, sql, [id.bytes()], session)? else {
+    let Some(session) = query_one(connection, sql, [id.bytes()], session)? else {
         return Ok(None);
     };
     let runs = runs_live(connection, id)?;
     let chunks = chunks(connection, Fence { session: id, epoch })?;
     let floor = super::events::floor(connection, id)?;
-    // A session whose events were all pruned stands where the last of them did.
+    // If all events were pruned, the last one was at the floor.
     let last = last_event(connection, id)?.max(floor.unwrap_or_default());
     let chunk_end = chunks.last().map_or(0, |chunk: &Chunk| chunk.pos + chunk.text.len() as u64);
     Ok(Some(Loaded {
@@ -84,10 +85,10 @@ fn runs_live(connection: &Connection, id: SessionId) -> Result<Vec<(Run, Option<
         attempt_columns!(),
         " FROM run_attempts WHERE run_id = ?1 ORDER BY attempt_no DESC LIMIT 1"
     );
-    let runs = all(connection, sql, [id.bytes()], run)?;
+    let runs = query_all(connection, sql, [id.bytes()], run)?;
     runs.into_iter()
         .map(|run| {
-            let attempt = one(connection, latest, [run.id.bytes()], attempt)?;
+            let attempt = query_one(connection, latest, [run.id.bytes()], attempt)?;
             Ok((run, attempt))
         })
         .collect()
@@ -96,28 +97,29 @@ fn runs_live(connection: &Connection, id: SessionId) -> Result<Vec<(Run, Option<
 fn run_latest(connection: &Connection, id: SessionId) -> Result<Option<Run>, StoreError> {
     let sql =
         concat!("SELECT ", run_columns!(), " FROM runs WHERE session_id = ?1 ORDER BY run_no DESC LIMIT 1");
-    one(connection, sql, [id.bytes()], run)
+    query_one(connection, sql, [id.bytes()], run)
 }
 
+/// Reads the lines on which the session or one of its runs writes.
 fn lines_of(
     connection: &Connection,
     session: &Session,
     runs: &[(Run, Option<Attempt>)],
 ) -> Result<Vec<Line>, StoreError> {
-    // Lines of others are only read: a fork writes on its own.
+    // A session writes only on its own lines.
     let sql = concat!("SELECT ", line_columns!(), " FROM lines WHERE line = ?1 AND session_id = ?2");
     let points = session.tip.into_iter().chain(runs.iter().filter_map(|(run, _)| run.pen));
     let mut seen = HashSet::<LineId>::new();
     let mut lines = vec![];
     for point in points.filter(|point| seen.insert(point.line)) {
-        lines.extend(one(connection, sql, params![point.line.0, session.id.bytes()], line)?);
+        lines.extend(query_one(connection, sql, params![point.line.0, session.id.bytes()], line)?);
     }
     Ok(lines)
 }
 
 fn chunks(connection: &Connection, fence: Fence) -> Result<Vec<Chunk>, StoreError> {
     let sql = "SELECT pos, message_id, block, text FROM chunks WHERE session_id = ?1 ORDER BY pos";
-    all(connection, sql, [fence.session.bytes()], |columns| {
+    query_all(connection, sql, [fence.session.bytes()], |columns| {
         Ok(Chunk {
             fence,
             pos: columns.number()?,
@@ -130,21 +132,21 @@ fn chunks(connection: &Connection, fence: Fence) -> Result<Vec<Chunk>, StoreErro
 
 fn effects(connection: &Connection, id: SessionId) -> Result<Vec<Effect>, StoreError> {
     let sql = "SELECT run_id, tool_use_id, name FROM effects WHERE session_id = ?1 ORDER BY id";
-    all(connection, sql, [id.bytes()], |columns| {
+    query_all(connection, sql, [id.bytes()], |columns| {
         Ok(Effect { run: columns.id()?, tool_use_id: columns.get()?, name: columns.get()? })
     })
 }
 
 pub(in super::super) fn inbox(connection: &Connection, id: SessionId) -> Result<Vec<InboxItem>, StoreError> {
     let sql = "SELECT event_id, created_at_ms, item FROM inbox WHERE session_id = ?1 ORDER BY id";
-    all(connection, sql, [id.bytes()], |columns| {
-        Ok(InboxItem { id: columns.id()?, at: columns.time()?, item: columns.json()? })
+    query_all(connection, sql, [id.bytes()], |columns| {
+        Ok(InboxItem { id: columns.id()?, at: columns.time()?, note: columns.json()? })
     })
 }
 
 pub(in super::super) fn session_known(connection: &Connection, id: SessionId) -> Result<bool, StoreError> {
     let sql = "SELECT 1 FROM sessions WHERE session_id = ?1";
-    Ok(one(connection, sql, [id.bytes()], |columns| columns.get::<i64>())?.is_some())
+    Ok(query_one(connection, sql, [id.bytes()], |columns| columns.get::<i64>())?.is_some())
 }
 
 pub(in super::super) fn session_forks(
@@ -153,12 +155,12 @@ pub(in super::super) fn session_forks(
 ) -> Result<Vec<SessionId>, StoreError> {
     let sql = "SELECT session_id FROM sessions WHERE forked_from_session_id = ?1 AND status <> 'deleted' \
                  AND owner_id = (SELECT owner_id FROM sessions WHERE session_id = ?1) ORDER BY session_id";
-    all(connection, sql, [id.bytes()], |columns| columns.id())
+    query_all(connection, sql, [id.bytes()], |columns| columns.id())
 }
 
 fn last_event(connection: &Connection, id: SessionId) -> Result<Position, StoreError> {
     let sql = "SELECT event_seq, pos FROM events WHERE session_id = ?1 ORDER BY event_seq DESC LIMIT 1";
-    let last = one(connection, sql, [id.bytes()], |columns| {
+    let last = query_one(connection, sql, [id.bytes()], |columns| {
         Ok(Position { cursor: Cursor(columns.number()?), pos: columns.number()? })
     })?;
     Ok(last.unwrap_or_default())
@@ -170,12 +172,12 @@ pub(in super::super) fn session_find(
     by: &SessionRef,
 ) -> Result<Option<Session>, StoreError> {
     macro_rules! find {
-        ($by:literal) => {
+        ($where:literal) => {
             concat!(
                 "SELECT ",
                 session_columns!(),
                 " FROM sessions WHERE owner_id = ?1 AND status <> 'deleted' AND ",
-                $by
+                $where
             )
         };
     }
@@ -185,18 +187,20 @@ pub(in super::super) fn session_find(
         " FROM sessions WHERE session_id = ?1 AND status <> 'deleted'"
     );
     match by {
-        SessionRef::Id(id) => one(connection, by_id, [id.bytes()], session),
-        SessionRef::Key(key) => one(connection, find!("key = ?2 AND key IS NOT NULL"), [owner, key], session),
+        SessionRef::Id(id) => query_one(connection, by_id, [id.bytes()], session),
+        SessionRef::Key(key) => {
+            query_one(connection, find!("key = ?2 AND key IS NOT NULL"), [owner, key], session)
+        }
         SessionRef::External(external) => {
             let sql =
                 find!("external_ref_kind = ?2 AND external_ref_id = ?3 AND external_ref_kind IS NOT NULL");
-            one(connection, sql, [owner, &external.kind, &external.id], session)
+            query_one(connection, sql, [owner, &external.kind, &external.id], session)
         }
         SessionRef::Legacy(alias) => {
             let sql = find!(
                 "legacy_client_scope = ?2 AND legacy_session_key = ?3 AND legacy_client_scope IS NOT NULL"
             );
-            one(connection, sql, [owner, &alias.scope, &alias.key], session)
+            query_one(connection, sql, [owner, &alias.scope, &alias.key], session)
         }
     }
 }
@@ -206,12 +210,12 @@ pub(in super::super) fn session_page(
     page: &SessionPage,
 ) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
     macro_rules! page {
-        ($by:literal) => {
+        ($where:literal) => {
             concat!(
                 "SELECT ",
                 session_columns!(),
                 " FROM sessions WHERE ",
-                $by,
+                $where,
                 " AND status <> 'deleted' AND (?2 IS NULL OR status = ?2) \
                    AND (?3 IS NULL OR surface_kind = ?3) AND (last_activity_at_ms, session_id) < (?4, ?5) \
                  ORDER BY last_activity_at_ms DESC, session_id DESC LIMIT ?6"
@@ -228,12 +232,12 @@ pub(in super::super) fn session_page(
     };
     let status = page.status.map(|status| status.name());
     let (Time(time), id) = page.before.map_or((Time(i64::MAX), None), |(time, id)| (time, Some(id)));
-    // The empty blob lies before every id, and nothing is as late as the end of time.
+    // Without `before`: the empty blob sorts before every id, and no row has the maximum time.
     let id = blob(id).map_or_else(Vec::new, Vec::from);
-    let found = all(
+    let found = query_all(
         connection,
         sql,
-        params![whose, status, page.surface_kind, time, id, limit(page.limit)],
+        params![whose, status, page.surface_kind, time, id, sql_limit(page.limit)],
         session,
     )?;
     found

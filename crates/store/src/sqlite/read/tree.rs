@@ -1,4 +1,4 @@
-//! Reads of the tree: paths by range, strands, leaves, children, pages.
+//! Reads the message tree: paths, strands, leaves, children and pages.
 
 use mainspring_core::tree::{Inherited, View, leaf as leaf_of, ranges};
 use mainspring_core::{Line, LineId, MessageId, Point, Range, SessionId};
@@ -6,14 +6,14 @@ use mainspring_kernel::store::{PlacedMessage, StoreError, Strand, TreeRow};
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Columns, Id};
-use super::{all, limit, line, line_columns, message, message_columns, one};
+use super::{line, line_columns, message, message_columns, query_all, query_one, sql_limit};
 
-/// Reads upwards from the tip and stops as soon as it has enough.
+/// Reads from the tip towards the root until `limit` messages are found.
 pub(in super::super) fn path(
     connection: &Connection,
     tip: Point,
     before: Option<u32>,
-    many: usize,
+    limit: usize,
 ) -> Result<Vec<PlacedMessage>, StoreError> {
     let sql = concat!(
         "SELECT ",
@@ -23,17 +23,22 @@ pub(in super::super) fn path(
     let mut found = vec![];
     let mut next = Some(tip);
     while let Some(point) = next {
-        let line = line_known(connection, point.line)?;
+        let line = line_get(connection, point.line)?;
         let last = match before {
             Some(0) => break,
             Some(before) => point.pos.min(before - 1),
             None => point.pos,
         };
         if last >= line.start() {
-            let left = limit(many - found.len());
-            found.extend(all(connection, sql, params![point.line.0, line.start(), last, left], message)?);
+            let remaining = sql_limit(limit - found.len());
+            found.extend(query_all(
+                connection,
+                sql,
+                params![point.line.0, line.start(), last, remaining],
+                message,
+            )?);
         }
-        next = line.parent.filter(|_| found.len() < many);
+        next = line.parent.filter(|_| found.len() < limit);
     }
     found.reverse();
     Ok(found)
@@ -45,33 +50,33 @@ pub(in super::super) fn message_get(
     id: MessageId,
 ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
     let sql = concat!("SELECT ", message_columns!(), " FROM messages WHERE message_id = ?1");
-    let Some(found) = one(connection, sql, [id.bytes()], message)? else {
+    let Some(found) = query_one(connection, sql, [id.bytes()], message)? else {
         return Ok(None);
     };
     let Some(point) = found.point else {
         return Ok((found.message.session == session).then_some((found, None)));
     };
-    let line = line_known(connection, point.line)?;
-    let mut seen = Seen::of(connection, session);
-    Ok(seen.contains(point)?.then_some((found, Some(line))))
+    let line = line_get(connection, point.line)?;
+    let mut view = SessionView::new(connection, session);
+    Ok(view.contains(point)?.then_some((found, Some(line))))
 }
 
 pub(in super::super) fn strands(
     connection: &Connection,
     session: SessionId,
     from: LineId,
-    many: usize,
+    limit: usize,
 ) -> Result<Vec<Strand>, StoreError> {
     let lines = concat!("SELECT ", line_columns!(), ", session_id = ?2 FROM lines WHERE line = ?1");
     let cursors = "SELECT pos, to_line FROM cursors WHERE session_id = ?1 AND line = ?2";
     let session = session.bytes();
     let mut strands = vec![];
     let mut next = Some(from);
-    while let Some(id) = next.filter(|_| strands.len() < many) {
-        let found = one(connection, lines, params![id.0, session], |row| Ok((line(row)?, row.get()?)))?;
-        let (line, own) = found.ok_or_else(|| lost(id))?;
+    while let Some(id) = next.filter(|_| strands.len() < limit) {
+        let found = query_one(connection, lines, params![id.0, session], |row| Ok((line(row)?, row.get()?)))?;
+        let (line, own) = found.ok_or_else(|| missing_line(id))?;
         let cursor = |row: &mut Columns<'_>| Ok((row.get()?, LineId(row.get()?)));
-        let cursors = all(connection, cursors, params![session, id.0], cursor)?;
+        let cursors = query_all(connection, cursors, params![session, id.0], cursor)?;
         strands.push(Strand { line, own, cursors: cursors.into_iter().collect() });
         next = line.parent.map(|parent| parent.line);
     }
@@ -83,9 +88,9 @@ pub(in super::super) fn leaf(
     session: SessionId,
     at: Point,
 ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError> {
-    let mut seen = Seen::of(connection, session);
-    let leaf = leaf_of(&mut seen, at)?;
-    let own = seen.own(leaf.line)?;
+    let mut view = SessionView::new(connection, session);
+    let leaf = leaf_of(&mut view, at)?;
+    let own = view.own(leaf.line)?;
     Ok(message_at(connection, leaf)?.map(|placed| (placed, own)))
 }
 
@@ -93,9 +98,9 @@ pub(in super::super) fn children(
     connection: &Connection,
     session: SessionId,
     at: Option<Point>,
-    many: usize,
+    limit: usize,
 ) -> Result<Vec<PlacedMessage>, StoreError> {
-    macro_rules! beneath {
+    macro_rules! select_lines {
         ($where:literal) => {
             concat!(
                 "SELECT ",
@@ -106,22 +111,22 @@ pub(in super::super) fn children(
             )
         };
     }
-    let mut seen = Seen::of(connection, session);
-    let (many, id) = (limit(many), session.bytes());
-    let (straight, lines) = match at {
+    let mut view = SessionView::new(connection, session);
+    let (most, id) = (sql_limit(limit), session.bytes());
+    let (next, lines) = match at {
         Some(at) => {
-            let sql = beneath!("parent_line = ?3 AND parent_pos = ?4 AND session_id = ?2");
-            (seen.straight(at)?, all(connection, sql, params![many, id, at.line.0, at.pos], line)?)
+            let sql = select_lines!("parent_line = ?3 AND parent_pos = ?4 AND session_id = ?2");
+            (view.next_on_line(at)?, query_all(connection, sql, params![most, id, at.line.0, at.pos], line)?)
         }
         None => {
-            let sql = beneath!("session_id = ?2 AND parent_line IS NULL");
-            (seen.inherited()?.next(None), all(connection, sql, params![many, id], line)?)
+            let sql = select_lines!("session_id = ?2 AND parent_line IS NULL");
+            (view.inherited()?.next(None), query_all(connection, sql, params![most, id], line)?)
         }
     };
     let first = |line: Line| Point { line: line.id, pos: line.start() };
-    let points = straight.into_iter().chain(lines.into_iter().map(first));
+    let points = next.into_iter().chain(lines.into_iter().map(first));
     let mut found = vec![];
-    for point in points.take(usize::try_from(many).unwrap_or(usize::MAX)) {
+    for point in points.take(limit) {
         found.extend(message_at(connection, point)?);
     }
     Ok(found)
@@ -135,15 +140,15 @@ pub(in super::super) fn tree_row(
     let Some((placed, Some(line))) = message_get(connection, session, id)? else {
         return Ok(None);
     };
-    Seen::of(connection, session).row(placed, &line)
+    SessionView::new(connection, session).row(placed, &line)
 }
 
-/// First what is inherited, then the session's own lines in the order of opening.
+/// Reads the inherited messages first, then the session's own lines in the order of their creation.
 pub(in super::super) fn tree_page(
     connection: &Connection,
     session: SessionId,
     after: Option<Point>,
-    many: usize,
+    limit: usize,
 ) -> Result<Vec<TreeRow>, StoreError> {
     let lines = concat!(
         "SELECT ",
@@ -151,18 +156,20 @@ pub(in super::super) fn tree_page(
         " FROM lines WHERE session_id = ?1 AND end_pos > coalesce(parent_pos + 1, 0) \
            AND id >= coalesce((SELECT id FROM lines WHERE line = ?2 AND session_id = ?1), 0) ORDER BY id LIMIT ?3"
     );
-    let mut seen = Seen::of(connection, session);
-    let mut parts: Vec<(Line, Range)> = vec![];
-    let inherits = match after {
-        None => seen.inherited()?.ranges().to_vec(),
-        Some(after) => seen.inherited()?.ahead(after),
+    let mut view = SessionView::new(connection, session);
+    let mut segments: Vec<(Line, Range)> = vec![];
+    let inherited = match after {
+        None => view.inherited()?.ranges().to_vec(),
+        Some(after) => view.inherited()?.ahead(after),
     };
-    for range in inherits {
-        parts.push((line_known(connection, range.line)?, range));
+    for range in inherited {
+        segments.push((line_get(connection, range.line)?, range));
     }
     let id = after.map(|after| after.line.0);
-    for line in all(connection, lines, params![session.bytes(), id, limit(many.saturating_add(1))], line)? {
-        parts.push((line, Range { line: line.id, from: line.start(), to: line.end - 1 }));
+    for line in
+        query_all(connection, lines, params![session.bytes(), id, sql_limit(limit.saturating_add(1))], line)?
+    {
+        segments.push((line, Range { line: line.id, from: line.start(), to: line.end - 1 }));
     }
     let sql = concat!(
         "SELECT ",
@@ -170,29 +177,29 @@ pub(in super::super) fn tree_page(
         " FROM messages WHERE line = ?1 AND pos BETWEEN ?2 AND ?3 ORDER BY pos LIMIT ?4"
     );
     let mut rows: Vec<TreeRow> = vec![];
-    for (line, range) in parts {
-        // What was shown last is not shown again.
+    for (line, range) in segments {
+        // Starts after the last message of the previous page.
         let from = after.filter(|after| range.contains(*after)).map_or(range.from, |after| after.pos + 1);
-        let left = limit(many - rows.len());
-        for placed in all(connection, sql, params![range.line.0, from, range.to, left], message)? {
-            rows.extend(seen.row(placed, &line)?);
+        let remaining = sql_limit(limit - rows.len());
+        for placed in query_all(connection, sql, params![range.line.0, from, range.to, remaining], message)? {
+            rows.extend(view.row(placed, &line)?);
         }
-        if rows.len() == many {
+        if rows.len() == limit {
             break;
         }
     }
     Ok(rows)
 }
 
-/// What one session sees.
-struct Seen<'a> {
+/// The tree as one session sees it.
+struct SessionView<'a> {
     connection: &'a Connection,
     session: SessionId,
-    /// What it inherits, once that was needed.
+    /// The inherited part of the tree, loaded when first needed.
     inherited: Option<Inherited>,
 }
 
-impl View for Seen<'_> {
+impl View for SessionView<'_> {
     type Error = StoreError;
 
     fn ahead(&mut self, at: Point) -> Result<Vec<Range>, StoreError> {
@@ -207,18 +214,18 @@ impl View for Seen<'_> {
                    WHERE c.session_id = ?1 AND c.line = ?2 AND c.pos BETWEEN ?3 AND ?4 AND l.parent_line = c.line \
                      AND l.parent_pos = c.pos AND l.abandoned = 0 AND l.end_pos > c.pos + 1 ORDER BY c.pos LIMIT 1";
         let within = params![self.session.bytes(), range.line.0, range.from, range.to];
-        one(self.connection, sql, within, place)
+        query_one(self.connection, sql, within, point)
     }
 
     fn newest(&mut self, at: Point) -> Result<Option<Point>, StoreError> {
         let sql = "SELECT line, parent_pos + 1 FROM lines WHERE parent_line = ?2 AND parent_pos = ?3 \
                      AND session_id = ?1 AND abandoned = 0 AND end_pos > parent_pos + 1 ORDER BY id DESC LIMIT 1";
-        one(self.connection, sql, params![self.session.bytes(), at.line.0, at.pos], place)
+        query_one(self.connection, sql, params![self.session.bytes(), at.line.0, at.pos], point)
     }
 }
 
-impl<'a> Seen<'a> {
-    fn of(connection: &'a Connection, session: SessionId) -> Self {
+impl<'a> SessionView<'a> {
+    fn new(connection: &'a Connection, session: SessionId) -> Self {
         Self { connection, session, inherited: None }
     }
 
@@ -227,17 +234,18 @@ impl<'a> Seen<'a> {
             Some(inherited) => inherited,
             None => {
                 let sql = "SELECT base_line, base_pos FROM sessions WHERE session_id = ?1";
-                let base = one(self.connection, sql, [self.session.bytes()], |columns| columns.point())?;
+                let base =
+                    query_one(self.connection, sql, [self.session.bytes()], |columns| columns.point())?;
                 Inherited::new(ranges(base.flatten(), |id| parent_of(self.connection, id))?)
             }
         };
         Ok(self.inherited.insert(inherited))
     }
 
-    /// The line, if it is the session's own.
+    /// Returns the line if it belongs to the session.
     fn own(&self, id: LineId) -> Result<Option<Line>, StoreError> {
         let sql = concat!("SELECT ", line_columns!(), " FROM lines WHERE line = ?1 AND session_id = ?2");
-        one(self.connection, sql, params![id.0, self.session.bytes()], line)
+        query_one(self.connection, sql, params![id.0, self.session.bytes()], line)
     }
 
     fn contains(&mut self, point: Point) -> Result<bool, StoreError> {
@@ -245,8 +253,8 @@ impl<'a> Seen<'a> {
             || !self.inherited()?.ahead(point).is_empty())
     }
 
-    /// The message that goes straight on from `at`.
-    fn straight(&mut self, at: Point) -> Result<Option<Point>, StoreError> {
+    /// Returns the next message on the same line.
+    fn next_on_line(&mut self, at: Point) -> Result<Option<Point>, StoreError> {
         let next = Point { pos: at.pos + 1, ..at };
         match self.own(at.line)? {
             Some(line) => Ok((next.pos < line.end).then_some(next)),
@@ -261,17 +269,17 @@ impl<'a> Seen<'a> {
             false => line.parent,
         };
         let here = |point: Point| Range { line: point.line, from: point.pos, to: point.pos };
-        // Only the first message of a line can be turned to.
+        // A cursor can lead only to the first message of a line.
         let turned = above.filter(|above| above.line != point.line).map(|above| self.turn(here(above)));
         let followed = turned.transpose()?.flatten() == Some(point);
         let next = match self.turn(here(point))? {
             Some(turn) => Some(turn),
-            None => self.straight(point)?,
+            None => self.next_on_line(point)?,
         };
         let sql = "SELECT message_id FROM messages WHERE line = ?1 AND pos = ?2";
         let id = |point: Option<Point>| match point {
             Some(point) => {
-                one(self.connection, sql, params![point.line.0, point.pos], |columns| columns.id())
+                query_one(self.connection, sql, params![point.line.0, point.pos], |columns| columns.id())
             }
             None => Ok(None),
         };
@@ -287,24 +295,24 @@ impl<'a> Seen<'a> {
     }
 }
 
-fn place(columns: &mut Columns<'_>) -> rusqlite::Result<Point> {
+fn point(columns: &mut Columns<'_>) -> rusqlite::Result<Point> {
     Ok(Point { line: LineId(columns.get()?), pos: columns.get()? })
 }
 
 fn message_at(connection: &Connection, point: Point) -> Result<Option<PlacedMessage>, StoreError> {
     let sql = concat!("SELECT ", message_columns!(), " FROM messages WHERE line = ?1 AND pos = ?2");
-    one(connection, sql, params![point.line.0, point.pos], message)
+    query_one(connection, sql, params![point.line.0, point.pos], message)
 }
 
 fn parent_of(connection: &Connection, id: LineId) -> Result<Option<Point>, StoreError> {
-    line_known(connection, id).map(|line| line.parent)
+    line_get(connection, id).map(|line| line.parent)
 }
 
-fn line_known(connection: &Connection, id: LineId) -> Result<Line, StoreError> {
+fn line_get(connection: &Connection, id: LineId) -> Result<Line, StoreError> {
     let sql = concat!("SELECT ", line_columns!(), " FROM lines WHERE line = ?1");
-    one(connection, sql, [id.0], line)?.ok_or_else(|| lost(id))
+    query_one(connection, sql, [id.0], line)?.ok_or_else(|| missing_line(id))
 }
 
-fn lost(id: LineId) -> StoreError {
-    StoreError::Corrupt(format!("line {} is not there", id.0))
+fn missing_line(id: LineId) -> StoreError {
+    StoreError::Corrupt(format!("line {} is missing", id.0))
 }

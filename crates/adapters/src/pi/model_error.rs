@@ -1,0 +1,119 @@
+//! Errors of model providers, as pi reports them.
+//!
+//! Pi passes on the provider's text, prefixed with the HTTP status if there was one. It has already retried what it can
+//! retry.
+
+use mainspring_core::Failure;
+
+/// The kind of an error that pi reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ModelError {
+    Unauthenticated,
+    QuotaExceeded,
+    TimedOut,
+    Interrupted,
+    InvalidRequest,
+    /// The text fits no other kind.
+    Other,
+}
+
+impl ModelError {
+    /// Classifies the text of an error.
+    pub(super) fn of(message: &str) -> Self {
+        let text = message.to_lowercase();
+        let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+        match status(message) {
+            Some(401 | 403) => Self::Unauthenticated,
+            Some(402 | 429) => Self::QuotaExceeded,
+            Some(408 | 504) => Self::TimedOut,
+            Some(500..) => Self::Interrupted,
+            Some(400..) => Self::InvalidRequest,
+            _ if says(&["api key", "unauthorized", "authentication", "credentials", "/login"]) => {
+                Self::Unauthenticated
+            }
+            _ if says(&[
+                "rate limit",
+                "rate_limit",
+                "quota",
+                "usage limit",
+                "too many requests",
+                "billing",
+            ]) =>
+            {
+                Self::QuotaExceeded
+            }
+            _ if says(&["timed out", "timeout"]) => Self::TimedOut,
+            _ if says(&[
+                "overloaded",
+                "connection",
+                "econn",
+                "fetch failed",
+                "network",
+                "socket",
+                "terminated",
+            ]) =>
+            {
+                Self::Interrupted
+            }
+            _ if says(&["invalid_request", "context length", "context window", "too long"]) => {
+                Self::InvalidRequest
+            }
+            _ => Self::Other,
+        }
+    }
+
+    /// The stable code of a failure of this kind.
+    const fn code(self) -> &'static str {
+        match self {
+            Self::Unauthenticated => "authentication",
+            Self::QuotaExceeded => "quota_exceeded",
+            Self::TimedOut => "timeout",
+            Self::Interrupted => "transport_interruption",
+            Self::InvalidRequest => "invalid_request",
+            Self::Other => "adapter_execution_failed",
+        }
+    }
+
+    /// The failure to record for an error of this kind with this text.
+    pub(super) fn failure(self, message: &str) -> Failure {
+        let message =
+            if message.is_empty() { "the agent's turn failed; it did not say why" } else { message };
+        Failure::new(self.code(), message)
+    }
+}
+
+/// The HTTP status at the beginning of a message.
+fn status(message: &str) -> Option<u16> {
+    let digits = message.get(..3).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let is_whole_word = !message[3..].starts_with(|next: char| next.is_alphanumeric());
+    digits.parse().ok().filter(|status| is_whole_word && (400..600).contains(status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_classified_by_status_and_words() {
+        for (message, code) in [
+            ("401: {\"message\":\"bad key\"}", "authentication"),
+            ("No API key found for anthropic.", "authentication"),
+            ("429 {\"type\":\"error\"}", "quota_exceeded"),
+            ("You have hit your ChatGPT usage limit (plus plan).", "quota_exceeded"),
+            ("400: prompt is too long", "invalid_request"),
+            ("404: no such model", "invalid_request"),
+            ("529 overloaded", "transport_interruption"),
+            ("500: {}", "transport_interruption"),
+            ("fetch failed", "transport_interruption"),
+            ("Connection error.", "transport_interruption"),
+            ("504: gateway timeout", "timeout"),
+            ("Request timed out.", "timeout"),
+            ("4290 things are wrong", "adapter_execution_failed"),
+            ("it broke", "adapter_execution_failed"),
+            ("", "adapter_execution_failed"),
+            ("ünbekannt", "adapter_execution_failed"),
+        ] {
+            assert_eq!(ModelError::of(message).failure(message).code, code, "{message}");
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! One execution of a run: inspects the end of the path and continues from there, until the run ends or must wait.
+
+use std::collections::HashMap;
+
+use mainspring_core::{
+    Answer, Approval, Block, Budget, ClientResult, Failure, MessageId, MessageStatus, Role, Usage,
+    WaitRequest,
+};
+use mainspring_kernel::adapter::{Ask, AttemptHandle, EarlierCalls, End, Executed, Record};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::files::Files;
+use super::resume::{Question, Resume};
+use super::{Exit, NativeAdapter, Plan, prompt};
+use crate::hooks::{AfterTurn, HookContext, ToolDecision, ToolResult};
+use crate::provider::ToolUse;
+
+/// How often the model is asked again for an answer that violates the output schema.
+const MAX_OUTPUT_RETRIES: u32 = 3;
+
+/// How long the MCP servers of a run may take to start.
+const MCP_START_TIMEOUT_MS: u64 = 60_000;
+
+/// One execution of a run.
+pub(super) struct Execution<'a> {
+    pub(super) adapter: &'a NativeAdapter,
+    pub(super) attempt: AttemptHandle,
+    pub(super) plan: Plan,
+    /// The number of the run's last model call that produced a message.
+    pub(super) steps: u32,
+    /// The usage of the run itself.
+    pub(super) usage: Usage,
+    /// The usage of delegated runs, including what they may still use.
+    delegated_usage: Usage,
+    /// Data that the provider requires back with messages of this run.
+    pub(super) private: HashMap<MessageId, Value>,
+    pub(super) resume: Resume,
+    /// The files that messages of the path refer to.
+    pub(super) files: Files,
+    /// Tool calls of earlier attempts that this attempt must settle.
+    pub(super) earlier: EarlierCalls,
+}
+
+/// The next action of the execution.
+enum NextAction {
+    /// Call the model.
+    CallModel,
+    /// Run the tool calls of the model's last message.
+    RunTools(ToolRound),
+    /// Check the model's final answer. `records` are to be committed with the outcome.
+    CheckAnswer { text: String, records: Vec<Record> },
+}
+
+/// The tool calls of one message and how far they have been processed.
+#[derive(Default)]
+pub(super) struct ToolRound {
+    pub(super) calls: Vec<ToolUse>,
+    /// The decisions made so far, for the first calls in order.
+    pub(super) decided: Vec<ToolDecision>,
+    /// Results that are known already.
+    pub(super) known: Vec<ClientResult>,
+    /// Records to commit together with the calls.
+    pub(super) records: Vec<Record>,
+}
+
+impl<'a> Execution<'a> {
+    pub(super) async fn run(adapter: &'a NativeAdapter, attempt: AttemptHandle) -> Result<Executed, Exit> {
+        let mut execution = Self::start(adapter, attempt).await?;
+        execution.load_steps().await?;
+        let mut next = execution.resume_point().await?;
+        loop {
+            next = match next {
+                NextAction::CallModel => execution.call_model().await?,
+                NextAction::RunTools(round) => {
+                    execution.run_tools(round).await?;
+                    execution.load_steps().await?;
+                    NextAction::CallModel
+                }
+                NextAction::CheckAnswer { text, records } => {
+                    match execution.check_answer(&text, records).await? {
+                        Some(executed) => return Ok(executed),
+                        None => NextAction::CallModel,
+                    }
+                }
+            };
+        }
+    }
+
+    /// Resolves the plan, starts MCP servers and calls the start hook.
+    async fn start(adapter: &'a NativeAdapter, attempt: AttemptHandle) -> Result<Self, Exit> {
+        let assignment = attempt.assignment();
+        let mut plan = Plan::resolve(adapter, &attempt).await?;
+        let problems = tokio::select! {
+            biased;
+            () = attempt.cancelled() => return Err(End::stopped().into()),
+            problems = plan.add_mcp_tools(adapter, assignment.run.mode) => problems?,
+            () = attempt.sleep_until(attempt.now().plus(MCP_START_TIMEOUT_MS)) => {
+                let failure = Failure::new("mcp_unavailable", "an MCP server did not answer in time");
+                return Err(End::failed(failure, true).into());
+            }
+        };
+        plan.add_client_tools(&assignment.run.options.tools)?;
+        let hook_context = HookContext { session: assignment.session.id, run: assignment.run.id };
+        let started = adapter.hooks.on_start(hook_context, &mut plan).await;
+        started.map_err(|failure| Exit::from(End::failed(failure, false)))?;
+        let usage = assignment.run.usage;
+        let execution = Self {
+            adapter,
+            attempt,
+            plan,
+            steps: 0,
+            usage,
+            delegated_usage: Usage::default(),
+            private: HashMap::new(),
+            resume: Resume::default(),
+            files: Files::default(),
+            earlier: EarlierCalls::default(),
+        };
+        if let Some(text) = problems {
+            execution.attempt.record(vec![Record::Progress { text }]).await?;
+        }
+        Ok(execution)
+    }
+
+    pub(super) fn hook_context(&self) -> HookContext {
+        let assignment = self.attempt.assignment();
+        HookContext { session: assignment.session.id, run: assignment.run.id }
+    }
+
+    /// Checks the limits and makes one model call with a context that fits.
+    async fn call_model(&mut self) -> Result<NextAction, Exit> {
+        if self.attempt.is_steered() {
+            // Appends prompts that arrived while the run worked to its path.
+            self.attempt.steer(vec![]).await?;
+        }
+        self.update_delegated_usage().await?;
+        self.check_limits()?;
+        let context = self.fitting_context().await?;
+        // Compacting the context may have used tokens.
+        self.check_limits()?;
+        let output = self.step(context).await?;
+        Ok(if output.calls.is_empty() {
+            NextAction::CheckAnswer { text: output.text, records: output.records }
+        } else {
+            let (calls, records) = (output.calls, output.records);
+            NextAction::RunTools(ToolRound { calls, records, ..ToolRound::default() })
+        })
+    }
+
+    /// Reads the step count and the provider's private data from the run's steps, if it has any.
+    async fn load_steps(&mut self) -> Result<(), Exit> {
+        let first = self.attempt.assignment().attempt.no == 1 && self.attempt.answer().is_none();
+        if first && self.steps == 0 {
+            return Ok(());
+        }
+        let steps = self.attempt.steps().await?;
+        self.steps = steps.iter().filter(|step| step.output.is_some()).map(|step| step.no).max().unwrap_or(0);
+        let private = steps.into_iter().filter_map(|step| Some((step.output?, step.private?)));
+        self.private = private.collect();
+        Ok(())
+    }
+
+    /// Determines where to continue, from the end of the path and from the answer that the run waited for.
+    async fn resume_point(&mut self) -> Result<NextAction, Exit> {
+        let last = self.attempt.path(1).await?.pop();
+        let (decided, known) = self.apply_answer()?;
+        if self.attempt.assignment().attempt.no > 1 {
+            self.earlier = self.attempt.earlier_calls().await?;
+        }
+        let last =
+            last.filter(|last| last.role == Role::Assistant && last.status == MessageStatus::Completed);
+        Ok(match last.map(|last| (prompt::tool_uses(&last), last.text())) {
+            None => NextAction::CallModel,
+            Some((calls, text)) if calls.is_empty() => NextAction::CheckAnswer { text, records: vec![] },
+            Some((calls, _)) => NextAction::RunTools(ToolRound { calls, decided, known, records: vec![] }),
+        })
+    }
+
+    /// Applies the answer that the run waited for, if there is one. Returns the tool decisions made so far and the
+    /// client's tool results.
+    fn apply_answer(&mut self) -> Result<(Vec<ToolDecision>, Vec<ClientResult>), Exit> {
+        let Some(answered) = self.attempt.answer().cloned() else { return Ok((vec![], vec![])) };
+        let resume = Resume::deserialize(&answered.resume);
+        self.resume =
+            resume.map_err(|error| Exit::failed("corrupt", format!("the stored resume state: {error}")))?;
+        match std::mem::take(&mut self.resume.about) {
+            Question::Nothing => Ok((vec![], vec![])),
+            Question::Limit => {
+                self.apply_limit_answer(&answered.answer)?;
+                Ok((vec![], vec![]))
+            }
+            Question::Tool { mut decided, pause } => {
+                decided.push(resolve_pause(&pause, &answered.answer));
+                Ok((decided, vec![]))
+            }
+            Question::Calls { decided } => {
+                let results = match answered.answer {
+                    Answer::Tools { results } => results,
+                    _ => vec![],
+                };
+                Ok((decided, results))
+            }
+        }
+    }
+
+    /// Raises the run's limits by one more allowance, or fails the run if that was denied.
+    fn apply_limit_answer(&mut self, answer: &Answer) -> Result<(), Exit> {
+        if matches!(answer, Answer::Approval { decision: Approval::Allowed }) {
+            self.resume.granted += 1;
+            return Ok(());
+        }
+        Err(Exit::failed("limit_reached", "the run has used up a limit, and nobody granted more"))
+    }
+
+    /// Returns what the run may still use.
+    pub(super) fn budget(&self) -> Option<Budget> {
+        let run = &self.attempt.assignment().run;
+        let since = run.started_at.unwrap_or(run.created_at);
+        let used = self.usage + self.delegated_usage;
+        Budget::of(&self.plan.limits, self.resume.granted + 1, self.steps, &used, since)
+    }
+
+    /// Reads the usage of delegated runs, which counts against the limits of this run.
+    async fn update_delegated_usage(&mut self) -> Result<(), Exit> {
+        if self.plan.limits.max_tokens.is_some() || self.plan.limits.max_cost.is_some() {
+            self.delegated_usage = self.attempt.spent_by_children().await?;
+        }
+        Ok(())
+    }
+
+    /// Fails or pauses the run if it has used up a limit.
+    fn check_limits(&self) -> Result<(), Exit> {
+        let assignment = self.attempt.assignment();
+        let limits = &self.plan.limits;
+        let since = assignment.run.started_at.unwrap_or(assignment.run.created_at);
+        let millis = self.attempt.now().since(since);
+        let used = self.usage + self.delegated_usage;
+        let Some(limit) = limits.used_up(self.resume.granted + 1, self.steps, &used, millis) else {
+            return Ok(());
+        };
+        if limits.ask != Some(true) {
+            let message = format!("the run has used up its limit of {limit}; raise it and retry");
+            return Err(Exit::failed("limit_reached", message));
+        }
+        let question = format!("The run has used up its limit of {limit}. May it use as much again?");
+        Err(self.ask_person(WaitRequest::Approval, question, Question::Limit))
+    }
+
+    /// Pauses the execution until a person has answered.
+    pub(super) fn ask_person(&self, request: WaitRequest, question: String, about: Question) -> Exit {
+        self.wait(Ask::new(request, question), about)
+    }
+
+    /// Pauses the execution until `ask` is answered.
+    pub(super) fn wait(&self, ask: Ask, about: Question) -> Exit {
+        let resume = Resume { about, ..self.resume.clone() }.to_value();
+        Executed::Waiting(Ask { resume, ..ask }).into()
+    }
+
+    /// Ends the run with the model's answer, unless the answer violates the output schema, a new prompt has arrived, or
+    /// a hook continues the run: then returns `None`.
+    async fn check_answer(&mut self, text: &str, mut records: Vec<Record>) -> Result<Option<Executed>, Exit> {
+        if let Some(schema) = &self.plan.output {
+            match schema.parse(text) {
+                Ok(output) => records.push(Record::Output { output, error: None }),
+                Err(problem) if self.resume.asked_again < MAX_OUTPUT_RETRIES => {
+                    self.resume.asked_again += 1;
+                    let again = format!(
+                        "Your answer does not match the schema: {problem}. Answer again with only the JSON value."
+                    );
+                    return self.continue_with(again, records).await;
+                }
+                Err(problem) => {
+                    let message = format!("the answer does not match the output schema: {problem}");
+                    let error = Failure::new("output_invalid", message);
+                    records.push(Record::Output { output: Value::Null, error: Some(error) });
+                }
+            }
+        }
+        let next = self.adapter.hooks.on_turn(self.hook_context(), text).await;
+        // A prompt from a person takes precedence over a hook's.
+        if self.attempt.is_steered() && !self.attempt.steer(std::mem::take(&mut records)).await?.is_empty() {
+            return Ok(None);
+        }
+        if let AfterTurn::Continue(prompt) = next {
+            return self.continue_with(prompt, records).await;
+        }
+        self.attempt.record_at_end(records).await?;
+        self.generate_title(text);
+        Ok(Some(End::succeeded()))
+    }
+
+    /// Appends `prompt` on the user's side, so that the model is called again.
+    async fn continue_with(
+        &mut self,
+        prompt: String,
+        mut records: Vec<Record>,
+    ) -> Result<Option<Executed>, Exit> {
+        records.push(Record::Continued { blocks: vec![Block::text(prompt)] });
+        self.attempt.record(records).await?;
+        Ok(None)
+    }
+}
+
+/// Turns a paused tool call and the person's answer into a final decision.
+fn resolve_pause(pause: &ToolDecision, answer: &Answer) -> ToolDecision {
+    let ToolDecision::Pause { request, .. } = pause else { return pause.clone() };
+    match (request, answer) {
+        (WaitRequest::Approval, Answer::Approval { decision: Approval::Allowed }) => ToolDecision::Execute,
+        (WaitRequest::Approval, _) => {
+            ToolDecision::Reject { reason: "the person you work for said no".into() }
+        }
+        (WaitRequest::Input, Answer::Input { input }) => {
+            let text = input.as_str().map_or_else(|| input.to_string(), str::to_owned);
+            ToolDecision::Result { result: ToolResult { text, is_error: false } }
+        }
+        (WaitRequest::Input | WaitRequest::Tools, _) => {
+            ToolDecision::Reject { reason: "the person you work for gave no answer".into() }
+        }
+    }
+}

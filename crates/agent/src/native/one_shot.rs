@@ -1,0 +1,93 @@
+//! One-shot model calls beside the conversation, for summaries and titles. The answer is text and is not streamed.
+
+use futures_util::StreamExt;
+use mainspring_core::{Failure, PromptRef, StopReason, Time, Usage};
+use mainspring_kernel::adapter::{AttemptHandle, StepTaken};
+use serde_json::Value;
+
+use crate::models::SelectedModel;
+use crate::provider::{ErrorKind, ModelError, Piece, Request, RequestMessage};
+
+/// A one-shot model call.
+pub(super) struct OneShot<'a> {
+    pub(super) model: &'a SelectedModel,
+    pub(super) system: &'a str,
+    pub(super) text: String,
+}
+
+/// The outcome of a one-shot model call.
+pub(super) struct OneShotResult {
+    pub(super) text: Result<String, ModelError>,
+    pub(super) usage: Usage,
+    pub(super) raw_usage: Value,
+}
+
+impl OneShot<'_> {
+    /// Makes the call, without retries.
+    pub(super) async fn call(self) -> OneShotResult {
+        let request = Request {
+            model: self.model.model.clone(),
+            system: Some(self.system.to_owned()),
+            messages: vec![RequestMessage::user(self.text)],
+            tools: vec![],
+            options: self.model.options.clone(),
+            call_prefix: String::new(),
+        };
+        let failed =
+            |error| OneShotResult { text: Err(error), usage: Usage::default(), raw_usage: Value::Null };
+        let mut text = String::new();
+        let mut pieces = self.model.provider.stream(request).await;
+        while let Some(piece) = pieces.next().await {
+            match piece {
+                Ok(Piece::Text(piece)) => text.push_str(&piece),
+                Ok(Piece::Thinking(_)) => {}
+                Ok(Piece::Done(completion)) => {
+                    let mut usage = completion.usage;
+                    usage.cost = self.model.cost(&completion.usage);
+                    let text = match text.trim() {
+                        "" => Err(ModelError::new(ErrorKind::Refused, "the model returned no text")),
+                        text => Ok(text.to_owned()),
+                    };
+                    return OneShotResult { text, usage, raw_usage: completion.raw_usage };
+                }
+                Err(error) => return failed(error),
+            }
+        }
+        failed(ModelError::connection_closed())
+    }
+}
+
+impl OneShotResult {
+    /// Returns the step to record for the call.
+    pub(super) fn step(
+        &self,
+        attempt: &AttemptHandle,
+        (no, agent): (u32, String),
+        model: &SelectedModel,
+        prompt: PromptRef,
+        started_at: Time,
+    ) -> StepTaken {
+        let error = self.text.as_ref().err();
+        StepTaken {
+            no,
+            agent,
+            provider: model.provider_name.clone(),
+            model: model.model.clone(),
+            profile: model.profile.clone(),
+            prompt,
+            tool_calls: vec![],
+            stop_reason: match error {
+                None => StopReason::Stop,
+                Some(error) if error.kind == ErrorKind::Refused => StopReason::Refusal,
+                Some(_) => StopReason::Error,
+            },
+            error: error.map(|error| Failure::new(error.kind.code(), error.message.clone())),
+            usage: self.usage,
+            raw_usage: self.raw_usage.clone(),
+            started_at,
+            first_piece_at: self.text.is_ok().then(|| attempt.now()),
+            private: None,
+            budget: None,
+        }
+    }
+}

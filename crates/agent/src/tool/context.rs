@@ -1,0 +1,107 @@
+//! The access of a tool to the session it is called for.
+
+use std::fmt;
+
+use mainspring_core::{
+    Artifact, ArtifactId, Delegation, DelegationId, DelegationResult, Expect, StateEntry, StateOutcome,
+    StateScope,
+};
+use mainspring_kernel::adapter::{AttemptHandle, HandleError, NewArtifact};
+use mainspring_kernel::kernel::{Delegated, DelegationRequest};
+use serde_json::Value;
+
+use super::ToolError;
+
+/// Reads and writes the session that a tool is called for. Calls fail once the attempt has lost its authority.
+#[derive(Clone)]
+pub struct ToolContext {
+    attempt: AttemptHandle,
+    max_result_bytes: usize,
+}
+
+impl ToolContext {
+    /// Creates the context of an attempt.
+    pub(crate) fn new(attempt: AttemptHandle, max_result_bytes: usize) -> Self {
+        Self { attempt, max_result_bytes }
+    }
+
+    /// Returns the maximum size of a tool result in a request; a larger one is stored as an artifact.
+    pub fn max_result_bytes(&self) -> usize {
+        self.max_result_bytes
+    }
+
+    /// Returns the value of a state key.
+    pub async fn state_get(&self, scope: StateScope, key: &str) -> Result<Option<StateEntry>, ToolError> {
+        self.attempt.state_get(scope, key).await.map_err(|error| tool_error(&error))
+    }
+
+    /// Lists state in the order of its keys, starting after `after`.
+    pub async fn state_list(
+        &self,
+        scope: StateScope,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateEntry>, ToolError> {
+        self.attempt.state_list(scope, after, limit).await.map_err(|error| tool_error(&error))
+    }
+
+    /// Sets a state key, or deletes it if `value` is `None`. Fails if its version is not the expected one.
+    pub async fn state_set(
+        &self,
+        scope: StateScope,
+        key: &str,
+        value: Option<Value>,
+        expect: Expect,
+    ) -> Result<StateOutcome, ToolError> {
+        self.attempt.state_set(scope, key, value, expect).await.map_err(|error| tool_error(&error))
+    }
+
+    /// Delegates work of the run. Repeating it under the same request name creates no second child.
+    pub async fn delegate(&self, delegate: DelegationRequest) -> Result<Delegated, ToolError> {
+        self.attempt.delegate(delegate).await.map_err(|error| tool_error(&error))
+    }
+
+    /// Waits until delegated work has ended and returns its result; `None` if the child was deleted.
+    pub async fn settled(
+        &self,
+        delegation: DelegationId,
+    ) -> Result<(Delegation, Option<DelegationResult>), ToolError> {
+        self.attempt.settled(delegation).await.map_err(|error| tool_error(&error))
+    }
+
+    /// Stores `content` as an artifact of the run.
+    pub async fn artifact_write(&self, new: NewArtifact, content: &[u8]) -> Result<Artifact, ToolError> {
+        self.attempt.artifact(new, &mut &*content).await.map_err(|error| tool_error(&error))
+    }
+
+    /// Lists the artifacts of the session, newest first.
+    pub async fn artifact_list(&self, limit: usize) -> Result<Vec<Artifact>, ToolError> {
+        self.attempt.artifact_list(limit).await.map_err(|error| tool_error(&error))
+    }
+
+    /// Returns an artifact and at most `length` of its bytes, starting at `offset`.
+    pub async fn artifact_read(
+        &self,
+        id: ArtifactId,
+        offset: u64,
+        length: u64,
+    ) -> Result<(Artifact, Vec<u8>), ToolError> {
+        let artifact = self.attempt.artifact_get(id).await.map_err(|error| tool_error(&error))?;
+        let bytes = self
+            .attempt
+            .artifact_read(&artifact, offset, length)
+            .await
+            .map_err(|error| tool_error(&error))?;
+        Ok((artifact, bytes))
+    }
+}
+
+impl fmt::Debug for ToolContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolContext").field("attempt", &self.attempt.id()).finish_non_exhaustive()
+    }
+}
+
+fn tool_error(error: &HandleError) -> ToolError {
+    ToolError::new(error.to_string())
+}

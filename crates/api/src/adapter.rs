@@ -1,0 +1,78 @@
+//! Adapters, and the server itself.
+
+use mainspring_core::Fidelity;
+use serde::{Deserialize, Serialize};
+
+/// The capabilities of an adapter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Capabilities {
+    /// The adapter's name.
+    pub adapter: String,
+    /// How much of a native session survives a restart.
+    pub resume_fidelity: Fidelity,
+    /// The adapter can resume a native session.
+    pub supports_native_resume: bool,
+    /// A run can be asked to stop.
+    pub supports_cancellation: bool,
+    /// The adapter confirms a request to stop before the run has stopped.
+    pub acknowledges_cancellation: bool,
+    /// A live binding needs a worker of its own.
+    pub requires_pinned_worker: bool,
+    /// The model can be changed between runs.
+    pub supports_model_switching: bool,
+    /// Runs can create artifacts.
+    pub supports_artifact_emission: bool,
+    /// Runs use tools.
+    pub supports_tools: bool,
+    /// Runs can call tools that their caller declares and executes.
+    pub supports_client_tools: bool,
+    /// A prompt can join a run at a step boundary.
+    pub supports_steering: bool,
+    /// What a restart of the server means for the adapter's runs.
+    pub restart_behavior: RestartBehavior,
+    /// The adapter works through native sessions: an attempt runs only once one is opened or resumed.
+    pub uses_bindings: bool,
+    /// The adapter may need a login, and has one.
+    pub supports_authentication: bool,
+    /// The adapter keeps a run's limits itself, before each model call. The server stops runs of other adapters by the
+    /// usage they report.
+    pub keeps_limits: bool,
+}
+
+/// What a restart of the server means for an adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RestartBehavior {
+    /// Native sessions survive.
+    NativeBindingsSurvive,
+    /// Native sessions are gone.
+    ProcessLocalBindingsStale,
+    /// There are no native sessions; running attempts are orphaned.
+    AttemptsOrphaned,
+    /// There are no native sessions; a retry continues from the last message and settles the tool calls that the earlier
+    /// attempt left open.
+    ResumesFromMessages,
+}
+
+/// The way in which to log in to an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Login {
+    /// One of the agent's login methods, by its id.
+    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 512))]
+    pub method_id: String,
+}
+
+/// The health of the server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Health {
+    /// `ok`.
+    pub status: String,
+    /// The server's version.
+    pub version: String,
+}

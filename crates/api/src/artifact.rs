@@ -1,0 +1,35 @@
+//! Artifacts.
+
+use mainspring_core::ArtifactRole;
+use serde::{Deserialize, Serialize};
+
+/// Describes an artifact to store; the body holds its bytes, `Content-Type` their type.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct ArtifactQuery {
+    /// The name for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The kind; `file` if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// The role; `input` if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(inline))]
+    pub role: Option<ArtifactRole>,
+}
+
+/// Selects artifacts to list.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct ArtifactListQuery {
+    /// The number of artifacts; 50 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// The `next` of the previous page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(pattern = r"^[0-9]{1,18}\.art_[0-9a-f]{32}$"))]
+    pub before: Option<String>,
+}

@@ -1,0 +1,98 @@
+//! The live feed: the sessions in memory and what they do.
+
+use mainspring_core::SessionId;
+use serde::{Deserialize, Serialize};
+
+/// What a session is doing: a projection of its latest run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LiveStatus {
+    /// Nothing.
+    Idle,
+    /// A run is being executed or queued.
+    Busy,
+    /// A run waits for a person.
+    Paused,
+}
+
+/// A session in memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LiveSession {
+    /// The session's id.
+    pub session_id: SessionId,
+    /// The caller's own key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The title, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// What the session is doing.
+    pub status: LiveStatus,
+}
+
+/// The first event of a feed: all sessions in memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeedSnapshot {
+    /// The sessions.
+    pub sessions: Vec<LiveSession>,
+}
+
+/// A change of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub enum LiveChange {
+    /// The session came into memory.
+    Opened(LiveSession),
+    /// The session's status changed.
+    Status {
+        /// The session.
+        session_id: SessionId,
+        /// Its status now.
+        status: LiveStatus,
+    },
+    /// The session's title changed.
+    Title {
+        /// The session.
+        session_id: SessionId,
+        /// Its title now.
+        title: Option<String>,
+    },
+    /// The session left memory, or was closed.
+    Closed {
+        /// The session.
+        session_id: SessionId,
+    },
+    /// The session was deleted.
+    Deleted {
+        /// The session.
+        session_id: SessionId,
+    },
+}
+
+impl LiveChange {
+    /// The names of all types.
+    pub const KINDS: [&str; 5] = ["opened", "status", "title", "closed", "deleted"];
+
+    /// Returns the name of the type, as `type` and the server-sent event name it.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Opened(_) => "opened",
+            Self::Status { .. } => "status",
+            Self::Title { .. } => "title",
+            Self::Closed { .. } => "closed",
+            Self::Deleted { .. } => "deleted",
+        }
+    }
+}
+
+/// One item of a feed as a reader gets it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FeedItem {
+    /// The sessions in memory at one instant.
+    Snapshot(FeedSnapshot),
+    /// One change.
+    Change(LiveChange),
+    /// An event of a newer server that this client does not know.
+    Unknown,
+}

@@ -1,0 +1,54 @@
+//! The wire contract: every request and answer of the HTTP API.
+//!
+//! The server and the client both use these types, so that neither can drift from the other. Types that are also facts of
+//! the system (sessions, runs, messages, events) are defined in `mainspring-core`; this crate adds the envelopes around
+//! them. It holds types and conversions between them: no rules, no I/O.
+//!
+//! With the feature `schema`, each type describes itself for the OpenAPI document; its doc comments are the descriptions
+//! there.
+
+#![cfg_attr(feature = "schema", allow(unused_qualifications, reason = "derived code has them"))]
+
+mod adapter;
+mod agent;
+mod artifact;
+mod binding;
+mod delegation;
+mod event;
+mod feed;
+mod key;
+mod page;
+mod problem;
+mod run;
+mod search;
+mod session;
+mod state;
+mod tree;
+
+pub use adapter::{Capabilities, Health, Login, RestartBehavior};
+pub use agent::{Agent, AgentListQuery, AgentScope};
+pub use artifact::{ArtifactListQuery, ArtifactQuery};
+pub use binding::{BindingAdoption, BindingListQuery, SessionAdopted, SessionAdoption};
+pub use delegation::{Delegate, Delegated, DelegationView, RunDelegations};
+pub use event::{CaughtUp, EventsQuery, OwnerEventsQuery, SubscriptionMode, Thought};
+pub use feed::{FeedItem, FeedSnapshot, LiveChange, LiveSession, LiveStatus};
+pub use key::{KeyListQuery, MadeKey, NewKey};
+pub use page::Page;
+pub use problem::Problem;
+pub use run::{AcceptedRun, CancelOutcome, Prompt, PromptContent, RunListQuery, WaitAnswer};
+pub use search::{SearchHit, SearchQuery};
+pub use session::{
+    ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, MessageListQuery, NewName, OpenBlock,
+    OpenText, OpenedSession, Opening, Scope, SessionListQuery, SessionPatch, SessionTarget, Snapshot,
+};
+pub use state::{StateListQuery, StateQuery};
+pub use tree::{Fork, MessageView, Navigation, TreeNode, TreeQuery};
+
+/// Distinguishes a field that was sent as null from one that was not sent.
+fn present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: serde::Deserialize<'de>,
+{
+    serde::Deserialize::deserialize(deserializer).map(Some)
+}

@@ -1,0 +1,24 @@
+//! Errors, as RFC 9457 has them.
+
+use serde::{Deserialize, Serialize};
+
+/// The body of every error (RFC 9457).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Problem {
+    /// Always `about:blank`: the code identifies the problem.
+    #[serde(rename = "type", default)]
+    pub kind: String,
+    /// The status in words.
+    #[serde(default)]
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// Stable, snake_case: programs decide by it.
+    pub code: String,
+    /// For people: names the thing and the remedy.
+    pub detail: String,
+    /// True when the same request may succeed later.
+    #[serde(default)]
+    pub retryable: bool,
+}

@@ -1,0 +1,152 @@
+//! Runs, and the prompts that make them.
+
+use mainspring_core::{
+    Answer, AttemptId, Block, Mode, Place, Policy, Position, Run, RunId, RunOptions, RunStatus, WaitId,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::SessionTarget;
+
+/// A prompt.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Prompt {
+    /// The content; absent only to answer an earlier message again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<PromptContent>,
+    /// The session; a new one if this names none.
+    #[serde(default)]
+    pub session: SessionTarget,
+    /// The adapter; the session's if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+    /// Whether the agent may act.
+    #[serde(default)]
+    pub mode: Mode,
+    /// Instructions, model, limits and everything else that the run needs.
+    #[serde(default)]
+    pub options: RunOptions,
+    /// Where in the session's tree the prompt goes.
+    #[serde(default)]
+    pub place: Place,
+    /// What the prompt does to a busy session.
+    #[serde(default)]
+    pub policy: Policy,
+    /// The client; needed with a `requestId`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 512))]
+    pub client_id: Option<String>,
+    /// The client's own name for this request: the same name again gives the same run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 512))]
+    pub request_id: Option<String>,
+    /// Sent as the header `Idempotency-Key`: the same request under the same key gives the same run for 24 hours.
+    #[serde(skip)]
+    pub idempotency_key: Option<String>,
+}
+
+impl Prompt {
+    /// Builds a prompt of plain text for the session of this key.
+    pub fn text(key: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            session: SessionTarget::key(key),
+            prompt: Some(PromptContent::Text(text.into())),
+            ..Self::default()
+        }
+    }
+}
+
+/// The content of a prompt: a text, or blocks of text and attachments.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = Said))]
+#[serde(untagged)]
+pub enum PromptContent {
+    /// A plain text.
+    Text(String),
+    /// Blocks of text and attachments.
+    Blocks(Vec<Block>),
+}
+
+impl PromptContent {
+    /// Wraps blocks; `None` if there are none.
+    pub fn of(blocks: Vec<Block>) -> Option<Self> {
+        (!blocks.is_empty()).then_some(Self::Blocks(blocks))
+    }
+
+    /// Converts the content to blocks.
+    pub fn into_blocks(self) -> Vec<Block> {
+        match self {
+            Self::Text(text) => vec![Block::text(text)],
+            Self::Blocks(blocks) => blocks,
+        }
+    }
+}
+
+/// An accepted run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct AcceptedRun {
+    /// The run.
+    #[serde(flatten)]
+    pub run: Run,
+    /// The policy that took effect.
+    pub policy: Policy,
+    /// A subscription from this position sees all of the run.
+    pub position: Position,
+    /// The same request was sent before; this is the run that it made.
+    pub replayed: bool,
+}
+
+/// Selects runs to list.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RunListQuery {
+    /// Only runs of this session, by id or key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$"))]
+    pub session: Option<String>,
+    /// Only runs with this status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<RunStatus>,
+    /// The number of runs; 50 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// The `next` of the previous page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(pattern = r"^[0-9]{1,18}\.run_[0-9a-f]{32}$"))]
+    pub before: Option<String>,
+}
+
+/// The outcome of a cancel request: what was done, not what is hoped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct CancelOutcome {
+    /// The request to stop is recorded.
+    pub accepted: bool,
+    /// The run.
+    pub run_id: RunId,
+    /// The latest attempt of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_id: Option<AttemptId>,
+    /// The adapter was asked to stop.
+    pub dispatch_attempted: bool,
+    /// The adapter confirmed.
+    pub adapter_acknowledged: bool,
+    /// The run's status now.
+    pub status: RunStatus,
+}
+
+/// An answer to what a run waits for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WaitAnswer {
+    /// The wait that is answered.
+    pub wait_id: WaitId,
+    /// The answer.
+    pub answer: Answer,
+}

@@ -1,0 +1,336 @@
+//! Sessions.
+
+use std::sync::Arc;
+
+use mainspring_core::{
+    ExternalRef, LegacyAlias, Message, MessageId, Position, Run, RunOptions, Session, SessionId,
+    SessionStatus, Visibility,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Names a session, and describes it in case it is new.
+///
+/// A prompt finds the session by the first name that exists, or creates one. `POST /v1/sessions` also takes `new` or
+/// `load`, which demand that the session is new or exists.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionTarget {
+    /// By id: the session must exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// By the caller's own key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$"))]
+    pub key: Option<String>,
+    /// By the thing that the session stands for in the caller's application.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_ref: Option<ExternalRef>,
+    /// By a compatibility alias.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub legacy_alias: Option<LegacyAlias>,
+    /// The title of a new session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The kind of surface that opens a new session; `api` if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 512))]
+    pub surface_kind: Option<String>,
+    /// The adapter of a new session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+    /// The folder that a new session's runs work in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// The logical model of a new session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_profile: Option<String>,
+    /// The agent definition that a new session follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 512))]
+    pub agent_definition: Option<String>,
+    /// The caller's own data, stored with a new session: an object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub metadata: Option<Value>,
+    /// Who may read a new session besides its owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<Visibility>,
+    /// The model that a new session's runs use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The instructions for a new session's runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// Options for the model's provider in a new session's runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub model_options: Option<Map<String, Value>>,
+    /// Creates the session: true, or the key it gets, which must be free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new: Option<NewName>,
+    /// Loads the session of this id or key, which must exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<String>,
+    /// With `new` or `load`: refuses unless the session has a model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub model_required: bool,
+    /// Refused for a new session, ignored for one that is loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<Value>,
+}
+
+impl SessionTarget {
+    /// Names the session of this key, which is created if there is none.
+    pub fn key(key: impl Into<String>) -> Self {
+        Self { key: Some(key.into()), ..Self::default() }
+    }
+
+    /// Names an existing session.
+    pub fn id(session: SessionId) -> Self {
+        Self { session_id: Some(session), ..Self::default() }
+    }
+
+    /// True with `new`, `load` or a field that goes with them.
+    pub fn starts(&self) -> bool {
+        self.new.is_some() || self.load.is_some() || self.messages.is_some() || self.model_required
+    }
+}
+
+/// The name of a session to create: true for none, or its key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum NewName {
+    /// True: a session without a key.
+    Any(bool),
+    /// A session with this key.
+    Key(String),
+}
+
+/// A session, and how it came to be in memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct OpenedSession {
+    /// The session.
+    #[serde(flatten)]
+    pub session: Session,
+    /// How the session came to be in memory.
+    pub opening: Opening,
+    /// The options to send with its prompts, if the session was started by `new` or `load`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<RunOptions>,
+}
+
+/// How a session came to be in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Opening {
+    /// The session was created.
+    Created,
+    /// The session was loaded from the store.
+    Started,
+    /// The session was in memory already.
+    Existing,
+}
+
+/// Selects sessions to list.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionListQuery {
+    /// Whose sessions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(inline))]
+    pub scope: Option<Scope>,
+    /// Only pinned sessions (true), or only the others (false).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<bool>,
+    /// Only sessions with this status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<SessionStatus>,
+    /// Only sessions of this kind of surface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub surface_kind: Option<String>,
+    /// Only the session that stands for something of this kind; with `externalId`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external_kind: Option<String>,
+    /// The id of the thing that the session stands for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external_id: Option<String>,
+    /// Only the session with an alias in this scope; with `legacyKey`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub legacy_scope: Option<String>,
+    /// The key of the alias.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub legacy_key: Option<String>,
+    /// The number of sessions; 50 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// The `next` of the previous page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(pattern = r"^[0-9]{1,18}\.ses_[0-9a-f]{32}$"))]
+    pub before: Option<String>,
+}
+
+/// Whose sessions to list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// The caller's own sessions.
+    #[default]
+    Own,
+    /// All sessions that members of the caller's org may read.
+    Org,
+}
+
+/// A session and its latest run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ListedSession {
+    /// The session.
+    #[serde(flatten)]
+    pub session: Session,
+    /// The latest run; null if the session has none.
+    #[cfg_attr(feature = "schema", schema(required))]
+    pub latest_run: Option<Run>,
+}
+
+/// Changes to a session. An absent field stays as it is, null clears it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionPatch {
+    /// The title; null or empty removes it.
+    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub title: Option<Option<String>>,
+    /// `open` or `archived`; null leaves it as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<SessionStatus>,
+    /// Whether the session is pinned; null leaves it as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<bool>,
+    /// Who may read the session besides its owner; null leaves it as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<Visibility>,
+    /// The model that the session's runs use.
+    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub model: Option<Option<String>>,
+    /// The logical model that the session's runs use.
+    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub model_profile: Option<Option<String>>,
+    /// The instructions for the session's runs.
+    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub system_prompt: Option<Option<String>>,
+    /// Options for the model's provider in the session's runs; replaces all of them.
+    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub model_options: Option<Option<Map<String, Value>>>,
+    /// The folder that the session's runs work in.
+    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub cwd: Option<Option<String>>,
+    /// The caller's own data; replaces all of it.
+    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub metadata: Option<Option<Value>>,
+}
+
+/// What is left of a deleted session.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct KeptForForks {
+    /// The forks that still read messages of the deleted session.
+    pub kept_for_forks: Vec<SessionId>,
+}
+
+/// Whether a session left memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ClosedSession {
+    /// True if the session was in memory.
+    pub closed: bool,
+}
+
+/// Selects the events to prune.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Compaction {
+    /// The resume point before which events are pruned.
+    #[cfg_attr(feature = "schema", schema(pattern = r"^[0-9]{1,19}\.[0-9]{1,19}$"))]
+    pub before: String,
+}
+
+/// The events that were pruned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Compacted {
+    /// Events up to this position are gone.
+    pub floor: Position,
+}
+
+/// A session at one instant. Everything later comes through a subscription from its position.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Snapshot {
+    /// The session.
+    pub session: Session,
+    /// The run that is being executed or waits for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_run: Option<Run>,
+    /// The queued runs.
+    pub queued_runs: Vec<Run>,
+    /// The end of the active path.
+    pub messages: Vec<Arc<Message>>,
+    /// The messages that the active run has written so far; not on the path yet.
+    pub pending: Vec<Arc<Message>>,
+    /// The text that is being streamed.
+    pub partial: Vec<OpenText>,
+    /// Where the session's stream stands.
+    pub position: Position,
+}
+
+/// Streamed text of one message, block by block.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct OpenText {
+    /// The message.
+    pub message_id: MessageId,
+    /// The blocks, by number.
+    pub blocks: Vec<OpenBlock>,
+}
+
+/// Streamed text of one block.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct OpenBlock {
+    /// The number of the block.
+    pub block: u32,
+    /// The text so far.
+    pub text: String,
+}
+
+/// Selects messages of the active path.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct MessageListQuery {
+    /// The number of messages; 50 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// Only messages above this depth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<u32>,
+}

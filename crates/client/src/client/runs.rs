@@ -1,0 +1,75 @@
+//! Runs.
+
+use mainspring_api::{AcceptedRun, CancelOutcome, EventsQuery, Page, Prompt, RunListQuery, WaitAnswer};
+use mainspring_core::{Answer, Attempt, Event, Grant, Position, Run, RunId, Step, WaitId};
+use serde_json::json;
+
+use super::Client;
+use crate::{Error, Events};
+
+impl Client {
+    /// Sends a prompt. It becomes exactly one run, however often it is sent under the same name.
+    pub async fn run_create(&self, prompt: &Prompt) -> Result<AcceptedRun, Error> {
+        self.post_once(&["v1", "runs"], prompt, prompt.idempotency_key.as_deref()).await
+    }
+
+    /// Sends a prompt to a session that exists, by id or key.
+    pub async fn run_create_in(&self, session: &str, prompt: &Prompt) -> Result<AcceptedRun, Error> {
+        let path = ["v1", "sessions", session, "runs"];
+        self.post_once(&path, prompt, prompt.idempotency_key.as_deref()).await
+    }
+
+    /// Reads a run.
+    pub async fn run_get(&self, run: RunId) -> Result<Run, Error> {
+        self.get(&["v1", "runs", &run.to_string()], &()).await
+    }
+
+    /// Lists runs, the newest first.
+    pub async fn run_list(&self, query: &RunListQuery) -> Result<Page<Run>, Error> {
+        self.get(&["v1", "runs"], query).await
+    }
+
+    /// Lists the permissions that were decided for a run, the oldest first.
+    pub async fn run_grants(&self, run: RunId) -> Result<Vec<Grant>, Error> {
+        let page: Page<Grant> = self.get(&["v1", "runs", &run.to_string(), "grants"], &()).await?;
+        Ok(page.items)
+    }
+
+    /// Lists the model calls of a run, the first one first.
+    pub async fn run_steps(&self, run: RunId) -> Result<Vec<Step>, Error> {
+        let page: Page<Step> = self.get(&["v1", "runs", &run.to_string(), "steps"], &()).await?;
+        Ok(page.items)
+    }
+
+    /// Lists the attempts of a run, the first one first.
+    pub async fn run_attempts(&self, run: RunId) -> Result<Vec<Attempt>, Error> {
+        let page: Page<Attempt> = self.get(&["v1", "runs", &run.to_string(), "attempts"], &()).await?;
+        Ok(page.items)
+    }
+
+    /// Reads a page of a run's events.
+    pub async fn run_events_page(&self, run: RunId, query: &EventsQuery) -> Result<Page<Event>, Error> {
+        self.get(&["v1", "runs", &run.to_string(), "events"], query).await
+    }
+
+    /// Follows a run after `from` (its first event if it is `None`), until the run ends.
+    pub fn run_events(&self, run: RunId, from: Option<Position>) -> Events {
+        Events::of_run(self.clone(), run, from)
+    }
+
+    /// Cancels a run. Answers what was done; the run's end follows as an event.
+    pub async fn run_cancel(&self, run: RunId) -> Result<CancelOutcome, Error> {
+        self.post(&["v1", "runs", &run.to_string(), "cancel"], &json!({})).await
+    }
+
+    /// Retries a failed, timed-out or orphaned run.
+    pub async fn run_retry(&self, run: RunId) -> Result<Run, Error> {
+        self.post(&["v1", "runs", &run.to_string(), "retry"], &json!({})).await
+    }
+
+    /// Answers what a run waits for.
+    pub async fn run_answer(&self, run: RunId, wait: WaitId, answer: &Answer) -> Result<Run, Error> {
+        let body = WaitAnswer { wait_id: wait, answer: answer.clone() };
+        self.post(&["v1", "runs", &run.to_string(), "answer"], &body).await
+    }
+}

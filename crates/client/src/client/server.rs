@@ -1,0 +1,48 @@
+//! The server itself, and what happens in all sessions.
+
+use mainspring_api::{Health, OwnerEventsQuery, Page};
+use mainspring_core::{Event, Position};
+use reqwest::Method;
+use serde_json::Value;
+
+use super::Client;
+use crate::{Error, Feed, OwnerEvents};
+
+impl Client {
+    /// Checks that the process answers.
+    pub async fn health(&self) -> Result<Health, Error> {
+        self.get(&["health"], &()).await
+    }
+
+    /// Checks that the server takes work.
+    pub async fn ready(&self) -> Result<Health, Error> {
+        self.get(&["ready"], &()).await
+    }
+
+    /// Reads the OpenAPI document.
+    pub async fn openapi(&self) -> Result<Value, Error> {
+        self.get(&["openapi.json"], &()).await
+    }
+
+    /// Reads the metrics in the text format of Prometheus.
+    pub async fn metrics(&self) -> Result<String, Error> {
+        let response = self.send(self.request(Method::GET, &["metrics"])).await?;
+        response.text().await.map_err(|error| self.failed(error))
+    }
+
+    /// Follows what all of the caller's sessions in memory do.
+    pub fn feed(&self) -> Feed {
+        Feed::of(self.clone())
+    }
+
+    /// Follows the events of all of the caller's sessions after `after`, in one order; from now on if it is `None`. With
+    /// `words`, only events whose types begin with one of them, for example `run`.
+    pub async fn owner_events(&self, words: &[&str], after: Option<Position>) -> Result<OwnerEvents, Error> {
+        OwnerEvents::open(self.clone(), words, after).await
+    }
+
+    /// Reads a page of the events of all of the caller's sessions.
+    pub async fn owner_events_page(&self, query: &OwnerEventsQuery) -> Result<Page<Event>, Error> {
+        self.get(&["v1", "events"], query).await
+    }
+}

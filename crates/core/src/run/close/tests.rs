@@ -1,0 +1,157 @@
+//! Scripts of how a run ends: what it left open in, the messages that close it out.
+//!
+//! A script lists what is open, `text hi; call t1 add; given t1 2; last user`, and how the run ends, `fail code`.
+
+use insta::assert_snapshot;
+use serde_json::json;
+
+use super::*;
+use crate::CancelReason;
+use crate::event::Close;
+
+fn message(n: u8) -> MessageId {
+    MessageId::from_random([n; 16])
+}
+
+/// Plays a script; gives one line for each message.
+fn play(script: &str) -> String {
+    let mut given = vec![];
+    let (mut unanswered, mut streamed, mut last_role, mut error) = (vec![], vec![], None, None);
+    for line in script.split(';').map(str::trim) {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["text", text] => {
+                let id = message(u8::try_from(streamed.len()).unwrap() + 1);
+                streamed.push(NewMessage { id, content: vec![Block::text(text)] });
+            }
+            ["call", id, name] => unanswered.push((id.to_owned(), name.to_owned())),
+            ["given", id, text] => given.push(ClientResult {
+                tool_use_id: id.into(),
+                content: json!(text),
+                is_error: text == "error",
+            }),
+            ["last", role] => last_role = Role::from_name(role),
+            ["fail", code] => error = Some(Failure::new(code, "it failed")),
+            _ => panic!("what is {line:?}?"),
+        }
+    }
+    let mut made = 100;
+    let fresh = || {
+        made += 1;
+        message(made)
+    };
+    let closing = close(Open { unanswered, given: &given, last_role, streamed }, error.as_ref(), fresh);
+    let lines = closing.results.iter().map(|results| ("user", results));
+    let lines = lines.chain(closing.messages.iter().map(|message| ("agent", message)));
+    lines.map(|(role, message)| format!("{role}: {}\n", shown(&message.content))).collect()
+}
+
+fn shown(content: &[Block]) -> String {
+    let block = |block: &Block| match block {
+        Block::Text { text } => text.clone(),
+        Block::ToolResult { tool_use_id, name, content, is_error } => {
+            format!("{tool_use_id} {name} = {:?}{}", shown(content), if *is_error { " (error)" } else { "" })
+        }
+        Block::Error { code, .. } => format!("error {code}"),
+        other => format!("{other:?}"),
+    };
+    content.iter().map(block).collect::<Vec<_>>().join(" + ")
+}
+
+#[test]
+fn streamed_text_is_the_last_message() {
+    assert_snapshot!(play("last user; text hi"), @"agent: hi");
+    assert_snapshot!(play("last user; text one; text two"), @"
+    agent: one
+    agent: two
+    ");
+}
+
+#[test]
+fn an_error_is_part_of_the_last_message() {
+    assert_snapshot!(play("last user; text one; text two; fail boom"), @"
+    agent: one
+    agent: two + error boom
+    ");
+    assert_snapshot!(play("last assistant; fail boom"), @"agent: error boom");
+}
+
+#[test]
+fn a_path_that_ends_with_the_agent_needs_no_other_message() {
+    assert_snapshot!(play("last assistant"), @"");
+}
+
+#[test]
+fn a_path_that_ends_with_the_user_gets_an_empty_answer() {
+    assert_eq!(play("last user"), "agent: \n");
+    let nothing =
+        close(Open { unanswered: vec![], given: &[], last_role: None, streamed: vec![] }, None, || {
+            message(9)
+        });
+    assert_eq!(nothing.messages, [NewMessage { id: message(9), content: vec![] }]);
+}
+
+#[test]
+fn a_tool_call_without_a_result_gets_one_and_then_an_answer() {
+    assert_snapshot!(play("last assistant; call t1 add; call t2 rm; given t1 2; fail boom"), @r#"
+    user: t1 add = "2" + t2 rm = "outcome unknown: the run ended before the tool answered" (error)
+    agent: error boom
+    "#);
+    assert_snapshot!(play("last assistant; call t1 add; given t1 error; text hm"), @r#"
+    user: t1 add = "error" (error)
+    agent: hm
+    "#);
+    assert_eq!(play("last assistant; call t1 add; given t1 2"), "user: t1 add = \"2\"\nagent: \n");
+}
+
+#[test]
+fn a_result_for_another_call_is_not_used() {
+    assert_snapshot!(shown(&settle(vec![("t1".into(), "add".into())], &[])),
+        @r#"t1 add = "outcome unknown: the run ended before the tool answered" (error)"#);
+}
+
+#[test]
+fn every_end_of_a_run_has_an_ending() {
+    let (close, error) = (Close::default(), Failure::new("boom", "it failed"));
+    let reason = CancelReason::Requested;
+    let ends = [
+        Body::RunSucceeded { close: close.clone() },
+        Body::RunFailed { error: error.clone(), close: close.clone() },
+        Body::RunTimedOut { error: error.clone(), close: close.clone() },
+        Body::RunOrphaned { error, close: close.clone() },
+        Body::RunCancelled { reason, close },
+    ];
+    let line = |body: &Body| {
+        let Ending { status, error } = Ending::of(body);
+        format!("{} {status} {}\n", body.kind(), error.map_or("-".into(), |error| error.code))
+    };
+    assert_snapshot!(ends.iter().map(line).collect::<String>(), @"
+    run.succeeded completed -
+    run.failed failed boom
+    run.timed_out failed boom
+    run.orphaned failed boom
+    run.cancelled cancelled cancelled
+    ");
+}
+
+#[test]
+fn only_a_branch_that_did_not_succeed_leaves_the_tip() {
+    let branch = Place::Edit { message_id: message(1) };
+    for (place, status, expected) in [
+        (Place::Tip, MessageStatus::Completed, PathEnd::Tip),
+        (Place::Tip, MessageStatus::Failed, PathEnd::Tip),
+        (Place::Tip, MessageStatus::Cancelled, PathEnd::Tip),
+        (branch, MessageStatus::Completed, PathEnd::Tip),
+        (branch, MessageStatus::Failed, PathEnd::Unmoved),
+        (Place::Root, MessageStatus::Cancelled, PathEnd::Unmoved),
+    ] {
+        assert_eq!(path_end(place, status), expected, "{place:?} {status}");
+    }
+}
+
+#[test]
+fn a_tool_call_is_the_middle_of_a_turn() {
+    let call = Block::ToolUse { id: "t1".into(), name: "add".into(), input: json!({}) };
+    assert!(completes_turn(&[Block::text("done")]));
+    assert!(!completes_turn(&[Block::text("let me add"), call]));
+}

@@ -1,0 +1,93 @@
+//! The result of a delegation, built from the child's run, messages, artifacts and events.
+
+use mainspring_core::{Approval, Body, Cursor, Delegation, DelegationResult, DoneEffect, Run, WaitId};
+
+use super::Shared;
+use crate::error::Error;
+use crate::store::{ArtifactPage, StoreError};
+
+/// Characters of the child's last message that a result holds. The rest is in the child's session.
+const SUMMARY_CHARS: usize = 8_000;
+/// Tool calls, questions and artifacts that a result lists.
+const LISTED: usize = 100;
+/// Events that are read at once.
+const PAGE: usize = 500;
+
+impl Shared {
+    /// Builds the result of a settled delegation; `None` if the child run was deleted.
+    pub(crate) async fn delegation_result(
+        &self,
+        delegation: &Delegation,
+    ) -> Result<Option<DelegationResult>, Error> {
+        let Some(run) = self.store.run_get(delegation.child_run).await? else { return Ok(None) };
+        let session = delegation.child_session;
+        let last = match run.final_message {
+            Some(message) => self.store.message_get(session, message).await?,
+            None => None,
+        };
+        let text = last.map(|(placed, _)| placed.message.text()).unwrap_or_default();
+        let summary: String = text.chars().take(SUMMARY_CHARS).collect();
+        let page = ArtifactPage { session, run: Some(run.id), before: None, limit: LISTED };
+        let work = self.work_of(&run).await?;
+        Ok(Some(DelegationResult {
+            status: run.state.status(),
+            truncated: summary.len() < text.len(),
+            summary,
+            artifacts: self.store.artifact_page(&page).await?,
+            verified_effects: work.completed,
+            open_questions: work.questions.into_iter().map(|(_, question)| question).collect(),
+            error: run.state.error().cloned(),
+            usage: run.usage,
+        }))
+    }
+
+    /// Reads what the events of `run` tell about its work. Events that were pruned are left out.
+    async fn work_of(&self, run: &Run) -> Result<Work, Error> {
+        let (mut work, mut after) = (Work::default(), Cursor::START);
+        loop {
+            match self.store.events_after(run.session, Some(run.id), after, PAGE).await {
+                Ok(events) => {
+                    let Some(last) = events.last() else { return Ok(work) };
+                    after = last.cursor;
+                    events.into_iter().for_each(|event| work.add(event.body));
+                }
+                // The floor lies after `after`, so this ends.
+                Err(StoreError::Pruned(floor)) => after = floor.cursor,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// What the events of a run tell about its work.
+#[derive(Default)]
+struct Work {
+    completed: Vec<DoneEffect>,
+    /// Questions without an answer.
+    questions: Vec<(WaitId, String)>,
+}
+
+impl Work {
+    fn add(&mut self, body: Body) {
+        match body {
+            Body::ToolCompleted { tool_use_id, name } if self.completed.len() < LISTED => {
+                self.completed.push(DoneEffect { tool_use_id, name });
+            }
+            Body::InputRequested { wait_id, question, .. }
+            | Body::ApprovalRequested { wait_id, question, .. }
+                if self.questions.len() < LISTED =>
+            {
+                self.questions.push((wait_id, question));
+            }
+            Body::InputProvided { wait_id, input: Some(_) } => self.remove_question(wait_id),
+            Body::ApprovalResolved { wait_id, decision: Approval::Allowed | Approval::Denied, .. } => {
+                self.remove_question(wait_id);
+            }
+            _ => {}
+        }
+    }
+
+    fn remove_question(&mut self, answered: WaitId) {
+        self.questions.retain(|(wait, _)| *wait != answered);
+    }
+}

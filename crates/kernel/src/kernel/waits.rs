@@ -1,0 +1,150 @@
+//! Deadlock prevention for awaited delegations.
+//!
+//! A session waits for another one while a run of it has an awaited delegation there that is not settled. The store has
+//! such an edge once the delegation is committed. From the check until the commit the edge is kept here, so that two
+//! concurrent delegations cannot miss each other and close a cycle.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use mainspring_core::{Delegation, NewDelegation, SessionId};
+use parking_lot::Mutex;
+
+use super::Shared;
+use crate::error::Error;
+
+/// The edges of the wait graph that are not committed yet.
+#[derive(Debug, Default)]
+pub(crate) struct PendingWaits {
+    /// Makes the deadlock check and the insert atomic.
+    checking: tokio::sync::Mutex<()>,
+    edges: Mutex<Vec<Edge>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Edge {
+    waiting: SessionId,
+    awaited: SessionId,
+}
+
+/// An edge that is being committed. Dropping it removes the edge, which by then is in the store or refused.
+#[derive(Debug)]
+pub(crate) struct PendingWait {
+    waits: Arc<PendingWaits>,
+    edge: Edge,
+}
+
+impl Drop for PendingWait {
+    fn drop(&mut self) {
+        let mut edges = self.waits.edges.lock();
+        // Concurrent delegations between the same two sessions have equal edges: remove one of them.
+        if let Some(at) = edges.iter().position(|edge| *edge == self.edge) {
+            edges.swap_remove(at);
+        }
+    }
+}
+
+impl PendingWaits {
+    /// Registers that `waiting` is going to wait for `awaited`. Refused if `awaited` waits, directly or indirectly,
+    /// for `waiting`. `committed` reads the sessions that a session waits for from the store.
+    async fn register<F>(
+        self: &Arc<Self>,
+        waiting: SessionId,
+        awaited: SessionId,
+        committed: impl Fn(SessionId) -> F,
+    ) -> Result<PendingWait, Error>
+    where
+        F: Future<Output = Result<Vec<SessionId>, Error>>,
+    {
+        let _atomic = self.checking.lock().await;
+        // Read before the store: an edge that is removed from here later is either committed or refused.
+        let pending = self.edges.lock().clone();
+        let (mut seen, mut next) = (HashSet::from([awaited]), vec![awaited]);
+        while let Some(session) = next.pop() {
+            if session == waiting {
+                return Err(Error::WouldDeadlock(awaited));
+            }
+            let pending = pending.iter().filter(|edge| edge.waiting == session).map(|edge| edge.awaited);
+            let awaits = committed(session).await?.into_iter().chain(pending);
+            next.extend(awaits.filter(|session| seen.insert(*session)));
+        }
+        let edge = Edge { waiting, awaited };
+        self.edges.lock().push(edge);
+        Ok(PendingWait { waits: self.clone(), edge })
+    }
+}
+
+impl Shared {
+    /// Refuses a delegation to `child` that would never end. Registers the wait if the parent waits for the child; the
+    /// caller keeps the returned value until the delegation is committed.
+    pub(super) async fn wait_register(
+        &self,
+        delegation: &NewDelegation,
+        child: SessionId,
+    ) -> Result<Option<PendingWait>, Error> {
+        let parent = delegation.parent_session;
+        if child == parent {
+            return Err(Error::WouldDeadlock(child));
+        }
+        if !delegation.mode.is_awaited() {
+            return Ok(None);
+        }
+        self.pending_waits.register(parent, child, |session| self.awaited_by(session)).await.map(Some)
+    }
+
+    /// The sessions that `session` waits for, as far as that is committed.
+    async fn awaited_by(&self, session: SessionId) -> Result<Vec<SessionId>, Error> {
+        let Some(loaded) = self.store.session_load(session).await? else { return Ok(vec![]) };
+        let is_wait =
+            |delegation: &&Delegation| delegation.parent_session == session && delegation.mode.is_awaited();
+        Ok(loaded.delegations.iter().filter(is_wait).map(|delegation| delegation.child_session).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(no: u8) -> SessionId {
+        SessionId::from_random([no; 16])
+    }
+
+    /// A store without edges that lets other tasks run before it answers.
+    async fn nothing_committed(_: SessionId) -> Result<Vec<SessionId>, Error> {
+        tokio::task::yield_now().await;
+        Ok(vec![])
+    }
+
+    #[tokio::test]
+    async fn of_concurrent_waits_that_would_close_a_cycle_the_last_is_refused() {
+        let waits = Arc::<PendingWaits>::default();
+        let wait = |from, to| waits.register(session(from), session(to), nothing_committed);
+        let (first, second, third) = tokio::join!(wait(1, 2), wait(2, 3), wait(3, 1));
+        assert!(first.is_ok() && second.is_ok());
+        assert_eq!(third.unwrap_err(), Error::WouldDeadlock(session(1)));
+    }
+
+    #[tokio::test]
+    async fn a_dropped_wait_leaves_no_edge_and_equal_waits_leave_theirs() {
+        let waits = Arc::<PendingWaits>::default();
+        let wait = |from, to| waits.register(session(from), session(to), nothing_committed);
+        let (first, equal) = (wait(1, 2).await.unwrap(), wait(1, 2).await.unwrap());
+        drop(first);
+        assert_eq!(wait(2, 1).await.unwrap_err(), Error::WouldDeadlock(session(1)));
+        drop(equal);
+        assert!(wait(2, 1).await.is_ok());
+        assert!(waits.edges.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn committed_and_pending_edges_close_a_cycle_together() {
+        let waits = Arc::<PendingWaits>::default();
+        let committed = |of: SessionId| async move {
+            Ok(if of == session(2) { vec![session(3), session(4)] } else { vec![] })
+        };
+        let _pending = waits.register(session(4), session(5), committed).await.unwrap();
+        let refused = waits.register(session(5), session(2), committed).await.unwrap_err();
+        assert_eq!(refused, Error::WouldDeadlock(session(2)));
+        assert!(waits.register(session(5), session(3), committed).await.is_ok());
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of the model server over real HTTP.
+
+mod server;

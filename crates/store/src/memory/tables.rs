@@ -1,0 +1,79 @@
+//! The tables of the reference store.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mainspring_core::{
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Digest, Event,
+    Grant, GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId,
+    StateEntry, StateSlot, Step, StepId,
+};
+use mainspring_kernel::store::{AgentRow, Chunk, Effect, InboxItem, PlacedMessage, Request};
+
+use super::data::{LineOrigin, StateRecord};
+
+/// A version of an agent: its hash, and its row unless it was deleted.
+pub(super) type AgentVersion = ([u8; 32], Option<AgentRow>);
+
+/// Maps by key, and lists where the order of insertion matters.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tables {
+    /// The last cursor assigned.
+    pub(super) seq: u64,
+    pub(super) sessions: BTreeMap<SessionId, Session>,
+    pub(super) runs: BTreeMap<RunId, Run>,
+    /// The last cursor assigned before each run was created.
+    pub(super) created_seq: BTreeMap<RunId, u64>,
+    /// The position up to which the events of a session are pruned, and whether they are removed.
+    pub(super) floors: BTreeMap<SessionId, (Position, bool)>,
+    pub(super) attempts: BTreeMap<(RunId, u32), Attempt>,
+    pub(super) steps: BTreeMap<(RunId, u32, StepId), Step>,
+    pub(super) digests: BTreeMap<(Point, SessionId), Digest>,
+    pub(super) events: BTreeMap<u64, Event>,
+    pub(super) messages: BTreeMap<MessageId, PlacedMessage>,
+    /// The order in which messages were inserted.
+    pub(super) message_order: BTreeMap<MessageId, u64>,
+    /// Each with the session it belongs to, oldest first.
+    pub(super) lines: Vec<(SessionId, Line)>,
+    pub(super) cursors: BTreeMap<(SessionId, Point), LineId>,
+    pub(super) chunks: BTreeMap<(SessionId, u64), Chunk>,
+    pub(super) effects: Vec<(SessionId, Effect)>,
+    pub(super) requests: BTreeMap<(String, String, String), Request>,
+    pub(super) inbox: Vec<(SessionId, InboxItem)>,
+    pub(super) bindings: BTreeMap<BindingId, Binding>,
+    pub(super) grants: BTreeMap<GrantId, Grant>,
+    pub(super) artifacts: BTreeMap<ArtifactId, Artifact>,
+    pub(super) delegations: BTreeMap<DelegationId, Delegation>,
+    pub(super) line_origins: BTreeMap<LineId, LineOrigin>,
+    pub(super) session_states: Vec<StateRecord>,
+    pub(super) run_states: BTreeMap<(RunId, String), StateSlot>,
+    pub(super) owner_states: BTreeMap<(String, String), StateEntry>,
+    /// The last version assigned to state of an owner.
+    pub(super) owner_version: u64,
+    /// Hashes that a removed artifact referred to.
+    pub(super) loose_blobs: BTreeSet<String>,
+    pub(super) keys: BTreeMap<KeyId, ApiKey>,
+    /// By owner, agent id and version.
+    pub(super) agents: BTreeMap<(String, String, u32), AgentVersion>,
+}
+
+impl Tables {
+    pub(super) fn line(&self, id: LineId) -> Option<&Line> {
+        self.lines.iter().map(|(_, line)| line).find(|line| line.id == id)
+    }
+
+    /// Returns the position up to which the events of a session are pruned.
+    pub(super) fn floor(&self, id: SessionId) -> Option<Position> {
+        self.floors.get(&id).map(|(floor, _)| *floor)
+    }
+
+    /// Returns the line if it belongs to this session.
+    pub(super) fn line_own(&self, session: SessionId, id: LineId) -> Option<Line> {
+        self.lines.iter().find(|(by, line)| *by == session && line.id == id).map(|(_, line)| *line)
+    }
+
+    /// Returns the session unless it is deleted.
+    pub(super) fn session(&self, id: SessionId) -> Option<&Session> {
+        use mainspring_core::SessionStatus::Deleted;
+        self.sessions.get(&id).filter(|session| session.status != Deleted)
+    }
+}

@@ -1,3 +1,0 @@
-//! Tests of the scripted peers over real HTTP.
-
-mod model;
