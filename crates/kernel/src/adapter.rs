@@ -10,8 +10,8 @@ use async_trait::async_trait;
 pub use mainspring_api::{Capabilities, RestartBehavior};
 use mainspring_core::{
     Answer, Approval, Attempt, AttemptId, AuthMethod, Binding, Block, Budget, ClientCall, ClientResult,
-    Digest, DigestBy, Failure, Fidelity, Grant, GrantId, Message, MessageId, Point, PromptRef, Run, Session,
-    StopReason, Time, ToolOutcome, Usage, WaitId, WaitRequest,
+    Digest, DigestAuthor, Failure, Fidelity, Grant, GrantId, Message, MessageId, Point, PromptRef, Run,
+    Session, StopReason, Time, ToolOutcome, Usage, WaitId, WaitRequest,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -43,18 +43,24 @@ pub trait Adapter: Send + Sync + 'static {
     /// Ends whatever still acts for an attempt whose `execute` was dropped, and says whether that is proven.
     async fn kill(&self, attempt: AttemptId) -> Death;
 
-    /// The ways to authenticate that its runtime names; none where it has none, or none has been started yet.
-    fn auth_methods(&self) -> Vec<AuthMethod> {
-        vec![]
-    }
-
-    /// Authenticates its runtime by one of these. Asked only where [`Capabilities::supports_authentication`] says so.
-    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
-        Err(Failure::new("adapter_incompatible", format!("there is nothing to authenticate by {method:?}")))
+    /// Returns the login of the runtime; `None` if its agents need no authentication. Must agree with
+    /// [`Capabilities::supports_authentication`].
+    fn login(&self) -> Option<&dyn Login> {
+        None
     }
 
     /// A native session is not going to be taken up soon, or ever: what a runtime holds for it may go. Does not wait.
     fn forget(&self, native: &str);
+}
+
+/// Authenticates the runtime of an adapter.
+#[async_trait]
+pub trait Login: Send + Sync {
+    /// Returns the authentication methods that the runtime offers; empty before its first process has started.
+    fn methods(&self) -> Vec<AuthMethod>;
+
+    /// Authenticates the runtime with one of these methods.
+    async fn authenticate(&self, method: &str) -> Result<(), Failure>;
 }
 
 /// How an execution returned.
@@ -323,7 +329,7 @@ pub struct Compacted {
     /// How many of them there are.
     pub messages: u32,
     /// Who decided what the digest says.
-    pub by: DigestBy,
+    pub by: DigestAuthor,
     /// Tokens that the path came to before, by estimate.
     pub tokens_before: u64,
     /// Tokens that it comes to now, by estimate.

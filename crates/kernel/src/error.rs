@@ -1,6 +1,6 @@
 //! What the kernel says when it will not do as asked: a stable code, the thing, the remedy.
 
-use mainspring_core::{BadName, MessageId, Position, Refusal, RunId, RunStatus, SessionId, Unexpected};
+use mainspring_core::{BadName, MessageId, Position, Refusal, RunId, RunStatus, SessionId, VersionMismatch};
 
 use crate::store::StoreError;
 
@@ -238,9 +238,9 @@ impl From<BadName> for Error {
     }
 }
 
-impl From<Unexpected> for Error {
-    fn from(unexpected: Unexpected) -> Self {
-        Self::Changed { expected: unexpected.expected, now: unexpected.now }
+impl From<VersionMismatch> for Error {
+    fn from(mismatch: VersionMismatch) -> Self {
+        Self::Changed { expected: mismatch.expected, now: mismatch.current }
     }
 }
 

@@ -5,7 +5,7 @@
 //! its parent has it.
 
 use mainspring_core::{
-    Answer, Approval, Effect, Grant, GrantId, GrantSource, Mode, RunId, Time, WaitRequest,
+    Answer, Approval, Grant, GrantEffect, GrantId, GrantSource, Mode, RunId, Time, WaitRequest,
 };
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ impl Permissions {
     /// decides.
     pub async fn narrowed(self, attempt: &AttemptHandle) -> Result<Self, HandleError> {
         let everything = |grant: &Grant| {
-            grant.effect == Effect::Allow
+            grant.effect == GrantEffect::Allow
                 && [&grant.capability, &grant.operation, &grant.resource_pattern]
                     .iter()
                     .all(|what| *what == "*")
@@ -57,8 +57,8 @@ impl Permissions {
     pub fn standing(self, attempt: &AttemptHandle) -> Option<Grant> {
         let (effect, source) = match self {
             Self::Ask => return None,
-            Self::Legacy => (Effect::Allow, GrantSource::LegacyDefault),
-            Self::Deny => (Effect::Deny, GrantSource::Policy),
+            Self::Legacy => (GrantEffect::Allow, GrantSource::LegacyDefault),
+            Self::Deny => (GrantEffect::Deny, GrantSource::Policy),
         };
         let about = attempt.assignment();
         Some(Grant {
@@ -78,9 +78,9 @@ impl Permissions {
 
 /// The id of the one standing grant of a run: that of the run, so that each attempt means the same one. Another decision
 /// has another.
-fn standing_id(run: RunId, effect: Effect) -> GrantId {
+fn standing_id(run: RunId, effect: GrantEffect) -> GrantId {
     let mut bytes = *run.as_bytes();
-    bytes[15] ^= u8::from(effect == Effect::Deny);
+    bytes[15] ^= u8::from(effect == GrantEffect::Deny);
     GrantId::from_bytes(bytes)
 }
 
@@ -128,7 +128,7 @@ pub async fn inquire(
     standing: Option<&Grant>,
     question: Question,
 ) -> Result<Option<Value>, HandleError> {
-    if let Some(grant) = standing.filter(|grant| grant.effect == Effect::Deny) {
+    if let Some(grant) = standing.filter(|grant| grant.effect == GrantEffect::Deny) {
         decide(attempt, grant, question).await?;
         return Ok(None);
     }
@@ -141,8 +141,8 @@ pub async fn inquire(
 /// What the grant says.
 async fn decide(attempt: &AttemptHandle, grant: &Grant, question: Question) -> Result<Approval, HandleError> {
     let decision = match grant.effect {
-        Effect::Allow => Approval::Allowed,
-        Effect::Deny => Approval::Denied,
+        GrantEffect::Allow => Approval::Allowed,
+        GrantEffect::Deny => Approval::Denied,
     };
     let question = question.text;
     attempt.record(vec![Record::Decided { question, decision, grant: Some(grant.id) }]).await?;

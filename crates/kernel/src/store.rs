@@ -13,7 +13,7 @@ use mainspring_core::{
     AgentDefinition, ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Delegation,
     DelegationId, Digest, Event, EventId, ExternalRef, Grant, KeyId, LegacyAlias, Line, LineId, Message,
     MessageId, NodeId, Point, Position, Run, RunId, RunStatus, Session, SessionId, SessionStatus, StateEntry,
-    StateOutcome, StateSlot, Step, Time, Unexpected,
+    StateOutcome, StateSlot, Step, Time, VersionMismatch,
 };
 
 mod data;
@@ -235,7 +235,7 @@ pub trait Store: Send + Sync + 'static {
     async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError>;
 
     /// Changes state of an owner if what is expected is there; by [`mainspring_core::state::decide`], in one step.
-    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError>;
+    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, VersionMismatch>, StoreError>;
 
     /// One artifact. Those of deleted sessions are not found.
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError>;

@@ -77,7 +77,7 @@ impl Agents {
 }
 
 fn native(config: &Config, models: Models, tools: Toolbox, definitions: Arc<Definitions>) -> NativeAdapter {
-    let native = NativeAdapter::new(models, tools.and(&Toolbox::built_in()), definitions);
+    let native = NativeAdapter::new(models, tools.merge(&Toolbox::built_in()), definitions);
     let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
     native.with_options(options).with_mcp(McpServers::new(&config.models.mcp))
 }

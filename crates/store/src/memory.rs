@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, LineId,
     MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry,
-    StateOutcome, StateSlot, Step, Time, Unexpected,
+    StateOutcome, StateSlot, Step, Time, VersionMismatch,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -394,7 +394,7 @@ impl Store for MemoryStore {
         Ok(self.read(|tables| tables.state_all(at))??.len())
     }
 
-    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
+    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, VersionMismatch>, StoreError> {
         Ok(self.inner.lock().tables.state_put(put))
     }
 

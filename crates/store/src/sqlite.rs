@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, LineId,
     MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot,
-    Step, Time, Unexpected,
+    Step, Time, VersionMismatch,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -479,7 +479,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::data::state_count(connection, &at)).await
     }
 
-    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
+    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, VersionMismatch>, StoreError> {
         self.submit(|answer| Job::StatePut(put, answer)).await
     }
 

@@ -166,18 +166,18 @@ impl Shared {
 
 impl Draft {
     /// Takes up what was found if it fits the run, and says that it is stale if it does not.
-    pub(super) fn bind(&mut self, bound: Bound, boot: NodeId) {
+    pub(super) fn bind(&mut self, bound: Bound, node: NodeId) {
         self.hot.binding = bound.latest;
         let (Some(binding), Some(run)) = (&self.hot.binding, &self.run) else { return };
         let resume = BindingCommand::Resume {
-            boot,
+            node,
             at: bound.at,
             cwd: run.options.cwd.clone(),
             system_prompt_hash: instructions_hash(run.options.system_prompt.as_deref()),
         };
         // That it was resumed is recorded once the runtime has.
         if let Ok(body @ Body::BindingStale { .. }) = decide(binding, resume) {
-            self.binding_emit(body, boot);
+            self.binding_emit(body, node);
         }
     }
 
@@ -187,7 +187,7 @@ impl Draft {
         native: Option<String>,
         fidelity: Fidelity,
         reconstructed: bool,
-        boot: NodeId,
+        node: NodeId,
     ) {
         let Some(run) = &self.run else { return };
         let binding = Binding {
@@ -198,8 +198,8 @@ impl Draft {
             native,
             fidelity,
             status: BindingStatus::Active,
-            boot,
-            stands_at: prompt_of(run),
+            node,
+            last_message: prompt_of(run),
             cwd: run.options.cwd.clone(),
             system_prompt_hash: instructions_hash(run.options.system_prompt.as_deref()),
             reconstructed,
@@ -224,14 +224,14 @@ impl Draft {
     }
 
     /// The native session that was found goes on.
-    pub(super) fn binding_resume(&mut self, boot: NodeId) -> Result<(), Refusal> {
+    pub(super) fn binding_resume(&mut self, node: NodeId) -> Result<(), Refusal> {
         let active = self.hot.binding.as_mut().filter(|binding| binding.status == BindingStatus::Active);
         let Some(binding) = active else {
             return Err(Refusal::WrongState { what: "binding", status: "missing" });
         };
-        binding.stands_at = self.run.as_ref().and_then(prompt_of);
+        binding.last_message = self.run.as_ref().and_then(prompt_of);
         let binding_id = binding.id;
-        self.binding_emit(Body::BindingResumed { binding_id }, boot);
+        self.binding_emit(Body::BindingResumed { binding_id }, node);
         Ok(())
     }
 
@@ -244,7 +244,7 @@ impl Draft {
         &mut self,
         adapter: String,
         adopted: Adopted,
-        boot: NodeId,
+        node: NodeId,
     ) -> Result<(), Error> {
         if let Some(binding) = &self.hot.binding {
             return Err(Error::AlreadyExists { name: format!("binding {}", binding.id) });
@@ -258,8 +258,8 @@ impl Draft {
             native: Some(adopted.native),
             fidelity: Fidelity::Native,
             status: BindingStatus::Active,
-            boot,
-            stands_at: session.tip_message,
+            node,
+            last_message: session.tip_message,
             cwd: adopted.cwd.or_else(|| session.cwd.clone()),
             system_prompt_hash: instructions_hash(
                 adopted.system_prompt.as_ref().or(session.system_prompt.as_ref()).map(String::as_str),
@@ -288,7 +288,7 @@ impl Draft {
         if used != Some(binding.id) || binding.status != BindingStatus::Active {
             return;
         }
-        binding.stands_at = self.run.as_ref().and_then(|run| run.final_message);
+        binding.last_message = self.run.as_ref().and_then(|run| run.final_message);
         binding.updated_at = self.at;
         let row = Row::Binding(binding.clone());
         self.row(row);
@@ -305,15 +305,15 @@ impl Draft {
         let Some(binding) = &self.hot.binding else {
             return Err(Refusal::WrongState { what: "binding", status: "missing" });
         };
-        let boot = binding.boot;
+        let node = binding.node;
         let body = decide(binding, command)?;
-        self.binding_emit(body, boot);
+        self.binding_emit(body, node);
         Ok(())
     }
 
-    fn binding_emit(&mut self, body: Body, boot: NodeId) {
+    fn binding_emit(&mut self, body: Body, node: NodeId) {
         if let Some(binding) = &mut self.hot.binding {
-            apply(binding, &body, boot, self.at);
+            apply(binding, &body, node, self.at);
             let row = Row::Binding(binding.clone());
             self.row(row);
         }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use mainspring_core::tree::parting;
+use mainspring_core::tree::diverging_ranges;
 use mainspring_core::{Line, LineId, Point, Range};
 
 use crate::store::{Row, Strand};
@@ -94,7 +94,7 @@ impl Known {
     pub(super) fn turn(&self, from: Option<Point>, to: Point) -> Result<Turn, Unknown> {
         let known = |id: LineId| self.0.get(&id).ok_or(Unknown(id));
         let mut turn =
-            Turn { ranges: parting(from, to, |id| Ok(known(id)?.line.parent))?, ..Turn::default() };
+            Turn { ranges: diverging_ranges(from, to, |id| Ok(known(id)?.line.parent))?, ..Turn::default() };
         for range in &turn.ranges {
             let strand = known(range.line)?;
             let cursors = strand.cursors.range(range.from..=range.to);

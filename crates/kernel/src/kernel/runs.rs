@@ -120,7 +120,8 @@ impl Kernel {
         let mut found = None;
         if let (Some(client), Some(name)) = (client_id, request_id) {
             let run = store.run_by_request(&caller.owner, client, name).await?;
-            found = run.map(|run| (run.is_asked_by(fingerprint), run, format!("the request {name:?}")));
+            found =
+                run.map(|run| (run.matches_fingerprint(fingerprint), run, format!("the request {name:?}")));
         }
         if let (None, Some(key)) = (&found, idempotency_key)
             && let Some(earlier) = store.request_get(&caller.owner, "run_create", key).await?

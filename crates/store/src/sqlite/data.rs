@@ -1,7 +1,7 @@
 //! Writes state, and the loose hashes: those that a removed artifact referred to.
 
 use mainspring_core::state::decide;
-use mainspring_core::{Point, SessionId, StateOutcome, StateSlot, Unexpected};
+use mainspring_core::{Point, SessionId, StateOutcome, StateSlot, VersionMismatch};
 use mainspring_kernel::store::{OwnerState, StatePlace, StateRow, StoreError};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -65,7 +65,7 @@ pub(super) fn state_back(connection: &Connection, from: Point, key: &str) -> Wri
 pub(super) fn state_put(
     connection: &Connection,
     put: &OwnerState,
-) -> Result<Result<StateOutcome, Unexpected>, StoreError> {
+) -> Result<Result<StateOutcome, VersionMismatch>, StoreError> {
     let last_version = || {
         connection
             .prepare_cached("SELECT value FROM meta WHERE name = 'owner_state'")?

@@ -15,7 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time, Unexpected};
+use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time, VersionMismatch};
 use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError};
 use parking_lot::Mutex;
 use rusqlite::{Connection, params};
@@ -61,7 +61,7 @@ pub(super) enum Job {
 }
 
 /// The result of a change of an owner's state.
-pub(super) type PutResult = Result<StateOutcome, Unexpected>;
+pub(super) type PutResult = Result<StateOutcome, VersionMismatch>;
 
 /// A job that writes streamed text.
 #[derive(Debug)]

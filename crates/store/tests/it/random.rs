@@ -200,7 +200,7 @@ impl Random {
         let n = of * 100 + adapter * 10 + generation;
         Binding {
             native: self.chance(70).then(|| format!("native-{}", self.roll(20))),
-            stands_at: self.chance(50).then(|| message_id(self.roll(9))),
+            last_message: self.chance(50).then(|| message_id(self.roll(9))),
             updated_at: NOW.plus(self.roll(9)),
             ..binding(n, of, name, u32::try_from(generation).unwrap(), status)
         }
