@@ -1,4 +1,4 @@
-//! The wire contract: every request and answer of the HTTP API.
+//! The wire contract: every request and answer of the HTTP API, and the JSON lines of a host in both directions.
 //!
 //! The server and the client both use these types, so that neither can drift from the other. Types that are also facts of
 //! the system (sessions, runs, messages, events) are defined in `mainspring-core`; this crate adds the envelopes around
@@ -16,6 +16,7 @@ mod binding;
 mod delegation;
 mod event;
 mod feed;
+pub mod jsonl;
 mod key;
 mod page;
 mod problem;

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use clap::Args;
+use mainspring_api::jsonl::codes::protocol_code;
 use mainspring_host::jsonl::{self, Jsonl, Left};
 use mainspring_host::{Keeper, Link};
 use mainspring_kernel::clock::Clock;
@@ -53,7 +54,7 @@ impl Stdio {
         let served = self.serve(context).await;
         if let Err(fail) = &served {
             // The host reads this and nothing else.
-            let (code, reason) = jsonl::told_code(&fail.code);
+            let (code, reason) = protocol_code(&fail.code);
             let line = json!({"type": "error", "message": fail.message, "code": code, "reason": reason});
             let _ = writeln!(std::io::stdout(), "{line}");
         }

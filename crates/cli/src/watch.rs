@@ -5,8 +5,8 @@ use std::io::IsTerminal;
 
 use mainspring_client::{Item, Snapshot};
 use mainspring_core::{
-    Answer, Approval, Block, Body, DigestBy, Message, MessageId, MessageStatus, Position, Role, Run, RunId,
-    RunState, RunStatus, SessionId, Wait, WaitRequest,
+    Answer, Approval, Block, Body, DigestAuthor, Message, MessageId, MessageStatus, Position, Role, Run,
+    RunId, RunState, RunStatus, SessionId, Wait, WaitRequest,
 };
 use mainspring_kernel::kernel::{Kernel, Work};
 use serde_json::{Value, json};
@@ -206,8 +206,8 @@ impl Screen<'_, '_> {
             Body::ProgressUpdated { text } => output.note(format_args!("{DIM}· {text}{DIM:#}"))?,
             Body::ContextCompacted { messages, by, .. } => {
                 let how = match by {
-                    DigestBy::Summarizer => "summarised",
-                    DigestBy::Fallback => "left out",
+                    DigestAuthor::Summarizer => "summarised",
+                    DigestAuthor::Fallback => "left out",
                 };
                 output
                     .note(format_args!("{DIM}· {messages} older messages are {how} for the model{DIM:#}"))?;

@@ -4,7 +4,7 @@
 //! position, so the caller gets each event and each streamed byte once, however often that happens.
 
 use mainspring_api::{Snapshot, Thought};
-use mainspring_core::{Body, Event, Live, Position, RunId};
+use mainspring_core::{Body, Event, LiveEvent, Position, RunId};
 use serde_json::Value;
 use sse_stream::Sse;
 
@@ -25,7 +25,7 @@ pub enum Item {
     /// A durable event.
     Event(Box<Event>),
     /// Streamed text, or that a crash lost some that had been shown.
-    Live(Live),
+    Live(LiveEvent),
     /// A thought: shown live, never again.
     Thought(Thought),
     /// What lay between is not kept any more: the session as it is now, from which the stream goes on.
@@ -43,7 +43,7 @@ impl Item {
     /// The streamed text, if it is some.
     pub fn text(&self) -> &str {
         match self {
-            Self::Live(Live { body: Body::MessageDelta { text, .. }, .. }) => text,
+            Self::Live(LiveEvent { body: Body::MessageDelta { text, .. }, .. }) => text,
             _ => "",
         }
     }

@@ -1,72 +1,73 @@
-//! Access: who may read and change what, and the keys that say who somebody is.
+//! Access: the visibility of sessions, the roles of callers, and API keys.
 
 use serde::{Deserialize, Serialize};
 
 use crate::message::names;
 use crate::{KeyId, Time};
 
-/// Who may read a session besides its owner. Nobody else may ever change it.
+/// The readers of a session besides its owner. Only the owner may change a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Visibility {
-    /// Nobody.
+    /// Only the owner can read the session.
     #[default]
     Private,
-    /// Everybody of the session's org.
+    /// Every member of the session's org can read the session.
     Org,
 }
 names!(Visibility { Private => "private", Org => "org" });
 
-/// What somebody may do.
+/// The permissions of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AccessRole {
-    /// All that a member may, and manage keys: those of its org, or all if it has none.
+    /// Everything a member may do, and managing API keys: the keys of the admin's org, or all keys if the admin has
+    /// no org.
     Admin,
-    /// Read, and change what is its owner's.
+    /// Read, and change the owner's own data.
     #[default]
     Member,
-    /// Read.
+    /// Read only.
     Viewer,
 }
 names!(AccessRole { Admin => "admin", Member => "member", Viewer => "viewer" });
 
-/// An API key. Its secret is kept nowhere: it is known by its hash.
+/// An API key. The secret itself is not stored, only its hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ApiKey {
-    /// Its id.
+    /// The key's id.
     #[serde(rename = "keyId")]
     pub id: KeyId,
-    /// What it is for, for people.
+    /// A name for people that says what the key is for.
     pub name: String,
-    /// For whom its holder acts.
+    /// The owner on whose behalf the key's holder acts.
     #[serde(rename = "ownerId")]
     pub owner: String,
-    /// The org its holder belongs to, and the sessions made with it.
+    /// The org of the key's holder and of the sessions created with the key.
     #[serde(rename = "orgId", skip_serializing_if = "Option::is_none")]
     pub org: Option<String>,
-    /// What its holder may do.
+    /// The permissions of the key's holder.
     pub role: AccessRole,
-    /// The BLAKE3 hash of its secret.
+    /// The BLAKE3 hash of the secret.
     #[serde(skip)]
     pub hash: [u8; 32],
-    /// When it was made.
+    /// When the key was created.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
-    /// From when on it opens nothing.
+    /// When the key expires. An expired key is refused.
     #[serde(rename = "expiresAtMs", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
-    /// When it was revoked: it opens nothing since.
+    /// When the key was revoked. A revoked key is refused.
     #[serde(rename = "revokedAtMs", skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Time>,
 }
 
 impl ApiKey {
-    /// Whether it opens anything at `now`.
+    /// True when the key is accepted at `now`: neither revoked nor expired.
     pub fn is_valid(&self, now: Time) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|end| now < end)
     }
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_valid_until_it_expires_or_is_revoked_and_never_shows_its_hash() {
+    fn a_key_is_valid_until_it_expires_or_is_revoked_and_its_hash_is_not_serialized() {
         let key = ApiKey {
             id: KeyId::from_random([1; 16]),
             name: "ci".into(),

@@ -1,4 +1,4 @@
-//! Agent definitions: who an agent is, in versions that never change.
+//! Agent definitions: the prompt, model, tools and limits of an agent, in immutable versions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,74 +9,75 @@ use serde_json::Value;
 use crate::RunLimits;
 use crate::limits::BadName;
 
-/// The ids that are this program's own begin with this.
-const RESERVED: &str = "mainspring.";
+/// Prefix of the ids that are reserved for built-in agents.
+const RESERVED_PREFIX: &str = "mainspring.";
 
 const MAX_VERSION: u32 = 999_999_999;
 
-/// Who an agent is: one version of it, which never changes.
+/// One version of an agent definition. A version never changes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AgentDefinition {
-    /// Its name, without the version.
+    /// The agent's id, without the version.
     #[cfg_attr(feature = "schema", schema(pattern = "^[A-Za-z0-9._-]{1,128}$"))]
     pub id: String,
-    /// Which edition of it; the first if not given.
-    #[serde(default = "first")]
+    /// The version number. Default: 1.
+    #[serde(default = "first_version")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 999_999_999))]
     pub version: u32,
-    /// What it is for, for people.
+    /// A description for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// The model, as `PROVIDER/MODEL`; that of the profile if not given.
+    /// The model as `PROVIDER/MODEL`. Default: the model of the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The model profile; the configured one if not given.
+    /// The model profile. Default: the configured profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// What the model is told beforehand: a template; nothing if not given.
+    /// The system prompt, as a template. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
-    /// The tools it may call: names, in which `*` stands for anything; all if not given.
-    #[serde(default = "all", skip_serializing_if = "is_all")]
+    /// Names of the tools the agent may call; `*` in a name matches any text. Default: all tools.
+    #[serde(default = "all_tools", skip_serializing_if = "is_all_tools")]
     pub tools: Vec<String>,
-    /// The MCP servers it cannot do without; all that answer if not given.
+    /// The MCP servers the agent uses; each must be reachable. Default: every configured server that is reachable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp: Option<Vec<String>>,
-    /// The tools that a person must allow each time.
+    /// Tools that need the approval of a person for each call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approve: Vec<String>,
-    /// The tools it may not call.
+    /// Tools the agent may not call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<String>,
-    /// How much a run may use.
+    /// Limits of each run.
     #[serde(default, skip_serializing_if = "RunLimits::is_empty")]
     pub limits: RunLimits,
-    /// The JSON Schema of its answers; text if not given.
+    /// The JSON Schema of the agent's answers. Default: plain text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub output_schema: Option<Value>,
-    /// Bytes of a tool's answer that the model is shown, of at least 1000; the rest is an artifact. As configured if not given.
+    /// How many bytes of a tool result the model sees, at least 1000; the rest is stored as an artifact. Default: as
+    /// configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1000))]
     pub result_bytes: Option<usize>,
 }
 
-const fn first() -> u32 {
+const fn first_version() -> u32 {
     1
 }
 
-fn all() -> Vec<String> {
+fn all_tools() -> Vec<String> {
     vec!["*".into()]
 }
 
-fn is_all(tools: &[String]) -> bool {
+fn is_all_tools(tools: &[String]) -> bool {
     matches!(tools, [one] if one == "*")
 }
 
 impl AgentDefinition {
-    /// An agent that is nothing but its name.
+    /// Creates a definition with defaults for everything but its id and version.
     pub fn new(id: &str, version: u32) -> Self {
         Self {
             id: id.into(),
@@ -85,7 +86,7 @@ impl AgentDefinition {
             model: None,
             profile: None,
             system: None,
-            tools: all(),
+            tools: all_tools(),
             mcp: None,
             approve: vec![],
             deny: vec![],
@@ -95,15 +96,15 @@ impl AgentDefinition {
         }
     }
 
-    /// Its name with its version.
+    /// The agent's id and version.
     pub fn name(&self) -> AgentName {
         AgentName { id: self.id.clone(), version: Some(self.version) }
     }
 
-    /// Refuses a name that is none, or that is this program's own.
+    /// Checks the id and the version; ids that start with `mainspring.` are reserved.
     pub fn check_name(&self) -> Result<(), BadName> {
         check_id(&self.id)?;
-        if self.id.starts_with(RESERVED) {
+        if self.id.starts_with(RESERVED_PREFIX) {
             return Err(BadName::new("an agent's id", "must not start with \"mainspring.\""));
         }
         match self.version {
@@ -113,10 +114,10 @@ impl AgentDefinition {
     }
 }
 
-/// Refuses an id that no agent can have.
+/// Checks the syntax of an agent id.
 pub fn check_id(id: &str) -> Result<(), BadName> {
-    let fits = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-    match (1..=128).contains(&id.len()) && id.bytes().all(fits) {
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    match (1..=128).contains(&id.len()) && id.bytes().all(is_allowed) {
         true => Ok(()),
         false => Err(BadName::new(
             "an agent's id",
@@ -125,12 +126,12 @@ pub fn check_id(id: &str) -> Result<(), BadName> {
     }
 }
 
-/// How an agent is named: `ID@VERSION`, or `ID` for its latest version.
+/// A reference to an agent: `ID@VERSION`, or `ID` for the latest version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentName {
-    /// Its id.
+    /// The agent's id.
     pub id: String,
-    /// Its version; the latest if none.
+    /// The version; `None` means the latest.
     pub version: Option<u32>,
 }
 
@@ -141,11 +142,11 @@ impl FromStr for AgentName {
         let (id, version) = match name.split_once('@') {
             None => (name, None),
             Some((id, version)) => {
-                // As a version is written, so that there is one name for it.
-                let read = version.parse::<u32>().ok().filter(|read| (1..=MAX_VERSION).contains(read));
-                let read = read.filter(|read| read.to_string() == version);
+                // Accept only the canonical spelling, so that each version has exactly one name.
+                let parsed = version.parse::<u32>().ok().filter(|parsed| (1..=MAX_VERSION).contains(parsed));
+                let parsed = parsed.filter(|parsed| parsed.to_string() == version);
                 let bad = || BadName::new("an agent's name", "must be ID or ID@VERSION, such as coder@2");
-                (id, Some(read.ok_or_else(bad)?))
+                (id, Some(parsed.ok_or_else(bad)?))
             }
         };
         check_id(id)?;
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_one_form() {
+    fn a_name_has_one_canonical_form() {
         for (text, wanted) in [
             ("coder", "coder"),
             ("coder@2", "coder@2"),
@@ -178,18 +179,18 @@ mod tests {
             ("coder@0", "an agent's name must be ID or ID@VERSION, such as coder@2"),
             ("a b", "an agent's id must have 1 to 128 letters, digits, dots, underscores and hyphens"),
         ] {
-            let read = text.parse::<AgentName>().map(|name| name.to_string());
-            assert_eq!(read.unwrap_or_else(|bad| bad.to_string()), wanted, "{text}");
+            let parsed = text.parse::<AgentName>().map(|name| name.to_string());
+            assert_eq!(parsed.unwrap_or_else(|bad| bad.to_string()), wanted, "{text}");
         }
         assert!(AgentDefinition::new("mainspring.x", 1).check_name().is_err());
         assert!(AgentDefinition::new("x", 0).check_name().is_err());
     }
 
     #[test]
-    fn what_is_not_said_is_not_written() {
-        let bare = AgentDefinition::new("a", 1);
-        assert_eq!(serde_json::to_value(&bare).unwrap(), json!({"id": "a", "version": 1}));
-        assert_eq!(serde_json::from_value::<AgentDefinition>(json!({"id": "a"})).unwrap(), bare);
+    fn default_values_are_not_serialized() {
+        let minimal = AgentDefinition::new("a", 1);
+        assert_eq!(serde_json::to_value(&minimal).unwrap(), json!({"id": "a", "version": 1}));
+        assert_eq!(serde_json::from_value::<AgentDefinition>(json!({"id": "a"})).unwrap(), minimal);
         assert!(serde_json::from_value::<AgentDefinition>(json!({"id": "a", "colour": 1})).is_err());
     }
 }

@@ -7,7 +7,7 @@
 //! any of them ──fail──▶ failed | timed_out | orphaned        running ──▶ succeeded
 //! ```
 //!
-//! An attempt that has authority mirrors its run's status; [`crate::run`] decides for both.
+//! The attempt with authority mirrors the status of its run; [`crate::run`] decides for both.
 //! Invariant: an ended attempt never changes again.
 
 use serde::{Deserialize, Serialize};
@@ -19,79 +19,79 @@ use crate::{AttemptId, BindingId, Body, Failure, NodeId, Refusal, RunId, RunStat
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {
-    /// Its id.
+    /// The attempt's id.
     #[serde(rename = "attemptId")]
     pub id: AttemptId,
-    /// The run it executes.
+    /// The run this attempt executes.
     #[serde(rename = "runId")]
     pub run: RunId,
-    /// 1 for the first, and one more for each retry.
+    /// The number of the attempt within its run: 1 for the first, one more for each retry.
     #[serde(rename = "attemptNo")]
     pub no: u32,
-    /// Where it stands.
+    /// The status of the attempt.
     pub status: RunStatus,
-    /// The adapter that executes it.
+    /// The adapter that executes the attempt.
     pub adapter: String,
-    /// The process it runs in.
+    /// The mainspring process that executes the attempt.
     #[serde(rename = "nodeId")]
     pub node: NodeId,
-    /// The runtime-native session it uses.
+    /// The binding to the runtime-native session in use.
     #[serde(rename = "bindingId", skip_serializing_if = "Option::is_none")]
     pub binding: Option<BindingId>,
-    /// The attempt it takes over from.
+    /// The attempt before this one, which it resumes from.
     #[serde(rename = "resumeFromAttemptId", skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<AttemptId>,
-    /// What went wrong.
+    /// The error of a failed attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// True when what went wrong may go right another time.
+    /// True when the error is temporary and a retry may succeed.
     pub retryable: bool,
-    /// What it used.
+    /// Tokens and cost of the attempt.
     pub usage: Usage,
-    /// How far its cancellation has come.
+    /// The progress of its cancellation.
     #[serde(flatten)]
     pub cancellation: Cancellation,
-    /// When it was created.
+    /// When the attempt was created.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
-    /// When the adapter got control.
+    /// When the adapter took control.
     #[serde(rename = "startedAtMs", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// When it ended.
+    /// When the attempt ended.
     #[serde(rename = "completedAtMs", skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
 }
 
-/// The stages of a cancellation, each with the moment it was reached.
+/// The stages of a cancellation, each with the time it was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Cancellation {
-    /// Somebody asked.
+    /// When the cancellation was requested.
     #[serde(rename = "cancellationRequestedAtMs", skip_serializing_if = "Option::is_none")]
     pub requested_at: Option<Time>,
-    /// The adapter was told.
+    /// When the stop signal was sent to the adapter.
     #[serde(rename = "cancellationDispatchedAtMs", skip_serializing_if = "Option::is_none")]
     pub dispatched_at: Option<Time>,
-    /// The adapter confirmed.
+    /// When the adapter acknowledged the signal.
     #[serde(rename = "cancellationAcknowledgedAtMs", skip_serializing_if = "Option::is_none")]
     pub acknowledged_at: Option<Time>,
 }
 
-/// What may be asked of an attempt.
+/// A command to an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// The adapter takes control.
     Open,
-    /// The adapter was told to stop.
+    /// The adapter was signalled to stop.
     Dispatch {
-        /// The signal left.
+        /// The signal was sent.
         dispatched: bool,
-        /// The adapter confirmed it.
+        /// The adapter acknowledged the signal.
         acknowledged: bool,
     },
 }
 
-/// Decides what `command` does to `attempt`: the event to record, or a refusal.
+/// Decides the effect of `command` on `attempt`: the event to record, or a refusal.
 pub fn decide(attempt: &Attempt, command: Command) -> Result<Body, Refusal> {
     match (attempt.status, command) {
         (RunStatus::Starting, Command::Open) => Ok(Body::AttemptStarted {}),
@@ -102,9 +102,10 @@ pub fn decide(attempt: &Attempt, command: Command) -> Result<Body, Refusal> {
     }
 }
 
-/// Changes `attempt` as `body` says. Cannot fail: what was decided happens.
+/// Applies an event to `attempt`. Infallible: the event has already been decided.
 pub fn apply(attempt: &mut Attempt, body: &Body, at: Time) {
-    // A run that waits to be tried again still has its last attempt, and what happens to the run is not about it.
+    // A queued run keeps its previous attempt while it waits for a retry; the run's events do not concern that
+    // attempt.
     if attempt.status.is_ended() {
         return;
     }

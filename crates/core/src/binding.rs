@@ -1,4 +1,4 @@
-//! Bindings: a session's tie to a runtime-native session, in generations.
+//! Bindings: the link between a session and a runtime-native session, in generations.
 //!
 //! ```text
 //! active ──lose──▶ stale ──┐
@@ -6,128 +6,130 @@
 //!   └──close──▶ closed ────┘
 //! ```
 //!
-//! Invariant: at most one binding of a session and adapter is active; generations grow by one.
+//! Invariants: at most one binding of a session and adapter is active; generations grow by one.
 
 use serde::{Deserialize, Serialize};
 
 use crate::message::names;
 use crate::{BindingId, Body, MessageId, NodeId, Refusal, SessionId, Time};
 
-/// A session's tie to a runtime-native session.
+/// A link between a session and a session of the agent runtime.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Binding {
-    /// Its id.
+    /// The binding's id.
     #[serde(rename = "bindingId")]
     pub id: BindingId,
-    /// Its session.
+    /// The session.
     #[serde(rename = "sessionId")]
     pub session: SessionId,
-    /// The adapter that opened it.
+    /// The adapter that opened the runtime-native session.
     pub adapter: String,
-    /// 1 for the first, and one more for each that took its place.
+    /// The generation: 1 for the first binding, one more for each replacement.
     pub generation: u32,
-    /// The runtime's own id. Never shown as a session id.
+    /// The runtime's own id of its session. It is not a session id of this API.
     #[serde(rename = "adapterNativeSessionId", skip_serializing_if = "Option::is_none")]
     pub native: Option<String>,
-    /// What survives a restart of the runtime.
+    /// The state that survives a restart of the runtime.
     pub fidelity: Fidelity,
-    /// Whether it can be used.
+    /// The status of the binding.
     pub status: BindingStatus,
-    /// The process that made it: state of the runtime's memory is gone with it.
+    /// The mainspring process that opened or last resumed the binding. State in the runtime's memory is lost when
+    /// that process ends.
     #[serde(rename = "nodeId")]
-    pub boot: NodeId,
-    /// The message the runtime's own history ends at.
+    pub node: NodeId,
+    /// The last message in the runtime's own history.
     #[serde(rename = "messageId", skip_serializing_if = "Option::is_none")]
-    pub stands_at: Option<MessageId>,
-    /// The folder it was opened in.
+    pub last_message: Option<MessageId>,
+    /// The folder in which the runtime-native session was opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// What its system prompt was.
+    /// The hash of the system prompt it was opened with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt_hash: Option<String>,
-    /// True when it was opened with the text of the path, because the runtime's own history was not to be had.
+    /// True when the runtime-native session was seeded with the text of the path because the runtime's own history
+    /// was unavailable.
     pub reconstructed: bool,
-    /// When it was made.
+    /// When the binding was created.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
-    /// When it last changed.
+    /// When the binding last changed.
     #[serde(rename = "updatedAtMs")]
     pub updated_at: Time,
 }
 
-/// What of a runtime-native session survives a restart of the runtime.
+/// The part of a runtime-native session that survives a restart of the runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Fidelity {
-    /// The runtime resumes its own state.
+    /// The runtime restores its own state.
     Native,
-    /// The path's text is handed to a fresh one.
+    /// A new runtime-native session is seeded with the text of the path.
     Reconstructed,
-    /// Nothing.
+    /// Nothing survives.
     None,
 }
 names!(Fidelity { Native => "native", Reconstructed => "reconstructed", None => "none" });
 
-/// Whether a binding can be used.
+/// The status of a binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BindingStatus {
-    /// It can.
+    /// The binding is in use.
     Active,
-    /// The runtime no longer knows it.
+    /// The runtime no longer knows the session.
     Stale,
-    /// Somebody said it must not be used again.
+    /// A caller has declared the binding invalid: it must not be used again.
     Invalid,
-    /// It was closed in good order.
+    /// The binding was closed or replaced.
     Closed,
 }
 names!(BindingStatus { Active => "active", Stale => "stale", Invalid => "invalid", Closed => "closed" });
 
-/// What may be asked of a binding.
+/// A command to a binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Use it again for a run.
+    /// Reuse the binding for a run.
     Resume {
-        /// The process that asks.
-        boot: NodeId,
+        /// The process that resumes the binding.
+        node: NodeId,
         /// The message above the run's prompt.
         at: Option<MessageId>,
-        /// The folder the run wants.
+        /// The working folder of the run.
         cwd: Option<String>,
-        /// What the run's system prompt is.
+        /// The hash of the run's system prompt.
         system_prompt_hash: Option<String>,
     },
-    /// The runtime no longer knows it.
+    /// The runtime no longer knows the session.
     Lose {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It must not be used again.
+    /// Declare the binding invalid.
     Invalidate,
-    /// The next generation takes its place.
+    /// Replace the binding with its next generation.
     Replace {
         /// The next generation.
         by: BindingId,
     },
 }
 
-/// Decides what `command` does to `binding`: the event to record, or a refusal.
+/// Decides the effect of `command` on `binding`: the event to record, or a refusal.
 ///
-/// A binding whose state was in another process's memory, that stands at another message, or that was opened in
-/// another folder or with other instructions, answers a resume with [`Body::BindingStale`]: an agent never answers
-/// from a path it is not on.
+/// Resuming gives [`Body::BindingStale`] when the runtime's state was in the memory of another process, when its
+/// history ends at another message, or when it was opened in another folder or with other instructions: an agent must
+/// never answer from a path it is not on.
 pub fn decide(binding: &Binding, command: Command) -> Result<Body, Refusal> {
     let binding_id = binding.id;
     let stale = |reason| Ok(Body::BindingStale { binding_id, status: BindingStatus::Stale, reason });
     match (binding.status, command) {
-        (BindingStatus::Active, Command::Resume { boot, at, cwd, system_prompt_hash }) => {
-            let misfit = if binding.fidelity != Fidelity::Native && binding.boot != boot {
+        (BindingStatus::Active, Command::Resume { node, at, cwd, system_prompt_hash }) => {
+            let mismatch = if binding.fidelity != Fidelity::Native && binding.node != node {
                 "its process is gone"
-            } else if binding.stands_at != at {
+            } else if binding.last_message != at {
                 "it stands at another message"
             } else if binding.cwd != cwd {
                 "it was opened in another folder"
@@ -136,7 +138,7 @@ pub fn decide(binding: &Binding, command: Command) -> Result<Body, Refusal> {
             } else {
                 return Ok(Body::BindingResumed { binding_id });
             };
-            stale(misfit.into())
+            stale(mismatch.into())
         }
         (BindingStatus::Active, Command::Lose { reason }) => stale(reason),
         (BindingStatus::Active | BindingStatus::Stale, Command::Invalidate) => Ok(Body::BindingStale {
@@ -151,13 +153,13 @@ pub fn decide(binding: &Binding, command: Command) -> Result<Body, Refusal> {
     }
 }
 
-/// Changes `binding` as `body` says. Cannot fail: what was decided happens.
-pub fn apply(binding: &mut Binding, body: &Body, boot: NodeId, at: Time) {
+/// Applies an event to `binding`. Infallible: the event has already been decided.
+pub fn apply(binding: &mut Binding, body: &Body, node: NodeId, at: Time) {
     binding.updated_at = at;
     match body {
         Body::BindingStale { status, .. } => binding.status = *status,
-        Body::BindingResumed { .. } => binding.boot = boot,
-        // What must not be used again is not forgotten to be that.
+        Body::BindingResumed { .. } => binding.node = node,
+        // An invalid binding stays marked as invalid.
         Body::BindingReplaced { .. } if binding.status == BindingStatus::Invalid => {}
         Body::BindingReplaced { .. } => binding.status = BindingStatus::Closed,
         _ => {}
@@ -177,8 +179,8 @@ mod tests {
             native: Some("native-1".into()),
             fidelity,
             status: BindingStatus::Active,
-            boot: NodeId::from_random([3; 16]),
-            stands_at: None,
+            node: NodeId::from_random([3; 16]),
+            last_message: None,
             cwd: None,
             system_prompt_hash: None,
             reconstructed: false,
@@ -187,13 +189,13 @@ mod tests {
         }
     }
 
-    fn resume(binding: &Binding, boot: u8, at: Option<MessageId>) -> &'static str {
-        decide(binding, resuming(boot, at)).unwrap().kind()
+    fn resume(binding: &Binding, node: u8, at: Option<MessageId>) -> &'static str {
+        decide(binding, resume_command(node, at)).unwrap().kind()
     }
 
-    fn resuming(boot: u8, at: Option<MessageId>) -> Command {
-        let boot = NodeId::from_random([boot; 16]);
-        Command::Resume { boot, at, cwd: None, system_prompt_hash: None }
+    fn resume_command(node: u8, at: Option<MessageId>) -> Command {
+        let node = NodeId::from_random([node; 16]);
+        Command::Resume { node, at, cwd: None, system_prompt_hash: None }
     }
 
     #[test]
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_that_stands_elsewhere_is_not_resumed() {
+    fn a_binding_at_another_message_is_not_resumed() {
         assert_eq!(
             resume(&binding(Fidelity::Native), 3, Some(MessageId::from_random([4; 16]))),
             "binding.stale"
@@ -213,16 +215,16 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_of_another_folder_or_with_other_instructions_is_not_resumed() {
-        let bound = Binding {
+    fn a_binding_with_another_folder_or_system_prompt_is_not_resumed() {
+        let opened = Binding {
             cwd: Some("/a".into()),
             system_prompt_hash: Some("1".into()),
             ..binding(Fidelity::Native)
         };
         let resume = |cwd: Option<&str>, hash: Option<&str>| {
             let (cwd, system_prompt_hash) = (cwd.map(Into::into), hash.map(Into::into));
-            let boot = bound.boot;
-            decide(&bound, Command::Resume { boot, at: None, cwd, system_prompt_hash }).unwrap().kind()
+            let node = opened.node;
+            decide(&opened, Command::Resume { node, at: None, cwd, system_prompt_hash }).unwrap().kind()
         };
         assert_eq!(resume(Some("/a"), Some("1")), "binding.resumed");
         for (cwd, hash) in
@@ -233,29 +235,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_invalid_is_not_resumed_and_not_declared_invalid_again() {
+    fn an_invalid_binding_is_neither_resumed_nor_invalidated_again() {
         let mut invalid = binding(Fidelity::Native);
         let body = decide(&invalid, Command::Invalidate).unwrap();
-        let boot = invalid.boot;
-        apply(&mut invalid, &body, boot, Time(1));
+        let node = invalid.node;
+        apply(&mut invalid, &body, node, Time(1));
         assert_eq!(invalid.status, BindingStatus::Invalid);
         assert!(decide(&invalid, Command::Invalidate).is_err());
-        assert!(decide(&invalid, resuming(3, None)).is_err());
+        assert!(decide(&invalid, resume_command(3, None)).is_err());
         let by = BindingId::from_random([5; 16]);
         let replaced = decide(&invalid, Command::Replace { by }).unwrap();
         assert_eq!(replaced.kind(), "binding.replaced");
-        apply(&mut invalid, &replaced, boot, Time(2));
-        assert_eq!(invalid.status, BindingStatus::Invalid, "and it stays so");
+        apply(&mut invalid, &replaced, node, Time(2));
+        assert_eq!(invalid.status, BindingStatus::Invalid, "it stays invalid");
     }
 
     #[test]
     fn a_stale_binding_can_only_be_replaced() {
         let mut stale = binding(Fidelity::Native);
         let lost = decide(&stale, Command::Lose { reason: "unknown session".into() }).unwrap();
-        let boot = stale.boot;
-        apply(&mut stale, &lost, boot, Time(1));
+        let node = stale.node;
+        apply(&mut stale, &lost, node, Time(1));
         assert!(decide(&stale, Command::Lose { reason: String::new() }).is_err());
-        assert!(decide(&stale, resuming(3, None)).is_err());
+        assert!(decide(&stale, resume_command(3, None)).is_err());
         let by = BindingId::from_random([5; 16]);
         assert_eq!(decide(&stale, Command::Replace { by }).unwrap().kind(), "binding.replaced");
     }

@@ -1,38 +1,39 @@
-//! Digests: what stands for the older messages of a path where a model is shown it. The tree keeps the messages.
+//! Digests: replacements for the older messages of a path in the model's context. The tree keeps the messages.
 //!
-//! A digest lies with the last message it stands for, so every path through that message may use it, and no other.
+//! A digest is attached to the last message it replaces, so exactly the paths through that message can use it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::message::names;
 use crate::{MessageId, Point, Time};
 
-/// What stands for a path's messages from its root to one of them.
+/// A replacement for the messages of a path from the root to `message`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digest {
-    /// The last message it stands for.
+    /// The position of the last replaced message.
     pub at: Point,
-    /// The same, by id.
+    /// The id of the last replaced message.
     pub message: MessageId,
-    /// The last prompt among those that it stands for: a model is shown it if it is the last of all.
+    /// The last prompt among the replaced messages. It is still sent to the model if it is the last prompt of the
+    /// path.
     pub prompt: Option<MessageId>,
-    /// What was said; none if nobody summarised it.
+    /// The summary of the messages; `None` if there is no summary.
     pub summary: Option<String>,
-    /// How many of the messages no summary tells of.
+    /// The number of replaced messages that the summary does not cover.
     pub left_out: u32,
-    /// Models that take at least this many tokens are shown the messages themselves.
-    pub below: u64,
-    /// When it was made.
+    /// Models with a context window of at least this many tokens get the messages themselves.
+    pub below_tokens: u64,
+    /// When the digest was created.
     pub made_at: Time,
 }
 
 impl Digest {
-    /// How many messages it stands for.
+    /// The number of replaced messages.
     pub const fn messages(&self) -> u32 {
         self.at.pos.saturating_add(1)
     }
 
-    /// What a model is told instead of the messages.
+    /// The text that is sent to the model in place of the messages.
     pub fn text(&self) -> String {
         let left_out = match self.left_out {
             0 => None,
@@ -50,17 +51,17 @@ impl Digest {
     }
 }
 
-/// Who decided what a digest says.
+/// The author of a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = DigestBy))]
 #[serde(rename_all = "snake_case")]
-pub enum DigestBy {
+pub enum DigestAuthor {
     /// A model summarised the messages.
     Summarizer,
-    /// Nobody did: they are left out, and it says how many.
+    /// No summary could be made: the messages are left out, and the digest says how many.
     Fallback,
 }
-names!(DigestBy { Summarizer => "summarizer", Fallback => "fallback" });
+names!(DigestAuthor { Summarizer => "summarizer", Fallback => "fallback" });
 
 #[cfg(test)]
 mod tests {
@@ -68,14 +69,14 @@ mod tests {
     use crate::LineId;
 
     #[test]
-    fn it_says_what_is_missing() {
+    fn the_text_says_how_many_messages_are_left_out() {
         let digest = |summary: Option<&str>, left_out| Digest {
             at: Point { line: LineId(1), pos: 7 },
             message: MessageId::from_random([1; 16]),
             prompt: None,
             summary: summary.map(str::to_owned),
             left_out,
-            below: 0,
+            below_tokens: 0,
             made_at: Time(1),
         };
         assert_eq!(digest(None, 8).messages(), 8);

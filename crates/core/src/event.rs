@@ -1,9 +1,9 @@
 //! Events: ordered, durable facts, and the one table of their types.
 //!
-//! An event's `cursor` orders it among all events; its `pos` is the session's running count of
-//! streamed bytes at that moment, so events and streamed text have one order. `cursor.pos` is the
-//! resume point everywhere. Two types are never stored: `message.delta`, whose bytes live in chunks
-//! until their message completes, and `message.truncated`, which one subscriber is told.
+//! An event's `cursor` orders it among all events. Its `pos` is the session's count of streamed bytes at that moment,
+//! so events and streamed text share one order. `cursor.pos` is the resume point everywhere. Two types are never
+//! stored: `message.delta`, whose bytes live in chunks until their message completes, and `message.truncated`, which
+//! is sent to a single subscriber.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,15 +14,15 @@ use serde_json::{Map, Value};
 
 use crate::{
     Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Budget, ClientCall,
-    ClientResult, DelegationId, DelegationMode, DelegationStatus, DigestBy, EventId, ExternalRef, Failure,
-    Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId, SessionStatus,
+    ClientResult, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId, ExternalRef,
+    Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId, SessionStatus,
     StateAuthor, StateScope, StepId, StopReason, Time, TitleSource, Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
 pub const PROTOCOL_VERSION: u8 = 2;
 
-/// The place of an event in the order of all events. Increases; not dense.
+/// The position of an event in the order of all events. Increasing, with gaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(transparent)]
@@ -33,12 +33,12 @@ impl Cursor {
     pub const START: Self = Self(0);
 }
 
-/// A point in a session's stream: everything up to event `cursor` and byte `pos` has been seen.
+/// A position in a session's stream: the subscriber has seen everything up to event `cursor` and byte `pos`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Position {
     /// The last event seen.
     pub cursor: Cursor,
-    /// How many streamed bytes of the session have been seen.
+    /// The number of the session's streamed bytes that were seen.
     pub pos: u64,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// Why a text is not a position.
+/// A text is not a position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a cursor: expected CURSOR.POS, for example 184.5321")]
 pub struct BadPosition(String);
@@ -62,8 +62,8 @@ impl FromStr for Position {
     type Err = BadPosition;
 
     fn from_str(text: &str) -> Result<Self, BadPosition> {
-        // No sign, no blank: what we print and nothing else. A bare cursor is not accepted, since
-        // guessing its byte count could show text twice.
+        // Accept exactly the printed form: no sign, no whitespace. A bare cursor is refused, since guessing its byte
+        // count could repeat text.
         let number =
             |digits: &str| digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
         text.split_once('.')
@@ -92,23 +92,23 @@ crate::schema::text!(Position, r"^[0-9]+\.[0-9]+$");
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "ReadEnvelope")]
 pub struct Event {
-    /// Its id.
+    /// The event's id.
     pub id: EventId,
-    /// Its place among all events.
+    /// The position among all events.
     pub cursor: Cursor,
-    /// The session's count of streamed bytes when it happened.
+    /// The session's count of streamed bytes when the event happened.
     pub pos: u64,
-    /// The session it belongs to.
+    /// The session the event belongs to.
     pub session: SessionId,
-    /// The run it belongs to.
+    /// The run the event belongs to.
     pub run: Option<RunId>,
-    /// The attempt it belongs to.
+    /// The attempt the event belongs to.
     pub attempt: Option<AttemptId>,
-    /// The caller's name for the request that made the run.
+    /// The caller's id of the request that created the run.
     pub request: Option<String>,
-    /// When it happened.
+    /// When the event happened.
     pub at: Time,
-    /// What happened.
+    /// The event's type and payload.
     pub body: Body,
 }
 
@@ -124,26 +124,26 @@ impl Event {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 struct Envelope<'a> {
-    /// 2.
+    /// The version of this envelope: 2.
     protocol_version: u8,
-    /// Its id.
+    /// The event's id.
     event_id: EventId,
-    /// Its place among all events.
+    /// The position among all events.
     cursor: Cursor,
-    /// The session's count of streamed bytes when it happened.
+    /// The session's count of streamed bytes when the event happened.
     pos: u64,
-    /// The session it belongs to.
+    /// The session the event belongs to.
     session_id: SessionId,
-    /// The run it belongs to.
+    /// The run the event belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     run_id: Option<RunId>,
-    /// The attempt it belongs to.
+    /// The attempt the event belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt_id: Option<AttemptId>,
-    /// The caller's name for the request that made the run.
+    /// The caller's id of the request that created the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
-    /// When it happened.
+    /// When the event happened.
     timestamp_ms: Time,
     #[serde(flatten)]
     body: &'a Body,
@@ -181,7 +181,7 @@ impl Serialize for Event {
     }
 }
 
-/// What an event looks like to those who read it.
+/// The public form of an event, for reading.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ReadEnvelope {
@@ -205,21 +205,21 @@ impl From<ReadEnvelope> for Event {
     }
 }
 
-/// What is shown live and never stored: the envelope of an event, without an id and a time, since it is none.
+/// A live item of a session's stream that is never stored. Its envelope is that of an event without an id and a time.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(from = "ReadLive")]
-pub struct Live {
-    /// The resume point right after it.
+#[serde(from = "ReadLiveEnvelope")]
+pub struct LiveEvent {
+    /// The resume point right after the item.
     pub position: Position,
-    /// The session.
+    /// The session the item belongs to.
     pub session: SessionId,
-    /// The run, where it is known.
+    /// The run, if known.
     pub run: Option<RunId>,
     /// `message.delta` or `message.truncated`.
     pub body: Body,
 }
 
-impl Serialize for Live {
+impl Serialize for LiveEvent {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -245,10 +245,10 @@ impl Serialize for Live {
     }
 }
 
-/// What it looks like to those who read it.
+/// The public form of a live item, for reading.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ReadLive {
+struct ReadLiveEnvelope {
     cursor: Cursor,
     pos: u64,
     session_id: SessionId,
@@ -257,16 +257,16 @@ struct ReadLive {
     body: Body,
 }
 
-impl From<ReadLive> for Live {
-    fn from(envelope: ReadLive) -> Self {
-        let ReadLive { cursor, pos, session_id: session, run_id: run, body } = envelope;
+impl From<ReadLiveEnvelope> for LiveEvent {
+    fn from(envelope: ReadLiveEnvelope) -> Self {
+        let ReadLiveEnvelope { cursor, pos, session_id: session, run_id: run, body } = envelope;
         Self { position: Position { cursor, pos }, session, run, body }
     }
 }
 
 macro_rules! bodies {
     ($($(#[$doc:meta])* $name:literal => $variant:ident { $($(#[$meta:meta])* $field:ident: $type:ty),* $(,)? })*) => {
-        /// What happened: the type of an event and its payload.
+        /// The type and payload of an event.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = EventBody))]
         #[serde(tag = "type", content = "payload")]
@@ -284,7 +284,7 @@ macro_rules! bodies {
             /// Every event type, in the order of the table.
             pub const TYPES: &'static [&'static str] = &[$($name),*];
 
-            /// The type's name.
+            /// The name of the event type.
             pub const fn kind(&self) -> &'static str {
                 match self { $(Self::$variant { .. } => $name),* }
             }
@@ -301,56 +301,56 @@ bodies! {
         surface_kind: String,
         #[serde(default, skip_serializing_if = "Option::is_none")] external_ref: Option<ExternalRef>,
     }
-    /// Something about a session changed.
+    /// A property of a session changed.
     "session.updated" => SessionUpdated { #[serde(flatten)] change: SessionChange }
-    /// A session was deleted; what is left of it is being removed.
+    /// A session was deleted; its remaining data is being removed.
     "session.deleted" => SessionDeleted {}
-    /// A run was accepted, or goes back to the queue to be tried again.
+    /// A run was accepted, or returned to the queue for a retry.
     "run.queued" => RunQueued {
         adapter: String,
         mode: Mode,
         #[serde(default, skip_serializing_if = "Option::is_none")] policy: Option<Policy>,
         #[serde(default, skip_serializing_if = "Option::is_none")] retry_at_ms: Option<Time>,
     }
-    /// Its prompt became part of another run, which works on both from now on. It ends as that one ends.
+    /// The run's prompt was merged into another run, which now works on both. The merged run ends together with it.
     "run.merged" => RunMerged { into_run_id: RunId }
-    /// A worker was assigned.
+    /// The run was assigned to a worker.
     "run.starting" => RunStarting {}
-    /// The agent works.
+    /// The agent is working.
     "run.running" => RunRunning {}
     /// The run waits for an input.
     "run.waiting_input" => RunWaitingInput { wait_id: WaitId }
     /// The run waits for an approval.
     "run.waiting_approval" => RunWaitingApproval { wait_id: WaitId }
-    /// Somebody asked for the run to stop.
+    /// Cancellation of the run was requested.
     "run.cancellation_requested" => RunCancellationRequested { reason: CancelReason }
     /// The run is being stopped.
     "run.cancelling" => RunCancelling {}
-    /// The run did what it was asked.
+    /// The run completed successfully.
     "run.succeeded" => RunSucceeded { #[serde(flatten)] close: Close }
-    /// The run failed, and will not be tried again by itself.
+    /// The run failed and will not be retried automatically.
     "run.failed" => RunFailed { error: Failure, #[serde(flatten)] close: Close }
-    /// The run was stopped: proven by the agent's end or its processes' death.
+    /// The run was cancelled. The agent has returned or its processes were killed.
     "run.cancelled" => RunCancelled { reason: CancelReason, #[serde(flatten)] close: Close }
-    /// The run took too long, or nobody answered in time.
+    /// The run exceeded its time limit, or a wait expired without an answer.
     "run.timed_out" => RunTimedOut { error: Failure, #[serde(flatten)] close: Close }
-    /// What became of the run is not known: whoever executed it is gone.
+    /// The process that executed the run is gone; the outcome of the run is unknown.
     "run.orphaned" => RunOrphaned { error: Failure, #[serde(flatten)] close: Close }
-    /// An execution of the run was created.
+    /// An attempt of the run was created.
     "attempt.created" => AttemptCreated {
         attempt_no: u32,
         adapter: String,
         #[serde(default, skip_serializing_if = "Option::is_none")] resume_from_attempt_id: Option<AttemptId>,
     }
-    /// The adapter has control.
+    /// The adapter took control.
     "attempt.started" => AttemptStarted {}
-    /// The attempt ended without success.
+    /// The attempt failed.
     "attempt.failed" => AttemptFailed { status: RunStatus, error: Failure, retryable: bool }
-    /// The adapter was told to stop.
+    /// The adapter was signalled to stop.
     "attempt.cancel_dispatch" => AttemptCancelDispatch { dispatched: bool, acknowledged: bool }
-    /// The attempt has stopped.
+    /// The attempt stopped.
     "attempt.cancelled" => AttemptCancelled { proof: Proof }
-    /// A runtime-native session was opened for this session.
+    /// A session of the agent runtime was opened for this session.
     "binding.created" => BindingCreated {
         binding_id: BindingId,
         adapter: String,
@@ -358,36 +358,36 @@ bodies! {
         fidelity: Fidelity,
         #[serde(default)] reconstructed: bool,
     }
-    /// A runtime-native session was taken up again.
+    /// A session of the agent runtime was resumed.
     "binding.resumed" => BindingResumed { binding_id: BindingId }
-    /// A runtime-native session can no longer be used.
+    /// A session of the agent runtime can no longer be used.
     "binding.stale" => BindingStale { binding_id: BindingId, status: BindingStatus, reason: String }
-    /// The next generation took a binding's place.
+    /// A binding was replaced by its next generation.
     "binding.replaced" => BindingReplaced { binding_id: BindingId, by: BindingId }
-    /// Streamed text, not yet part of a completed message. Never stored as an event.
+    /// Streamed text of a message that is not complete yet. Never stored as an event.
     "message.delta" => MessageDelta { message_id: MessageId, block: u32, text: String }
-    /// A message is whole. Its text replaces its deltas.
+    /// A message is complete. Its content replaces its deltas.
     "message.completed" => MessageCompleted {
         message: Arc<Message>,
         #[serde(default, skip_serializing_if = "Option::is_none")] parent_id: Option<MessageId>,
     }
-    /// A crash lost streamed text that this subscriber had been shown: drop what lies after `pos`. Never stored.
+    /// A crash lost streamed text that this subscriber has received: discard everything after `pos`. Never stored.
     "message.truncated" => MessageTruncated { pos: u64 }
-    /// How far the work is, for people.
+    /// A progress message for people.
     "progress.updated" => ProgressUpdated { text: String }
-    /// A tool call is about to run: its intent.
+    /// A tool call is about to be executed.
     "tool.started" => ToolStarted {
         tool_use_id: String,
         name: String,
         #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
     }
-    /// A tool call reports.
+    /// A progress report of a tool call.
     "tool.updated" => ToolUpdated { tool_use_id: String, text: String }
     /// A tool call succeeded.
     "tool.completed" => ToolCompleted { tool_use_id: String, name: String }
-    /// A tool call failed, or its outcome is not known.
+    /// A tool call failed, or its outcome is unknown.
     "tool.failed" => ToolFailed { tool_use_id: String, name: String, outcome: ToolOutcome, error: Failure }
-    /// A concrete result exists.
+    /// An artifact was created.
     "artifact.created" => ArtifactCreated {
         artifact_id: ArtifactId,
         kind: String,
@@ -396,9 +396,9 @@ bodies! {
         #[serde(default, skip_serializing_if = "Option::is_none")] mime_type: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")] size_bytes: Option<u64>,
     }
-    /// A concrete result was deleted.
+    /// An artifact was deleted.
     "artifact.deleted" => ArtifactDeleted { artifact_id: ArtifactId }
-    /// State of the session or of a run changed. A value that is large is left out: read it.
+    /// A state key of the session or of a run changed. Large values are omitted; read them with a separate request.
     "state.changed" => StateChanged {
         scope: StateScope,
         key: String,
@@ -407,7 +407,7 @@ bodies! {
         deleted: bool,
         #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] value: Option<Value>,
     }
-    /// A model was called: what came of it.
+    /// A model call ended.
     "step.completed" => StepCompleted {
         step_id: StepId,
         step_no: u32,
@@ -418,31 +418,31 @@ bodies! {
         #[serde(default, skip_serializing_if = "Option::is_none")] error: Option<Failure>,
         #[serde(default, skip_serializing_if = "Option::is_none")] budget: Option<Budget>,
     }
-    /// Older messages of the path are not shown to the model any more: what it is told instead. The tree keeps them.
+    /// Older messages of the path were replaced by a digest in the model's context. The tree keeps the messages.
     "context.compacted" => ContextCompacted {
         from_message_id: MessageId,
         to_message_id: MessageId,
         messages: u32,
         total: u32,
-        by: DigestBy,
+        by: DigestAuthor,
         tokens_before: u64,
         tokens_after: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")] summary: Option<String>,
     }
-    /// The agent answered in the form it was asked for; null if it could not, and then why.
+    /// The agent's structured output; null with an error if the agent could not produce it.
     "output.completed" => OutputCompleted {
         output: Value,
         #[serde(default, skip_serializing_if = "Option::is_none")] error: Option<Failure>,
     }
-    /// Tokens and cost were spent.
+    /// Tokens and cost were added to the run.
     "usage.updated" => UsageUpdated { #[serde(flatten)] usage: Usage }
-    /// The agent asks for an input.
+    /// The agent asks for input.
     "input.requested" => InputRequested {
         wait_id: WaitId,
         question: String,
         #[serde(default, skip_serializing_if = "Option::is_none")] expires_at_ms: Option<Time>,
     }
-    /// The input was given; absent when nobody gave one in time.
+    /// The input was provided; absent if the wait closed without an answer.
     "input.provided" => InputProvided {
         wait_id: WaitId,
         #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
@@ -465,12 +465,12 @@ bodies! {
         calls: Vec<ClientCall>,
         #[serde(default, skip_serializing_if = "Option::is_none")] expires_at_ms: Option<Time>,
     }
-    /// Results of such calls were given, all or some; absent when those still missing are not waited for any more.
+    /// Results of client tool calls were provided, all or some; absent if the wait closed without the missing ones.
     "tools.provided" => ToolsProvided {
         wait_id: WaitId,
         #[serde(default, skip_serializing_if = "Option::is_none")] results: Option<Vec<ClientResult>>,
     }
-    /// A run handed part of its work to another.
+    /// A run delegated work to a child run.
     "delegation.created" => DelegationCreated {
         delegation_id: DelegationId,
         child_session_id: SessionId,
@@ -478,24 +478,24 @@ bodies! {
         mode: DelegationMode,
         objective: String,
     }
-    /// Delegated work has ended.
+    /// Delegated work ended.
     "delegation.completed" => DelegationCompleted { delegation_id: DelegationId, status: DelegationStatus }
 }
 
-/// Reads what is there, also `null`: an input of null is an input.
+/// Reads a present value, including `null`: an input of null is an input.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
 impl Body {
-    /// True for what is shown live and never stored as an event.
+    /// True for types that are sent live and never stored as events.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::MessageDelta { .. } | Self::MessageTruncated { .. })
     }
 }
 
 impl Body {
-    /// True for what ends a run.
+    /// True for types that end a run.
     pub const fn ends_run(&self) -> bool {
         matches!(
             self,
@@ -507,7 +507,7 @@ impl Body {
         )
     }
 
-    /// What a run's end says; none for every other event.
+    /// The closing data of an event that ends a run; `None` for other events.
     pub fn close_mut(&mut self) -> Option<&mut Close> {
         match self {
             Self::RunSucceeded { close }
@@ -520,81 +520,81 @@ impl Body {
     }
 }
 
-/// What changed about a session.
+/// A changed property of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "changed", rename_all = "snake_case")]
 pub enum SessionChange {
-    /// It has another title, or none.
+    /// The title changed.
     Title {
-        /// The title now.
+        /// The new title; null if it was removed.
         title: Option<String>,
-        /// Who gave it.
+        /// The source of the title.
         #[serde(default)]
         source: TitleSource,
     },
-    /// It is kept at hand, or not any more.
+    /// The session was pinned or unpinned.
     Pinned {
-        /// Whether it is.
+        /// Whether the session is pinned.
         pinned: bool,
     },
-    /// It is shown to others, or not any more.
+    /// The visibility changed.
     Visibility {
-        /// Who may read it now.
+        /// The new visibility.
         visibility: Visibility,
     },
-    /// Its runs use another model.
+    /// The default model of the session's runs changed.
     Model {
-        /// The model now.
+        /// The new model.
         model: Option<String>,
     },
-    /// Its runs use another model profile.
+    /// The default model profile of the session's runs changed.
     #[serde(rename_all = "camelCase")]
     ModelProfile {
-        /// The profile now.
+        /// The new profile.
         model_profile: Option<String>,
     },
-    /// Its runs get other instructions.
+    /// The default system prompt of the session's runs changed.
     #[serde(rename_all = "camelCase")]
     SystemPrompt {
-        /// The instructions now.
+        /// The new system prompt.
         system_prompt: Option<String>,
     },
-    /// Its runs tell the model's provider something else.
+    /// The default model options of the session's runs changed.
     #[serde(rename_all = "camelCase")]
     ModelOptions {
-        /// The options now.
+        /// The new options.
         #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
         model_options: Option<Map<String, Value>>,
     },
-    /// Its runs work in another folder.
+    /// The default working folder of the session's runs changed.
     Cwd {
-        /// The folder now.
+        /// The new folder.
         cwd: Option<String>,
     },
-    /// The caller's own data is another.
+    /// The caller's metadata changed.
     Metadata {
-        /// The data now.
+        /// The new metadata.
         metadata: Value,
     },
-    /// It was archived, reopened or closed.
+    /// The session was archived, reopened or closed.
     Status {
-        /// Its status now.
+        /// The new status.
         status: SessionStatus,
     },
-    /// Its events up to one were pruned.
+    /// Older events of the session were pruned.
     Compacted {
-        /// The last event that is gone.
+        /// The last pruned event.
         floor: Cursor,
     },
-    /// Its active path ends elsewhere.
+    /// The active path ends at another message.
     Tip {
-        /// The last message of the path now.
+        /// The last message of the active path.
         tip: Option<MessageId>,
     },
 }
 
-/// What every run's end says.
+/// Data of every event that ends a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -602,10 +602,10 @@ pub struct Close {
     /// The run's last message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<MessageId>,
-    /// Where the session's active path ends now; absent when it did not move.
+    /// The new end of the session's active path. Absent if it did not move.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tip: Option<MessageId>,
-    /// What all attempts used.
+    /// Tokens and cost of all attempts.
     #[serde(default, skip_serializing_if = "Usage::is_zero")]
     pub usage: Usage,
 }
@@ -615,39 +615,39 @@ pub struct Close {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CancelReason {
-    /// Somebody asked.
+    /// A caller requested it.
     Requested,
-    /// A newer prompt took its place.
+    /// A newer prompt replaced the run.
     Superseded,
-    /// The run that delegated it was cancelled.
+    /// The parent run that delegated the work was cancelled.
     Parent,
-    /// The agent stopped by itself and said so.
+    /// The agent stopped by itself.
     Agent,
     /// The process is shutting down.
     Shutdown,
 }
 
-/// How it is known that a cancelled attempt has stopped.
+/// The evidence that a cancelled attempt has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
     /// The adapter returned.
     Ended,
-    /// It did not within the grace period; everything that acted for it was killed.
+    /// The adapter did not return within the grace period; all its processes were killed.
     Killed,
     /// Nothing was executing.
     Idle,
 }
 
-/// How a tool call that did not succeed ended.
+/// The outcome of a tool call that did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ToolOutcome {
-    /// It failed.
+    /// The call failed.
     Failed,
-    /// It may or may not have had its effect.
+    /// The call may or may not have taken effect.
     Unknown,
 }
 

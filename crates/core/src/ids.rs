@@ -1,7 +1,7 @@
 //! Identifiers: a prefix that names the kind, and a UUIDv4 without hyphens.
 //!
-//! Invariant: an id of one kind never parses as an id of another. Nothing here draws a random
-//! number; the bytes come in from the kernel.
+//! Invariant: an id of one kind never parses as an id of another kind. Nothing here draws a random number; the kernel
+//! passes the bytes in.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use uuid::Uuid;
 
-/// Why a text is not an id of the wanted kind.
+/// A text is not an id of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a {kind} id: expected {prefix}_ and 32 hexadecimal digits")]
 pub struct BadId {
@@ -25,10 +25,10 @@ macro_rules! id {
         pub struct $name(Uuid);
 
         impl $name {
-            /// What stands before the underscore in every id of this kind.
+            /// The prefix before the underscore in ids of this kind.
             pub const PREFIX: &'static str = $prefix;
 
-            /// Makes an id from 16 random bytes, setting the version and variant bits of a UUIDv4.
+            /// Creates an id from 16 random bytes, setting the version and variant bits of a UUIDv4.
             pub fn from_random(bytes: [u8; 16]) -> Self {
                 Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
             }
@@ -86,41 +86,41 @@ macro_rules! id {
     };
 }
 
-id!(/// A durable conversation or work identity.
+id!(/// The id of a session.
     SessionId, "ses", "session");
-id!(/// One accepted unit of intent.
+id!(/// The id of a run.
     RunId, "run", "run");
-id!(/// One execution of a run.
+id!(/// The id of an attempt.
     AttemptId, "att", "attempt");
-id!(/// One durable fact.
+id!(/// The id of an event.
     EventId, "evt", "event");
-id!(/// A session's tie to a runtime-native session.
+id!(/// The id of a binding.
     BindingId, "bind", "binding");
-id!(/// A concrete result.
+id!(/// The id of an artifact.
     ArtifactId, "art", "artifact");
-id!(/// A parent run's tie to a child run.
+id!(/// The id of a delegation.
     DelegationId, "del", "delegation");
-id!(/// A recorded capability decision.
+id!(/// The id of a grant.
     GrantId, "grant", "grant");
-id!(/// A node of a session's tree.
+id!(/// The id of a message.
     MessageId, "msg", "message");
-id!(/// One model call.
+id!(/// The id of a step.
     StepId, "step", "step");
-id!(/// An outcome declared for a turn.
+id!(/// The id of a goal.
     GoalId, "goal", "goal");
-id!(/// One running mainspring process.
+id!(/// The id of a running mainspring process.
     NodeId, "node", "node");
-id!(/// An API key: who its holder is, and what it may do.
+id!(/// The id of an API key.
     KeyId, "key", "key");
-id!(/// What a waiting run waits for: an input or an approval.
+id!(/// The id of a wait.
     WaitId, "wait", "wait");
 
-/// A line of the tree: internal, never shown, drawn at random by the kernel.
+/// The id of a line of the tree. Internal, never public; drawn at random by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LineId(pub i64);
 
 impl LineId {
-    /// Makes a line id from random bytes; positive, so that every store can hold it.
+    /// Creates a line id from random bytes. It is positive, so that every store can hold it.
     pub fn from_random(bytes: [u8; 8]) -> Self {
         Self(i64::from_le_bytes(bytes) & i64::MAX)
     }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_reads_back_as_written_and_only_as_its_own_kind() {
+    fn an_id_parses_back_and_only_as_its_own_kind() {
         let run = RunId::from_random([7; 16]);
         assert_eq!(run.to_string(), "run_07070707070747078707070707070707");
         assert_eq!(run.to_string().parse(), Ok(run));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn hyphens_and_wrong_lengths_are_refused() {
+    fn hyphens_and_wrong_lengths_do_not_parse() {
         for text in [
             "run_",
             "run_07070707-0707-4707-8707-070707070707",

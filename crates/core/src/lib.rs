@@ -1,8 +1,8 @@
-//! The words and rules of mainspring.
+//! Domain types and rules of mainspring.
 //!
-//! Each machine is a pure `decide(state, command) -> events or refusal` and an `apply(state, event)` that cannot
-//! fail; ids and time come in with the command. Nothing here does I/O, reads a clock, draws a random number or is
-//! async, and `tests/it/dependencies.rs` keeps it so.
+//! Each state machine has a pure `decide(state, command) -> events or refusal` and an infallible `apply(state,
+//! event)`. Ids and times are passed in with the command. Nothing here does I/O, reads a clock, draws a random number
+//! or is async; `tests/it/dependencies.rs` enforces this.
 
 pub mod access;
 pub mod agent;
@@ -37,9 +37,9 @@ pub use binding::{Binding, BindingStatus, Fidelity};
 pub use delegation::{
     Delegation, DelegationMode, DelegationResult, DelegationStatus, DoneEffect, NewDelegation,
 };
-pub use digest::{Digest, DigestBy};
+pub use digest::{Digest, DigestAuthor};
 pub use event::{
-    BadPosition, Body, CancelReason, Close, Cursor, Event, Live, PROTOCOL_VERSION, Position, Proof,
+    BadPosition, Body, CancelReason, Close, Cursor, Event, LiveEvent, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolOutcome,
 };
 pub use ids::{
@@ -49,13 +49,13 @@ pub use ids::{
 pub use limits::{BadName, Limits};
 pub use message::{Block, Message, MessageStatus, Role};
 pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};
-pub use record::{Artifact, ArtifactRole, AuthMethod, Effect, Grant, GrantSource};
+pub use record::{Artifact, ArtifactRole, AuthMethod, Grant, GrantEffect, GrantSource};
 pub use refusal::{Failure, Refusal};
 pub use run::{
     Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOptions, RunState, RunStatus,
 };
 pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, TitleSource};
-pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, Unexpected};
+pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, VersionMismatch};
 pub use step::{PromptRef, Step, StopReason};
 pub use time::Time;
 pub use tool::{ClientCall, ClientResult, ClientTool};

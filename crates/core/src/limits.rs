@@ -1,37 +1,37 @@
-//! Limits: what is too much, and how names must look.
+//! Limits on sizes and counts, and the syntax of names.
 
 use serde::Serialize;
 
-/// The limits every door applies.
+/// Size and count limits, applied at every entry point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// Bytes of a prompt.
+    /// Maximum bytes of a prompt.
     pub prompt_bytes: usize,
-    /// Bytes of one message, streamed or recorded.
+    /// Maximum bytes of one message, streamed or recorded.
     pub message_bytes: usize,
-    /// Characters of a title.
+    /// Maximum characters of a title.
     pub title_chars: usize,
-    /// Bytes of a session's metadata, and of its model options, as JSON.
+    /// Maximum bytes of a session's metadata and of its model options, as JSON.
     pub metadata_bytes: usize,
-    /// Bytes of one value of state, as JSON.
+    /// Maximum bytes of one state value, as JSON.
     pub state_value_bytes: usize,
-    /// Keys of state of one run, session or owner.
+    /// Maximum number of state keys per run, session or owner.
     pub state_keys: usize,
-    /// Client tools of one prompt.
+    /// Maximum number of client tools per prompt.
     pub client_tools: usize,
-    /// Bytes of the client tools of one prompt, as JSON.
+    /// Maximum bytes of the client tools of one prompt, as JSON.
     pub client_tools_bytes: usize,
-    /// Bytes of one artifact.
+    /// Maximum bytes of one artifact.
     pub artifact_bytes: usize,
-    /// Bytes of a file that is imported.
+    /// Maximum bytes of an imported file.
     pub import_bytes: usize,
-    /// Items of one page.
+    /// Maximum number of items on one page.
     pub page: usize,
-    /// Prompts that wait in one session.
+    /// Maximum number of queued prompts per session.
     pub queue_per_session: usize,
-    /// Prompts that wait in all sessions.
+    /// Maximum number of queued prompts in all sessions.
     pub queue_total: usize,
-    /// Attempts of one run without somebody asking for another.
+    /// Maximum number of automatic attempts per run.
     pub attempts: u32,
 }
 
@@ -56,7 +56,7 @@ impl Default for Limits {
     }
 }
 
-/// Why a name was refused.
+/// A name is not well-formed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {reason}")]
 pub struct BadName {
@@ -82,7 +82,7 @@ pub fn check_key(key: &str) -> Result<(), BadName> {
     Ok(())
 }
 
-/// Checks a key of state: 1 to 128 of `a-z A-Z 0-9 _ - .`, not starting with a dot.
+/// Checks a state key: 1 to 128 of `a-z A-Z 0-9 _ - .`, not starting with a dot.
 pub fn check_state_key(key: &str) -> Result<(), BadName> {
     check_word("a state key", key)
 }
@@ -100,7 +100,7 @@ fn check_word(what: &'static str, word: &str) -> Result<(), BadName> {
     }
 }
 
-/// Checks a name that is free text: owner, client, request, reference.
+/// Checks a free-text name: owner, client, request or reference.
 pub fn check_text(what: &'static str, text: &str) -> Result<(), BadName> {
     match text {
         "" => Err(BadName { what, reason: "must not be empty" }),
@@ -112,17 +112,17 @@ pub fn check_text(what: &'static str, text: &str) -> Result<(), BadName> {
     }
 }
 
-/// Checks a media type: `type/subtype`, perhaps with parameters, at most 255 characters.
+/// Checks a media type: `type/subtype`, optionally with parameters, at most 255 characters.
 pub fn check_media_type(text: &str) -> Result<(), BadName> {
     let bad = |reason| Err(BadName { what: "a media type", reason });
     let token = |part: &str| {
         !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&b))
     };
     let (essence, parameters) = text.split_once(';').unwrap_or((text, ""));
-    let fits = essence.trim_end().split_once('/').is_some_and(|(kind, sub)| token(kind) && token(sub));
+    let is_valid = essence.trim_end().split_once('/').is_some_and(|(kind, sub)| token(kind) && token(sub));
     match text {
         _ if text.len() > 255 => bad("has at most 255 characters"),
-        _ if !fits => bad("must be type/subtype, for example image/png"),
+        _ if !is_valid => bad("must be type/subtype, for example image/png"),
         _ if !parameters.bytes().all(|b| b.is_ascii_graphic() || b == b' ') => {
             bad("may hold only printable ASCII characters")
         }
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys() {
+    fn session_and_state_keys_are_checked() {
         for good in ["a", "my-task.1", "A_b", &"x".repeat(128)] {
             assert_eq!(check_key(good), Ok(()), "{good}");
         }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn media_types() {
+    fn media_types_are_checked() {
         for good in ["text/plain", "image/svg+xml", "text/html; charset=utf-8", "a/b;c=\"d e\""] {
             assert_eq!(check_media_type(good), Ok(()), "{good}");
         }

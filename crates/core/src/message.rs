@@ -1,55 +1,55 @@
 //! Messages: the nodes of a session's tree.
 //!
-//! Invariant: a stored message never holds thought text. [`Block::Thinking`] marks that the model
-//! thought; what it thought is streamed to live subscribers and kept nowhere.
+//! Invariant: a stored message never contains the model's thoughts. [`Block::Thinking`] marks that the model thought;
+//! the text itself is streamed to live subscribers and not stored.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{ArtifactId, MessageId, RunId, SessionId, Time, Usage};
 
-/// A node of a session's tree.
+/// A message: a node of a session's tree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Message {
-    /// Its id.
+    /// The message's id.
     #[serde(rename = "messageId")]
     pub id: MessageId,
-    /// The session that made it; a fork reads messages of the session it was forked from.
+    /// The session that created the message. In a fork this may be the session it was forked from.
     #[serde(rename = "sessionId")]
     pub session: SessionId,
-    /// The run that made it.
+    /// The run that created the message.
     #[serde(rename = "runId", default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
-    /// Who speaks.
+    /// The author's side of the conversation.
     pub role: Role,
-    /// Where its making stands.
+    /// The status of the message.
     pub status: MessageStatus,
-    /// What is said.
+    /// The content.
     pub content: Vec<Block>,
-    /// What it cost, where that is known.
+    /// Tokens and cost of the message, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// When it was made.
+    /// When the message was created.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
 }
 
 impl Message {
-    /// The text of all its text blocks, in order.
+    /// The text of all text blocks, in order.
     pub fn text(&self) -> String {
         text_of(&self.content)
     }
 
-    /// True for what was said to the agent; false for what it says, and for what tools answered.
+    /// True for a user's prompt; false for the agent's messages and for tool results.
     pub fn is_prompt(&self) -> bool {
         let results = self.content.iter().any(|block| matches!(block, Block::ToolResult { .. }));
         self.role == Role::User && !results
     }
 
-    /// The tool calls it asks for, id and name, in order: they have no results yet when it is written.
-    pub fn unanswered(&self) -> Vec<(String, String)> {
+    /// The tool calls in this message as pairs of id and name, in order.
+    pub fn tool_calls(&self) -> Vec<(String, String)> {
         let call = |block: &Block| match block {
             Block::ToolUse { id, name, .. } => Some((id.clone(), name.clone())),
             _ => None,
@@ -69,35 +69,35 @@ pub fn text_of(content: &[Block]) -> String {
         .collect()
 }
 
-/// Who speaks in a message. Tool results are the user's side of the conversation.
+/// The author's side of the conversation. Tool results belong to the user's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The person, or the tools answering for them.
+    /// The user, or tools that answer on their behalf.
     User,
     /// The agent.
     Assistant,
 }
 
-/// Where the making of a message stands.
+/// The status of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MessageStatus {
-    /// Accepted with its run; the run has not started, so it has no place in the tree yet.
+    /// Accepted with its run, which has not started yet: the message has no position in the tree.
     NotStarted,
-    /// Being streamed; never stored in this state.
+    /// Being streamed. Never stored in this status.
     Generating,
-    /// Whole.
+    /// Complete.
     Completed,
-    /// Its making failed; what there is of it is kept and not sent to the model.
+    /// Generation failed. The partial message is kept but not sent to the model.
     Failed,
-    /// Its making was stopped; what there is of it is kept and not sent to the model.
+    /// Generation was cancelled. The partial message is kept but not sent to the model.
     Cancelled,
 }
 
-/// One piece of a message's content.
+/// A block of a message's content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -107,54 +107,54 @@ pub enum Block {
         /// The text.
         text: String,
     },
-    /// The model thought here. The thought itself is not kept.
+    /// Marks that the model thought here. The thought itself is not stored.
     Thinking {},
-    /// A file, by reference.
+    /// A file, by reference to an artifact.
     #[serde(rename_all = "camelCase")]
     Attachment {
-        /// Where its bytes are.
+        /// The artifact that holds the file.
         artifact: ArtifactId,
-        /// Its media type. A prompt may leave it out: the artifact knows it.
+        /// The media type. A prompt may omit it; the artifact's media type is used then.
         #[serde(default)]
         mime_type: String,
-        /// Its name for people.
+        /// A display name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
-    /// The agent calls a tool.
+    /// A tool call by the agent.
     ToolUse {
-        /// The call's id: stable, and passed to the tool as its idempotency key.
+        /// The id of the call: stable, and passed to the tool as its idempotency key.
         id: String,
-        /// The tool.
+        /// The name of the tool.
         name: String,
-        /// Its arguments.
+        /// The arguments.
         input: Value,
     },
-    /// What a tool answered.
+    /// The result of a tool call.
     #[serde(rename_all = "camelCase")]
     ToolResult {
-        /// The call it answers.
+        /// The id of the tool call.
         tool_use_id: String,
-        /// The tool.
+        /// The name of the tool.
         name: String,
-        /// The answer.
+        /// The content of the result.
         #[cfg_attr(feature = "schema", schema(no_recursion))]
         content: Vec<Block>,
-        /// True when the call failed, was refused, or its outcome is not known.
+        /// True when the call failed or was refused, or its outcome is unknown.
         #[serde(default)]
         is_error: bool,
     },
-    /// Something went wrong here.
+    /// An error.
     Error {
         /// A stable code.
         code: String,
-        /// What happened, for people.
+        /// A message for people.
         message: String,
     },
 }
 
 impl Block {
-    /// A text block.
+    /// Creates a text block.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }
@@ -163,12 +163,12 @@ impl Block {
 macro_rules! names {
     ($type:ident { $($variant:ident => $name:literal),+ $(,)? }) => {
         impl $type {
-            /// The stable name, as in JSON and in the store.
+            /// The stable name, as used in JSON and in the store.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// Reads the stable name back.
+            /// Parses a stable name.
             pub fn from_name(name: &str) -> Option<Self> {
                 match name { $($name => Some(Self::$variant),)+ _ => None }
             }
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_public_form_of_every_block() {
+    fn every_block_has_its_public_form() {
         let blocks = vec![
             Block::text("hi"),
             Block::Thinking {},
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thought_that_comes_in_is_dropped() {
+    fn thought_text_in_a_request_is_dropped() {
         let block: Block = serde_json::from_str(r#"{"type":"thinking","text":"secret"}"#).unwrap();
         assert!(!serde_json::to_string(&block).unwrap().contains("secret"));
     }

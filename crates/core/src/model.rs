@@ -1,79 +1,80 @@
-//! Models, as callers are told of them: which there are, for which purpose, and whether they can be asked.
+//! Models as callers see them: the configured profiles and providers, and whether their keys are set.
 
 use serde::{Deserialize, Serialize};
 
-/// The models that are configured, and who runs models.
+/// The configured models and their providers.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ModelList {
-    /// Which model for which purpose, by the name of the profile.
+    /// The configured model of each profile, sorted by profile name.
     pub profiles: Vec<ModelProfile>,
-    /// Who runs models, by name: any model of theirs can be asked as `PROVIDER/MODEL`.
+    /// The providers, sorted by name. Any model of a provider can be used as `PROVIDER/MODEL`.
     pub providers: Vec<ModelProvider>,
 }
 
-/// A model that is configured for a purpose.
+/// The model configured for a profile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ModelProfile {
-    /// The profile's name; runs that name none have `main_reasoner`.
+    /// The profile's name. Runs that name no profile use `main_reasoner`.
     pub profile: String,
-    /// Who runs it.
+    /// The provider of the model.
     pub provider: String,
-    /// The model, by its provider's name.
+    /// The provider's name for the model.
     pub model: String,
-    /// Whether its provider's key is there.
+    /// Whether the provider's API key is set.
     pub key: KeyPresence,
-    /// How many tokens it takes, prompt and answer together; absent if that is not known.
+    /// Context window in tokens, prompt and answer together. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
-    /// What it costs; absent if that is not known.
+    /// The model's price. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<ModelPrice>,
 }
 
-/// Who runs models.
+/// A model provider.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ModelProvider {
-    /// Its name.
+    /// The provider's name.
     pub provider: String,
-    /// The protocol: `anthropic`, `openai`, `openai-responses`, `gemini`, or that of whoever embeds mainspring.
+    /// The provider's protocol: `anthropic`, `openai`, `openai-responses`, `gemini`, or a kind that an embedding
+    /// program has registered.
     pub kind: String,
-    /// Whether its key is there.
+    /// Whether the provider's API key is set.
     pub key: KeyPresence,
 }
 
-/// Whether a provider's key is there. The key itself is told to nobody but the provider.
+/// Whether a provider's API key is set. The key itself is never returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum KeyPresence {
-    /// It is there.
+    /// The key is set.
     Present,
-    /// It is not.
+    /// The key is not set.
     Missing,
-    /// None is needed.
+    /// The provider needs no key.
     NotNeeded,
 }
 
-/// What a model costs: US dollars for a million tokens.
+/// The price of a model in US dollars per million tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ModelPrice {
-    /// Read by the model.
+    /// Input tokens.
     pub input: f64,
-    /// Written by the model.
+    /// Output tokens.
     pub output: f64,
-    /// Read from the cache.
+    /// Tokens read from the prompt cache.
     pub cache_read: f64,
-    /// Written to the cache.
+    /// Tokens written to the prompt cache.
     pub cache_write: f64,
-    /// The day as of which it was so, for a price that is built in; absent for one that is configured.
+    /// The date of a built-in price. Absent for a configured price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub as_of: Option<String>,
 }

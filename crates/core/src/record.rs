@@ -1,4 +1,4 @@
-//! Grants, artifacts and ways to authenticate: records without a machine of their own.
+//! Grants, artifacts and authentication methods: records that have no state machine.
 
 use std::collections::BTreeMap;
 
@@ -7,50 +7,50 @@ use serde::{Deserialize, Serialize};
 use crate::message::names;
 use crate::{ArtifactId, AttemptId, GrantId, RunId, SessionId, Time};
 
-/// A recorded capability decision.
+/// A recorded decision to allow or deny a capability.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Grant {
-    /// Its id.
+    /// The grant's id.
     #[serde(rename = "grantId")]
     pub id: GrantId,
-    /// Where it holds.
+    /// The session the grant belongs to.
     #[serde(rename = "sessionId")]
     pub session: SessionId,
-    /// The one run it holds for; all of the session's if none.
+    /// The run the grant is limited to. Absent: it applies to every run of the session.
     #[serde(rename = "runId", skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
-    /// What is granted, for example `fs`.
+    /// The capability, for example `fs`.
     pub capability: String,
-    /// Which part of it, for example `write`.
+    /// The operation of the capability, for example `write`.
     pub operation: String,
-    /// On what.
+    /// A pattern of the resources the grant covers.
     pub resource_pattern: String,
-    /// Allowed or denied.
-    pub effect: Effect,
-    /// Who decided.
+    /// Whether the operation is allowed or denied.
+    pub effect: GrantEffect,
+    /// The source of the decision.
     pub source: GrantSource,
-    /// When it was decided.
+    /// When the decision was made.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
-    /// When it ends.
+    /// When the grant expires.
     #[serde(rename = "expiresAtMs", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
 }
 
-/// Whether a grant allows or denies.
+/// Whether a grant allows or denies an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = Effect))]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum Effect {
+pub enum GrantEffect {
     Allow,
     Deny,
 }
-names!(Effect { Allow => "allow", Deny => "deny" });
+names!(GrantEffect { Allow => "allow", Deny => "deny" });
 
-/// Who decided a grant.
+/// The source of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -63,47 +63,47 @@ pub enum GrantSource {
 }
 names!(GrantSource { LegacyDefault => "legacy_default", Policy => "policy", User => "user", System => "system" });
 
-/// A concrete result: a file, a patch, a report, a checkpoint.
+/// A file that a run uses or produces: an input, a patch, a report, a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {
-    /// Its id.
+    /// The artifact's id.
     #[serde(rename = "artifactId")]
     pub id: ArtifactId,
-    /// Whose it is.
+    /// The session the artifact belongs to.
     #[serde(rename = "sessionId")]
     pub session: SessionId,
-    /// The run that made it.
+    /// The run that created the artifact.
     #[serde(rename = "runId", skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
-    /// The attempt that made it.
+    /// The attempt that created the artifact.
     #[serde(rename = "attemptId", skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptId>,
-    /// What it is, for example `patch`.
+    /// The kind of artifact, for example `patch`.
     pub kind: String,
-    /// What it is for.
+    /// The purpose of the artifact.
     pub role: ArtifactRole,
-    /// Where its bytes are.
+    /// The location of the artifact's bytes.
     pub uri: String,
-    /// Its name for people.
+    /// A display name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its media type.
+    /// The media type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
-    /// The hash of its bytes.
+    /// The hash of the artifact's bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_hash: Option<String>,
-    /// How many bytes.
+    /// The size in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
-    /// When it was made.
+    /// When the artifact was created.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
 }
 
-/// What an artifact is for.
+/// The purpose of an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -121,23 +121,24 @@ names!(ArtifactRole {
     Other => "other",
 });
 
-/// A way to authenticate a runtime.
+/// A way to authenticate with a runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AuthMethod {
-    /// Its id, for the runtime.
+    /// The runtime's id of the method.
     pub id: String,
-    /// `agent`: the runtime does it when asked; `terminal`: its command is run in a terminal with `args` and `env`.
+    /// `agent`: the runtime performs the login itself; `terminal`: the runtime's command is run in a terminal with
+    /// `args` and `env`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// For people.
+    /// A display name.
     pub display_name: String,
-    /// For people, where there is more to say.
+    /// A longer description for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// What the runtime's command is given besides, in a terminal.
+    /// Additional arguments of the runtime's command when it is run in a terminal.
     pub args: Vec<String>,
-    /// What it finds in its environment besides, in a terminal.
+    /// Additional environment variables of the command when it is run in a terminal.
     pub env: BTreeMap<String, String>,
 }

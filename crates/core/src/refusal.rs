@@ -1,18 +1,18 @@
-//! Refusals: why a rule said no. A refused command changes nothing.
+//! Refusals: the reasons why a command is rejected. A refused command changes nothing.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{AttemptId, RunId, RunStatus, WaitId};
 
-/// Gives an error its stable codes: `code`, and `CODES`, which lists them all. Both come from one table, so that a
-/// code that exists cannot be missing in what is said of them. What follows a semicolon has codes of its own.
+/// Defines an error's stable codes: the method `code` and the list `CODES`. Both come from one table, so the list is
+/// always complete. Variants after the semicolon delegate to the codes of another error.
 #[macro_export]
 macro_rules! codes {
     ($($variant:pat => $code:literal,)+ $(; $other:pat => $delegated:expr,)*) => {
-        /// Every code of its own, in the order of the variants.
+        /// Every code defined by this type, in the order of its variants.
         pub const CODES: &'static [&'static str] = &[$($code),+];
 
-        /// The stable code.
+        /// The stable code of this error.
         pub const fn code(&self) -> &'static str {
             match self {
                 $($variant => $code,)+
@@ -22,88 +22,88 @@ macro_rules! codes {
     };
 }
 
-/// Why a command was refused. A refused command changes nothing.
+/// The reason why a command was refused. A refused command changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The sender lost its authority to a later attempt.
+    /// A later attempt has taken over authority from the sender.
     #[error("attempt {by} is stale, {holder} has authority")]
     StaleAttempt {
-        /// Who sent the command.
+        /// The attempt that sent the command.
         by: AttemptId,
-        /// Who may.
+        /// The attempt that has authority.
         holder: AttemptId,
     },
-    /// The run is over, or no attempt of it has authority.
+    /// No attempt of the run has authority: the run has ended or is queued.
     #[error("the run is {status}; attempt {by} has no authority")]
     NoAuthority {
-        /// Who sent the command.
+        /// The attempt that sent the command.
         by: AttemptId,
-        /// Where the run stands.
+        /// The status of the run.
         status: RunStatus,
     },
-    /// The run is over.
+    /// The run has ended.
     #[error("the run has ended: {status}")]
     Ended {
-        /// How it ended.
+        /// The final status of the run.
         status: RunStatus,
     },
-    /// What was asked of the run is now asked of the one that has taken its prompt.
+    /// The run was merged into another run, which takes commands for both.
     #[error("the run's prompt became part of {into}: ask that one")]
     Merged {
-        /// Which run works on it.
+        /// The run that it was merged into.
         into: RunId,
     },
-    /// The wait that was answered is not the one that is open.
+    /// The answered wait is not the open one.
     #[error("{wait} is not open; the run is {status}")]
     NotWaiting {
-        /// What was answered.
+        /// The wait that was answered.
         wait: WaitId,
-        /// Where the run stands.
+        /// The status of the run.
         status: RunStatus,
     },
-    /// The wait has an answer already.
+    /// The wait already has an answer.
     #[error("{wait} has been answered already")]
     Answered {
-        /// What was answered again.
+        /// The wait that was answered again.
         wait: WaitId,
     },
-    /// The answer does not fit what was asked.
+    /// The answer is of another kind than the wait asks for.
     #[error("{wait} asks for {wanted}, not {given}")]
     WrongAnswer {
-        /// What was answered.
+        /// The wait that was answered.
         wait: WaitId,
-        /// What it asks for.
+        /// The kind of answer the wait asks for.
         wanted: &'static str,
-        /// What came.
+        /// The kind of answer that was given.
         given: &'static str,
     },
-    /// The run does not wait for the result of this call.
+    /// The wait does not ask for the result of this tool call.
     #[error("{wait} does not wait for a result of {tool_use_id:?}; it waits for {wanted}")]
     UnknownToolUse {
-        /// What was answered.
+        /// The wait that was answered.
         wait: WaitId,
-        /// The call that was named.
+        /// The tool call that was named.
         tool_use_id: String,
-        /// The calls that it waits for.
+        /// The tool calls whose results are missing.
         wanted: String,
     },
-    /// The call has another result already.
+    /// The tool call already has a different result.
     #[error("the call {tool_use_id:?} has another result already; the first one counts")]
     ResultConflict {
-        /// The call.
+        /// The tool call.
         tool_use_id: String,
     },
-    /// There is nobody whom the session could be shown to.
+    /// The session belongs to no org, so it cannot be shared with one.
     #[error(
         "the session belongs to no org: only one that was made with an org's key can be shown to that org"
     )]
     NoOrg,
-    /// The command does not fit this state.
+    /// The command is not possible in the current state.
     #[error("not possible while the {what} is {status}")]
     WrongState {
-        /// The kind of thing.
+        /// The kind of object.
         what: &'static str,
-        /// Where it stands.
+        /// The object's status.
         status: &'static str,
     },
 }
@@ -124,21 +124,21 @@ impl Refusal {
     }
 }
 
-/// What went wrong, for the record: a stable code and a sentence for people.
+/// An error with a stable code and a message for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Failure {
-    /// Stable, snake_case.
+    /// A stable code in snake_case.
     pub code: String,
-    /// For people.
+    /// A message for people.
     pub message: String,
 }
 
 impl Failure {
-    /// The code of a failure that goes away once somebody logs in.
+    /// The code of a failure that requires a login.
     pub const AUTHENTICATION: &str = "authentication";
 
-    /// A failure with this code and message.
+    /// Creates a failure from its code and message.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into() }
     }

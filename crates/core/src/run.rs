@@ -9,11 +9,11 @@
 //!  └── fail, to be tried again        fail ──▶ failed | timed_out | orphaned ──retry──▶ queued
 //! ```
 //!
-//! A queued run that steers may be merged into the active one instead of being started: then it has no attempts, and
-//! follows that run to its end.
+//! A queued run that steers can be merged into the active run instead of being started. A merged run has no attempts
+//! and ends together with the run it was merged into.
 //!
-//! Invariants: at most one attempt of a run is not ended; attempt numbers grow by one; `succeeded` and
-//! `cancelled` are final; what comes from an attempt without authority is refused.
+//! Invariants: at most one attempt of a run has not ended; attempt numbers grow by one; `succeeded` and `cancelled`
+//! are final; reports of an attempt without authority are refused.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,92 +32,92 @@ pub use budget::Budget;
 pub use request::{Limit, Mode, Place, Policy, RequestName, RunLimits, RunOptions};
 pub use state::{RunState, RunStatus};
 
-/// One accepted unit of intent in a session.
+/// A run: one accepted request of a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
-    /// Its id.
+    /// The run's id.
     #[serde(rename = "runId")]
     pub id: RunId,
-    /// Its session.
+    /// The session the run belongs to.
     #[serde(rename = "sessionId")]
     pub session: SessionId,
-    /// Whose it is.
+    /// The owner of the run.
     #[serde(rename = "ownerId")]
     pub owner: String,
-    /// Its number within its session, from 1: the order of acceptance.
+    /// The number of the run within its session, from 1, in the order of acceptance.
     #[serde(rename = "runNo")]
     pub no: u32,
-    /// The run that delegated it.
+    /// The parent run that delegated this run.
     #[serde(rename = "parentRunId", skip_serializing_if = "Option::is_none")]
     pub parent: Option<RunId>,
-    /// Who asked, and the caller's name for the request.
+    /// The caller's names for the request.
     #[serde(flatten)]
     pub request: RequestName,
-    /// The hash of what was asked, so that the same name with another body is a conflict.
+    /// The hash of the request body. A request with the same name and another hash is a conflict.
     #[serde(skip)]
     pub fingerprint: [u8; 16],
-    /// The adapter that executes it.
+    /// The adapter that executes the run.
     pub adapter: String,
-    /// Whether it may act or only answer.
+    /// Whether the agent may act or only answer.
     pub mode: Mode,
-    /// The user message that started it; none when it answers an earlier one again.
+    /// The user message that started the run. Absent if the run answers an earlier message again.
     #[serde(rename = "promptMessageId", skip_serializing_if = "Option::is_none")]
     pub prompt: Option<MessageId>,
-    /// All else it needs.
+    /// The options of the run.
     pub options: RunOptions,
-    /// Where in the tree it writes.
+    /// The place in the session's tree where the run writes.
     pub place: Place,
-    /// Its prompt is to join the run that is active, at its next step.
+    /// True when the prompt is to join the active run at its next step.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub steers: bool,
-    /// The run that its prompt joined; it ends as that one ends.
+    /// The run that this run's prompt was merged into. This run ends together with it.
     #[serde(rename = "mergedIntoRunId", default, skip_serializing_if = "Option::is_none")]
     pub merged_into: Option<RunId>,
-    /// Where its next message goes; none until it starts.
+    /// The position of the run's next message in the tree; `None` until the run starts.
     #[serde(skip)]
     pub pen: Option<Point>,
-    /// Where it stands.
+    /// The state of the run.
     #[serde(flatten)]
     pub state: RunState,
-    /// How many attempts there have been.
+    /// The number of attempts so far.
     pub attempts: u32,
     /// The latest attempt.
     #[serde(rename = "lastAttemptId", skip_serializing_if = "Option::is_none")]
     pub last_attempt: Option<AttemptId>,
-    /// The last message it wrote.
+    /// The last message the run wrote.
     #[serde(rename = "finalMessageId", skip_serializing_if = "Option::is_none")]
     pub final_message: Option<MessageId>,
-    /// What all its attempts used.
+    /// Tokens and cost of all attempts.
     pub usage: Usage,
-    /// What it may still use, as of its latest model call; absent if nothing is limited, or no model was called.
+    /// The remaining budget as of the latest model call. Absent if the run has no limits or no model was called yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
-    /// When it was accepted.
+    /// When the run was accepted.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
-    /// When its first attempt was created.
+    /// When the first attempt was created.
     #[serde(rename = "startedAtMs", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// When it ended.
+    /// When the run ended.
     #[serde(rename = "completedAtMs", skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
-    /// When it last changed.
+    /// When the run last changed.
     #[serde(rename = "updatedAtMs")]
     pub updated_at: Time,
 }
 
 impl Run {
-    /// The fingerprint of a run of which it is not known what exactly was asked: its name alone decides.
-    pub const ASKED_UNKNOWN: [u8; 16] = [0; 16];
+    /// Fingerprint of a run whose request body is unknown: the request is identified by its name alone.
+    pub const UNKNOWN_FINGERPRINT: [u8; 16] = [0; 16];
 
-    /// True when a request of this fingerprint may be the one that made it.
-    pub fn is_asked_by(&self, fingerprint: [u8; 16]) -> bool {
-        self.fingerprint == fingerprint || self.fingerprint == Self::ASKED_UNKNOWN
+    /// True when a request with this fingerprint can be the one that created the run.
+    pub fn matches_fingerprint(&self, fingerprint: [u8; 16]) -> bool {
+        self.fingerprint == fingerprint || self.fingerprint == Self::UNKNOWN_FINGERPRINT
     }
 
-    /// Why nothing can be asked of a run that nobody works on: it has ended, or is part of another.
+    /// The refusal for commands to a run that is not live: it has ended or was merged into another run.
     pub fn not_live(&self) -> Refusal {
         let status = self.state.status();
         match self.merged_into.filter(|_| !status.is_ended()) {
@@ -127,97 +127,97 @@ impl Run {
     }
 }
 
-/// What may be asked of a run.
+/// A command to a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Create the next attempt.
     Start,
-    /// The attempt's adapter takes control.
+    /// The adapter of an attempt takes control.
     Open {
-        /// Who says so.
+        /// The attempt that reports it.
         by: AttemptId,
     },
-    /// The attempt needs an answer.
+    /// An attempt needs an answer.
     Wait {
-        /// Who says so.
+        /// The attempt that asks.
         by: AttemptId,
-        /// What it needs.
+        /// The wait to open.
         wait: Wait,
     },
-    /// Somebody answers.
+    /// A wait is answered.
     Answer {
-        /// What is answered.
+        /// The wait.
         wait: WaitId,
         /// The answer.
         answer: Answer,
     },
-    /// Nobody has answered in time, and the attempt goes on without an answer.
+    /// The open wait has expired, and the attempt continues without an answer.
     Lapse {
-        /// Which attempt.
+        /// The attempt that continues.
         by: AttemptId,
     },
-    /// A worker is free to go on with the answer.
+    /// A worker is free to continue with the answer.
     Resume {
-        /// Which attempt.
+        /// The attempt that continues.
         by: AttemptId,
     },
-    /// Stop.
+    /// Cancel the run.
     Cancel {
-        /// Why.
+        /// The reason.
         reason: CancelReason,
     },
-    /// The attempt's adapter was told to stop.
+    /// The adapter of an attempt was signalled to stop.
     Dispatched {
-        /// Which attempt.
+        /// The attempt.
         by: AttemptId,
-        /// The signal left.
+        /// The signal was sent.
         dispatched: bool,
-        /// The adapter confirmed it.
+        /// The adapter acknowledged the signal.
         acknowledged: bool,
     },
-    /// The attempt has ended.
+    /// An attempt ended.
     Finish {
-        /// Which attempt.
+        /// The attempt.
         by: AttemptId,
-        /// How.
+        /// The outcome.
         outcome: Outcome,
     },
-    /// Try an ended run again.
+    /// Retry a run that has ended.
     Retry,
-    /// Its prompt joins another run.
+    /// Merge the run's prompt into another run.
     Merge {
-        /// Which.
+        /// The other run.
         into: RunId,
     },
 }
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It did its work.
+    /// The attempt completed successfully.
     Succeeded,
-    /// It stopped because it was told to, or by itself.
+    /// The attempt stopped, on request or by itself.
     Stopped {
-        /// How that is known.
+        /// The evidence that it stopped.
         proof: Proof,
     },
-    /// It went wrong; `status` is failed, timed_out or orphaned. Tried again at `retry_at` if there is one.
+    /// The attempt failed. The run is retried at `retry_at`, if set.
     Failed {
-        /// Which of the settled states the run ends in if it is not tried again.
+        /// The status of the run if it is not retried: failed, timed_out or orphaned.
         status: RunStatus,
-        /// What went wrong.
+        /// The error.
         error: Failure,
-        /// Whether it might go right another time.
+        /// True when the error is temporary.
         retryable: bool,
-        /// When it is tried again.
+        /// When the run is retried.
         retry_at: Option<Time>,
     },
 }
 
-/// Decides what `command` does to `run`: the events to record, or a refusal.
+/// Decides the effect of `command` on `run`: the events to record, or a refusal.
 ///
-/// `attempt` is the run's latest attempt. All events of one decision concern the same attempt. What a run's end says
-/// ([`Close`]) is left empty here; whoever writes its last messages fills it in.
+/// `attempt` is the run's latest attempt. All events of one decision concern the same attempt. The [`Close`] of an
+/// event that ends the run is left empty; the writer of the run's last messages fills it in.
 pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<Vec<Body>, Refusal> {
     let status = run.state.status();
     let close = Close::default();
@@ -237,29 +237,29 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
             Body::RunStarting {},
         ]),
         (_, Command::Open { by }) => {
-            let attempt = authority(run, attempt, by)?;
+            let attempt = check_authority(run, attempt, by)?;
             Ok(vec![attempt::decide(attempt, attempt::Command::Open)?, Body::RunRunning {}])
         }
         (_, Command::Wait { by, wait }) => {
-            authority(run, attempt, by)?;
+            check_authority(run, attempt, by)?;
             match &run.state {
                 RunState::Running { .. } => Ok(wait::open(&wait)),
-                _ => Err(wrong(status)),
+                _ => Err(wrong_state(status)),
             }
         }
-        (state, Command::Answer { wait, answer }) => settled(state, wait, Some(answer)),
+        (state, Command::Answer { wait, answer }) => resolve_wait(state, wait, Some(answer)),
         (state, Command::Lapse { by }) => {
-            authority(run, attempt, by)?;
+            check_authority(run, attempt, by)?;
             match state.wait() {
-                Some(wait) if wait.answer.is_none() => settled(state, wait.id, None),
-                _ => Err(wrong(status)),
+                Some(wait) if wait.answer.is_none() => resolve_wait(state, wait.id, None),
+                _ => Err(wrong_state(status)),
             }
         }
         (state, Command::Resume { by }) => {
-            authority(run, attempt, by)?;
+            check_authority(run, attempt, by)?;
             match state.wait() {
                 Some(wait) if wait.answer.is_some() => Ok(vec![Body::RunRunning {}]),
-                _ => Err(wrong(status)),
+                _ => Err(wrong_state(status)),
             }
         }
         (RunState::Queued { .. }, Command::Cancel { reason }) => {
@@ -269,14 +269,14 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
         (state, Command::Cancel { reason }) if state.holder().is_some() => {
             let mut events = vec![Body::RunCancellationRequested { reason }];
             match state.wait() {
-                // Nothing executes while the wait is held by the store alone, so nothing is left to stop.
+                // Only the store holds the wait: nothing is executing, so there is nothing to stop.
                 Some(wait) if !wait.held => {
-                    events.extend(settled(state, wait.id, None)?);
+                    events.extend(resolve_wait(state, wait.id, None)?);
                     events.push(Body::AttemptCancelled { proof: Proof::Idle });
                     events.push(Body::RunCancelled { reason, close });
                 }
                 Some(wait) => {
-                    events.extend(settled(state, wait.id, None)?);
+                    events.extend(resolve_wait(state, wait.id, None)?);
                     events.push(Body::RunCancelling {});
                 }
                 None => events.push(Body::RunCancelling {}),
@@ -285,24 +285,24 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
         }
         (_, Command::Cancel { .. }) => Err(Refusal::Ended { status }),
         (_, Command::Dispatched { by, dispatched, acknowledged }) => {
-            let attempt = authority(run, attempt, by)?;
+            let attempt = check_authority(run, attempt, by)?;
             Ok(vec![attempt::decide(attempt, attempt::Command::Dispatch { dispatched, acknowledged })?])
         }
         (_, Command::Finish { by, outcome }) => {
-            authority(run, attempt, by)?;
-            finished(run, outcome)
+            check_authority(run, attempt, by)?;
+            finish(run, outcome)
         }
-        (state, Command::Retry) if state.status().is_settled() => Ok(vec![requeued(run, None)]),
-        (_, Command::Start | Command::Retry | Command::Merge { .. }) => Err(wrong(status)),
+        (state, Command::Retry) if state.status().is_settled() => Ok(vec![run_queued(run, None)]),
+        (_, Command::Start | Command::Retry | Command::Merge { .. }) => Err(wrong_state(status)),
     }
 }
 
-/// What `body`, which happened to the run that `run` was merged into, means for `run`: it ends as that one, and is
-/// taken up again with it. Its usage is that one's, and not counted twice.
+/// Propagates an event of the run that `run` was merged into: `run` ends with that run and is requeued with it. Its
+/// usage is left empty so that it is not counted twice.
 pub fn follow(run: &Run, body: &Body) -> Option<Body> {
     let settled = run.state.status().is_settled();
     match body {
-        Body::RunQueued { .. } if settled => Some(requeued(run, None)),
+        Body::RunQueued { .. } if settled => Some(run_queued(run, None)),
         body if body.ends_run() && !run.state.status().is_ended() => {
             let mut body = body.clone();
             if let Some(close) = body.close_mut() {
@@ -314,10 +314,10 @@ pub fn follow(run: &Run, body: &Body) -> Option<Body> {
     }
 }
 
-fn finished(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
+fn finish(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
     let (state, close) = (&run.state, Close::default());
     let mut events = match state.wait() {
-        Some(wait) => settled(state, wait.id, None)?,
+        Some(wait) => resolve_wait(state, wait.id, None)?,
         None => vec![],
     };
     let orphaned = matches!(outcome, Outcome::Failed { status: RunStatus::Orphaned, .. });
@@ -326,14 +326,14 @@ fn finished(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
             events.push(Body::AttemptCancelled { proof });
             events.push(Body::RunCancelled { reason: *reason, close });
         }
-        // Once a stop was asked for, an attempt that has ended is a stopped one, whatever it says of itself. Only of
-        // an orphaned one is it not known that it has.
+        // After a stop was requested, an attempt that ended counts as stopped, whatever outcome it reports. Only for
+        // an orphaned attempt it is unknown whether it has ended.
         (RunState::Cancelling { reason, .. }, Outcome::Succeeded | Outcome::Failed { .. }) if !orphaned => {
             events.push(Body::AttemptCancelled { proof: Proof::Ended });
             events.push(Body::RunCancelled { reason: *reason, close });
         }
         (RunState::Running { .. }, Outcome::Succeeded) => events.push(Body::RunSucceeded { close }),
-        (_, Outcome::Succeeded) => return Err(wrong(state.status())),
+        (_, Outcome::Succeeded) => return Err(wrong_state(state.status())),
         (_, Outcome::Stopped { proof }) => {
             events.push(Body::AttemptCancelled { proof });
             events.push(Body::RunCancelled { reason: CancelReason::Agent, close });
@@ -343,7 +343,7 @@ fn finished(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
             events.push(Body::AttemptFailed { status, error: error.clone(), retryable });
             events.push(match (status, retry_at, state) {
                 (_, Some(at), state) if !matches!(state, RunState::Cancelling { .. }) => {
-                    requeued(run, Some(at))
+                    run_queued(run, Some(at))
                 }
                 (RunStatus::TimedOut, ..) => Body::RunTimedOut { error, close },
                 (RunStatus::Orphaned, ..) => Body::RunOrphaned { error, close },
@@ -354,8 +354,8 @@ fn finished(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
     Ok(events)
 }
 
-/// The events that close the open wait `wait`, with its answer or without one.
-fn settled(state: &RunState, wait: WaitId, answer: Option<Answer>) -> Result<Vec<Body>, Refusal> {
+/// Builds the events that answer the open wait `wait`, or that close it without an answer.
+fn resolve_wait(state: &RunState, wait: WaitId, answer: Option<Answer>) -> Result<Vec<Body>, Refusal> {
     let open = state.wait().filter(|open| open.id == wait);
     let open = open.ok_or(Refusal::NotWaiting { wait, status: state.status() })?;
     if answer.is_none() && open.answer.is_some() {
@@ -364,11 +364,15 @@ fn settled(state: &RunState, wait: WaitId, answer: Option<Answer>) -> Result<Vec
     Ok(wait::decide(open, answer)?.into_iter().collect())
 }
 
-fn requeued(run: &Run, retry_at: Option<Time>) -> Body {
+fn run_queued(run: &Run, retry_at: Option<Time>) -> Body {
     Body::RunQueued { adapter: run.adapter.clone(), mode: run.mode, policy: None, retry_at_ms: retry_at }
 }
 
-fn authority<'a>(run: &Run, attempt: Option<&'a Attempt>, by: AttemptId) -> Result<&'a Attempt, Refusal> {
+fn check_authority<'a>(
+    run: &Run,
+    attempt: Option<&'a Attempt>,
+    by: AttemptId,
+) -> Result<&'a Attempt, Refusal> {
     match (run.state.holder(), attempt) {
         (Some(holder), Some(attempt)) if holder == by && attempt.id == by => Ok(attempt),
         (Some(holder), _) => Err(Refusal::StaleAttempt { by, holder }),
@@ -376,12 +380,12 @@ fn authority<'a>(run: &Run, attempt: Option<&'a Attempt>, by: AttemptId) -> Resu
     }
 }
 
-fn wrong(status: RunStatus) -> Refusal {
+fn wrong_state(status: RunStatus) -> Refusal {
     Refusal::WrongState { what: "run", status: status.name() }
 }
 
-/// Creates the attempt that an [`Body::AttemptCreated`] announces.
-pub fn attempt_of(run: &Run, id: AttemptId, node: NodeId, at: Time) -> Attempt {
+/// Creates the attempt of a [`Body::AttemptCreated`] event.
+pub fn new_attempt(run: &Run, id: AttemptId, node: NodeId, at: Time) -> Attempt {
     Attempt {
         id,
         run: run.id,
@@ -401,9 +405,9 @@ pub fn attempt_of(run: &Run, id: AttemptId, node: NodeId, at: Time) -> Attempt {
     }
 }
 
-/// Changes `run` as `body` says. Cannot fail: what was decided happens.
+/// Applies an event to `run`. Infallible: the event has already been decided.
 ///
-/// `attempt` is the attempt the event belongs to, `wait` the one it opens.
+/// `attempt` is the attempt the event belongs to, `wait` the wait that the event opens.
 pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Option<&Wait>, at: Time) {
     run.updated_at = at;
     let end = |run: &mut Run, state: RunState, close: &Close| {
@@ -440,16 +444,16 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
                 };
             }
         }
-        // Where nobody has answered, that is the answer: the run ends with it, or goes on.
+        // A wait that closed without an answer is recorded with an empty answer; the run then ends or continues.
         Body::InputProvided { wait_id, input } => {
-            answer(run, *wait_id, Answer::Input { input: input.clone().unwrap_or_default() });
+            set_answer(run, *wait_id, Answer::Input { input: input.clone().unwrap_or_default() });
         }
         Body::ApprovalResolved { wait_id, decision, .. } => {
-            answer(run, *wait_id, Answer::Approval { decision: *decision });
+            set_answer(run, *wait_id, Answer::Approval { decision: *decision });
         }
         Body::ToolsProvided { wait_id, results } => {
             if let Some(wait) = run.state.wait_mut().filter(|wait| wait.id == *wait_id) {
-                wait::give(wait, results.as_deref());
+                wait::record_results(wait, results.as_deref());
             }
         }
         Body::RunCancellationRequested { reason } => {
@@ -468,7 +472,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
     }
 }
 
-fn answer(run: &mut Run, to: WaitId, answer: Answer) {
+fn set_answer(run: &mut Run, to: WaitId, answer: Answer) {
     if let Some(wait) = run.state.wait_mut().filter(|wait| wait.id == to) {
         wait.answer = Some(answer);
     }

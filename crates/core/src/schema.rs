@@ -1,6 +1,6 @@
-//! Schemas of what is a text in JSON and more than that in Rust.
+//! OpenAPI schemas of types that are strings in JSON.
 
-/// Describes a type as a text that matches a pattern.
+/// Describes a type as a string that matches a pattern.
 macro_rules! text {
     ($name:ident, $pattern:expr) => {
         impl utoipa::PartialSchema for $name {

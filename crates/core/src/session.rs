@@ -1,11 +1,11 @@
-//! Sessions: durable identities that runs belong to.
+//! Sessions: durable conversations that runs belong to.
 //!
 //! ```text
 //! open ◀──▶ archived        open | archived ──delete──▶ deleted
 //! ```
 //!
-//! Invariants: a session's id, owner and org never change; a same-value set changes nothing; a session with a live
-//! run is not deleted; one without an org is private.
+//! Invariants: a session's id, owner and org never change; setting a property to its current value changes nothing; a
+//! session with a live run is not deleted; a session without an org is private.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -13,124 +13,124 @@ use serde_json::{Map, Value};
 use crate::message::names;
 use crate::{Body, MessageId, Point, Refusal, RunOptions, SessionChange, SessionId, Time, Visibility};
 
-/// A durable conversation or work identity.
+/// A session: a durable conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Session {
-    /// Its id.
+    /// The session's id.
     #[serde(rename = "sessionId")]
     pub id: SessionId,
-    /// Whose it is.
+    /// The owner of the session.
     #[serde(rename = "ownerId")]
     pub owner: String,
-    /// The org of the key it was made with.
+    /// The org of the API key the session was created with.
     #[serde(rename = "orgId", skip_serializing_if = "Option::is_none")]
     pub org: Option<String>,
-    /// Who may read it besides its owner.
+    /// The readers of the session besides its owner.
     pub visibility: Visibility,
-    /// The caller's own name for it, unique per owner.
+    /// The caller's own key of the session, unique per owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// For people.
+    /// The title.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Whether it is in use.
+    /// The status of the session.
     pub status: SessionStatus,
-    /// What kind of surface opened it.
+    /// The kind of surface that opened the session.
     pub surface_kind: String,
-    /// What it stands for in the caller's world, unique per owner.
+    /// The object in the caller's system that the session belongs to, unique per owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external_ref: Option<ExternalRef>,
-    /// The compatibility alias it is found by, unique per owner.
+    /// A compatibility alias of the session, unique per owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub legacy_alias: Option<LegacyAlias>,
-    /// The agent definition it follows.
+    /// The agent definition of the session.
     pub agent_definition: String,
-    /// The adapter its runs use unless they name another.
+    /// The default adapter of the session's runs.
     pub adapter: String,
-    /// The folder its runs use unless they name another.
+    /// The default working folder of the session's runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// The model profile its runs use unless they name another.
+    /// The default model profile of the session's runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_profile: Option<String>,
-    /// The model its runs use unless they name another.
+    /// The default model of the session's runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The instructions its runs get unless they bring their own.
+    /// The default system prompt of the session's runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// What its runs tell the model's provider unless they say otherwise.
+    /// The default model options of the session's runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub model_options: Option<Map<String, Value>>,
     /// The caller's own data.
     pub metadata: Value,
-    /// Where the active path ends.
+    /// The position of the last message of the active path.
     #[serde(skip)]
     pub tip: Option<Point>,
-    /// The message the active path ends with.
+    /// The last message of the active path.
     #[serde(rename = "tipMessageId", skip_serializing_if = "Option::is_none")]
     pub tip_message: Option<MessageId>,
-    /// Grows with each change of the above.
+    /// The version, incremented with each change of the fields above.
     pub version: u64,
-    /// When it was created.
+    /// When the session was created.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
-    /// When it last changed.
+    /// When the session last changed.
     #[serde(rename = "updatedAtMs")]
     pub updated_at: Time,
-    /// When a run of it last began or ended.
+    /// When a run of the session last started or ended.
     #[serde(rename = "lastActivityAtMs")]
     pub last_activity_at: Time,
-    /// Kept at hand by its owner.
+    /// Whether the owner has pinned the session.
     #[serde(default)]
     pub pinned: bool,
-    /// Who gave it its title; none until somebody has.
+    /// The source of the title. Absent if the session never had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title_source: Option<TitleSource>,
-    /// What it was forked from.
+    /// The session and message this session was forked from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<Origin>,
-    /// The last message that it sees of the lines of others.
+    /// The position of the last message shared with the session it was forked from.
     #[serde(skip)]
     pub base: Option<Point>,
 }
 
-/// What a session was forked from.
+/// The session and message that a session was forked from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Origin {
     /// The session.
     #[serde(rename = "sessionId")]
     pub session: SessionId,
-    /// The last message that the two have in common.
+    /// The last message that both sessions share.
     #[serde(rename = "messageId")]
     pub message: MessageId,
 }
 
-/// Who gave a session its title.
+/// The source of a session's title.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TitleSource {
-    /// A person. Nobody else changes it.
+    /// A person. No other source may change it.
     #[default]
     Manual,
     /// The agent.
     Agent,
-    /// The kernel, from the first text.
+    /// Derived from the first prompt.
     Heuristic,
 }
 names!(TitleSource { Manual => "manual", Agent => "agent", Heuristic => "heuristic" });
 
-/// A title made of `text`: at most 50 characters of it, at the end of a word; none if it says nothing.
+/// Derives a title from `text`: at most 50 characters, cut at the end of a word. `None` if the text is blank.
 pub fn title_of(text: &str) -> Option<String> {
-    const MOST: usize = 50;
+    const MAX_CHARS: usize = 50;
     let text: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let Some((cut, next)) = line.char_indices().nth(MOST) else {
+    let Some((cut, next)) = line.char_indices().nth(MAX_CHARS) else {
         return Some(line).filter(|line| !line.is_empty());
     };
     let fits = &line[..cut];
@@ -139,7 +139,7 @@ pub fn title_of(text: &str) -> Option<String> {
 }
 
 impl Session {
-    /// What its runs use unless they say otherwise.
+    /// The default options of the session's runs.
     pub fn run_defaults(&self) -> RunOptions {
         RunOptions {
             system_prompt: self.system_prompt.clone(),
@@ -152,71 +152,71 @@ impl Session {
     }
 }
 
-/// What a session stands for in the caller's world, for example a task.
+/// A reference to an object in the caller's system, for example a task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ExternalRef {
-    /// What kind of thing.
+    /// The kind of object.
     pub kind: String,
-    /// Which one.
+    /// The id of the object.
     pub id: String,
 }
 
-/// A compatibility alias: a key within a client's scope.
+/// A compatibility alias: a key within the scope of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LegacyAlias {
-    /// Whose keys.
+    /// The scope of the key.
     pub scope: String,
-    /// Which key.
+    /// The key.
     pub key: String,
 }
 
-/// Whether a session is in use.
+/// The status of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SessionStatus {
     /// In use.
     Open,
-    /// Put away; still readable, and a new prompt reopens it.
+    /// Archived: still readable, and a new prompt reopens it.
     Archived,
-    /// Ended by its surface.
+    /// Closed by its surface.
     Closed,
-    /// Gone for every reader; what is left of it is being removed.
+    /// Deleted: invisible to readers; its remaining data is being removed.
     Deleted,
 }
 names!(SessionStatus { Open => "open", Archived => "archived", Closed => "closed", Deleted => "deleted" });
 
-/// What may be asked of a session.
+/// A command to a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Change one of its settings. Its status and its tip are none: they have commands of their own.
+    /// Change a setting. Not for the status and the tip, which have their own commands.
     Set(SessionChange),
-    /// Give it this title, unless a person has given it one.
+    /// Propose a title. Has no effect if a person has set one.
     Title {
         /// The title.
         title: String,
-        /// Who proposes it.
+        /// The source of the proposal.
         source: TitleSource,
     },
-    /// Let its active path end with another message, or with none.
+    /// Move the end of the active path to another message, or to none.
     Navigate {
         /// The message.
         tip: Option<MessageId>,
     },
-    /// Put it away.
+    /// Archive the session.
     Archive,
-    /// Take it out again.
+    /// Reopen the session.
     Reopen,
-    /// Delete it.
+    /// Delete the session.
     Delete {
-        /// True while a run of it has not ended.
+        /// True while a run of the session has not ended.
         live: bool,
     },
 }
 
-/// Decides what `command` does to `session`: the events to record (none if nothing would change), or a refusal.
+/// Decides the effect of `command` on `session`: the events to record (none if nothing changes), or a refusal.
 pub fn decide(session: &Session, command: Command) -> Result<Vec<Body>, Refusal> {
     let updated = |change| Ok(vec![Body::SessionUpdated { change }]);
     match (session.status, command) {
@@ -248,11 +248,11 @@ fn set(session: &Session, change: SessionChange) -> Result<Vec<Body>, Refusal> {
         _ => {}
     }
     let mut after = session.clone();
-    change_apply(&mut after, &change);
+    apply_change(&mut after, &change);
     Ok(if after == *session { vec![] } else { vec![Body::SessionUpdated { change }] })
 }
 
-fn change_apply(session: &mut Session, change: &SessionChange) {
+fn apply_change(session: &mut Session, change: &SessionChange) {
     match change {
         SessionChange::Title { title, source } => {
             session.title.clone_from(title);
@@ -268,16 +268,16 @@ fn change_apply(session: &mut Session, change: &SessionChange) {
         SessionChange::Metadata { metadata } => session.metadata.clone_from(metadata),
         SessionChange::Status { status } => session.status = *status,
         SessionChange::Tip { tip } => session.tip_message = *tip,
-        // What is told of the past changes nothing of the session itself.
+        // Pruning old events does not change the session itself.
         SessionChange::Compacted { .. } => {}
     }
 }
 
-/// Changes `session` as `body` says. Cannot fail: what was decided happens.
+/// Applies an event to `session`. Infallible: the event has already been decided.
 pub fn apply(session: &mut Session, body: &Body, at: Time) {
     match body {
         Body::SessionUpdated { change: SessionChange::Compacted { .. } } => return,
-        Body::SessionUpdated { change } => change_apply(session, change),
+        Body::SessionUpdated { change } => apply_change(session, change),
         Body::SessionDeleted {} => session.status = SessionStatus::Deleted,
         Body::RunSucceeded { close }
         | Body::RunFailed { close, .. }
@@ -342,7 +342,7 @@ mod tests {
         Command::Set(SessionChange::Title { title: title.map(str::to_owned), source: TitleSource::Manual })
     }
 
-    /// Decides and applies, and gives the kinds of the events.
+    /// Decides and applies `command`, and returns the types of the events.
     fn send(session: &mut Session, command: Command) -> Result<Vec<&'static str>, Refusal> {
         let bodies = decide(session, command)?;
         bodies.iter().for_each(|body| apply(session, body, Time(5)));
@@ -350,15 +350,15 @@ mod tests {
     }
 
     #[test]
-    fn a_same_value_set_changes_nothing() {
+    fn setting_the_current_value_changes_nothing() {
         let mut tea = session(SessionStatus::Open);
-        let still = [
+        let no_changes = [
             rename(Some("tea")),
             Command::Reopen,
             Command::Set(SessionChange::Pinned { pinned: false }),
             Command::Navigate { tip: None },
         ];
-        for command in still {
+        for command in no_changes {
             assert_eq!(send(&mut tea, command), Ok(vec![]));
         }
         let mut archived = session(SessionStatus::Archived);
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_title_is_a_new_version() {
+    fn a_new_title_increments_the_version() {
         let mut session = session(SessionStatus::Archived);
         assert_eq!(send(&mut session, rename(None)), Ok(vec!["session.updated"]));
         assert_eq!((session.title, session.version, session.updated_at), (None, 2, Time(5)));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_changes_the_title_that_a_person_gave() {
+    fn a_title_set_by_a_person_is_not_replaced() {
         let propose = |title: &str, source| Command::Title { title: title.into(), source };
         let mut new = Session { title: None, title_source: None, ..session(SessionStatus::Open) };
         for (command, title) in [
@@ -412,11 +412,11 @@ mod tests {
         }
         send(&mut new, rename(None)).unwrap();
         send(&mut new, propose("better", TitleSource::Agent)).unwrap();
-        assert_eq!(new.title, None, "no title is a person's choice too");
+        assert_eq!(new.title, None, "a person has removed the title");
     }
 
     #[test]
-    fn every_setting_is_set_once_and_for_the_runs_to_come() {
+    fn every_setting_is_recorded_once_and_becomes_a_default_of_runs() {
         let mut session = Session { org: Some("acme".into()), ..session(SessionStatus::Open) };
         let some = |text: &str| Some(text.to_owned());
         let model_options = Some(Map::from_iter([("seed".to_owned(), Value::from(7))]));
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_setting_is_not_set_and_what_has_no_org_is_not_shown() {
+    fn the_status_and_the_tip_are_not_settings_and_sharing_needs_an_org() {
         let mut session = session(SessionStatus::Open);
         let before = session.clone();
         for (change, code) in [
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_archived_reopens() {
+    fn an_archived_session_reopens() {
         let mut session = session(SessionStatus::Open);
         assert_eq!(send(&mut session, Command::Archive), Ok(vec!["session.updated"]));
         assert_eq!(session.status, SessionStatus::Archived);
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_does_not_move_the_tip_is_no_new_version() {
+    fn a_run_increments_the_version_only_if_it_moves_the_tip() {
         let (mut session, tip) = (session(SessionStatus::Open), MessageId::from_random([2; 16]));
         apply(&mut session, &Body::RunSucceeded { close: Close::default() }, Time(1));
         assert_eq!((session.version, session.tip_message, session.last_activity_at), (1, None, Time(1)));

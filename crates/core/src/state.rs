@@ -1,7 +1,8 @@
 //! State: versioned key-value data of a run, a session or an owner.
 //!
-//! Every change of a key gives it a higher version, also when it is removed and made again, so that a version names one
-//! value for ever: whoever changes a key under the version it has read overwrites nobody.
+//! Every change of a key increments its version, even after the key was removed and created again. A version
+//! therefore identifies one value for ever, and a write that expects the version it has read never overwrites another
+//! write.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,118 +10,122 @@ use serde_json::Value;
 use crate::Time;
 use crate::message::names;
 
-/// Bytes of a value up to which its event carries it, as JSON.
+/// Maximum bytes of a value, as JSON, that a `state.changed` event carries.
 pub const EVENT_VALUE_BYTES: usize = 4 << 10;
 
-/// What a piece of state lives with.
+/// The scope of a state key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StateScope {
-    /// One run.
+    /// A single run.
     Run,
-    /// A session: a branch or a fork sees what held at its point.
+    /// A session. A branch or a fork sees the values as of its starting point.
     Session,
     /// An owner, across sessions.
     Owner,
 }
 names!(StateScope { Run => "run", Session => "session", Owner => "owner" });
 
-/// Who changed a piece of state.
+/// The author of a state change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StateAuthor {
-    /// Somebody who called.
+    /// A caller of the API.
     Caller,
-    /// The attempt that the event names.
+    /// The attempt named in the event.
     Agent,
 }
 
-/// One key and what it holds.
+/// A state key and its value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StateEntry {
     /// The key.
     pub key: String,
-    /// What it holds.
+    /// The value.
     pub value: Value,
-    /// Grows with each change; never used again for another value.
+    /// The version. It grows with each change and is never reused.
     pub version: u64,
-    /// When it was last changed.
+    /// When the value last changed.
     #[serde(rename = "updatedAtMs")]
     pub updated_at: Time,
 }
 
-/// What there is under a key, and the highest version it ever had there.
+/// The stored data of a key: its entry and its highest version so far.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StateSlot {
-    /// What the key holds; none if it is not there.
+    /// The current entry; `None` if the key is absent.
     pub entry: Option<StateEntry>,
-    /// The highest version so far; 0 if there was none.
+    /// The highest version so far; 0 if the key never existed.
     pub version: u64,
 }
 
 impl StateSlot {
-    /// The version of what is there; 0 if nothing is.
-    fn now(&self) -> u64 {
+    /// The version of the current entry; 0 if the key is absent.
+    fn current_version(&self) -> u64 {
         self.entry.as_ref().map_or(0, |entry| entry.version)
     }
 }
 
-/// What must be there for a change to be made.
+/// A precondition on the current version of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Expect {
-    /// Whatever is.
+    /// No precondition.
     #[default]
     Any,
-    /// Nothing.
+    /// The key must be absent.
     Absent,
-    /// Something.
+    /// The key must be present.
     Present,
-    /// This version.
+    /// The key must have this version.
     Version(u64),
 }
 
-/// Something else is there than was expected. Version 0 is nothing.
+/// A precondition was not met. Version 0 stands for an absent key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("version {expected} was expected, it stands at {now}")]
-pub struct Unexpected {
-    /// What was expected.
+#[error("version {expected} was expected, it stands at {current}")]
+pub struct VersionMismatch {
+    /// The expected version.
     pub expected: u64,
-    /// What there is.
-    pub now: u64,
+    /// The current version.
+    pub current: u64,
 }
 
-/// Decides what setting a key to `value` (to none: removing it) does to `slot`: the version it gets, none if nothing
-/// would change.
-pub fn decide(slot: &StateSlot, value: Option<&Value>, expect: Expect) -> Result<Option<u64>, Unexpected> {
-    let now = slot.now();
+/// Decides the effect of setting a key to `value`, or of removing it if that is `None`: the new version, or `None` if
+/// nothing changes.
+pub fn decide(
+    slot: &StateSlot,
+    value: Option<&Value>,
+    expect: Expect,
+) -> Result<Option<u64>, VersionMismatch> {
+    let current = slot.current_version();
     let expected = match expect {
-        Expect::Any => now,
+        Expect::Any => current,
         Expect::Absent => 0,
-        Expect::Present => now.max(1),
+        Expect::Present => current.max(1),
         Expect::Version(version) => version,
     };
-    if expected != now {
-        return Err(Unexpected { expected, now });
+    if expected != current {
+        return Err(VersionMismatch { expected, current });
     }
     let same = slot.entry.as_ref().map(|entry| &entry.value) == value;
-    Ok((!same).then_some(slot.version.max(now) + 1))
+    Ok((!same).then_some(slot.version.max(current) + 1))
 }
 
-/// What a change left.
+/// The result of a state change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateOutcome {
-    /// What the key holds now.
+    /// The entry after the change.
     pub entry: Option<StateEntry>,
-    /// True when it held nothing before.
+    /// True when the key was absent before.
     pub created: bool,
 }
 
 impl StateOutcome {
-    /// What is left of `slot` when `key` has been set to `value` under `version`; as it was if that is none.
+    /// Builds the result of setting `key` to `value` with `version`; the slot is unchanged if `version` is `None`.
     pub fn of(slot: StateSlot, key: &str, value: Option<Value>, version: Option<u64>, at: Time) -> Self {
         let Some(version) = version else {
             return Self { entry: slot.entry, created: false };
@@ -136,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// A slot that holds `value` in version `now` after its versions went up to `version`.
+    /// Builds a slot that holds `value` at version `now`, with `version` as the highest version so far.
     fn slot(value: Option<Value>, now: u64, version: u64) -> StateSlot {
         let entry =
             value.map(|value| StateEntry { key: "k".into(), value, version: now, updated_at: Time(0) });
@@ -144,10 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_made_only_where_what_was_expected_is_there() {
+    fn a_change_needs_its_precondition() {
         let (empty, one, gone) = (slot(None, 0, 0), slot(Some(json!(1)), 3, 3), slot(None, 0, 4));
         let (set, null) = (Some(json!(2)), Some(Value::Null));
-        let refused = |expected, now| Err(Unexpected { expected, now });
+        let refused = |expected, current| Err(VersionMismatch { expected, current });
         for (slot, value, expect, decided) in [
             (&empty, &set, Expect::Any, Ok(Some(1))),
             (&empty, &set, Expect::Absent, Ok(Some(1))),
@@ -162,7 +167,7 @@ mod tests {
             (&one, &set, Expect::Version(2), refused(2, 3)),
             (&one, &None, Expect::Version(3), Ok(Some(4))),
             (&one, &Some(json!(1)), Expect::Any, Ok(None)),
-            // What was removed and is made again never has an old version.
+            // A key that is created again never reuses an old version.
             (&gone, &set, Expect::Absent, Ok(Some(5))),
         ] {
             assert_eq!(decide(slot, value.as_ref(), expect), decided, "{slot:?} {value:?} {expect:?}");

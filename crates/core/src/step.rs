@@ -1,4 +1,4 @@
-//! Steps: one model call each; together the history of a run's inference.
+//! Steps: the model calls of a run.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,66 +11,66 @@ use crate::{AttemptId, Failure, MessageId, RunId, StepId, Time, Usage};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
-    /// Its id.
+    /// The step's id.
     #[serde(rename = "stepId")]
     pub id: StepId,
-    /// The run.
+    /// The run the step belongs to.
     #[serde(rename = "runId")]
     pub run: RunId,
-    /// The attempt that made it.
+    /// The attempt that made the call.
     #[serde(rename = "attemptId")]
     pub attempt: AttemptId,
-    /// Its number within its run, from 1.
+    /// The number of the step within its run, from 1.
     #[serde(rename = "stepNo")]
     pub no: u32,
-    /// The agent definition it followed, as `id@version`.
+    /// The agent definition in use, as `id@version`.
     pub agent: String,
-    /// Who ran the model.
+    /// The provider of the model.
     pub provider: String,
-    /// The model, by its provider's name.
+    /// The provider's name for the model.
     pub model: String,
-    /// The profile that named the model.
+    /// The model profile that selected the model.
     #[serde(rename = "modelProfile", skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// What the model was shown, by reference.
+    /// The messages that were sent to the model, by reference.
     pub prompt: PromptRef,
-    /// The message it made; none when it failed.
+    /// The message the model produced. Absent if the call failed.
     #[serde(rename = "outputMessageId", skip_serializing_if = "Option::is_none")]
     pub output: Option<MessageId>,
-    /// The ids of the tool calls it made, in order.
+    /// The ids of the tool calls in the message, in order.
     pub tool_calls: Vec<String>,
-    /// Why it stopped.
+    /// Why the model stopped.
     pub stop_reason: StopReason,
-    /// What went wrong.
+    /// The error of a failed call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// What it used.
+    /// Tokens and cost of the call.
     pub usage: Usage,
-    /// The same in the provider's own words.
+    /// The usage as reported by the provider.
     pub raw_usage: Value,
-    /// When it was asked.
+    /// When the request was sent.
     #[serde(rename = "startedAtMs")]
     pub started_at: Time,
-    /// When its first piece came.
+    /// When the first piece of the answer arrived.
     #[serde(rename = "firstPieceAtMs", skip_serializing_if = "Option::is_none")]
     pub first_piece_at: Option<Time>,
-    /// When it ended.
+    /// When the call ended.
     #[serde(rename = "completedAtMs")]
     pub completed_at: Time,
-    /// What the provider demands back with the message, until the run ends. Never shown.
+    /// Opaque data that the provider needs back with the message, kept until the run ends. Never public.
     #[serde(skip)]
     pub private: Option<Value>,
 }
 
 impl Step {
-    /// True when its message is an answer: no tool is called, and the turn is over.
+    /// True when the message is a final answer: it calls no tools, so the turn ends.
     pub fn ends_turn(&self) -> bool {
         self.output.is_some() && self.tool_calls.is_empty()
     }
 }
 
-/// The messages a model was shown: the path that ends with one, and how much of it. Messages never change, so this
-/// says exactly which.
+/// A reference to the messages that were sent to a model: the end of a path and the number of messages up to it.
+/// Messages never change, so this identifies them exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -78,7 +78,7 @@ pub struct PromptRef {
     /// The last message of the path.
     #[serde(rename = "lastMessageId", skip_serializing_if = "Option::is_none")]
     pub last: Option<MessageId>,
-    /// How many of its messages were shown, counted from the last.
+    /// How many messages were sent, counted back from the last.
     pub messages: u32,
 }
 
@@ -87,17 +87,17 @@ pub struct PromptRef {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// Its answer is whole.
+    /// The answer is complete.
     Stop,
-    /// Its answer was too long.
+    /// The answer reached the maximum length.
     Length,
-    /// It calls tools.
+    /// The model calls tools.
     ToolUse,
-    /// It would not answer.
+    /// The model refused to answer.
     Refusal,
-    /// Something went wrong.
+    /// An error occurred.
     Error,
-    /// It was stopped.
+    /// The call was cancelled.
     Cancelled,
 }
 names!(StopReason {

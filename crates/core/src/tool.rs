@@ -1,4 +1,4 @@
-//! Client tools: what the caller of a run executes itself, and is asked to by a wait.
+//! Client tools: tools that the caller of a run executes. The run waits for their results.
 
 use std::collections::BTreeSet;
 
@@ -7,88 +7,89 @@ use serde_json::Value;
 
 use crate::Limits;
 
-/// A tool that the caller executes, as a prompt declares it.
+/// A tool that the caller executes, as declared in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClientTool {
-    /// Its name, none of the agent's own tools has: 1 to 64 letters, digits, underscores and hyphens.
+    /// The tool's name: 1 to 64 letters, digits, underscores and hyphens. It must differ from the names of the
+    /// agent's own tools.
     #[cfg_attr(feature = "schema", schema(pattern = "^[A-Za-z0-9_-]{1,64}$"))]
     pub name: String,
-    /// What it does, for the model.
+    /// A description for the model.
     #[serde(default)]
     pub description: String,
-    /// The JSON Schema of its arguments, which are an object.
+    /// The JSON Schema of the arguments, which must be an object.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub input_schema: Value,
 }
 
-/// A call that the caller is to make.
+/// A tool call that the caller is asked to execute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ClientCall {
-    /// The call: its result names it. Stable, for the caller to recognise it by.
+    /// The id of the call, which its result must name. Stable, so that the caller can recognise the call.
     pub tool_use_id: String,
-    /// The tool.
+    /// The name of the tool.
     pub name: String,
-    /// Its arguments, which obey its schema.
+    /// The arguments, valid against the tool's schema.
     pub input: Value,
-    /// Its result was given.
+    /// True when the result of the call has been provided.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub answered: bool,
 }
 
-/// What came of a call.
+/// The result of a tool call that the caller executed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClientResult {
-    /// The call.
+    /// The id of the tool call.
     pub tool_use_id: String,
-    /// What the model is told: text, or anything else as JSON.
+    /// The content sent to the model: a string as it is, any other value as JSON.
     pub content: Value,
-    /// The call failed, or was refused.
+    /// True when the call failed or was refused.
     #[serde(default)]
     pub is_error: bool,
 }
 
 impl ClientResult {
-    /// What the model is told.
+    /// The text sent to the model.
     pub fn text(&self) -> String {
         self.content.as_str().map_or_else(|| self.content.to_string(), str::to_owned)
     }
 }
 
-/// Why a client tool cannot be offered.
+/// The declaration of a client tool is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadTool {
-    /// The name is none.
+    /// The name is not well-formed.
     #[error("the tool {0:?}: a name has 1 to 64 letters, digits, underscores and hyphens")]
     Name(String),
-    /// Two have the same name.
+    /// Two tools have the same name.
     #[error("two tools are called {0:?}")]
-    Twice(String),
-    /// A schema is an object.
+    Duplicate(String),
+    /// The schema does not describe an object.
     #[error(
         "the tool {0:?}: its inputSchema must be a JSON Schema for an object, such as {{\"type\":\"object\"}}"
     )]
     Schema(String),
-    /// There are too many.
+    /// There are too many tools.
     #[error("there are {0} tools; at most {1} are allowed")]
-    Many(usize, usize),
+    TooMany(usize, usize),
 }
 
-/// True when a tool may be called that.
+/// True when `name` is a well-formed tool name.
 pub fn is_tool_name(name: &str) -> bool {
-    let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
-    (1..=64).contains(&name.len()) && name.bytes().all(fits)
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+    (1..=64).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
-/// Checks the tools that a prompt declares, except for their size.
+/// Checks the tools of a prompt, except for their size in bytes.
 pub fn check_client_tools(tools: &[ClientTool], limits: &Limits) -> Result<(), BadTool> {
     if tools.len() > limits.client_tools {
-        return Err(BadTool::Many(tools.len(), limits.client_tools));
+        return Err(BadTool::TooMany(tools.len(), limits.client_tools));
     }
     let mut names = BTreeSet::new();
     for tool in tools {
@@ -97,7 +98,7 @@ pub fn check_client_tools(tools: &[ClientTool], limits: &Limits) -> Result<(), B
             return Err(BadTool::Name(name()));
         }
         if !names.insert(&tool.name) {
-            return Err(BadTool::Twice(name()));
+            return Err(BadTool::Duplicate(name()));
         }
         let kind = tool.input_schema.get("type");
         if !tool.input_schema.is_object() || kind.is_some_and(|kind| kind != "object") {
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_has_a_name_of_its_own_and_a_schema_of_an_object() {
+    fn tools_need_distinct_names_and_object_schemas() {
         let schema = || json!({"type": "object"});
         let check = |tools: &[ClientTool]| {
             let limits = Limits { client_tools: 2, ..Limits::default() };
@@ -137,9 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_told_as_it_is_and_all_else_as_json() {
-        let told = |content| ClientResult { tool_use_id: "t1".into(), content, is_error: false }.text();
-        assert_eq!(told(json!("12 °C")), "12 °C");
-        assert_eq!(told(json!({"c": 12})), r#"{"c":12}"#);
+    fn a_string_result_is_sent_as_it_is_and_other_values_as_json() {
+        let text = |content| ClientResult { tool_use_id: "t1".into(), content, is_error: false }.text();
+        assert_eq!(text(json!("12 °C")), "12 °C");
+        assert_eq!(text(json!({"c": 12})), r#"{"c":12}"#);
     }
 }

@@ -1,4 +1,4 @@
-//! Usage: tokens and cost, added up without losing a cent.
+//! Usage: tokens and cost, with exact sums.
 
 use std::ops::{Add, AddAssign};
 
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Usage {
-    /// Tokens read by the model.
+    /// Input tokens.
     pub input_tokens: u64,
-    /// Tokens written by the model.
+    /// Output tokens.
     pub output_tokens: u64,
     /// Tokens read from the provider's cache.
     pub cache_read_tokens: u64,
     /// Tokens written to the provider's cache.
     pub cache_write_tokens: u64,
-    /// Cost, exact; null if the price of a part of it is not known.
+    /// Cost in US dollars, exact. Null if the price of any part is unknown.
     #[serde(rename = "costUsd")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
     pub cost: Cost,
 }
 
 impl Usage {
-    /// All tokens, read and written.
+    /// The sum of all token counts.
     pub fn tokens(&self) -> u64 {
         let all = [self.input_tokens, self.output_tokens, self.cache_read_tokens, self.cache_write_tokens];
         all.into_iter().fold(0, u64::saturating_add)
@@ -56,27 +56,27 @@ impl AddAssign for Usage {
     }
 }
 
-/// Money in billionths of a US dollar, so that sums are exact; a decimal number of dollars in JSON.
+/// An amount in billionths of a US dollar, so that sums are exact. In JSON a decimal number of dollars.
 ///
-/// What nobody knows is null in JSON, and stays so whatever is added: a sum of which a part is missing is no sum.
+/// An unknown amount is null in JSON. A sum with an unknown part is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(from = "Option<f64>", into = "Option<f64>")]
 pub struct Cost(pub u64);
 
 impl Cost {
-    const NANOS: f64 = 1e9;
+    const NANOS_PER_USD: f64 = 1e9;
 
-    /// Nobody knows. More than every amount, so that no limit is passed unseen.
+    /// The unknown amount. Compares greater than every known amount, so that it exceeds every limit.
     pub const UNKNOWN: Self = Self(u64::MAX);
 
-    /// True unless nobody knows.
+    /// True when the amount is known.
     pub const fn is_known(self) -> bool {
         self.0 != Self::UNKNOWN.0
     }
 
-    /// The amount in dollars; none if nobody knows.
+    /// The amount in dollars; `None` if unknown.
     pub fn usd(self) -> Option<f64> {
-        self.is_known().then_some(self.0 as f64 / Self::NANOS)
+        self.is_known().then_some(self.0 as f64 / Self::NANOS_PER_USD)
     }
 }
 
@@ -90,9 +90,9 @@ impl std::fmt::Display for Cost {
 }
 
 impl From<f64> for Cost {
-    /// Rounds to the nearest billionth; what is negative or not a number costs nothing.
+    /// Rounds to the nearest billionth; negative numbers and NaN become zero.
     fn from(usd: f64) -> Self {
-        Self(((usd * Self::NANOS).round().max(0.0) as u64).min(Self::UNKNOWN.0 - 1))
+        Self(((usd * Self::NANOS_PER_USD).round().max(0.0) as u64).min(Self::UNKNOWN.0 - 1))
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_stays_so_and_is_never_nothing() {
+    fn a_sum_with_an_unknown_cost_is_unknown() {
         let unknown = Usage { input_tokens: 1, cost: Cost::UNKNOWN, ..Usage::default() };
         let sum = unknown + Usage { cost: Cost::from(0.5), ..Usage::default() };
         assert_eq!((sum.cost, sum.cost.to_string().as_str()), (Cost::UNKNOWN, "cost unknown"));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_costs_nothing() {
+    fn negative_and_nan_costs_are_zero() {
         assert_eq!(Cost::from(-1.0), Cost(0));
         assert_eq!(Cost::from(f64::NAN), Cost(0));
     }

@@ -1,4 +1,4 @@
-//! Waits: what a waiting run needs: an input or an approval of a person, or results of tools that the caller executes.
+//! Waits: questions of a run to its caller, for input, an approval, or results of client tools.
 //!
 //! ```text
 //! open ──answer──▶ provided | allowed | denied
@@ -7,7 +7,8 @@
 //!   └── expire, lapse, cancel, lose ──▶ provided without an input | expired
 //! ```
 //!
-//! Invariant: a wait is answered at most once, by what it asks for; each call of a tool has at most one result.
+//! Invariant: a wait is answered at most once, with the kind of answer it asks for; each tool call has at most one
+//! result.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -20,44 +21,44 @@ use crate::{Body, ClientCall, ClientResult, Refusal, Time, WaitId};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Wait {
-    /// Its id.
+    /// The wait's id.
     #[serde(rename = "waitId")]
     pub id: WaitId,
-    /// What kind of answer it takes.
+    /// The kind of answer the wait asks for.
     pub request: WaitRequest,
     /// The question, for people.
     pub question: String,
-    /// When it expires.
+    /// When the wait expires.
     #[serde(rename = "expiresAtMs", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
-    /// True when the adapter's execution is still there, holding its breath: such a wait ends with the process.
-    /// False when only the store remembers it: such a wait survives a restart.
+    /// True when the adapter's execution is still running and blocked on the wait: such a wait ends with the process.
+    /// False when only the store holds the wait: such a wait survives a restart.
     #[serde(skip)]
     pub held: bool,
-    /// The calls whose results it takes, in order.
+    /// The tool calls whose results are requested, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<ClientCall>,
-    /// The results that are known: those of `calls` that were given, and those that the agent had itself.
+    /// The known results: those of `calls` that were provided, and those the agent produced itself.
     #[serde(skip)]
     pub results: Vec<ClientResult>,
-    /// What the adapter wants back with the answer.
+    /// Data that the adapter gets back with the answer.
     #[serde(skip)]
     pub resume: Value,
-    /// The answer, once there is one: the run goes on as soon as a worker is free.
+    /// The answer. Once it is set, the run continues as soon as a worker is free.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
 }
 
-/// What kind of answer a wait takes.
+/// The kind of answer a wait asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WaitRequest {
-    /// Any input.
+    /// Input of any kind.
     Input,
-    /// Yes or no.
+    /// An approval: allow or deny.
     Approval,
-    /// Results of tools that the caller executes.
+    /// Results of client tools.
     Tools,
 }
 names!(WaitRequest { Input => "input", Approval => "approval", Tools => "tools" });
@@ -69,23 +70,23 @@ names!(WaitRequest { Input => "input", Approval => "approval", Tools => "tools" 
 pub enum Answer {
     /// An input.
     Input {
-        /// Text or anything else.
+        /// A string or any other JSON value.
         input: Value,
     },
-    /// A decision.
+    /// An approval decision.
     Approval {
-        /// Which.
+        /// The decision.
         decision: Approval,
     },
-    /// Results of tools: all, or some. The same result again is no other.
+    /// Results of client tools, all or some. Repeating the same result has no effect.
     Tools {
-        /// One for each call.
+        /// One result per tool call.
         results: Vec<ClientResult>,
     },
 }
 
 impl Answer {
-    /// What it is, for messages.
+    /// The kind of answer, for error messages.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Input { .. } => "input",
@@ -95,20 +96,20 @@ impl Answer {
     }
 }
 
-/// How an approval was decided.
+/// The decision on an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Approval {
-    /// Yes.
+    /// Allowed.
     Allowed,
-    /// No.
+    /// Denied.
     Denied,
-    /// Nobody decided before the run ended or the time was up.
+    /// The run ended or the wait expired before a decision.
     Expired,
 }
 
-/// The events that open `wait`.
+/// Builds the events that open `wait`.
 pub fn open(wait: &Wait) -> Vec<Body> {
     let (wait_id, question, expires_at_ms) = (wait.id, wait.question.clone(), wait.expires_at);
     match wait.request {
@@ -128,25 +129,25 @@ pub fn open(wait: &Wait) -> Vec<Body> {
     }
 }
 
-/// Decides what `answer` does to the open `wait`, or that it closes without one; nothing happens where the answer was
-/// given before.
+/// Decides the effect of `answer` on the open `wait`; without an answer the wait is closed. `None` if the answer was
+/// already given.
 pub fn decide(wait: &Wait, answer: Option<Answer>) -> Result<Option<Body>, Refusal> {
     let wait_id = wait.id;
     match (wait.request, answer) {
         (WaitRequest::Tools, Some(Answer::Tools { results })) => {
-            let new = news(wait, &results)?;
-            // What comes after it was closed comes too late.
+            let new = new_results(wait, &results)?;
+            // New results after the wait was closed are too late.
             if !new.is_empty() && wait.answer.is_some() {
                 return Err(Refusal::Answered { wait: wait_id });
             }
             Ok((!new.is_empty()).then_some(Body::ToolsProvided { wait_id, results: Some(new) }))
         }
-        (request, answer) => settle(wait, request, answer).map(Some),
+        (request, answer) => close(wait, request, answer).map(Some),
     }
 }
 
-/// Those of `results` that were not given before.
-fn news(wait: &Wait, results: &[ClientResult]) -> Result<Vec<ClientResult>, Refusal> {
+/// The results that were not provided before.
+fn new_results(wait: &Wait, results: &[ClientResult]) -> Result<Vec<ClientResult>, Refusal> {
     let mut new: Vec<ClientResult> = vec![];
     for result in results {
         if !wait.calls.iter().any(|call| call.tool_use_id == result.tool_use_id) {
@@ -157,15 +158,15 @@ fn news(wait: &Wait, results: &[ClientResult]) -> Result<Vec<ClientResult>, Refu
                 wanted: wanted.map(|call| call.tool_use_id.as_str()).collect::<Vec<_>>().join(", "),
             });
         }
-        if !is_given(wait.results.iter().chain(&new), result)? {
+        if !is_recorded(wait.results.iter().chain(&new), result)? {
             new.push(result.clone());
         }
     }
     Ok(new)
 }
 
-/// True when `given` holds just this result; refused if it holds another one of the same call.
-pub fn is_given<'a>(
+/// True when `given` already contains this result; refused if it contains a different result of the same call.
+pub fn is_recorded<'a>(
     given: impl IntoIterator<Item = &'a ClientResult>,
     result: &ClientResult,
 ) -> Result<bool, Refusal> {
@@ -176,8 +177,8 @@ pub fn is_given<'a>(
     }
 }
 
-/// Takes results in; once none is missing, or none is waited for any more, they are the answer.
-pub(crate) fn give(wait: &mut Wait, results: Option<&[ClientResult]>) {
+/// Records results. The wait is answered once no result is missing, or once `None` closes it.
+pub(crate) fn record_results(wait: &mut Wait, results: Option<&[ClientResult]>) {
     let closed = results.is_none();
     for result in results.unwrap_or_default() {
         for call in wait.calls.iter_mut().filter(|call| call.tool_use_id == result.tool_use_id) {
@@ -190,7 +191,7 @@ pub(crate) fn give(wait: &mut Wait, results: Option<&[ClientResult]>) {
     }
 }
 
-fn settle(wait: &Wait, request: WaitRequest, answer: Option<Answer>) -> Result<Body, Refusal> {
+fn close(wait: &Wait, request: WaitRequest, answer: Option<Answer>) -> Result<Body, Refusal> {
     let wait_id = wait.id;
     match (request, answer) {
         (_, Some(_)) if wait.answer.is_some() => Err(Refusal::Answered { wait: wait_id }),
@@ -202,7 +203,7 @@ fn settle(wait: &Wait, request: WaitRequest, answer: Option<Answer>) -> Result<B
         (WaitRequest::Approval, None) => {
             Ok(Body::ApprovalResolved { wait_id, decision: Approval::Expired, grant_id: None })
         }
-        // Only the clock says that the time is up.
+        // Only the clock can expire a wait.
         (WaitRequest::Approval, Some(Answer::Approval { decision: Approval::Expired })) => {
             Err(Refusal::WrongAnswer { wait: wait_id, wanted: "allowed or denied", given: "expired" })
         }
@@ -235,14 +236,14 @@ mod tests {
         }
     }
 
-    fn calls() -> Wait {
+    fn tools_wait() -> Wait {
         let call = |id: &str| ClientCall {
             tool_use_id: id.into(),
             name: "weather".into(),
             input: json!({}),
             answered: false,
         };
-        // One of the same step that the agent has run itself.
+        // A result of the same step that the agent produced itself.
         let results = vec![result("t0", "own")];
         Wait { calls: ["t1", "t2"].map(call).to_vec(), results, ..wait(WaitRequest::Tools) }
     }
@@ -251,12 +252,12 @@ mod tests {
         ClientResult { tool_use_id: id.into(), content: json!(text), is_error: false }
     }
 
-    /// What was new of these results; the wait takes them in.
-    fn given(wait: &mut Wait, results: &[ClientResult]) -> Result<usize, String> {
+    /// Provides `results` to the wait and returns how many of them were new.
+    fn provide(wait: &mut Wait, results: &[ClientResult]) -> Result<usize, String> {
         let answer = Answer::Tools { results: results.to_vec() };
         match decide(wait, Some(answer)).map_err(|refusal| refusal.code().to_owned())? {
             Some(Body::ToolsProvided { results: Some(new), .. }) => {
-                give(wait, Some(&new));
+                record_results(wait, Some(&new));
                 Ok(new.len())
             }
             other => Ok(other.map_or(0, |body| panic!("{body:?}"))),
@@ -264,39 +265,47 @@ mod tests {
     }
 
     #[test]
-    fn results_come_one_by_one_each_counts_once_and_the_last_one_answers() {
-        let mut wait = calls();
-        assert_eq!(given(&mut wait, &[result("t2", "dry")]), Ok(1));
+    fn results_are_recorded_once_each_and_the_last_one_answers_the_wait() {
+        let mut wait = tools_wait();
+        assert_eq!(provide(&mut wait, &[result("t2", "dry")]), Ok(1));
         assert_eq!((wait.calls[0].answered, wait.calls[1].answered), (false, true));
-        assert_eq!(given(&mut wait, &[result("t2", "dry"), result("t2", "dry")]), Ok(0));
-        assert_eq!(given(&mut wait, &[result("t2", "wet")]), Err("tool_result_conflict".into()));
+        assert_eq!(provide(&mut wait, &[result("t2", "dry"), result("t2", "dry")]), Ok(0));
+        assert_eq!(provide(&mut wait, &[result("t2", "wet")]), Err("tool_result_conflict".into()));
         let failed = ClientResult { is_error: true, ..result("t2", "dry") };
-        assert_eq!(given(&mut wait, &[failed]), Err("tool_result_conflict".into()));
+        assert_eq!(provide(&mut wait, &[failed]), Err("tool_result_conflict".into()));
         let twice = [result("t1", "a"), result("t1", "b")];
-        assert_eq!(given(&mut wait, &twice), Err("tool_result_conflict".into()));
+        assert_eq!(provide(&mut wait, &twice), Err("tool_result_conflict".into()));
         for unknown in ["t3", "t0"] {
             let results = [result("t1", "wet"), result(unknown, "x")];
-            assert_eq!(given(&mut wait, &results), Err("unknown_tool_use".into()));
+            assert_eq!(provide(&mut wait, &results), Err("unknown_tool_use".into()));
         }
         assert_eq!(wait.answer, None);
-        assert_eq!(given(&mut wait, &[result("t2", "dry"), result("t1", "wet")]), Ok(1));
+        assert_eq!(provide(&mut wait, &[result("t2", "dry"), result("t1", "wet")]), Ok(1));
         let all = vec![result("t0", "own"), result("t2", "dry"), result("t1", "wet")];
         assert_eq!(wait.answer, Some(Answer::Tools { results: all }));
-        assert_eq!(given(&mut wait, &[result("t1", "wet")]), Ok(0), "also once it is answered");
-        assert_eq!(given(&mut wait, &[result("t1", "dry")]), Err("tool_result_conflict".into()));
+        assert_eq!(
+            provide(&mut wait, &[result("t1", "wet")]),
+            Ok(0),
+            "a repeated result is accepted after the answer"
+        );
+        assert_eq!(provide(&mut wait, &[result("t1", "dry")]), Err("tool_result_conflict".into()));
     }
 
     #[test]
-    fn results_that_nobody_waits_for_any_more_leave_those_that_came() {
-        let mut wait = calls();
-        given(&mut wait, &[result("t2", "dry")]).unwrap();
+    fn closing_a_wait_keeps_the_results_so_far() {
+        let mut wait = tools_wait();
+        provide(&mut wait, &[result("t2", "dry")]).unwrap();
         let closed = decide(&wait, None).unwrap();
         assert_eq!(closed, Some(Body::ToolsProvided { wait_id: wait.id, results: None }));
-        give(&mut wait, None);
+        record_results(&mut wait, None);
         let known = vec![result("t0", "own"), result("t2", "dry")];
         assert_eq!(wait.answer, Some(Answer::Tools { results: known }));
-        assert_eq!(given(&mut wait, &[result("t2", "dry")]), Ok(0), "it was in time");
-        assert_eq!(given(&mut wait, &[result("t1", "wet")]), Err("already_answered".into()));
+        assert_eq!(
+            provide(&mut wait, &[result("t2", "dry")]),
+            Ok(0),
+            "it was provided before the wait closed"
+        );
+        assert_eq!(provide(&mut wait, &[result("t1", "wet")]), Err("already_answered".into()));
     }
 
     fn approval(decision: Approval) -> Option<Answer> {
@@ -304,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_opens_with_its_question_and_then_the_run_waits() {
+    fn opening_a_wait_asks_its_question_then_suspends_the_run() {
         let kinds = |request| open(&wait(request)).iter().map(Body::kind).collect::<Vec<_>>();
         assert_eq!(kinds(WaitRequest::Input), ["input.requested", "run.waiting_input"]);
         assert_eq!(kinds(WaitRequest::Approval), ["approval.requested", "run.waiting_approval"]);
@@ -329,13 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_answer_that_the_time_is_up() {
+    fn expired_is_not_a_valid_answer() {
         let refusal = decide(&wait(WaitRequest::Approval), approval(Approval::Expired)).unwrap_err();
         assert!(refusal.to_string().ends_with("asks for allowed or denied, not expired"), "{refusal}");
     }
 
     #[test]
-    fn a_wait_without_an_answer_says_so() {
+    fn closing_a_wait_without_an_answer_is_recorded() {
         let wait_id = wait(WaitRequest::Input).id;
         let input = Body::InputProvided { wait_id, input: None };
         assert_eq!(decide(&wait(WaitRequest::Input), None), Ok(Some(input)));

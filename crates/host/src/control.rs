@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use mainspring_api::jsonl::Code;
 use mainspring_client::{
     ArtifactListQuery, Client, EventsQuery, Prompt, PromptContent, SessionListQuery, SessionTarget,
 };
@@ -19,7 +20,7 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::jsonl::{Code, said, told};
+use crate::jsonl::{said, told};
 use crate::link::Link;
 
 mod delegate;

@@ -23,7 +23,6 @@ use mainspring_system::ids::Ids;
 use mainspring_system::tasks::Tasks;
 use tokio::sync::{Semaphore, mpsc};
 
-mod code;
 mod follow;
 mod image;
 mod interrupt;
@@ -36,18 +35,15 @@ mod login;
 mod pipes;
 mod query;
 mod relay;
-mod say;
 mod tell;
 mod warmup;
 
 use crate::link::Link;
-pub use code::{is_mapped, told as told_code};
 pub(crate) use follow::said;
-use line::{Bad, Echo, Envelope, Line, Of};
+use line::{Bad, Echo, Envelope, Of};
 use live::{Attempts, Live};
+use mainspring_api::jsonl::{Code, Names, Reply, Request};
 use pipes::{Got, Out};
-pub(crate) use say::Code;
-use say::{Names, Say};
 
 /// The client of lines that name none.
 pub const CLIENT: &str = "legacy-jsonl-client";
@@ -153,7 +149,7 @@ impl Jsonl {
     /// Says that we are ready, and answers the lines of `from` until the host says nothing more.
     pub async fn serve(&self, from: impl Read + Send + 'static) -> io::Result<Left> {
         let shared = &self.0;
-        shared.say(&Say::Init { session_id: "" }, &Names::default()).await;
+        shared.say(&Reply::Init { session_id: "".into() }, &Names::default()).await;
         let lines = pipes::lines(from, shared.options.line_bytes)?;
         let left = tokio::select! {
             left = read(shared, lines) => left,
@@ -187,7 +183,7 @@ impl Jsonl {
         for query in shared.live.all() {
             let message = "mainspring leaves before the query has its end; send it again under the same requestId \
                            to learn what became of it";
-            shared.say(&Say::error("shutting_down", message), &query.names(None)).await;
+            shared.say(&Reply::error("shutting_down", message), &query.names(None)).await;
             shared.live.end(&query);
         }
         shared.out.flushed().await;
@@ -207,7 +203,7 @@ async fn read(shared: &Arc<Shared>, mut lines: mpsc::Receiver<Got>) -> Left {
         };
         match line::read(&bytes) {
             Err(bad) => shared.bad(*bad).await,
-            Ok((_, Line::Stop)) => return Left::Stopped,
+            Ok((_, Request::Stop {})) => return Left::Stopped,
             Ok((envelope, line)) => {
                 let weight = u32::try_from(bytes.len() + BESIDE).unwrap_or(INBOUND).min(INBOUND);
                 drop(bytes);
@@ -225,24 +221,24 @@ async fn read(shared: &Arc<Shared>, mut lines: mpsc::Receiver<Got>) -> Left {
 async fn hear(
     shared: &Arc<Shared>,
     envelope: Envelope,
-    line: Line,
+    line: Request,
     weight: tokio::sync::OwnedSemaphorePermit,
 ) {
     match line {
-        Line::Query(query) => query::hear(shared, &envelope, *query, weight),
-        Line::Interrupt(interrupt) => interrupt::hear(shared, envelope, interrupt, weight),
-        Line::InvalidateSession(invalid) => invalidate::hear(shared, envelope, invalid, weight),
-        Line::Warmup(warmup) => shared.hints.hear(shared.owner(&envelope), warmup, &shared.options),
-        Line::ToolResult(result) => relay::answer(shared, &envelope, result).await,
-        Line::RefreshToken(_) => shared.calls.act_for(shared.owner(&envelope)),
-        Line::Authenticate(line) => login::hear(shared, envelope, line, weight),
-        Line::Stop => {}
+        Request::Query(query) => query::hear(shared, &envelope, *query, weight),
+        Request::Interrupt(interrupt) => interrupt::hear(shared, envelope, interrupt, weight),
+        Request::InvalidateSession(invalid) => invalidate::hear(shared, envelope, invalid, weight),
+        Request::Warmup(warmup) => shared.hints.hear(shared.owner(&envelope), warmup, &shared.options),
+        Request::ToolResult(result) => relay::answer(shared, &envelope, result).await,
+        Request::RefreshToken(_) => shared.calls.act_for(shared.owner(&envelope)),
+        Request::Authenticate(line) => login::hear(shared, envelope, line, weight),
+        Request::Stop {} => {}
     }
 }
 
 impl Shared {
-    async fn say(&self, say: &Say<'_>, names: &Names) {
-        self.out.line(say::line(say, names)).await;
+    async fn say(&self, reply: &Reply<'_>, names: &Names) {
+        self.out.line(reply.encode(names)).await;
     }
 
     /// Says what is wrong with a line. What is about a query that lives is not to be taken for the query's end.
@@ -251,11 +247,14 @@ impl Shared {
         match of {
             Of::Interrupt => interrupt::refuse(self, echo.into(), code, message).await,
             Of::Call(call_id) => {
-                let error =
-                    Say::Error { message: &message, code: Code::of(code), call_id: call_id.as_deref() };
+                let error = Reply::Error {
+                    message: (&message).into(),
+                    code: Code::of(code),
+                    call_id: call_id.as_deref().map(Into::into),
+                };
                 self.say(&error, &Names::default()).await;
             }
-            Of::Other => self.say(&Say::error(code, &message), &echo.into()).await,
+            Of::Other => self.say(&Reply::error(code, &message), &echo.into()).await,
         }
     }
 

@@ -44,18 +44,24 @@ pub trait Adapter: Send + Sync + 'static {
     /// Stops everything that still acts for an attempt whose `execute` was dropped, and reports whether that is certain.
     async fn kill(&self, attempt: AttemptId) -> Death;
 
-    /// Lists the authentication methods of the runtime; none if it has none, or if no runtime was started yet.
-    fn auth_methods(&self) -> Vec<AuthMethod> {
-        vec![]
-    }
-
-    /// Authenticates the runtime by one of these methods. Called only if [`Capabilities::supports_authentication`] is set.
-    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
-        Err(Failure::new("adapter_incompatible", format!("there is nothing to authenticate by {method:?}")))
+    /// Returns the login of the runtime; `None` if its agents need no authentication. Must agree with
+    /// [`Capabilities::supports_authentication`].
+    fn login(&self) -> Option<&dyn Login> {
+        None
     }
 
     /// Releases what the runtime holds for a native session that will not be resumed soon. Returns at once.
     fn forget(&self, native: &str);
+}
+
+/// Authenticates the runtime of an adapter.
+#[async_trait]
+pub trait Login: Send + Sync {
+    /// Returns the authentication methods that the runtime offers; empty before its first process has started.
+    fn methods(&self) -> Vec<AuthMethod>;
+
+    /// Authenticates the runtime with one of these methods.
+    async fn authenticate(&self, method: &str) -> Result<(), Failure>;
 }
 
 /// How an execution returned.

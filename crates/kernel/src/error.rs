@@ -1,6 +1,6 @@
 //! Errors of the kernel: a stable code, and a message that names the object and the remedy.
 
-use mainspring_core::{BadName, MessageId, Position, Refusal, RunId, RunStatus, SessionId, Unexpected};
+use mainspring_core::{BadName, MessageId, Position, Refusal, RunId, RunStatus, SessionId, VersionMismatch};
 
 use crate::store::{StoreError, Unique};
 
@@ -238,16 +238,16 @@ impl From<BadName> for Error {
     }
 }
 
-impl From<Unexpected> for Error {
-    fn from(unexpected: Unexpected) -> Self {
-        Self::Changed { expected: unexpected.expected, now: unexpected.now }
+impl From<VersionMismatch> for Error {
+    fn from(mismatch: VersionMismatch) -> Self {
+        Self::Changed { expected: mismatch.expected, now: mismatch.current }
     }
 }
 
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unexpected(unexpected) => unexpected.into(),
+            StoreError::VersionMismatch(mismatch) => mismatch.into(),
             StoreError::Pruned(floor) => Self::Expired { floor },
             StoreError::Corrupt(what) => Self::Corrupt(what),
             StoreError::Unavailable(what) => Self::Unavailable(what),

@@ -5,7 +5,7 @@
 //! parent has it.
 
 use mainspring_core::{
-    Answer, Approval, Effect, Grant, GrantId, GrantSource, Mode, RunId, Time, WaitRequest,
+    Answer, Approval, Grant, GrantEffect, GrantId, GrantSource, Mode, RunId, Time, WaitRequest,
 };
 use serde_json::Value;
 
@@ -38,7 +38,7 @@ impl Permissions {
     /// The permissions of a delegated run: `Legacy` becomes `Ask` unless the parent was granted everything.
     pub async fn limited_by_parent(self, attempt: &AttemptHandle) -> Result<Self, HandleError> {
         let everything = |grant: &Grant| {
-            grant.effect == Effect::Allow
+            grant.effect == GrantEffect::Allow
                 && [&grant.capability, &grant.operation, &grant.resource_pattern]
                     .iter()
                     .all(|what| *what == "*")
@@ -56,8 +56,8 @@ impl Permissions {
     pub fn standing_grant(self, attempt: &AttemptHandle) -> Option<Grant> {
         let (effect, source) = match self {
             Self::Ask => return None,
-            Self::Legacy => (Effect::Allow, GrantSource::LegacyDefault),
-            Self::Deny => (Effect::Deny, GrantSource::Policy),
+            Self::Legacy => (GrantEffect::Allow, GrantSource::LegacyDefault),
+            Self::Deny => (GrantEffect::Deny, GrantSource::Policy),
         };
         let assignment = attempt.assignment();
         Some(Grant {
@@ -77,9 +77,9 @@ impl Permissions {
 
 /// The id of a run's standing grant. Derived from the run's id, so that every attempt gets the same grant; allow and deny
 /// have different ids.
-fn standing_grant_id(run: RunId, effect: Effect) -> GrantId {
+fn standing_grant_id(run: RunId, effect: GrantEffect) -> GrantId {
     let mut bytes = *run.as_bytes();
-    bytes[15] ^= u8::from(effect == Effect::Deny);
+    bytes[15] ^= u8::from(effect == GrantEffect::Deny);
     GrantId::from_bytes(bytes)
 }
 
@@ -127,7 +127,7 @@ pub async fn request_input(
     standing: Option<&Grant>,
     question: Question,
 ) -> Result<Option<Value>, HandleError> {
-    if let Some(grant) = standing.filter(|grant| grant.effect == Effect::Deny) {
+    if let Some(grant) = standing.filter(|grant| grant.effect == GrantEffect::Deny) {
         decide(attempt, grant, question).await?;
         return Ok(None);
     }
@@ -140,8 +140,8 @@ pub async fn request_input(
 /// Records and returns the decision of a grant.
 async fn decide(attempt: &AttemptHandle, grant: &Grant, question: Question) -> Result<Approval, HandleError> {
     let decision = match grant.effect {
-        Effect::Allow => Approval::Allowed,
-        Effect::Deny => Approval::Denied,
+        GrantEffect::Allow => Approval::Allowed,
+        GrantEffect::Deny => Approval::Denied,
     };
     let question = question.text;
     attempt.record(vec![Record::Decided { question, decision, grant: Some(grant.id) }]).await?;

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, DelegationId, Digest, Event, Grant,
     Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
-    StateOutcome, StateSlot, Step, Time, Unexpected,
+    StateOutcome, StateSlot, Step, Time, VersionMismatch,
 };
 
 mod commit;
@@ -258,7 +258,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Sets or removes a key of an owner's state, atomically, by [`mainspring_core::state::decide`].
     ///
-    /// Fails with [`StoreError::Unexpected`] if the key's version is not the expected one.
+    /// Fails with [`StoreError::VersionMismatch`] if the key's version is not the expected one.
     async fn state_put(&self, put: OwnerState) -> Result<StateOutcome, StoreError>;
 
     // Artifacts and the hashes of their bytes.
@@ -336,7 +336,7 @@ pub enum StoreError {
     Fenced,
     /// The stored version is not the expected one. Nothing changed.
     #[error(transparent)]
-    Unexpected(#[from] Unexpected),
+    VersionMismatch(#[from] VersionMismatch),
     /// The session's events up to this position are pruned. Nothing changed.
     #[error("the events up to {0} are gone")]
     Pruned(Position),

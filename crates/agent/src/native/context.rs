@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Digest, DigestBy, Message, MessageStatus, Point, PromptRef, Role};
+use mainspring_core::{Digest, DigestAuthor, Message, MessageStatus, Point, PromptRef, Role};
 use mainspring_kernel::adapter::{Compacted, Context, End, Record};
 
 use super::execution::Execution;
@@ -98,7 +98,8 @@ impl Execution<'_> {
         let Some((_, last)) = old.last() else { return Ok(None) };
         let (summary, by, mut records) = self.summarize(context, old).await?;
         let covered = scale.tokens(old);
-        let covered = covered.saturating_add(context.digest.as_ref().map_or(0, |earlier| earlier.below / 2));
+        let covered =
+            covered.saturating_add(context.digest.as_ref().map_or(0, |earlier| earlier.below_tokens / 2));
         let below = match cause {
             Cause::Estimate => covered.saturating_mul(2).max(max_tokens.saturating_add(1)),
             // The provider's real limit is unknown: the digest applies to every model.
@@ -129,7 +130,7 @@ impl Execution<'_> {
         earlier: Option<&Digest>,
         old: &[(Point, Arc<Message>)],
         summary: Option<String>,
-        by: DigestBy,
+        by: DigestAuthor,
         below: u64,
     ) -> Option<Digest> {
         let (at, last) = old.last()?;
@@ -141,14 +142,14 @@ impl Execution<'_> {
             message: last.id,
             prompt: prompts.next_back().or(earlier.and_then(|earlier| earlier.prompt)),
             summary: match by {
-                DigestBy::Summarizer => summary,
-                DigestBy::Fallback => earlier.and_then(|earlier| earlier.summary.clone()),
+                DigestAuthor::Summarizer => summary,
+                DigestAuthor::Fallback => earlier.and_then(|earlier| earlier.summary.clone()),
             },
             left_out: match by {
-                DigestBy::Summarizer => left_out,
-                DigestBy::Fallback => left_out + u32::try_from(old.len()).unwrap_or(u32::MAX),
+                DigestAuthor::Summarizer => left_out,
+                DigestAuthor::Fallback => left_out + u32::try_from(old.len()).unwrap_or(u32::MAX),
             },
-            below,
+            below_tokens: below,
             made_at: self.attempt.now(),
         })
     }
@@ -184,12 +185,12 @@ impl Execution<'_> {
         &mut self,
         context: &Context,
         old: &[(Point, Arc<Message>)],
-    ) -> Result<(Option<String>, DigestBy, Vec<Record>), Exit> {
+    ) -> Result<(Option<String>, DigestAuthor, Vec<Record>), Exit> {
         let mut records = vec![];
         // A model without a known price cannot be kept within a cost limit.
         let affordable = |model: &SelectedModel| self.plan.limits.max_cost.is_none() || model.price.is_some();
         let Some(model) = self.adapter.models.for_purpose(SUMMARIZER).filter(affordable) else {
-            return Ok((None, DigestBy::Fallback, records));
+            return Ok((None, DigestAuthor::Fallback, records));
         };
         let mut summary = context.digest.as_ref().and_then(|digest| digest.summary.clone());
         let prompt = PromptRef {
@@ -201,10 +202,10 @@ impl Execution<'_> {
         for part in summary::parts(messages, max_tokens) {
             match self.summarize_part(&model, prompt, summary.as_deref(), &part, &mut records).await? {
                 Some(text) => summary = Some(text),
-                None => return Ok((None, DigestBy::Fallback, records)),
+                None => return Ok((None, DigestAuthor::Fallback, records)),
             }
         }
-        Ok((summary, DigestBy::Summarizer, records))
+        Ok((summary, DigestAuthor::Summarizer, records))
     }
 
     /// Summarizes one part, with retries. Adds the records of its model calls to `records`.
@@ -292,7 +293,7 @@ fn cut(messages: &[(Point, Arc<Message>)], tokens: impl Fn(&Message) -> u64, kee
         }
         fits_from = at;
     }
-    let separates_call = |at: &usize| !messages[at - 1].1.unanswered().is_empty();
+    let separates_call = |at: &usize| !messages[at - 1].1.tool_calls().is_empty();
     let allowed = || (1..messages.len()).filter(|at| !separates_call(at));
     let begins_turn = |at: &usize| messages[*at].1.is_prompt();
     let fits = |at: &usize| *at >= fits_from;
@@ -359,7 +360,7 @@ mod tests {
             let path = path(&turns);
             if let Some(at) = cut(&path, |_| 1, keep) {
                 prop_assert!(at >= 1 && at < path.len(), "{turns} {at}");
-                prop_assert!(path[at - 1].1.unanswered().is_empty(), "{turns} {at}");
+                prop_assert!(path[at - 1].1.tool_calls().is_empty(), "{turns} {at}");
             }
         }
     }

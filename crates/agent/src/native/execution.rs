@@ -236,7 +236,7 @@ impl<'a> Execution<'a> {
         let since = assignment.run.started_at.unwrap_or(assignment.run.created_at);
         let millis = self.attempt.now().since(since);
         let used = self.usage + self.delegated_usage;
-        let Some(limit) = limits.used_up(self.resume.granted + 1, self.steps, &used, millis) else {
+        let Some(limit) = limits.limit_reached(self.resume.granted + 1, self.steps, &used, millis) else {
             return Ok(());
         };
         if limits.ask != Some(true) {

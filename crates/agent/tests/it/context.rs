@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, DigestBy, Message, MessageId, Place, Policy, Run, RunOptions, RunStatus, StopReason,
+    Body, DigestAuthor, Message, MessageId, Place, Policy, Run, RunOptions, RunStatus, StopReason,
 };
 use mainspring_kernel::kernel::{ForkRequest, RunRequest};
 use mainspring_kernel::store::SessionRef;
@@ -91,7 +91,7 @@ async fn messages_that_do_not_fit_are_summarized_and_stay_in_the_tree() {
             panic!("{protocol:?}: {events:?}")
         };
         assert_eq!((*from_message_id, *to_message_id), (path[0].id, path[3].id), "{protocol:?}");
-        assert_eq!((*messages, *total, *by), (4, 4, DigestBy::Summarizer), "{protocol:?}");
+        assert_eq!((*messages, *total, *by), (4, 4, DigestAuthor::Summarizer), "{protocol:?}");
         assert_eq!(summary.as_deref(), Some("Ada likes engines."), "{protocol:?}");
         let Body::ContextCompacted { tokens_before, tokens_after, .. } = &events[0] else { unreachable!() };
         assert!(*tokens_before > 750 && *tokens_after < 375, "{protocol:?}: {tokens_before} {tokens_after}");
@@ -276,7 +276,7 @@ async fn without_a_summarizer_the_oldest_turns_are_left_out_and_counted() {
         assert!(!request.contains("my name is Ada") && request.contains("third"), "{protocol:?}: {request}");
         let events = world.compacted(&third).await;
         let [Body::ContextCompacted { by, summary, total, .. }] = &events[..] else { panic!("{events:?}") };
-        assert_eq!((*by, summary, *total), (DigestBy::Fallback, &None, 4), "{protocol:?}");
+        assert_eq!((*by, summary, *total), (DigestAuthor::Fallback, &None, 4), "{protocol:?}");
         world.turn("fourth", "4", 745).await;
         world.turn("fifth", "5", 200).await;
         let request = world.last_request().to_string();
@@ -295,7 +295,7 @@ async fn a_failing_summarizer_loses_the_oldest_turns_but_not_the_run() {
     let third = world.turn("third", "3", 300).await;
     let events = world.compacted(&third).await;
     let [Body::ContextCompacted { by, .. }] = &events[..] else { panic!("{events:?}") };
-    assert_eq!(*by, DigestBy::Fallback);
+    assert_eq!(*by, DigestAuthor::Fallback);
     assert!(world.last_request().to_string().contains("[4 earlier messages"));
     let steps = world.steps(third.id).await;
     assert_eq!(steps[0].error.as_ref().unwrap().code, "model_invalid_request");

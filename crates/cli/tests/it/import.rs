@@ -317,7 +317,7 @@ async fn bindings_artifacts_and_delegations_say_what_is_true_of_them_now() {
                 (1, BindingStatus::Stale, Fidelity::Native, Some("native-1")),
             ]
         );
-        assert_eq!(bindings[0].stands_at, tip, "the next prompt takes it up");
+        assert_eq!(bindings[0].last_message, tip, "the next prompt takes it up");
         let lost = kernel.binding_list(me, &session(2), None, None).await.unwrap();
         assert_eq!(lost[0].status, BindingStatus::Stale, "its process is gone");
 

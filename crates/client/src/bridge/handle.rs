@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use mainspring_api::jsonl::{self, Authenticate, InvalidateSession, RefreshToken, Request, RequestLine};
 use mainspring_core::{Mode, SessionId};
 
-use super::line::{QueryFields, Tell, What};
 use super::process::RuntimeProcess;
 use super::route::{Route, Tools};
 use super::{BridgeError, CancelAck, QueryEvent, QueryIds, QueryResult, Surface, Warmup};
@@ -96,21 +96,21 @@ impl AgentBridge {
     /// Asks. Refused while the handle has something under way.
     pub fn query(&self, query: Query) -> Result<QueryStream, BridgeError> {
         let request = query.request_id.clone().unwrap_or_else(|| fresh("query"));
-        let fields = QueryFields {
-            prompt: &query.prompt,
-            system_prompt: query.system_prompt.as_deref().unwrap_or_default(),
-            mode: query.mode,
-            adapter_id: query.adapter.as_deref().or(self.options.adapter.as_deref()),
-            session_id: query.session_id,
-            legacy_client_scope: query.legacy_scope.as_deref(),
-            legacy_session_key: query.legacy_key.as_deref(),
-            legacy_adapter_session_id: query.legacy_adapter_session_id.as_deref(),
-            cwd: query.cwd.as_deref(),
-            model: query.model.as_deref(),
-            image_base64: query.image_base64.as_deref(),
-            ..QueryFields::default()
+        let line = jsonl::Query {
+            prompt: query.prompt,
+            system_prompt: Some(query.system_prompt.unwrap_or_default()),
+            mode: Some(query.mode),
+            adapter_id: query.adapter.or_else(|| self.options.adapter.clone()),
+            session_id: query.session_id.map(|id| id.to_string()),
+            legacy_client_scope: query.legacy_scope,
+            legacy_session_key: query.legacy_key,
+            legacy_adapter_session_id: query.legacy_adapter_session_id,
+            cwd: query.cwd,
+            model: query.model,
+            image_base64: query.image_base64,
+            ..query.surface.as_ref().map(Surface::query).unwrap_or_default()
         };
-        let line = self.line(Some(&request), What::Query(Box::new(fields.on(query.surface.as_ref()))));
+        let line = self.line(Some(&request), Request::Query(Box::new(line)));
         let route = Arc::new(Route::new(self.client.clone(), request, line, query.tools));
         self.process.shared().ask(route.clone())?;
         Ok(QueryStream { route, _process: self.process.clone() })
@@ -138,28 +138,39 @@ impl AgentBridge {
     /// it is refused, a [`super::Notice`] names it.
     pub fn invalidate_session(&self, session_key: &str) -> String {
         let request = fresh("invalidate");
-        let line = self.line(Some(&request), What::InvalidateSession { session_key });
+        let line = self.line(
+            Some(&request),
+            Request::InvalidateSession(InvalidateSession { session_key: session_key.to_owned() }),
+        );
         self.process.shared().invalidate(self.options.owner.as_deref(), session_key, line);
         request
     }
 
     /// Hands over a newer token of the owner's.
     pub fn refresh_token(&self, token: &str) {
-        self.process.shared().token(self.line(None, What::RefreshToken { token }));
+        self.process
+            .shared()
+            .token(self.line(None, Request::RefreshToken(RefreshToken { token: token.to_owned() })));
     }
 
     /// Says how the user wants to authenticate. Resolves once the user has.
     pub async fn authenticate(&self, method_id: &str) -> Result<(), BridgeError> {
         let shared = self.process.shared();
         let request = fresh("login");
-        let line = self.line(Some(&request), What::Authenticate { method_id });
+        let line = self
+            .line(Some(&request), Request::Authenticate(Authenticate { method_id: method_id.to_owned() }));
         let answer = shared.log_in(request, line)?;
         answer.await.map_err(|_| shared.unanswered())?
     }
 
-    fn line(&self, request: Option<&str>, what: What<'_>) -> Vec<u8> {
-        let owner_id = self.options.owner.as_deref();
-        Tell { request_id: request, client_id: Some(&self.client), owner_id, ..what.into() }.line()
+    fn line(&self, name: Option<&str>, request: Request) -> Vec<u8> {
+        let line = RequestLine {
+            request_id: name.map(str::to_owned),
+            client_id: Some(self.client.to_string()),
+            owner_id: self.options.owner.clone(),
+            ..request.into()
+        };
+        line.encode()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 
-use serde_json::Value;
+use mainspring_core::AuthMethod;
 use tokio::sync::{broadcast, watch};
 
 use super::shared::{Shared, lock};
@@ -56,7 +56,7 @@ pub enum Notice {
     /// An agent wants the user to authenticate.
     AuthRequired {
         /// How the user can.
-        methods: Vec<Value>,
+        methods: Vec<AuthMethod>,
         /// Where.
         auth_url: Option<String>,
     },

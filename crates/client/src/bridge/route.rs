@@ -9,12 +9,14 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
+use mainspring_api::jsonl::{Activity, Request, RequestLine, ToolResult};
+use mainspring_core::AuthMethod;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 use super::BridgeError;
-use super::line::{Activity, QueryIds, QueryResult, Tell, What};
+use super::line::{QueryIds, QueryResult};
 use super::shared::lock;
 
 /// Bytes of text that wait for a handle.
@@ -56,7 +58,7 @@ pub enum QueryEvent {
     /// The agent wants the user to authenticate.
     AuthRequired {
         /// How the user can.
-        methods: Vec<Value>,
+        methods: Vec<AuthMethod>,
         /// Where.
         auth_url: Option<String>,
     },
@@ -149,7 +151,8 @@ impl ToolCall {
     fn send(&mut self, result: &str) {
         if let Some(to) = self.to.take() {
             // A process that died has nobody who waits.
-            let _ = to.send(Tell::from(What::ToolResult { call_id: &self.call, result }).line());
+            let answer = ToolResult { call_id: self.call.clone(), result: result.into() };
+            let _ = to.send(RequestLine::from(Request::ToolResult(answer)).encode());
         }
     }
 }

@@ -4,14 +4,16 @@
 //! hints first, then queries in the order of their asking, then wishes to stop. A line goes out under the lock that its record
 //! is made under, so that no process is told something twice, or not at all.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use mainspring_api::jsonl::{self, Names, Reply, ReplyLine, Request, RequestLine, Warmup};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
 use super::BridgeError;
 use super::launch::Launch;
-use super::line::{self, CancelAck, Heard, QueryIds, Said, Tell, Warmup, What};
+use super::line::{self, CancelAck, QueryIds};
 use super::process::{Health, Notice, Phase};
 use super::route::{QueryEvent, Route, ToolCall};
 use super::tail::Tail;
@@ -24,6 +26,12 @@ const NOTICES: usize = 64;
 /// The lock, whatever became of whoever held it: nothing is left half done under it.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Encodes an announcement of what later queries will use.
+fn warmup_line(owner: Option<&str>, warmup: &Warmup) -> Vec<u8> {
+    let line = RequestLine { owner_id: owner.map(str::to_owned), ..Request::Warmup(warmup.clone()).into() };
+    line.encode()
 }
 
 /// One process after another, and what is asked of them.
@@ -86,9 +94,9 @@ impl State {
         }
     }
 
-    fn route(&self, heard: &Heard) -> Option<Arc<Route>> {
-        let (_, route) = self.routes.get(heard.client_id.as_ref()?)?;
-        (heard.request_id.as_ref() == Some(&route.request)).then(|| route.clone())
+    fn route(&self, names: &Names) -> Option<Arc<Route>> {
+        let (_, route) = self.routes.get(names.client_id.as_ref()?)?;
+        (names.request_id.as_ref() == Some(&route.request)).then(|| route.clone())
     }
 
     /// The routes in the order of their asking.
@@ -156,8 +164,12 @@ impl Shared {
             Some((_, route)) => route.request.clone(),
             None => return Err(BridgeError::Idle),
         };
-        let tell = Tell { request_id: Some(&request), client_id: Some(client), ..What::Interrupt {}.into() };
-        let (line, (answer, heard)) = (tell.line(), oneshot::channel());
+        let interrupt = RequestLine {
+            request_id: Some(request.clone()),
+            client_id: Some(client.to_owned()),
+            ..Request::Interrupt(jsonl::Interrupt::default()).into()
+        };
+        let (line, (answer, heard)) = (interrupt.encode(), oneshot::channel());
         state.send(&line);
         state.interrupts.push_back(Interrupt { client: client.to_owned(), request, line, answer });
         Ok(heard)
@@ -166,7 +178,7 @@ impl Shared {
     /// Hints what later queries want; another process is told as well.
     pub(super) fn warm(&self, owner: Option<&str>, warmup: Warmup) {
         let mut state = lock(&self.state);
-        state.send(&Tell { owner_id: owner, ..What::Warmup(&warmup).into() }.line());
+        state.send(&warmup_line(owner, &warmup));
         let hint = (owner.map(str::to_owned), warmup);
         state.hints.retain(|known| *known != hint);
         state.hints.push_back(hint);
@@ -180,10 +192,10 @@ impl Shared {
         let mut state = lock(&self.state);
         for (of, hint) in &mut state.hints {
             if of.as_deref() == owner {
-                hint.sessions.retain(|session| session.key != key);
+                hint.sessions.iter_mut().for_each(|sessions| sessions.retain(|session| session.key != key));
             }
         }
-        state.hints.retain(|(_, hint)| !hint.sessions.is_empty());
+        state.hints.retain(|(_, hint)| hint.sessions.as_ref().is_some_and(|sessions| !sessions.is_empty()));
         match &state.to {
             Some(_) => state.send(&line),
             None => state.unsaid.push(line),
@@ -229,7 +241,7 @@ impl Shared {
             state.send(token);
         }
         for (owner, hint) in &state.hints {
-            state.send(&Tell { owner_id: owner.as_deref(), ..What::Warmup(hint).into() }.line());
+            state.send(&warmup_line(owner.as_deref(), hint));
         }
         std::mem::take(&mut state.unsaid).iter().for_each(|line| state.send(line));
         state.logins.iter().for_each(|login| state.send(&login.line));
@@ -280,13 +292,13 @@ impl Shared {
 
     /// Does what a line of the process says. Never waits.
     pub(super) fn hear(&self, line: &[u8], to: &mpsc::UnboundedSender<Vec<u8>>) {
-        let Ok(heard) = serde_json::from_slice::<Heard>(line) else {
+        let Ok(ReplyLine { names, reply }) = serde_json::from_slice(line) else {
             let what = String::from_utf8_lossy(&line[..line.len().min(200)]).trim_end().to_owned();
             lock(&self.state).complaint = Some(format!("it said {what:?}, which is no line of the protocol"));
             return;
         };
-        let ids = heard.ids();
-        let route = lock(&self.state).route(&heard);
+        let ids = QueryIds::from(&names);
+        let route = lock(&self.state).route(&names);
         if let Some(route) = &route {
             route.learn(&ids);
         }
@@ -295,19 +307,34 @@ impl Shared {
                 route.tell(event);
             }
         };
-        match heard.said {
-            Said::Init {} => self.ready(to),
-            Said::TextDelta { text } => show(QueryEvent::TextDelta(text)),
-            Said::ThinkingDelta { text } => show(QueryEvent::ThinkingDelta(text)),
-            Said::ToolActivity { name, status, tool_use_id, input } => {
-                show(QueryEvent::ToolActivity { name, status, tool_use_id, input });
+        match reply {
+            Reply::Init { .. } => self.ready(to),
+            Reply::TextDelta { text } => show(QueryEvent::TextDelta(text.into_owned())),
+            Reply::ThinkingDelta { text } => show(QueryEvent::ThinkingDelta(text.into_owned())),
+            Reply::ToolActivity { name, status, tool_use_id, input } => {
+                show(QueryEvent::ToolActivity {
+                    name: name.into_owned(),
+                    status,
+                    tool_use_id: tool_use_id.map(Cow::into_owned),
+                    input: input.map(Cow::into_owned),
+                });
             }
-            Said::ToolResultDisplay { tool_use_id, name, output } => {
-                show(QueryEvent::ToolResultDisplay { tool_use_id, name, output });
+            Reply::ToolResultDisplay { tool_use_id, name, output } => {
+                show(QueryEvent::ToolResultDisplay {
+                    tool_use_id: tool_use_id.into_owned(),
+                    name: name.into_owned(),
+                    output: output.into_owned(),
+                });
             }
-            Said::ToolUse { call_id, name, input } => {
-                let call = ToolCall::new(call_id, name, input, ids, to.clone());
-                match route.or_else(|| self.only(heard.request_id.is_some())) {
+            Reply::ToolUse { call_id, name, input } => {
+                let call = ToolCall::new(
+                    call_id.into_owned(),
+                    name.into_owned(),
+                    input.into_owned(),
+                    ids,
+                    to.clone(),
+                );
+                match route.or_else(|| self.only(names.request_id.is_some())) {
                     Some(route) => route.call(call),
                     None => call.fail(
                         "invalid_request",
@@ -315,18 +342,18 @@ impl Shared {
                     ),
                 }
             }
-            Said::Result { text, terminal_status, usage } => {
-                self.end(route, |ids| line::result(ids, text, terminal_status, usage));
+            Reply::Result { text, terminal_status, usage, .. } => {
+                self.end(route, |ids| line::result(ids, text.into_owned(), terminal_status, usage));
             }
             // An answer that came too late; its query goes on.
-            Said::Error { call_id: Some(_), .. } => {}
-            Said::Error { code, reason, message, .. } => match (route, &heard.request_id) {
+            Reply::Error { call_id: Some(_), .. } => {}
+            Reply::Error { code, message, .. } => match (route, &names.request_id) {
                 (Some(route), _) => {
-                    self.end(Some(route), |ids| Err(failed(reason.unwrap_or(code), message, ids)));
+                    self.end(Some(route), |ids| Err(failed(code.into_specific(), message.into_owned(), ids)));
                 }
-                (None, None) => lock(&self.state).complaint = Some(message),
+                (None, None) => lock(&self.state).complaint = Some(message.into_owned()),
                 (None, Some(request)) => {
-                    let code = reason.unwrap_or(code);
+                    let (code, message) = (code.into_specific(), message.into_owned());
                     match self.login(Some(request)) {
                         // Who does not wait needs no answer.
                         Some(login) => {
@@ -334,19 +361,21 @@ impl Shared {
                         }
                         None => self.notice(Notice::Refused {
                             request_id: request.clone(),
-                            client_id: heard.client_id.unwrap_or_default(),
+                            client_id: names.client_id.unwrap_or_default(),
                             code,
                             message,
                         }),
                     }
                 }
             },
-            Said::CancelAck { accepted, dispatch_attempted, adapter_acknowledged, code, reason, message } => {
-                let refusal = reason.or(code).map(|code| (code, message.unwrap_or_default()));
+            Reply::CancelAck { accepted, dispatch_attempted, adapter_acknowledged, code, message } => {
+                let refusal =
+                    code.map(|code| (code.into_specific(), message.unwrap_or_default().into_owned()));
                 let ack = CancelAck { accepted, dispatch_attempted, adapter_acknowledged, refusal, ids };
-                self.acknowledge(heard.client_id, heard.request_id, ack);
+                self.acknowledge(names.client_id, names.request_id, ack);
             }
-            Said::AuthRequired { methods, auth_url } => {
+            Reply::AuthRequired { methods, auth_url } => {
+                let (methods, auth_url) = (methods.into_owned(), auth_url.map(Cow::into_owned));
                 let event =
                     || QueryEvent::AuthRequired { methods: methods.clone(), auth_url: auth_url.clone() };
                 // A line that names no query may be about any.
@@ -354,14 +383,14 @@ impl Shared {
                 about.iter().for_each(|route| route.tell(event()));
                 self.notice(Notice::AuthRequired { methods, auth_url });
             }
-            Said::AuthSuccess {} => {
-                if let Some(login) = self.login(heard.request_id.as_deref()) {
+            Reply::AuthSuccess {} => {
+                if let Some(login) = self.login(names.request_id.as_deref()) {
                     // Who does not wait needs no answer.
                     let _ = login.answer.send(Ok(()));
                 }
                 self.notice(Notice::AuthSuccess);
             }
-            Said::Unknown => {}
+            Reply::Unknown => {}
         }
     }
 

@@ -11,13 +11,13 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mainspring_api::jsonl::{Request, RequestLine};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::BridgeError;
-use super::line::{Tell, What};
 use super::process::Phase;
 use super::shared::{Shared, lock};
 use crate::pause::{pause, sleep};
@@ -120,7 +120,7 @@ async fn live(shared: &Arc<Shared>, stop: &mut watch::Receiver<bool>) -> End {
                 // Its sender lives in what is watched over.
                 drop(stopped);
                 (stopping, waiting) = (true, true);
-                let _ = to.send(Tell::from(What::Stop {}).line());
+                let _ = to.send(RequestLine::from(Request::Stop {}).encode());
                 late.set(sleep(restart.stop));
             }
             () = &mut late, if waiting => {

@@ -1,6 +1,6 @@
 //! Surfaces: where in an application a conversation is shown, and what it stands for there.
 
-use mainspring_api::SessionTarget;
+use mainspring_api::{SessionTarget, jsonl};
 use mainspring_core::ExternalRef;
 
 /// A place where a conversation is shown. The same one always leads to the same session.
@@ -24,6 +24,16 @@ impl From<&Surface> for SessionTarget {
 }
 
 impl Surface {
+    /// Starts a query of the surface's session.
+    pub(super) fn query(&self) -> jsonl::Query {
+        jsonl::Query {
+            surface_kind: Some(self.kind.clone()),
+            external_ref_kind: Some(self.external_ref.kind.clone()),
+            external_ref_id: Some(self.external_ref.id.clone()),
+            ..jsonl::Query::default()
+        }
+    }
+
     /// The main chat, of the application's own chat session if it has several.
     pub fn main_chat(chat: Option<&str>) -> Self {
         Self::new("main_chat", "chat", chat.unwrap_or("default"))

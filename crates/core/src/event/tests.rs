@@ -1,6 +1,6 @@
 use super::*;
 
-/// The types that seeds name as required; ours may be more, never fewer.
+/// The event types that every version must have; more are allowed.
 const REQUIRED: &str = "session.created session.updated run.queued run.starting run.running run.waiting_input \
     run.waiting_approval run.cancellation_requested run.cancelling run.succeeded run.failed run.cancelled run.timed_out \
     run.orphaned attempt.created attempt.started attempt.failed attempt.cancel_dispatch attempt.cancelled \
@@ -52,7 +52,7 @@ fn the_envelope_is_the_documented_one() {
 }
 
 #[test]
-fn a_position_reads_back_and_nothing_else_does() {
+fn only_the_printed_form_of_a_position_parses() {
     let position = Position { cursor: Cursor(184), pos: 5321 };
     assert_eq!(position.to_string().parse(), Ok(position));
     for text in ["", "1", "1.", ".1", "-1.0", "+1.0", "1.0.0", "1 .0", "99999999999999999999.0"] {
@@ -61,7 +61,7 @@ fn a_position_reads_back_and_nothing_else_does() {
 }
 
 #[test]
-fn a_payload_reads_back() {
+fn a_payload_survives_a_round_trip() {
     let bodies = [
         Body::SessionUpdated { change: SessionChange::Title { title: None, source: TitleSource::Agent } },
         Body::SessionUpdated { change: SessionChange::Visibility { visibility: Visibility::Org } },

@@ -1,42 +1,43 @@
-//! Budgets: what a run may still use.
+//! Budgets: the limits of a run and what remains of them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Cost, RunLimits, Time, Usage};
 
-/// What a run may use in all, with what was granted on the way, and what is left of it. What is absent has no limit.
+/// The limits of a run, including extensions granted on the way, and what remains of them. An absent field means no
+/// limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Budget {
-    /// Model calls.
+    /// Maximum number of model calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<u32>,
-    /// Those that are left.
+    /// Remaining model calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_left: Option<u32>,
-    /// Tokens, read and written.
+    /// Maximum number of tokens, input and output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// Those that are left.
+    /// Remaining tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_left: Option<u64>,
-    /// Money.
+    /// Maximum cost in US dollars.
     #[serde(rename = "maxCostUsd", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
     pub max_cost: Option<Cost>,
-    /// What is left of it.
+    /// Remaining cost in US dollars.
     #[serde(rename = "costUsdLeft", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
     pub cost_left: Option<Cost>,
-    /// When its time is over.
+    /// When the time limit is reached.
     #[serde(rename = "endsAtMs", skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<Time>,
 }
 
 impl Budget {
-    /// What `limits`, each granted `times` over, leave to a run that began at `since` and has used this; none if nothing
-    /// is limited.
+    /// Computes the budget of a run that started at `since` and has used `steps` and `usage`, with each limit granted
+    /// `times` times. `None` if nothing is limited.
     pub fn of(limits: &RunLimits, times: u32, steps: u32, usage: &Usage, since: Time) -> Option<Self> {
         let granted = |limit: u64| limit.saturating_mul(u64::from(times));
         let max_steps = limits.max_steps.map(|max| max.saturating_mul(times));
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_what_was_granted_without_what_was_used() {
+    fn the_remainder_is_the_granted_limit_minus_the_usage() {
         let limits = RunLimits {
             max_steps: Some(3),
             max_tokens: Some(100),

@@ -1,4 +1,4 @@
-//! What a run was asked: names, options, place, mode, policy.
+//! The request of a run: its names, options, limits, place, mode and policy.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,63 +6,62 @@ use serde_json::{Map, Value};
 use crate::message::names;
 use crate::{ClientTool, Cost, MessageId, Usage};
 
-/// The caller's own names for a request; together with the owner they make acceptance exactly-once.
+/// The caller's own names for a request. Together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RequestName {
-    /// Who asked.
+    /// The id of the client that sent the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
-    /// The caller's name for the request.
+    /// The caller's id of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// The caller's idempotency key, for 24 hours.
+    /// The caller's idempotency key, valid for 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
 }
 
-/// What a run needs beside its prompt.
+/// Options of a run besides its prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunOptions {
-    /// Instructions for the agent.
+    /// The system prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// A logical model.
+    /// The model profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_profile: Option<String>,
-    /// A model by its provider's name.
+    /// The model, by its provider's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The folder the agent works in.
+    /// The working folder of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// What the model's provider is told besides, such as a temperature.
+    /// Additional options for the model's provider, such as a temperature.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub model_options: Option<Map<String, Value>>,
-    /// The JSON Schema of what the agent is to answer with.
+    /// The JSON Schema of the agent's structured output.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub output_schema: Option<Value>,
-    /// How much it may use.
+    /// Limits of the run.
     #[serde(skip_serializing_if = "RunLimits::is_empty")]
     pub limits: RunLimits,
-    /// Tools that the caller executes: when the agent calls one, the run waits for its result.
+    /// Tools that the caller executes. When the agent calls one, the run waits for its result.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ClientTool>,
 }
 
 impl RunOptions {
-    /// These options, completed by `defaults`.
+    /// Completes these options with `defaults`.
     ///
-    /// A model and a model profile are one choice: whoever makes either gets no default of the other. Of the model's
-    /// options each has its own default, which a null takes away.
+    /// A model and a model profile are one choice: if either is set, there is no default for the other. Model options
+    /// are merged one by one; a null removes a default.
     pub fn or(&self, defaults: &Self) -> Self {
-        let chosen = self.model.is_some() || self.model_profile.is_some();
-        let Self { model, model_profile, .. } = if chosen { self } else { defaults }.clone();
+        let Self { model, model_profile, .. } = if self.has_model() { self } else { defaults }.clone();
         let mut model_options = defaults.model_options.clone().unwrap_or_default();
         for (name, value) in self.model_options.iter().flatten() {
             match value {
@@ -76,20 +75,20 @@ impl RunOptions {
             model_options: (!model_options.is_empty()).then_some(model_options),
             model,
             model_profile,
-            // What one run is to give and may use is its own.
+            // The output schema, limits and tools apply to a single run and have no defaults.
             output_schema: self.output_schema.clone(),
             limits: self.limits,
             tools: self.tools.clone(),
         }
     }
 
-    /// True when a model is chosen, by its name or by a profile.
+    /// True when a model or a model profile is set.
     pub fn has_model(&self) -> bool {
         self.model.is_some() || self.model_profile.is_some()
     }
 
-    /// What the runs of a session use that is taken up again: `self` is what is said now, `kept` what the session
-    /// says. Its model stays; for all else the word of now counts.
+    /// Combines the options of a request that resumes a session (`self`) with the session's own (`kept`). The
+    /// session's model takes precedence; for all other options the request does.
     pub fn resumed(&self, kept: &Self) -> Self {
         let Self { model, model_profile, .. } = if kept.has_model() { kept } else { self }.clone();
         Self {
@@ -105,30 +104,30 @@ impl RunOptions {
     }
 }
 
-/// How much a run may use. What is not set has no limit here.
+/// Limits of a run. A field that is not set means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct RunLimits {
-    /// Model calls.
+    /// Maximum number of model calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<u32>,
-    /// Tokens, read and written.
+    /// Maximum number of tokens, input and output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// Money.
+    /// Maximum cost in US dollars.
     #[serde(rename = "maxCostUsd", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
     pub max_cost: Option<Cost>,
-    /// Milliseconds since it started.
+    /// Maximum milliseconds since the start of the run.
     #[serde(rename = "maxTimeMs", skip_serializing_if = "Option::is_none")]
     pub max_time: Option<u64>,
-    /// Whether somebody is asked when it is used up; else the run fails.
+    /// Whether to ask for an extension when a limit is reached. Otherwise the run fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ask: Option<bool>,
 }
 
-/// Which limit of a run is used up.
+/// A limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Limit {
@@ -155,7 +154,7 @@ impl RunLimits {
         *self == Self::default()
     }
 
-    /// These, and where they say nothing what `others` say.
+    /// Completes these limits with `others`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {
@@ -167,8 +166,8 @@ impl RunLimits {
         }
     }
 
-    /// The first limit that is used up, when each was granted `times` over.
-    pub fn used_up(&self, times: u32, steps: u32, usage: &Usage, millis: u64) -> Option<Limit> {
+    /// The first limit that was reached, with each limit granted `times` times.
+    pub fn limit_reached(&self, times: u32, steps: u32, usage: &Usage, millis: u64) -> Option<Limit> {
         let (tokens, cost) = (usage.tokens(), usage.cost);
         let granted = |limit: u64| limit.saturating_mul(u64::from(times));
         let step =
@@ -181,7 +180,7 @@ impl RunLimits {
     }
 }
 
-/// Where in the session's tree a run writes.
+/// The place in the session's tree where a run writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -189,13 +188,13 @@ pub enum Place {
     /// At the end of the active path.
     #[default]
     Tip,
-    /// Beneath this user message: another answer to it.
+    /// Beneath a user message: another answer to it.
     #[serde(rename_all = "camelCase")]
     Regenerate {
         /// The user message.
         message_id: MessageId,
     },
-    /// Beneath this assistant message: another prompt after it.
+    /// Beneath an assistant message: another prompt after it.
     #[serde(rename_all = "camelCase")]
     Edit {
         /// The assistant message.
@@ -206,7 +205,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// True when the run leaves the active path: it is rolled back unless it succeeds.
+    /// True when the run leaves the active path. Such a run is rolled back unless it succeeds.
     pub const fn is_branch(self) -> bool {
         !matches!(self, Self::Tip)
     }
@@ -217,29 +216,29 @@ impl Place {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Answer only.
+    /// The agent only answers.
     Ask,
-    /// Act.
+    /// The agent may act.
     #[default]
     Act,
 }
 names!(Mode { Ask => "ask", Act => "act" });
 
-/// What a new prompt does to a busy session.
+/// How a prompt is handled while the session is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// Wait its turn.
+    /// Wait in the queue.
     #[default]
     Enqueue,
     /// Join the active run at its next step.
     Steer,
-    /// Take the place of the queued prompts.
+    /// Replace the queued prompts.
     Replace,
-    /// Stop the active run, keep what it wrote, then run.
+    /// Stop the active run, keep the messages it wrote, then start.
     Interrupt,
-    /// Be refused.
+    /// Refuse the prompt.
     Reject,
 }
 names!(Policy {
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_a_session_up_again_keeps_its_model_and_has_the_last_word_otherwise() {
+    fn resuming_keeps_the_model_of_the_session_and_takes_other_options_from_the_request() {
         use serde_json::json;
         let kept =
             json!({"systemPrompt": "be kind", "model": "m1", "cwd": "/home", "modelOptions": {"seed": 7}});
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_leaves_open_its_session_says() {
+    fn a_session_gives_defaults_for_a_request() {
         use serde_json::json;
         let session = json!({"systemPrompt": "be kind", "model": "m1", "cwd": "/home",
                              "modelOptions": {"temperature": 1, "seed": 7}});
@@ -291,12 +290,12 @@ mod tests {
         ] {
             let (asked, merged) = (options(asked), options(merged));
             assert_eq!(asked.or(&options(session.clone())), merged);
-            assert_eq!(merged.or(&RunOptions::default()), merged, "what is complete stays as it is");
+            assert_eq!(merged.or(&RunOptions::default()), merged, "complete options do not change");
         }
     }
 
     #[test]
-    fn the_first_limit_that_is_used_up_is_named() {
+    fn the_first_limit_that_is_reached_is_named() {
         let limits = RunLimits {
             max_steps: Some(3),
             max_tokens: Some(100),
@@ -305,15 +304,15 @@ mod tests {
             ask: None,
         };
         let usage = |input_tokens, cost| Usage { input_tokens, cost: Cost::from(cost), ..Usage::default() };
-        let shown = |times, steps, usage: Usage, millis| {
-            limits.used_up(times, steps, &usage, millis).map(|limit| limit.to_string())
+        let reached = |times, steps, usage: Usage, millis| {
+            limits.limit_reached(times, steps, &usage, millis).map(|limit| limit.to_string())
         };
-        assert_eq!(shown(1, 2, usage(99, 0.49), 59_999), None);
-        assert_eq!(shown(1, 3, usage(0, 0.0), 0).as_deref(), Some("3 model calls"));
-        assert_eq!(shown(1, 0, usage(100, 0.0), 0).as_deref(), Some("100 tokens"));
-        assert_eq!(shown(1, 0, usage(0, 0.5), 0).as_deref(), Some("0.5 US dollars"));
-        assert_eq!(shown(1, 0, usage(0, 0.0), 60_000).as_deref(), Some("60 seconds"));
-        assert_eq!(shown(2, 3, usage(100, 0.5), 60_000), None, "granted once more");
-        assert_eq!(RunLimits::default().used_up(1, 99, &usage(u64::MAX, 1e9), 99), None);
+        assert_eq!(reached(1, 2, usage(99, 0.49), 59_999), None);
+        assert_eq!(reached(1, 3, usage(0, 0.0), 0).as_deref(), Some("3 model calls"));
+        assert_eq!(reached(1, 0, usage(100, 0.0), 0).as_deref(), Some("100 tokens"));
+        assert_eq!(reached(1, 0, usage(0, 0.5), 0).as_deref(), Some("0.5 US dollars"));
+        assert_eq!(reached(1, 0, usage(0, 0.0), 60_000).as_deref(), Some("60 seconds"));
+        assert_eq!(reached(2, 3, usage(100, 0.5), 60_000), None, "granted twice");
+        assert_eq!(RunLimits::default().limit_reached(1, 99, &usage(u64::MAX, 1e9), 99), None);
     }
 }

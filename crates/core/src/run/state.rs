@@ -1,4 +1,4 @@
-//! Where a run stands: by name, and with what is true there.
+//! The status and the state of a run.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,32 +6,32 @@ use crate::message::names;
 use crate::wait::Wait;
 use crate::{AttemptId, CancelReason, Failure, Time};
 
-/// Where a run or an attempt stands, by name.
+/// The status of a run or an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// Waits for a worker, or for its next attempt.
+    /// Waiting for a worker or for a retry.
     Queued,
     /// A worker is being prepared.
     Starting,
-    /// The agent works.
+    /// The agent is working.
     Running,
-    /// Waits for an input, or for results of the caller's tools.
+    /// Waiting for input or for results of client tools.
     WaitingInput,
-    /// Waits for an approval.
+    /// Waiting for an approval.
     WaitingApproval,
-    /// Is being stopped.
+    /// Being cancelled.
     Cancelling,
-    /// Did what it was asked. Final.
+    /// Completed successfully. Final.
     Succeeded,
-    /// Failed. Settled: only a retry reopens it.
+    /// Failed. Can be retried.
     Failed,
-    /// Was stopped. Final.
+    /// Cancelled. Final.
     Cancelled,
-    /// Took too long. Settled.
+    /// Exceeded its time limit. Can be retried.
     TimedOut,
-    /// Its executor is gone. Settled.
+    /// The process that executed it is gone. Can be retried.
     Orphaned,
 }
 names!(RunStatus {
@@ -41,96 +41,96 @@ names!(RunStatus {
 });
 
 impl RunStatus {
-    /// True when nothing executes any more.
+    /// True when nothing is executing any more.
     pub const fn is_ended(self) -> bool {
         self.is_final() || self.is_settled()
     }
 
-    /// True when nothing can reopen it.
+    /// True when the run cannot be reopened.
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Cancelled)
     }
 
-    /// True when only a retry reopens it.
+    /// True when only a retry can reopen the run.
     pub const fn is_settled(self) -> bool {
         matches!(self, Self::Failed | Self::TimedOut | Self::Orphaned)
     }
 }
 
-/// Where a run stands, with what is true there.
+/// The state of a run: its status and the data that belongs to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "status", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum RunState {
-    /// Waits for a worker; after a failure not before `retry_at`.
+    /// Waiting for a worker; after a failure not before `retry_at`.
     Queued {
-        /// When it may be tried again.
+        /// The earliest time of the next attempt.
         #[serde(rename = "retryAtMs", skip_serializing_if = "Option::is_none")]
         retry_at: Option<Time>,
     },
     /// `attempt` is being prepared.
     Starting {
-        /// Who has authority.
+        /// The attempt with authority.
         #[serde(rename = "activeAttemptId")]
         attempt: AttemptId,
     },
     /// `attempt` executes.
     Running {
-        /// Who has authority.
+        /// The attempt with authority.
         #[serde(rename = "activeAttemptId")]
         attempt: AttemptId,
     },
-    /// `attempt` waits for a person, or for the caller's tools.
+    /// `attempt` waits for input or for results of client tools.
     #[serde(rename = "waiting_input")]
     WaitingInput {
-        /// Who has authority.
+        /// The attempt with authority.
         #[serde(rename = "activeAttemptId")]
         attempt: AttemptId,
-        /// What it waits for.
+        /// The open wait.
         wait: Wait,
     },
     /// `attempt` waits for an approval.
     WaitingApproval {
-        /// Who has authority.
+        /// The attempt with authority.
         #[serde(rename = "activeAttemptId")]
         attempt: AttemptId,
-        /// What it waits for.
+        /// The open wait.
         wait: Wait,
     },
-    /// `attempt` was told to stop.
+    /// `attempt` was signalled to stop.
     Cancelling {
-        /// Who has authority until it has stopped.
+        /// The attempt with authority, until it has stopped.
         #[serde(rename = "activeAttemptId")]
         attempt: AttemptId,
-        /// Why.
+        /// The reason of the cancellation.
         reason: CancelReason,
     },
-    /// Done.
+    /// Completed successfully.
     Succeeded {},
     /// Failed.
     Failed {
-        /// How.
+        /// The error.
         error: Failure,
     },
-    /// Stopped.
+    /// Cancelled.
     Cancelled {
-        /// Why.
+        /// The reason of the cancellation.
         reason: CancelReason,
     },
-    /// Took too long.
+    /// Exceeded its time limit.
     TimedOut {
-        /// How.
+        /// The error.
         error: Failure,
     },
-    /// Executor gone.
+    /// The process that executed the run is gone.
     Orphaned {
-        /// How.
+        /// The error.
         error: Failure,
     },
 }
 
 impl RunState {
-    /// The state by name.
+    /// The status of this state.
     pub const fn status(&self) -> RunStatus {
         match self {
             Self::Queued { .. } => RunStatus::Queued,
@@ -159,7 +159,7 @@ impl RunState {
         }
     }
 
-    /// What it waits for.
+    /// The open wait.
     pub const fn wait(&self) -> Option<&Wait> {
         match self {
             Self::WaitingInput { wait, .. } | Self::WaitingApproval { wait, .. } => Some(wait),
@@ -174,7 +174,7 @@ impl RunState {
         }
     }
 
-    /// What went wrong.
+    /// The error of a run that ended without success.
     pub const fn error(&self) -> Option<&Failure> {
         match self {
             Self::Failed { error } | Self::TimedOut { error } | Self::Orphaned { error } => Some(error),

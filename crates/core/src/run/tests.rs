@@ -1,7 +1,7 @@
-//! Scripts of one run: commands in, the events of the last one out.
+//! Scripted tests of one run: commands in, the events of the last command out.
 //!
 //! A script is a list of commands, `start; open; finish ok`. `a2` names an attempt (the latest if none is named),
-//! `w2` a wait (`w1` if none is named); `held` marks a wait whose execution is still there.
+//! `w2` a wait (`w1` if none is named); `held` marks a wait on which an execution blocks.
 
 use insta::assert_snapshot;
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::{Approval, Cancellation, ClientCall, ClientResult};
 
 mod random;
 
-/// One run with all its attempts, driven as the kernel drives it.
+/// A run with its attempts, driven the way the kernel does it.
 #[derive(Debug, Clone, PartialEq)]
 struct World {
     run: Run,
@@ -60,14 +60,14 @@ impl World {
         Self { run, attempts: vec![], events: vec![], now: Time(0) }
     }
 
-    /// Plays one command of a script and says which events it made.
+    /// Executes one command of a script and returns its events.
     fn step(&mut self, text: &str) -> Result<Vec<Body>, Refusal> {
         if text == "steers" {
             self.run.steers = true;
             return Ok(vec![]);
         }
-        let bodies = match spent(text) {
-            // A worker's report counts while the worker has authority; the kernel drops a later one.
+        let bodies = match usage_of(text) {
+            // The kernel accepts usage reports only from the attempt with authority.
             Some(usage) => {
                 self.run.state.holder().map(|_| Body::UsageUpdated { usage }).into_iter().collect()
             }
@@ -80,7 +80,7 @@ impl World {
         for body in &bodies {
             if let Body::AttemptCreated { .. } = body {
                 let id = attempt_id(self.attempts.len() as u8 + 1);
-                self.attempts.push(attempt_of(&self.run, id, NodeId::from_random([1; 16]), self.now));
+                self.attempts.push(new_attempt(&self.run, id, NodeId::from_random([1; 16]), self.now));
             }
             let latest = self.attempts.last().map(|attempt| attempt.id);
             apply(&mut self.run, body, latest, Some(&wait), self.now);
@@ -95,7 +95,7 @@ impl World {
     fn command(&self, text: &str) -> Command {
         let by = by(text).unwrap_or(attempt_id(self.attempts.len().max(1) as u8));
         let wait = wait(text);
-        let said = |word: &str| text.split_whitespace().any(|said| said == word);
+        let has_word = |word: &str| text.split_whitespace().any(|other| other == word);
         match text.split_whitespace().next().unwrap() {
             "start" => Command::Start,
             "open" => Command::Open { by },
@@ -109,20 +109,22 @@ impl World {
             }
             "give" => {
                 let id = text.split_whitespace().find(|word| word.starts_with('t')).unwrap();
-                let content = json!(if said("other") { "dry" } else { "wet" });
+                let content = json!(if has_word("other") { "dry" } else { "wet" });
                 let result = ClientResult { tool_use_id: id.into(), content, is_error: false };
                 Command::Answer { wait: wait.id, answer: Answer::Tools { results: vec![result] } }
             }
             "lapse" => Command::Lapse { by },
             "resume" => Command::Resume { by },
             "cancel" => Command::Cancel { reason: CancelReason::Requested },
-            "dispatch" => {
-                Command::Dispatched { by, dispatched: !said("unsent"), acknowledged: said("acknowledged") }
-            }
+            "dispatch" => Command::Dispatched {
+                by,
+                dispatched: !has_word("unsent"),
+                acknowledged: has_word("acknowledged"),
+            },
             "finish" => Command::Finish { by, outcome: outcome(text) },
             "retry" => Command::Retry,
             "merge" => Command::Merge { into: RunId::from_random([9; 16]) },
-            other => panic!("{other} is no command"),
+            other => panic!("{other} is not a command"),
         }
     }
 }
@@ -147,7 +149,7 @@ fn by(text: &str) -> Option<AttemptId> {
 }
 
 fn wait(text: &str) -> Wait {
-    let said = |word: &str| text.split_whitespace().any(|said| said == word);
+    let has_word = |word: &str| text.split_whitespace().any(|other| other == word);
     let call = |id: &str| ClientCall {
         tool_use_id: id.into(),
         name: "rain".into(),
@@ -157,21 +159,21 @@ fn wait(text: &str) -> Wait {
     Wait {
         id: wait_id(numbered(text, 'w').unwrap_or(1)),
         request: match () {
-            () if said("input") => WaitRequest::Input,
-            () if said("tools") => WaitRequest::Tools,
+            () if has_word("input") => WaitRequest::Input,
+            () if has_word("tools") => WaitRequest::Tools,
             () => WaitRequest::Approval,
         },
         question: "which?".into(),
         expires_at: None,
         held: text.ends_with("held"),
-        calls: if said("tools") { ["t1", "t2"].map(call).to_vec() } else { vec![] },
+        calls: if has_word("tools") { ["t1", "t2"].map(call).to_vec() } else { vec![] },
         results: vec![],
         resume: json!(null),
         answer: None,
     }
 }
 
-fn spent(text: &str) -> Option<Usage> {
+fn usage_of(text: &str) -> Option<Usage> {
     let input_tokens = text.strip_prefix("spend ")?.parse().unwrap();
     Some(Usage { input_tokens, ..Usage::default() })
 }
@@ -180,7 +182,7 @@ fn numbered(text: &str, prefix: char) -> Option<u8> {
     text.split_whitespace().find_map(|word| word.strip_prefix(prefix)?.parse().ok())
 }
 
-/// Plays `script` and gives what its last command did: its events and where the run then stands, or the refusal.
+/// Executes `script` and returns the events of its last command with the resulting status, or the refusal.
 fn play(script: &str) -> String {
     let mut world = World::new();
     let commands: Vec<&str> = script.split("; ").collect();
@@ -191,7 +193,7 @@ fn play(script: &str) -> String {
     let mut text = match world.step(last) {
         Ok(bodies) => {
             let status = world.run.state.status();
-            bodies.iter().map(line).chain([format!("= {status}")]).collect::<Vec<_>>().join("\n")
+            bodies.iter().map(describe).chain([format!("= {status}")]).collect::<Vec<_>>().join("\n")
         }
         Err(refusal) => format!("refused: {refusal}"),
     };
@@ -202,9 +204,9 @@ fn play(script: &str) -> String {
     text
 }
 
-fn line(body: &Body) -> String {
+fn describe(body: &Body) -> String {
     let mut payload = serde_json::to_value(body).unwrap()["payload"].take();
-    // Whether maps keep the order of their making depends on who else is in the build.
+    // The order of map keys depends on a feature of serde_json that other crates may enable.
     payload.sort_all_objects();
     let fields = payload.as_object().into_iter().flatten();
     let fields = fields.map(|(name, value)| format!(" {name}={}", value.to_string().replace('"', "")));
@@ -219,25 +221,25 @@ mod merging {
     }
 
     #[test]
-    fn a_prompt_that_steers_joins_another_run_and_is_asked_nothing_itself() {
+    fn a_merged_run_takes_no_commands() {
         assert_snapshot!(into(&play("steers; merge")), @"
         run.merged intoRunId=r9
         = queued
         ");
         for command in ["start", "cancel", "retry", "merge"] {
-            let said = into(&play(&format!("steers; merge; {command}")));
-            assert_eq!(said, "refused: the run's prompt became part of r9: ask that one", "{command}");
+            let refusal = into(&play(&format!("steers; merge; {command}")));
+            assert_eq!(refusal, "refused: the run's prompt became part of r9: ask that one", "{command}");
         }
     }
 
     #[test]
-    fn only_a_queued_prompt_that_steers_is_merged() {
+    fn only_a_queued_run_that_steers_is_merged() {
         assert_snapshot!(play("merge"), @"refused: not possible while the run is queued");
         assert_snapshot!(play("steers; start; merge"), @"refused: not possible while the run is starting");
     }
 
     #[test]
-    fn what_was_merged_ends_as_the_other_and_is_taken_up_again_with_it() {
+    fn a_merged_run_ends_and_is_requeued_with_the_other_run() {
         let mut world = World::new();
         world.step("steers").unwrap();
         world.step("merge").unwrap();
@@ -246,7 +248,7 @@ mod merging {
         let close = Close { message_id, tip: message_id, usage };
         let failed = Body::RunFailed { error: Failure::new("broke", "it broke"), close };
         assert_eq!(follow(&world.run, &Body::RunRunning {}), None);
-        assert_eq!(follow(&world.run, &requeued(&world.run, None)), None, "it is queued already");
+        assert_eq!(follow(&world.run, &run_queued(&world.run, None)), None, "it is already queued");
         let end = follow(&world.run, &failed).unwrap();
         apply(&mut world.run, &end, None, None, Time(5));
         let run = &world.run;
@@ -255,13 +257,13 @@ mod merging {
             matches!(end, Body::RunFailed { close: Close { tip: None, usage, .. }, .. } if usage.is_zero())
         );
         assert_eq!(follow(run, &failed), None, "it has ended");
-        let again = follow(run, &requeued(run, None)).unwrap();
+        let again = follow(run, &run_queued(run, None)).unwrap();
         apply(&mut world.run, &again, None, None, Time(6));
         assert_eq!(world.run.state.status(), RunStatus::Queued);
     }
 }
 
-mod arrows {
+mod transitions {
     use super::*;
 
     #[test]
@@ -308,7 +310,7 @@ mod arrows {
     }
 
     #[test]
-    fn a_question_that_lapses_lets_the_attempt_go_on_without_an_answer() {
+    fn an_attempt_continues_after_its_wait_lapses() {
         assert_snapshot!(play("start; open; ask input held; lapse"), @"
         input.provided waitId=w1
         = waiting_input
@@ -348,7 +350,7 @@ mod arrows {
     }
 
     #[test]
-    fn nobody_answers_in_time() {
+    fn a_wait_expires() {
         assert_snapshot!(play("start; open; ask input; finish timed_out"), @"
         input.provided waitId=w1
         attempt.failed error={code:broke,message:it broke} retryable=true status=timed_out
@@ -358,7 +360,7 @@ mod arrows {
     }
 
     #[test]
-    fn a_failure_that_stays_one() {
+    fn a_failure_without_a_retry() {
         assert_snapshot!(play("start; open; finish failed"), @"
         attempt.failed error={code:broke,message:it broke} retryable=true status=failed
         run.failed error={code:broke,message:it broke}
@@ -377,7 +379,7 @@ mod arrows {
     }
 
     #[test]
-    fn a_failure_that_is_tried_again() {
+    fn a_failure_with_a_retry() {
         assert_snapshot!(play("start; open; finish failed again"), @"
         attempt.failed error={code:broke,message:it broke} retryable=true status=failed
         run.queued adapter=scripted mode=act retryAtMs=99
@@ -391,7 +393,7 @@ mod arrows {
     }
 
     #[test]
-    fn a_retry_reopens_what_is_settled() {
+    fn a_retry_reopens_a_settled_run() {
         assert_snapshot!(play("start; open; finish failed; retry"), @"
         run.queued adapter=scripted mode=act
         = queued
@@ -403,7 +405,7 @@ mod arrows {
     }
 
     #[test]
-    fn an_attempt_lost_while_it_waits_closes_its_wait() {
+    fn losing_a_waiting_attempt_closes_its_wait() {
         assert_snapshot!(play("start; open; ask approval held; finish orphaned"), @"
         approval.resolved decision=expired waitId=w1
         attempt.failed error={code:broke,message:it broke} retryable=true status=orphaned
@@ -452,7 +454,7 @@ mod cancelling {
     use super::*;
 
     #[test]
-    fn a_queued_run_ends_at_once() {
+    fn a_queued_run_is_cancelled_at_once() {
         assert_snapshot!(play("cancel"), @"
         run.cancellation_requested reason=requested
         run.cancelled reason=requested
@@ -466,7 +468,7 @@ mod cancelling {
     }
 
     #[test]
-    fn what_executes_is_told_to_stop() {
+    fn an_executing_attempt_is_signalled_to_stop() {
         assert_snapshot!(play("start; cancel"), @"
         run.cancellation_requested reason=requested
         run.cancelling
@@ -480,7 +482,7 @@ mod cancelling {
     }
 
     #[test]
-    fn a_wait_that_only_the_store_holds_ends_at_once() {
+    fn a_run_that_waits_without_an_execution_is_cancelled_at_once() {
         assert_snapshot!(play("start; open; ask input; cancel"), @"
         run.cancellation_requested reason=requested
         input.provided waitId=w1
@@ -498,7 +500,7 @@ mod cancelling {
     }
 
     #[test]
-    fn a_wait_that_an_execution_holds_is_told_to_stop() {
+    fn a_run_that_waits_with_an_execution_is_signalled_to_stop() {
         assert_snapshot!(play("start; open; ask approval held; cancel"), @"
         run.cancellation_requested reason=requested
         approval.resolved decision=expired waitId=w1
@@ -508,7 +510,7 @@ mod cancelling {
     }
 
     #[test]
-    fn the_stages_are_recorded() {
+    fn the_stages_of_a_cancellation_are_recorded() {
         assert_snapshot!(play("start; open; cancel; dispatch"), @"
         attempt.cancel_dispatch acknowledged=false dispatched=true
         = cancelling
@@ -524,7 +526,7 @@ mod cancelling {
     }
 
     #[test]
-    fn a_stage_that_was_reached_stays_reached() {
+    fn a_stage_keeps_its_first_time() {
         let mut world = World::new();
         for command in ["start", "open", "cancel", "dispatch", "dispatch acknowledged", "dispatch unsent"] {
             world.step(command).unwrap();
@@ -538,7 +540,7 @@ mod cancelling {
     }
 
     #[test]
-    fn whatever_ends_then_was_stopped() {
+    fn an_attempt_that_ends_while_cancelling_is_cancelled() {
         assert_snapshot!(play("start; open; cancel; finish ok"), @"
         attempt.cancelled proof=ended
         run.cancelled reason=requested
@@ -567,7 +569,7 @@ mod cancelling {
     }
 
     #[test]
-    fn what_cannot_be_proven_is_not_called_cancelled() {
+    fn an_orphaned_attempt_is_not_reported_as_cancelled() {
         assert_snapshot!(play("start; open; cancel; finish orphaned"), @"
         attempt.failed error={code:broke,message:it broke} retryable=true status=orphaned
         run.orphaned error={code:broke,message:it broke}
@@ -581,7 +583,7 @@ mod cancelling {
     }
 
     #[test]
-    fn asking_twice_changes_nothing() {
+    fn cancelling_twice_changes_nothing() {
         assert_snapshot!(play("start; open; cancel; cancel"), @"= cancelling");
     }
 }
@@ -590,7 +592,7 @@ mod refusals {
     use super::*;
 
     #[test]
-    fn a_late_worker_cannot_finish_a_run_that_another_took_over() {
+    fn a_stale_attempt_has_no_authority() {
         assert_snapshot!(play("start; finish failed again; start; finish a1 ok"), @"refused: attempt a1 is stale, a2 has authority");
         assert_snapshot!(play("start; finish failed again; start; open a1"), @"refused: attempt a1 is stale, a2 has authority");
         assert_snapshot!(play("start; finish failed again; start; open; ask a1 input"), @"refused: attempt a1 is stale, a2 has authority");
@@ -598,7 +600,7 @@ mod refusals {
     }
 
     #[test]
-    fn no_worker_has_authority_over_what_does_not_execute() {
+    fn no_attempt_has_authority_over_a_run_that_is_not_executing() {
         assert_snapshot!(play("finish a1 ok"), @"refused: the run is queued; attempt a1 has no authority");
         assert_snapshot!(play("start; finish failed again; finish a1 ok"), @"refused: the run is queued; attempt a1 has no authority");
         assert_snapshot!(play("start; open; finish ok; finish a1 failed"), @"refused: the run is succeeded; attempt a1 has no authority");
@@ -616,13 +618,13 @@ mod refusals {
     }
 
     #[test]
-    fn success_needs_a_run_that_runs() {
+    fn only_a_running_run_succeeds() {
         assert_snapshot!(play("start; finish ok"), @"refused: not possible while the run is starting");
         assert_snapshot!(play("start; open; ask input held; finish ok"), @"refused: not possible while the run is waiting_input");
     }
 
     #[test]
-    fn an_answer_fits_its_question() {
+    fn an_answer_must_match_its_wait() {
         assert_snapshot!(play("start; open; ask approval; input"), @"refused: w1 asks for approval, not input");
         assert_snapshot!(play("start; open; ask input; allow"), @"refused: w1 asks for input, not approval");
         assert_snapshot!(play("start; open; ask input w1; input w2"), @"refused: w2 is not open; the run is waiting_input");
@@ -630,14 +632,14 @@ mod refusals {
     }
 
     #[test]
-    fn an_answer_comes_once_and_in_time() {
+    fn a_wait_is_answered_once_while_it_is_open() {
         assert_snapshot!(play("start; open; ask input; input; input"), @"refused: w1 has been answered already");
         assert_snapshot!(play("start; open; ask input; input; resume; input"), @"refused: w1 is not open; the run is running");
         assert_snapshot!(play("start; open; ask input held; cancel; input"), @"refused: w1 is not open; the run is cancelling");
     }
 
     #[test]
-    fn only_an_answered_attempt_goes_on() {
+    fn only_an_answered_wait_resumes() {
         assert_snapshot!(play("start; open; ask input; resume"), @"refused: not possible while the run is waiting_input");
         assert_snapshot!(play("start; open; resume"), @"refused: not possible while the run is running");
         assert_snapshot!(play("start; open; ask input; input; resume; resume"), @"refused: not possible while the run is running");
@@ -646,14 +648,14 @@ mod refusals {
     }
 
     #[test]
-    fn only_a_running_attempt_asks() {
+    fn only_a_running_attempt_opens_a_wait() {
         assert_snapshot!(play("start; ask input"), @"refused: not possible while the run is starting");
         assert_snapshot!(play("start; open; ask input; ask input w2"), @"refused: not possible while the run is waiting_input");
         assert_snapshot!(play("start; open; cancel; ask input"), @"refused: not possible while the run is cancelling");
     }
 
     #[test]
-    fn commands_out_of_order() {
+    fn commands_out_of_order_are_refused() {
         assert_snapshot!(play("start; start"), @"refused: not possible while the run is starting");
         assert_snapshot!(play("start; open; open"), @"refused: not possible while the attempt is running");
         assert_snapshot!(play("start; cancel; open"), @"refused: not possible while the attempt is cancelling");
@@ -664,7 +666,7 @@ mod refusals {
 }
 
 #[test]
-fn an_outcome_that_is_no_end_counts_as_a_failure() {
+fn a_failure_with_a_status_that_is_not_settled_becomes_failed() {
     let mut world = World::new();
     for command in ["start", "open", "finish running"] {
         world.step(command).unwrap();

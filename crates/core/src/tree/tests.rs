@@ -17,17 +17,17 @@ fn range(line: LineId, from: u32, to: u32) -> Range {
     Range { line, from, to }
 }
 
-/// A tree in memory, by the same rules that the stores use.
+/// A tree in memory that uses the same rules as the stores.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Tree {
     lines: HashMap<LineId, Line>,
-    /// Lines that hang beneath a point, oldest first. Roots hang beneath none.
+    /// The lines beneath each point, oldest first. Lines with a root are beneath `None`.
     beneath: BTreeMap<Option<Point>, Vec<LineId>>,
     cursors: BTreeMap<Point, LineId>,
     tip: Option<Point>,
 }
 
-impl View for Tree {
+impl TreeView for Tree {
     type Error = Infallible;
 
     fn ahead(&mut self, at: Point) -> Result<Vec<Range>, Infallible> {
@@ -36,9 +36,9 @@ impl View for Tree {
     }
 
     fn turn(&mut self, range: Range) -> Result<Option<Point>, Infallible> {
-        let leads =
+        let target =
             |(from, id): (&Point, &LineId)| self.first(*id).filter(|to| self.parent(*to) == Some(*from));
-        Ok(self.cursors.range(range.first()..=range.last()).find_map(leads))
+        Ok(self.cursors.range(range.first()..=range.last()).find_map(target))
     }
 
     fn newest(&mut self, at: Point) -> Result<Option<Point>, Infallible> {
@@ -57,7 +57,7 @@ impl Tree {
         self.lines.get(&point.line).is_some_and(|line| (line.start()..line.end).contains(&point.pos))
     }
 
-    /// Appends a message beneath `at` and says where it stands; `fresh` names the line if one is opened.
+    /// Appends a message beneath `at` and returns its position; `fresh` is the id of a line that is opened for it.
     fn append(&mut self, at: Option<Point>, branch: bool, fresh: LineId) -> Point {
         let placed = place(at, at.and_then(|at| self.lines.get(&at.line)), branch, fresh);
         if let Some(line) = placed.opened {
@@ -105,10 +105,10 @@ impl Tree {
         Some(Point { line: id, pos: line.start() })
     }
 
-    /// Makes the path to `point` the active one and lets every cursor on it point along it.
+    /// Makes the path to `point` the active path and updates the cursors along it.
     fn visit(&mut self, point: Option<Point>) {
         if let Some(to) = point {
-            let turns = parting(self.tip, to, |id| self.parent_of(id)).unwrap();
+            let turns = diverging_ranges(self.tip, to, |id| self.parent_of(id)).unwrap();
             let within = |at: &Point| turns.iter().any(|range| range.contains(*at));
             let cursors: Vec<_> =
                 self.cursors.iter().map(|(at, to)| (*at, *to)).filter(|(at, _)| within(at)).collect();
@@ -123,8 +123,8 @@ impl Tree {
     }
 }
 
-/// The tree drawn at the top of the module, its path to (a, 4) visited.
-fn drawn() -> Tree {
+/// The tree in the documentation of the module, with its path to (a, 4) visited.
+fn example_tree() -> Tree {
     let mut tree = Tree::default();
     let mut tip = None;
     for _ in 0..5 {
@@ -142,12 +142,12 @@ fn drawn() -> Tree {
 fn a_message_goes_to_the_end_of_its_line_or_opens_one() {
     let line = Line { id: A, parent: None, end: 3, abandoned: false };
     let opened =
-        |parent: Option<Point>, pos| Placed { point: at(B, pos), opened: Some(Line::open(B, parent)) };
+        |parent: Option<Point>, pos| Placement { point: at(B, pos), opened: Some(Line::open(B, parent)) };
 
     assert_eq!(place(None, None, false, B), opened(None, 0), "the first message is a root");
     assert_eq!(
         place(Some(at(A, 2)), Some(&line), false, B),
-        Placed { point: at(A, 3), opened: None },
+        Placement { point: at(A, 3), opened: None },
         "at the end"
     );
     assert_eq!(place(Some(at(A, 1)), Some(&line), false, B), opened(Some(at(A, 1)), 2), "above the end");
@@ -170,40 +170,44 @@ fn an_empty_line_has_no_last_message() {
 }
 
 #[test]
-fn the_drawn_path() {
-    let tree = drawn();
+fn the_paths_of_the_example_tree() {
+    let tree = example_tree();
     assert_eq!(tree.path(Some(at(C, 5))), [range(A, 0, 2), range(B, 3, 4), range(C, 5, 5)]);
     assert_eq!(tree.path(Some(at(A, 1))), [range(A, 0, 1)]);
     assert_eq!(tree.path(None), []);
 }
 
 #[test]
-fn a_path_to_a_line_that_is_still_empty_ends_above_it() {
-    let hangs = |line| Ok::<_, ()>((line == B).then_some(at(A, 2)));
-    assert_eq!(ranges(Some(at(B, 2)), hangs), Ok(vec![range(A, 0, 2)]));
+fn a_path_to_an_empty_line_ends_above_it() {
+    let parent_of = |line| Ok::<_, ()>((line == B).then_some(at(A, 2)));
+    assert_eq!(ranges(Some(at(B, 2)), parent_of), Ok(vec![range(A, 0, 2)]));
 }
 
 #[test]
-fn two_paths_part_where_they_part() {
-    let mut tree = drawn();
+fn two_paths_diverge_at_their_last_common_point() {
+    let mut tree = example_tree();
     let d = tree.append(Some(at(A, 1)), true, LineId(4));
     let e = tree.append(None, true, LineId(5));
-    let part = |from, to| parting(from, to, |id| tree.parent_of(id)).unwrap();
-    assert_eq!(part(Some(at(A, 4)), at(C, 5)), [range(A, 2, 2), range(B, 3, 4), range(C, 5, 5)]);
-    assert_eq!(part(Some(at(C, 5)), at(A, 4)), [range(A, 2, 4)]);
-    assert_eq!(part(Some(at(C, 5)), at(B, 5)), [range(B, 4, 5)]);
-    assert_eq!(part(Some(at(C, 5)), d), [range(A, 1, 1), range(LineId(4), 2, 2)]);
-    assert_eq!(part(Some(d), at(C, 5)), [range(A, 1, 2), range(B, 3, 4), range(C, 5, 5)]);
-    assert_eq!(part(Some(at(C, 5)), e), [range(LineId(5), 0, 0)], "another root has nothing in common");
-    assert_eq!(part(None, at(B, 3)), [range(A, 0, 2), range(B, 3, 3)]);
-    assert_eq!(part(Some(at(B, 5)), at(B, 5)), [range(B, 5, 5)]);
+    let diverging = |from, to| diverging_ranges(from, to, |id| tree.parent_of(id)).unwrap();
+    assert_eq!(diverging(Some(at(A, 4)), at(C, 5)), [range(A, 2, 2), range(B, 3, 4), range(C, 5, 5)]);
+    assert_eq!(diverging(Some(at(C, 5)), at(A, 4)), [range(A, 2, 4)]);
+    assert_eq!(diverging(Some(at(C, 5)), at(B, 5)), [range(B, 4, 5)]);
+    assert_eq!(diverging(Some(at(C, 5)), d), [range(A, 1, 1), range(LineId(4), 2, 2)]);
+    assert_eq!(diverging(Some(d), at(C, 5)), [range(A, 1, 2), range(B, 3, 4), range(C, 5, 5)]);
+    assert_eq!(
+        diverging(Some(at(C, 5)), e),
+        [range(LineId(5), 0, 0)],
+        "paths from different roots share nothing"
+    );
+    assert_eq!(diverging(None, at(B, 3)), [range(A, 0, 2), range(B, 3, 3)]);
+    assert_eq!(diverging(Some(at(B, 5)), at(B, 5)), [range(B, 5, 5)]);
 }
 
 #[test]
-fn the_common_part_of_two_paths_is_not_read() {
-    let tree = drawn();
+fn lines_above_the_divergence_are_not_read() {
+    let tree = example_tree();
     let mut asked = vec![];
-    parting(Some(at(B, 5)), at(C, 5), |id| {
+    diverging_ranges(Some(at(B, 5)), at(C, 5), |id| {
         asked.push(id);
         tree.parent_of(id)
     })
@@ -213,14 +217,14 @@ fn the_common_part_of_two_paths_is_not_read() {
 
 #[test]
 fn a_fork_inherits_the_path_to_its_base_and_nothing_else() {
-    let inherited = Inherited::new(drawn().path(Some(at(B, 4))));
+    let inherited = Inherited::new(example_tree().path(Some(at(B, 4))));
     assert_eq!(inherited.ahead(at(A, 1)), [range(A, 1, 2), range(B, 3, 4)]);
     assert_eq!((inherited.ahead(at(A, 3)), inherited.ahead(at(C, 5))), (vec![], vec![]));
-    let mut walked = vec![];
-    while let Some(next) = inherited.next(walked.last().copied()) {
-        walked.push(next);
+    let mut visited = vec![];
+    while let Some(next) = inherited.next(visited.last().copied()) {
+        visited.push(next);
     }
-    assert_eq!(walked, [at(A, 0), at(A, 1), at(A, 2), at(B, 3), at(B, 4)]);
+    assert_eq!(visited, [at(A, 0), at(A, 1), at(A, 2), at(B, 3), at(B, 4)]);
 }
 
 #[test]
@@ -232,8 +236,8 @@ fn a_path_that_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn family() {
-    let tree = drawn();
+fn parents_children_and_siblings() {
+    let tree = example_tree();
     assert_eq!(tree.parent(at(A, 0)), None);
     assert_eq!(tree.parent(at(A, 3)), Some(at(A, 2)));
     assert_eq!(tree.parent(at(B, 3)), Some(at(A, 2)));
@@ -246,14 +250,14 @@ fn family() {
 
 #[test]
 fn roots_are_siblings() {
-    let mut tree = drawn();
+    let mut tree = example_tree();
     let root = tree.append(None, true, LineId(4));
     assert_eq!(tree.siblings(root), [at(A, 0), root]);
 }
 
 #[test]
-fn what_is_not_there_is_its_own_leaf() {
-    let tree = drawn();
+fn a_missing_point_is_its_own_leaf() {
+    let tree = example_tree();
     for point in [at(A, 5), at(LineId(8), 0), at(B, 0)] {
         assert!(!tree.contains(point), "{point:?}");
         assert_eq!(tree.extend(point), point);
@@ -261,8 +265,8 @@ fn what_is_not_there_is_its_own_leaf() {
 }
 
 #[test]
-fn a_visit_moves_the_cursors_and_a_branch_alone_does_not() {
-    let mut tree = drawn();
+fn only_a_visit_moves_the_cursors() {
+    let mut tree = example_tree();
     assert_eq!(tree.extend(at(A, 0)), at(A, 4));
     tree.visit(Some(at(C, 5)));
     assert_eq!((tree.tip, tree.extend(at(A, 0))), (Some(at(C, 5)), at(C, 5)));
@@ -270,7 +274,7 @@ fn a_visit_moves_the_cursors_and_a_branch_alone_does_not() {
     assert_eq!(tree.extend(at(A, 1)), at(B, 5));
     tree.visit(Some(at(A, 4)));
     assert_eq!(tree.extend(at(A, 1)), at(A, 4));
-    assert_eq!(tree.extend(at(B, 3)), at(B, 5), "the cursors off the path stay");
+    assert_eq!(tree.extend(at(B, 3)), at(B, 5), "cursors off the path do not change");
     tree.visit(None);
     assert_eq!((tree.tip, tree.extend(at(A, 1))), (None, at(A, 4)));
 }
@@ -290,7 +294,7 @@ fn without_a_cursor_the_newest_child_is_followed() {
 
 #[test]
 fn a_cursor_to_an_abandoned_line_is_not_followed() {
-    let mut tree = drawn();
+    let mut tree = example_tree();
     tree.visit(Some(at(C, 5)));
     tree.abandon(C);
     assert_eq!(tree.extend(at(A, 0)), at(B, 5));
@@ -299,13 +303,13 @@ fn a_cursor_to_an_abandoned_line_is_not_followed() {
 }
 
 #[test]
-fn a_cursor_to_a_line_that_does_not_hang_there_is_not_followed() {
-    let mut tree = drawn();
+fn a_cursor_to_a_line_of_another_parent_is_not_followed() {
+    let mut tree = example_tree();
     tree.cursors.extend([(at(A, 1), A), (at(A, 3), C), (at(B, 4), A)]);
     assert_eq!((tree.extend(at(A, 0)), tree.extend(at(B, 3))), (at(A, 4), at(B, 5)));
 }
 
-/// The plainest tree there is: one node per message, a parent and a cursor each.
+/// The reference model: one node per message, each with a parent and a cursor.
 #[derive(Debug, Default)]
 struct Model {
     nodes: Vec<Node>,
@@ -352,7 +356,7 @@ impl Model {
     }
 }
 
-/// The tree and the model of it, changed together.
+/// The tree and its reference model, changed together.
 #[derive(Default)]
 struct Pair {
     tree: Tree,
@@ -361,7 +365,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Writes what a run writes: `count` messages beneath `head`. Gives the last one and the line of the first.
+    /// Writes `count` messages beneath `head`, as a run does. Returns the last node and the line of the first one.
     fn write(
         &mut self,
         head: Option<usize>,
@@ -386,7 +390,7 @@ impl Pair {
         self.tree.visit(tip.map(|node| self.model.nodes[node].point));
     }
 
-    /// One of the visible nodes; none where `which` says so or there is none.
+    /// Picks a visible node; `None` if `which` is `None` or no node is visible.
     fn pick(&self, which: Option<prop::sample::Index>) -> Option<usize> {
         let visible: Vec<usize> = self.model.visible().collect();
         which.filter(|_| !visible.is_empty()).map(|which| *which.get(&visible))
@@ -410,7 +414,7 @@ impl Pair {
                     prop_assert_eq!(
                         &shape,
                         &(self.tree.tip, self.tree.cursors.clone()),
-                        "as if it never started"
+                        "a rolled back branch leaves no trace"
                     );
                 }
             }
@@ -446,33 +450,33 @@ impl Pair {
     }
 }
 
-/// What happens to a session's tree.
+/// A change of a session's tree.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A plain prompt: its messages go beneath the tip, and the tip follows, however it ends.
+    /// A plain prompt: its messages go beneath the tip, and the tip moves with any outcome.
     Prompt { count: usize },
-    /// A regenerate, an edit or a new root: the tip follows if it succeeds, else it is rolled back.
+    /// A regenerate, an edit or a new root: the tip moves on success; otherwise the branch is rolled back.
     Branch { beneath: Option<prop::sample::Index>, count: usize, succeeds: bool },
-    /// Somebody moves to a message, or to none.
+    /// Navigation to a message, or to none.
     Navigate { to: Option<prop::sample::Index> },
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let somewhere = || prop::option::weighted(0.9, any::<prop::sample::Index>());
+    let point = || prop::option::weighted(0.9, any::<prop::sample::Index>());
     prop_oneof![
         (1..4usize).prop_map(|count| Step::Prompt { count }),
-        (somewhere(), 1..4usize, any::<bool>()).prop_map(|(beneath, count, succeeds)| Step::Branch {
+        (point(), 1..4usize, any::<bool>()).prop_map(|(beneath, count, succeeds)| Step::Branch {
             beneath,
             count,
             succeeds
         }),
-        somewhere().prop_map(|to| Step::Navigate { to }),
+        point().prop_map(|to| Step::Navigate { to }),
     ]
 }
 
 proptest! {
     #[test]
-    fn the_tree_is_the_plainest_tree_there_is(steps in prop::collection::vec(step(), 0..30)) {
+    fn the_tree_behaves_like_the_reference_model(steps in prop::collection::vec(step(), 0..30)) {
         let mut pair = Pair::default();
         for step in &steps {
             pair.play(step)?;

@@ -5,15 +5,15 @@ use std::path::Path;
 
 const ALLOWED: &[&str] = &["serde", "serde_json", "thiserror", "uuid"];
 
-/// What a feature brings, which nobody has who does not ask for it: the schemas of the public JSON form are derived
-/// where the form is, so that they cannot part from it.
+/// Dependencies of optional features. The schemas of the public JSON form are derived from the types themselves, so
+/// that the two cannot diverge.
 const OPTIONAL: &[&str] = &["utoipa"];
 
-/// Modules of the standard library that reach outside.
-const OUTSIDE: &[&str] = &["env", "fs", "io", "net", "os", "process", "thread", "time"];
+/// Modules of the standard library that do I/O or read the environment.
+const IMPURE_MODULES: &[&str] = &["env", "fs", "io", "net", "os", "process", "thread", "time"];
 
-/// Words that have no business in the sources, whatever stands around them.
-const WORDS: &[&str] =
+/// Words that must not appear in the sources.
+const IMPURE_WORDS: &[&str] =
     &["async", "await", "getrandom", "rand", "tokio", "Instant", "RandomState", "SystemTime"];
 
 fn read(path: &str) -> String {
@@ -21,7 +21,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The lines of a manifest's tables whose name `wanted` accepts, without comments and blanks.
+/// The entries of a manifest's tables whose name `wanted` accepts, without comments and blank lines.
 fn entries(manifest: &str, wanted: impl Fn(&str) -> bool) -> Vec<&str> {
     let mut inside = false;
     let mut found = vec![];
@@ -40,7 +40,7 @@ fn name(entry: &str) -> &str {
 }
 
 #[test]
-fn the_dependencies_are_few() {
+fn only_allowed_dependencies_are_declared() {
     let manifest = read("Cargo.toml");
     for entry in entries(&manifest, |table| table == "dependencies") {
         let expected = match name(entry) {
@@ -61,7 +61,7 @@ fn the_dependencies_are_few() {
 }
 
 #[test]
-fn uuid_cannot_draw_a_random_number() {
+fn uuid_has_no_random_number_feature() {
     let workspace = read("../../Cargo.toml");
     let table = entries(&workspace, |table| table == "workspace.dependencies");
     let uuid =
@@ -73,20 +73,20 @@ fn uuid_cannot_draw_a_random_number() {
     }
 }
 
-/// What `source` uses that core must not, with its line.
-fn impure(source: &str) -> Vec<String> {
+/// The lines of `source` that use something impure, with their numbers.
+fn impurities(source: &str) -> Vec<String> {
     let mut found = vec![];
-    // A group of imports may span lines, so it is read as one.
+    // A group of imports may span several lines.
     let mut group = false;
     for (line, no) in source.lines().zip(1..) {
         let code = line.split("//").next().unwrap_or(line);
         let words: Vec<&str> = code.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
         group |= code.contains("std::{");
-        let outside = words
+        let imports = words
             .iter()
-            .any(|word| OUTSIDE.contains(word) && (group || code.contains(&format!("std::{word}"))));
+            .any(|word| IMPURE_MODULES.contains(word) && (group || code.contains(&format!("std::{word}"))));
         group &= !code.contains(';');
-        if outside || words.iter().any(|word| WORDS.contains(word)) {
+        if imports || words.iter().any(|word| IMPURE_WORDS.contains(word)) {
             found.push(format!("{no}: {}", code.trim()));
         }
     }
@@ -94,7 +94,7 @@ fn impure(source: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_sources_reach_nothing_outside() {
+fn the_sources_are_pure() {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut files = 0;
     while let Some(folder) = folders.pop() {
@@ -103,17 +103,17 @@ fn the_sources_reach_nothing_outside() {
             if path.is_dir() {
                 folders.push(path);
             } else {
-                let found = impure(&fs::read_to_string(&path).unwrap());
+                let found = impurities(&fs::read_to_string(&path).unwrap());
                 assert!(found.is_empty(), "{}: {found:#?}", path.display());
                 files += 1;
             }
         }
     }
-    assert!(files > 15, "only {files} files were looked at");
+    assert!(files > 15, "only {files} files were checked");
 }
 
 #[test]
-fn what_is_impure_is_seen() {
+fn impure_code_is_detected() {
     let sources = [
         "let now = std::time::SystemTime::now();",
         "use std::fs;",
@@ -124,11 +124,11 @@ fn what_is_impure_is_seen() {
         "let n: u8 = rand::random();",
     ];
     for source in sources {
-        assert_eq!(impure(source).len(), 1, "{source}");
+        assert_eq!(impurities(source).len(), 1, "{source}");
     }
     for source in
         ["/// Not async.", "use crate::time::Time;", "let id = RunId::from_random(bytes);", "use std::fmt;"]
     {
-        assert_eq!(impure(source), [""; 0], "{source}");
+        assert_eq!(impurities(source), [""; 0], "{source}");
     }
 }

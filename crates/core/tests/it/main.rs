@@ -1,3 +1,3 @@
-//! What the crate as a whole holds to.
+//! Tests of the crate as a whole.
 
 mod dependencies;

@@ -1,10 +1,9 @@
 //! Sessions, runs and the rest in the form that agents' tools know: one row of the specification's tables each, where the
 //! id of a session is `omiSessionId`.
 
+use mainspring_api::jsonl::codes::protocol_code;
 use mainspring_core::{Artifact, Attempt, Binding, Delegation, Event, Run, Session};
 use serde_json::{Value, json};
-
-use crate::jsonl::told_code as told;
 
 pub(super) fn session(session: &Session) -> Value {
     let (external, legacy) = (session.external_ref.as_ref(), session.legacy_alias.as_ref());
@@ -64,8 +63,8 @@ pub(super) fn run(run: &Run, prompt: Option<&str>, final_text: Option<&str>) -> 
         "cwd": run.options.cwd,
         "finalText": final_text,
         "result": null,
-        "errorCode": error.map(|error| told(&error.code).0),
-        "errorReason": error.and_then(|error| told(&error.code).1),
+        "errorCode": error.map(|error| protocol_code(&error.code).0),
+        "errorReason": error.and_then(|error| protocol_code(&error.code).1),
         "errorMessage": error.map(|error| &error.message),
         "usage": run.usage,
         "createdAtMs": run.created_at,
@@ -90,8 +89,8 @@ pub(super) fn attempt(attempt: &Attempt) -> Value {
         "cancellationRequestedAtMs": attempt.cancellation.requested_at,
         "cancellationDispatchedAtMs": attempt.cancellation.dispatched_at,
         "cancellationAcknowledgedAtMs": attempt.cancellation.acknowledged_at,
-        "errorCode": attempt.error.as_ref().map(|error| told(&error.code).0),
-        "errorReason": attempt.error.as_ref().and_then(|error| told(&error.code).1),
+        "errorCode": attempt.error.as_ref().map(|error| protocol_code(&error.code).0),
+        "errorReason": attempt.error.as_ref().and_then(|error| protocol_code(&error.code).1),
         "errorMessage": attempt.error.as_ref().map(|error| &error.message),
         "usage": attempt.usage,
         "metadata": {},

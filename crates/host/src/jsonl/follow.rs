@@ -8,12 +8,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use mainspring_api::jsonl::Reply;
 use mainspring_client::{AcceptedRun, Client, Error, Events, EventsQuery, Item, Snapshot, Thought};
-use mainspring_core::{BindingId, Body, Event, EventId, Live, MessageId, Position, Run, RunId, SessionId};
+use mainspring_core::{
+    BindingId, Body, Event, EventId, LiveEvent, MessageId, Position, Run, RunId, SessionId,
+};
 use parking_lot::Mutex;
 
 use super::live::Query;
-use super::say::{Say, line};
 use super::tell::{End, Teller, Told, spoken};
 use super::{Shared, told};
 use crate::link::Link;
@@ -155,7 +157,7 @@ async fn finish(shared: &Shared, query: &Query, last: Vec<u8>) {
 }
 
 async fn fail(shared: &Shared, query: &Query, (code, message): &(String, String)) {
-    finish(shared, query, line(&Say::error(code, message), &query.names(None))).await;
+    finish(shared, query, Reply::error(code, message).encode(&query.names(None))).await;
 }
 
 struct Reader {
@@ -226,8 +228,10 @@ impl Reader {
 
     async fn item(&mut self, item: Item) {
         match item {
-            Item::Live(Live {
-                run: Some(run), body: Body::MessageDelta { message_id, text, .. }, ..
+            Item::Live(LiveEvent {
+                run: Some(run),
+                body: Body::MessageDelta { message_id, text, .. },
+                ..
             }) => {
                 self.delta(run, message_id, text).await;
             }
@@ -324,7 +328,7 @@ impl Reader {
         };
         if let Some(query) = query {
             self.flush().await;
-            self.shared.say(&Say::ThinkingDelta { text: &thought.text }, &query.names(None)).await;
+            self.shared.say(&Reply::ThinkingDelta { text: (&thought.text).into() }, &query.names(None)).await;
         }
     }
 
@@ -356,7 +360,7 @@ impl Reader {
     /// Says the text that has been read.
     async fn flush(&mut self) {
         if let Some((query, text)) = self.pending.take() {
-            self.shared.say(&Say::TextDelta { text: &text }, &query.names(None)).await;
+            self.shared.say(&Reply::TextDelta { text: (&text).into() }, &query.names(None)).await;
         }
     }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use mainspring_api::jsonl::{Code, Interrupt, Names, Reply};
 use mainspring_client::{CancelOutcome, Client};
 use mainspring_core::{RunId, SessionId};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::line::{Envelope, Interrupt, Version};
+use super::line::{Envelope, Version};
 use super::live::Query;
-use super::say::{Code, Names, Say};
 use super::{CLIENT, Shared, told};
 
 /// What is to be stopped.
@@ -123,7 +123,7 @@ async fn acknowledge(shared: &Shared, mut names: Names, outcome: Result<CancelOu
         Ok(done) => {
             names.run_id = Some(done.run_id);
             names.attempt_id = done.attempt_id.or(names.attempt_id);
-            let ack = Say::CancelAck {
+            let ack = Reply::CancelAck {
                 accepted: done.accepted,
                 dispatch_attempted: done.dispatch_attempted,
                 adapter_acknowledged: done.adapter_acknowledged,
@@ -133,12 +133,12 @@ async fn acknowledge(shared: &Shared, mut names: Names, outcome: Result<CancelOu
             shared.say(&ack, &names).await;
         }
         Err((code, message)) => {
-            let ack = Say::CancelAck {
+            let ack = Reply::CancelAck {
                 accepted: false,
                 dispatch_attempted: false,
                 adapter_acknowledged: false,
                 code: Some(Code::of(&code)),
-                message: Some(&message),
+                message: Some((&message).into()),
             };
             shared.say(&ack, &names).await;
         }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use mainspring_api::jsonl::{InvalidateSession, Names, Reply};
 use mainspring_client::{Client, Error, SessionListQuery};
 use mainspring_core::BindingStatus;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::line::{Envelope, InvalidateSession, Version};
-use super::say::{Names, Say};
+use super::line::{Envelope, Version};
 use super::{Shared, query, told};
 
 /// Sees to it that what the session of a key is tied to is not used again, before any query that comes after this.
@@ -29,7 +29,7 @@ pub(super) fn hear(
             tracing::warn!(key = line.session_key, code, message, "a session was not invalidated");
             // A host of version 1 would take it for the end of its query.
             if envelope.version == Version::V2 {
-                shared.say(&Say::error(&code, &message), &Names::from(&envelope)).await;
+                shared.say(&Reply::error(&code, &message), &Names::from(&envelope)).await;
             }
         }
         drop(weight);

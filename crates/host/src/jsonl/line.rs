@@ -3,8 +3,7 @@
 //! Every line has an envelope (`protocolVersion`, `requestId`, `clientId`, `ownerId`), and all of it may be absent: a line
 //! without a version is of version 1. What a field is called in version 1 is read here and nowhere else.
 
-use mainspring_core::Mode;
-use serde::{Deserialize, Deserializer};
+use mainspring_api::jsonl::{Names, Request};
 use serde_json::{Map, Value};
 
 /// The version of the protocol that a line is in.
@@ -23,110 +22,6 @@ pub(super) struct Envelope {
     pub(super) request: Option<String>,
     pub(super) client: Option<String>,
     pub(super) owner: Option<String>,
-}
-
-/// A line that was understood.
-#[derive(Debug, PartialEq)]
-pub(super) enum Line {
-    Query(Box<Query>),
-    Interrupt(Interrupt),
-    InvalidateSession(InvalidateSession),
-    Warmup(Warmup),
-    ToolResult(ToolResult),
-    RefreshToken(RefreshToken),
-    Authenticate(Authenticate),
-    Stop,
-}
-
-/// A prompt.
-#[derive(Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Query {
-    pub(super) prompt: String,
-    #[serde(default, deserialize_with = "said")]
-    pub(super) system_prompt: Option<String>,
-    #[serde(default, deserialize_with = "said")]
-    pub(super) adapter_id: Option<String>,
-    #[serde(default, deserialize_with = "said")]
-    pub(super) session_id: Option<String>,
-    #[serde(default, deserialize_with = "said")]
-    pub(super) surface_kind: Option<String>,
-    pub(super) external_ref_kind: Option<String>,
-    pub(super) external_ref_id: Option<String>,
-    pub(super) legacy_client_scope: Option<String>,
-    pub(super) legacy_session_key: Option<String>,
-    #[serde(default, deserialize_with = "said")]
-    pub(super) legacy_adapter_session_id: Option<String>,
-    pub(super) session_key: Option<String>,
-    #[serde(default, deserialize_with = "said")]
-    pub(super) cwd: Option<String>,
-    pub(super) mode: Option<Mode>,
-    #[serde(default, deserialize_with = "said")]
-    pub(super) model: Option<String>,
-    #[serde(default, deserialize_with = "said")]
-    pub(super) resume: Option<String>,
-    #[serde(default, deserialize_with = "said")]
-    pub(super) image_base64: Option<String>,
-}
-
-/// A wish to stop: what is named, else the latest.
-#[derive(Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Interrupt {
-    pub(super) session_id: Option<String>,
-    pub(super) run_id: Option<String>,
-    pub(super) attempt_id: Option<String>,
-}
-
-/// The runtime's own session is not to be used again.
-#[derive(Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct InvalidateSession {
-    pub(super) session_key: String,
-}
-
-/// What later queries will want.
-#[derive(Debug, Default, PartialEq, Deserialize)]
-pub(super) struct Warmup {
-    pub(super) cwd: Option<String>,
-    pub(super) model: Option<String>,
-    pub(super) models: Option<Vec<String>>,
-    pub(super) sessions: Option<Vec<WarmupSession>>,
-}
-
-#[derive(Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct WarmupSession {
-    pub(super) key: String,
-    pub(super) model: Option<String>,
-    pub(super) system_prompt: Option<String>,
-}
-
-/// What a tool of the host answered.
-#[derive(Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ToolResult {
-    pub(super) call_id: String,
-    pub(super) result: Value,
-}
-
-/// A newer token of the owner's.
-#[derive(PartialEq, Deserialize)]
-pub(super) struct RefreshToken {
-    pub(super) token: String,
-}
-
-impl std::fmt::Debug for RefreshToken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RefreshToken(…)")
-    }
-}
-
-/// How the user wants to authenticate.
-#[derive(Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Authenticate {
-    pub(super) method_id: String,
 }
 
 /// A line that was not understood, and what of its envelope could be read.
@@ -158,8 +53,30 @@ pub(super) struct Echo {
     pub(super) client: Option<String>,
 }
 
+impl From<&Envelope> for Names {
+    /// Names the answer to a line that is no query: in version 1 nothing.
+    fn from(envelope: &Envelope) -> Self {
+        match envelope.version {
+            Version::V1 => Self::default(),
+            Version::V2 => Self {
+                protocol_version: Some(2),
+                request_id: envelope.request.clone(),
+                client_id: envelope.client.clone(),
+                ..Self::default()
+            },
+        }
+    }
+}
+
+impl From<Echo> for Names {
+    fn from(echo: Echo) -> Self {
+        let Echo { version, request, client } = echo;
+        Self { protocol_version: version, request_id: request, client_id: client, ..Self::default() }
+    }
+}
+
 /// Reads a line.
-pub(super) fn read(bytes: &[u8]) -> Result<(Envelope, Line), Box<Bad>> {
+pub(super) fn read(bytes: &[u8]) -> Result<(Envelope, Request), Box<Bad>> {
     let bad = |code, message| Box::new(Bad { code, message, echo: Echo::default(), of: Of::Other });
     let parsed = serde_json::from_slice(bytes).or_else(|error| match whole_characters(bytes) {
         Some(mended) => serde_json::from_slice(&mended),
@@ -221,7 +138,7 @@ fn whole(value: &Value) -> Option<u64> {
     }
 }
 
-fn understand(mut object: Map<String, Value>) -> Result<(Envelope, Line), String> {
+fn understand(mut object: Map<String, Value>) -> Result<(Envelope, Request), String> {
     let version = match object.get("protocolVersion") {
         None | Some(Value::Null) => Version::V1,
         Some(version) => match whole(version) {
@@ -240,25 +157,20 @@ fn understand(mut object: Map<String, Value>) -> Result<(Envelope, Line), String
         Envelope { version, request: request.or(id), client: name("clientId")?, owner: name("ownerId")? };
     let kind = name("type")?.ok_or("a line has a type")?;
     let line = match kind.as_str() {
-        "query" => Line::Query(Box::new(fields(&kind, object)?)),
-        "interrupt" => Line::Interrupt(fields(&kind, object)?),
-        "invalidate_session" => Line::InvalidateSession(fields(&kind, object)?),
-        "warmup" => Line::Warmup(fields(&kind, object)?),
-        "tool_result" => Line::ToolResult(fields(&kind, object)?),
-        "refresh_token" => Line::RefreshToken(fields(&kind, object)?),
-        "authenticate" => Line::Authenticate(fields(&kind, object)?),
-        "stop" => Line::Stop,
+        "query" => Request::Query(Box::new(fields(&kind, object)?)),
+        "interrupt" => Request::Interrupt(fields(&kind, object)?),
+        "invalidate_session" => Request::InvalidateSession(fields(&kind, object)?),
+        "warmup" => Request::Warmup(fields(&kind, object)?),
+        "tool_result" => Request::ToolResult(fields(&kind, object)?),
+        "refresh_token" => Request::RefreshToken(fields(&kind, object)?),
+        "authenticate" => Request::Authenticate(fields(&kind, object)?),
+        "stop" => Request::Stop {},
         other => {
             let other: String = other.chars().take(64).collect();
             return Err(format!("no line has the type {other:?}"));
         }
     };
     Ok((envelope, line))
-}
-
-/// A text that is empty is as good as none.
-fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    Ok(Option::<String>::deserialize(from)?.filter(|text| !text.is_empty()))
 }
 
 fn fields<T: serde::de::DeserializeOwned>(kind: &str, object: Map<String, Value>) -> Result<T, String> {
@@ -272,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    fn line(value: &Value) -> Result<(Envelope, Line), Box<Bad>> {
+    fn line(value: &Value) -> Result<(Envelope, Request), Box<Bad>> {
         read(value.to_string().as_bytes())
     }
 
@@ -288,7 +200,7 @@ mod tests {
             (envelope.version, envelope.request.as_deref(), envelope.client),
             (Version::V2, Some("new"), None)
         );
-        assert_eq!(read, Line::Stop);
+        assert_eq!(read, Request::Stop {});
     }
 
     #[test]
@@ -337,7 +249,7 @@ mod tests {
         let prompt = |escaped: &str| {
             let line = format!(r#"{{"type":"query","requestId":"r","prompt":"{escaped}"}}"#);
             match read(line.as_bytes()) {
-                Ok((_, Line::Query(query))) => query.prompt,
+                Ok((_, Request::Query(query))) => query.prompt,
                 other => panic!("{other:?}"),
             }
         };

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use mainspring_api::jsonl::Names;
 use mainspring_core::{AttemptId, EventId, RunId, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{RwLock, watch};
 
 use super::line::Version;
-use super::say::Names;
 
 /// One query, from its line to its end.
 pub(super) struct Query {

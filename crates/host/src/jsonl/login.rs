@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use mainspring_api::jsonl::{Authenticate, Names, Reply};
 use mainspring_client::Client;
 use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::line::{Authenticate, Envelope, Version};
+use super::line::{Envelope, Version};
 use super::live::Query;
-use super::say::{Names, Say};
 use super::{Shared, told};
 
 /// Which adapter's agent has asked last: a host says how, and not for whom.
@@ -28,7 +28,7 @@ async fn required(shared: &Shared, owner: &str, adapter: &str) {
         tracing::warn!(%error, adapter, "the ways to authenticate are not known");
         vec![]
     });
-    shared.say(&Say::AuthRequired { methods: &methods }, &Names::default()).await;
+    shared.say(&Reply::AuthRequired { methods: (&methods).into(), auth_url: None }, &Names::default()).await;
 }
 
 /// Authenticates the agent that asked for it last, else that of queries that name none.
@@ -49,10 +49,10 @@ pub(super) fn hear(
         };
         let (owner, names) = (shared.owner(&envelope), Names::from(&envelope));
         match (shared.link.ask(owner, ask).await, envelope.version) {
-            (Ok(()), _) => shared.say(&Say::AuthSuccess {}, &names).await,
+            (Ok(()), _) => shared.say(&Reply::AuthSuccess {}, &names).await,
             (Err(error), Version::V2) => {
                 let (code, message) = told(&error);
-                shared.say(&Say::error(&code, &message), &names).await;
+                shared.say(&Reply::error(&code, &message), &names).await;
             }
             // A host of version 1 would take an error for the end of a query.
             (Err(error), Version::V1) => {

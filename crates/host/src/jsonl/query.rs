@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use mainspring_api::jsonl::{Query as Line, Reply};
 use mainspring_client::{BindingAdoption, Client, Error, Prompt, PromptContent, SessionTarget};
 use mainspring_core::{Block, ExternalRef, LegacyAlias, RunOptions, SessionId};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::line::{Envelope, Query as Line, Version};
+use super::line::{Envelope, Version};
 use super::live::Query;
-use super::say::Say;
 use super::{CLIENT, Options, SURFACE, Shared, image, told};
 
 /// The scope of session keys that name none.
@@ -53,7 +53,7 @@ pub(super) fn hear(shared: &Arc<Shared>, envelope: &Envelope, line: Line, weight
                 super::follow::follow(&shared, query, accepted).await;
             }
             Err((code, message)) => {
-                shared.say(&Say::error(&code, &message), &query.names(None)).await;
+                shared.say(&Reply::error(&code, &message), &query.names(None)).await;
                 shared.live.end(&query);
             }
         }
@@ -68,7 +68,7 @@ fn again(shared: &Arc<Shared>, living: Arc<Query>, line: Line, unnamed: bool, we
             && let Err((code, message)) = accept(&shared, &living, line, unnamed).await
         {
             // It says nothing of the living one's run.
-            shared.say(&Say::error(&code, &message), &living.request_names()).await;
+            shared.say(&Reply::error(&code, &message), &living.request_names()).await;
         }
         drop(weight);
     });

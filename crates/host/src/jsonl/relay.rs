@@ -7,6 +7,7 @@
 //!
 //! Invariant: every call has exactly one answer, at the latest when its time is up or the host is gone.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::{File, Permissions, TryLockError};
 use std::io;
@@ -14,6 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mainspring_api::jsonl::{Code, Names, Reply, ToolResult};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -23,9 +25,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::Shared;
-use super::line::{Envelope, ToolResult};
+use super::line::Envelope;
 use super::live::Query;
-use super::say::{Code, Names, Say};
 use crate::control::{self, Reach};
 
 /// Bytes of what a tool answers.
@@ -281,7 +282,16 @@ async fn ask_host(shared: &Shared, call: &Call, query: Option<&Query>) -> String
         Some(query) => query.names(None),
         None => named(call),
     };
-    shared.say(&Say::ToolUse { call_id: &name, name: &call.name, input: &call.input }, &names).await;
+    shared
+        .say(
+            &Reply::ToolUse {
+                call_id: (&name).into(),
+                name: (&call.name).into(),
+                input: Cow::Borrowed(&call.input),
+            },
+            &names,
+        )
+        .await;
     match answer.await {
         Ok(Value::String(result)) if result.len() <= RESULT => result,
         Ok(Value::String(result)) => too_long(result.len()),
@@ -368,7 +378,11 @@ pub(super) async fn answer(shared: &Shared, envelope: &Envelope, line: ToolResul
         "an answer came for a call that waits no more"
     );
     let message = "no tool call of this name waits: it has its answer, its time was up, or there was none";
-    let error = Say::Error { message, code: Code::of("not_found"), call_id: Some(&line.call_id) };
+    let error = Reply::Error {
+        message: message.into(),
+        code: Code::of("not_found"),
+        call_id: Some((&line.call_id).into()),
+    };
     shared.say(&error, &Names::default()).await;
 }
 

@@ -1,8 +1,10 @@
 //! What a run's events mean to the host that asked for it.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use mainspring_api::jsonl::{Activity, Reply};
 use mainspring_core::{
     BindingId, Block, Body, Cost, Event, Failure, Message, MessageId, MessageStatus, Role, Run, RunStatus,
     Usage,
@@ -11,7 +13,6 @@ use serde_json::Value;
 
 use super::line::Version;
 use super::live::Query;
-use super::say::{Activity, Say, line};
 
 /// Tells one query what happens.
 pub(super) struct Teller {
@@ -83,7 +84,7 @@ impl End {
     pub(super) fn line(&self, query: &Query, text: &str, event: Option<mainspring_core::EventId>) -> Vec<u8> {
         let names = query.names(event);
         if let Some(Failure { code, message }) = &self.error {
-            return line(&Say::error(code, message), &names);
+            return Reply::error(code, message).encode(&names);
         }
         let known = query.known();
         let canonical = known.session.map(|id| id.to_string()).unwrap_or_default();
@@ -92,14 +93,14 @@ impl End {
             Version::V2 => &canonical,
         };
         let native = known.native.as_deref().filter(|_| query.version == Version::V2);
-        let result = Say::Result {
-            text,
-            session_id,
-            adapter_session_id: native,
+        let result = Reply::Result {
+            text: text.into(),
+            session_id: session_id.into(),
+            adapter_session_id: native.map(Into::into),
             terminal_status: self.status,
             usage: self.shown_usage(),
         };
-        line(&result, &names)
+        result.encode(&names)
     }
 }
 
@@ -131,32 +132,32 @@ impl Teller {
         let query = self.query.clone();
         query.learn(|known| known.attempt = event.attempt.or(known.attempt));
         let mut told = Told::default();
-        let mut say = |say: &Say<'_>| {
+        let mut say = |say: &Reply<'_>| {
             // Text is told as it was streamed, whichever way it came.
-            let event = (!matches!(say, Say::TextDelta { .. })).then_some(event.id);
-            told.lines.push(line(say, &query.names(event)));
+            let event = (!matches!(say, Reply::TextDelta { .. })).then_some(event.id);
+            told.lines.push(say.encode(&query.names(event)));
         };
         match &event.body {
             Body::AttemptStarted {} | Body::RunRunning {} => query.learn(|known| known.running = true),
             Body::MessageCompleted { message, .. } => self.message(message, &mut say),
             Body::ToolStarted { tool_use_id, name, input } => {
                 let input = input.as_ref().or_else(|| self.asked.get(tool_use_id));
-                say(&Say::ToolActivity { name, status: Activity::Started, tool_use_id, input });
+                say(&tool_activity(tool_use_id, name, Activity::Started, input));
             }
             Body::ToolUpdated { tool_use_id, text } if !self.asked.contains_key(tool_use_id) => {
                 self.said.insert(tool_use_id.clone(), text.clone());
             }
             Body::ToolCompleted { tool_use_id, name } => {
-                say(&Say::ToolActivity { name, status: Activity::Completed, tool_use_id, input: None });
+                say(&tool_activity(tool_use_id, name, Activity::Completed, None));
                 if let Some(output) = self.said.remove(tool_use_id) {
-                    say(&Say::ToolResultDisplay { tool_use_id, name, output: &output });
+                    say(&tool_output(tool_use_id, name, &output));
                 }
             }
             Body::ToolFailed { tool_use_id, name, error, .. } => {
-                say(&Say::ToolActivity { name, status: Activity::Failed, tool_use_id, input: None });
+                say(&tool_activity(tool_use_id, name, Activity::Failed, None));
                 self.said.remove(tool_use_id);
                 if !self.asked.contains_key(tool_use_id) {
-                    say(&Say::ToolResultDisplay { tool_use_id, name, output: &error.message });
+                    say(&tool_output(tool_use_id, name, &error.message));
                 }
             }
             Body::InputRequested { question, .. } | Body::ApprovalRequested { question, .. } => {
@@ -185,12 +186,12 @@ impl Teller {
     }
 
     /// A message is whole: what of it has not been told yet is told now.
-    fn message(&mut self, message: &Message, say: &mut impl FnMut(&Say<'_>)) {
+    fn message(&mut self, message: &Message, say: &mut impl FnMut(&Reply<'_>)) {
         let seen = self.streamed.remove(&message.id).unwrap_or_default();
         if message.role == Role::Assistant {
             let text = message.text();
             if let Some(rest) = text.get(seen..).filter(|rest| !rest.is_empty()) {
-                say(&Say::TextDelta { text: rest });
+                say(&Reply::TextDelta { text: rest.into() });
             }
             if is_spoken(message) {
                 self.text.push_str(&text);
@@ -200,12 +201,25 @@ impl Teller {
             match block {
                 Block::ToolUse { id, input, .. } => drop(self.asked.insert(id.clone(), input.clone())),
                 Block::ToolResult { tool_use_id, name, content, .. } => {
-                    say(&Say::ToolResultDisplay { tool_use_id, name, output: &shown(content) });
+                    say(&tool_output(tool_use_id, name, &shown(content)));
                 }
                 _ => {}
             }
         }
     }
+}
+
+fn tool_activity<'a>(call: &'a str, name: &'a str, status: Activity, input: Option<&'a Value>) -> Reply<'a> {
+    Reply::ToolActivity {
+        name: name.into(),
+        status,
+        tool_use_id: Some(call.into()),
+        input: input.map(Cow::Borrowed),
+    }
+}
+
+fn tool_output<'a>(call: &'a str, name: &'a str, output: &'a str) -> Reply<'a> {
+    Reply::ToolResultDisplay { tool_use_id: call.into(), name: name.into(), output: output.into() }
 }
 
 /// True for what the agent said, to its end or until it was stopped; what a failed attempt left is not part of it.

@@ -1,11 +1,11 @@
 //! `warmup`: hints of what later queries will want. They make nothing and open nothing.
 
+use mainspring_api::jsonl::{Warmup, WarmupSession};
 use std::collections::{HashMap, VecDeque};
 
 use parking_lot::Mutex;
 
 use super::Options;
-use super::line::{Warmup, WarmupSession};
 
 /// How many hints are kept; the oldest go first.
 const MOST: usize = 1_024;

@@ -163,19 +163,19 @@ impl Shared {
 
 impl AttemptDraft {
     /// Takes the binding up if it fits the run, and records that it is stale if it does not.
-    pub(super) fn bind(&mut self, bound: Bound, boot: NodeId) {
+    pub(super) fn bind(&mut self, bound: Bound, node: NodeId) {
         self.hot.binding = bound.latest;
         let Some(binding) = &self.hot.binding else { return };
         let run = &self.subject.run;
         let resume = BindingCommand::Resume {
-            boot,
+            node,
             at: bound.at,
             cwd: run.options.cwd.clone(),
             system_prompt_hash: instructions_hash(run.options.system_prompt.as_deref()),
         };
         // `binding.resumed` is recorded when the runtime reports it.
         if let Ok(body @ Body::BindingStale { .. }) = decide(binding, resume) {
-            self.binding_emit(body, boot);
+            self.binding_emit(body, node);
         }
     }
 
@@ -185,7 +185,7 @@ impl AttemptDraft {
         native: Option<String>,
         fidelity: Fidelity,
         reconstructed: bool,
-        boot: NodeId,
+        node: NodeId,
     ) {
         let run = &self.subject.run;
         let binding = Binding {
@@ -196,8 +196,8 @@ impl AttemptDraft {
             native,
             fidelity,
             status: BindingStatus::Active,
-            boot,
-            stands_at: run.answered_message(),
+            node,
+            last_message: run.answered_message(),
             cwd: run.options.cwd.clone(),
             system_prompt_hash: instructions_hash(run.options.system_prompt.as_deref()),
             reconstructed,
@@ -222,14 +222,14 @@ impl AttemptDraft {
     }
 
     /// Records that the native session was resumed.
-    pub(super) fn binding_resume(&mut self, boot: NodeId) -> Result<(), Refusal> {
+    pub(super) fn binding_resume(&mut self, node: NodeId) -> Result<(), Refusal> {
         let active = self.hot.binding.as_mut().filter(|binding| binding.status == BindingStatus::Active);
         let Some(binding) = active else {
             return Err(Refusal::WrongState { what: "binding", status: "missing" });
         };
-        binding.stands_at = self.subject.run.answered_message();
+        binding.last_message = self.subject.run.answered_message();
         let binding_id = binding.id;
-        self.binding_emit(Body::BindingResumed { binding_id }, boot);
+        self.binding_emit(Body::BindingResumed { binding_id }, node);
         Ok(())
     }
 }
@@ -240,7 +240,7 @@ impl SessionDraft {
         &mut self,
         adapter: String,
         adopted: Adopted,
-        boot: NodeId,
+        node: NodeId,
     ) -> Result<(), Error> {
         if let Some(binding) = &self.hot.binding {
             return Err(Error::AlreadyExists { name: format!("binding {}", binding.id) });
@@ -254,8 +254,8 @@ impl SessionDraft {
             native: Some(adopted.native),
             fidelity: Fidelity::Native,
             status: BindingStatus::Active,
-            boot,
-            stands_at: session.tip_message,
+            node,
+            last_message: session.tip_message,
             cwd: adopted.cwd.or_else(|| session.cwd.clone()),
             system_prompt_hash: instructions_hash(
                 adopted.system_prompt.as_ref().or(session.system_prompt.as_ref()).map(String::as_str),
@@ -286,7 +286,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         if used != Some(binding.id) || binding.status != BindingStatus::Active {
             return;
         }
-        binding.stands_at = self.subject.run.final_message;
+        binding.last_message = self.subject.run.final_message;
         binding.updated_at = self.at;
         let row = Row::Binding(binding.clone());
         self.row(row);
@@ -303,15 +303,15 @@ impl<S: Subject> Draft<S> {
         let Some(binding) = &self.hot.binding else {
             return Err(Refusal::WrongState { what: "binding", status: "missing" });
         };
-        let boot = binding.boot;
+        let node = binding.node;
         let body = decide(binding, command)?;
-        self.binding_emit(body, boot);
+        self.binding_emit(body, node);
         Ok(())
     }
 
-    fn binding_emit(&mut self, body: Body, boot: NodeId) {
+    fn binding_emit(&mut self, body: Body, node: NodeId) {
         if let Some(binding) = &mut self.hot.binding {
-            apply(binding, &body, boot, self.at);
+            apply(binding, &body, node, self.at);
             let row = Row::Binding(binding.clone());
             self.row(row);
         }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use mainspring_core::tree::parting;
+use mainspring_core::tree::diverging_ranges;
 use mainspring_core::{Line, LineId, Point, Range};
 
 use crate::store::{Row, SessionLine};
@@ -94,7 +94,7 @@ impl Known {
     /// The change of a path that ended at `from` and is to end at `to`.
     pub(super) fn path_change(&self, from: Option<Point>, to: Point) -> Result<PathChange, Unknown> {
         let known = |id: LineId| self.0.get(&id).ok_or(Unknown(id));
-        let ranges = parting(from, to, |id| Ok(known(id)?.line.parent))?;
+        let ranges = diverging_ranges(from, to, |id| Ok(known(id)?.line.parent))?;
         let mut change = PathChange { ranges, ..PathChange::default() };
         for range in &change.ranges {
             let strand = known(range.line)?;

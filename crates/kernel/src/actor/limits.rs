@@ -17,7 +17,7 @@ impl Actor {
         }
         let Some(limits) = self.limits(active) else { return };
         let since = active.run.started_at.unwrap_or(active.run.created_at);
-        let Some(limit) = limits.used_up(1, 0, &active.run.usage, now.since(since)) else { return };
+        let Some(limit) = limits.limit_reached(1, 0, &active.run.usage, now.since(since)) else { return };
         let status = if matches!(limit, Limit::Time(_)) { RunStatus::TimedOut } else { RunStatus::Failed };
         let message = format!("the run has used up its limit of {limit}; raise it and retry");
         let error = Failure::new("limit_reached", message);

@@ -47,7 +47,7 @@ impl Actor {
             (Role::User, Role::Assistant) => Err(Error::NotAssistantMessage(message_id)),
             (Role::User, Role::User) => Ok(Base { at: Some(point), again: Some(message), owed: vec![] }),
             (Role::Assistant, Role::Assistant) => {
-                Ok(Base { at: Some(point), again: None, owed: message.unanswered() })
+                Ok(Base { at: Some(point), again: None, owed: message.tool_calls() })
             }
         }
     }
@@ -58,7 +58,7 @@ impl Actor {
             return Ok(vec![]);
         };
         let last = self.shared.store.path(tip, None, 1).await?;
-        Ok(last.last().map(|placed| placed.message.unanswered()).unwrap_or_default())
+        Ok(last.last().map(|placed| placed.message.tool_calls()).unwrap_or_default())
     }
 
     /// A message that this session sees and that is not on an abandoned line.

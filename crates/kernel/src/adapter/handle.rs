@@ -157,7 +157,7 @@ impl AttemptHandle {
         let Some(tip) = self.head().await? else { return Ok(Context::default()) };
         let (store, session) = (&self.parts.store, self.assignment.session.id);
         let digest = store.digest(session, tip).await.map_err(Error::from)?;
-        let digest = digest.filter(|digest| tokens.is_none_or(|tokens| tokens < digest.below));
+        let digest = digest.filter(|digest| tokens.is_none_or(|tokens| tokens < digest.below_tokens));
         let count = digest.as_ref().map_or(usize::MAX, |digest| {
             usize::try_from(tip.pos.saturating_sub(digest.at.pos)).unwrap_or(usize::MAX)
         });
@@ -186,7 +186,7 @@ impl AttemptHandle {
         }
         let instructions = instructions_hash(run.options.system_prompt.as_deref());
         let matches = |binding: &Binding| {
-            binding.stands_at == Some(above.id)
+            binding.last_message == Some(above.id)
                 && binding.native.is_some()
                 && binding.fidelity == Fidelity::Native
                 && binding.status != BindingStatus::Invalid

@@ -1,7 +1,7 @@
 //! Records: the facts that an adapter makes durable.
 
 use mainspring_core::{
-    Approval, Block, Budget, Digest, DigestBy, Failure, Fidelity, Grant, GrantId, MessageId, PromptRef,
+    Approval, Block, Budget, Digest, DigestAuthor, Failure, Fidelity, Grant, GrantId, MessageId, PromptRef,
     StopReason, Time, ToolOutcome, Usage,
 };
 use serde_json::Value;
@@ -149,7 +149,7 @@ pub struct Compacted {
     /// Number of newly covered messages.
     pub messages: u32,
     /// Author of the digest.
-    pub by: DigestBy,
+    pub by: DigestAuthor,
     /// Estimated tokens of the path before.
     pub tokens_before: u64,
     /// Estimated tokens of the path now.

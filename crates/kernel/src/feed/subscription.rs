@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mainspring_core::{AttemptId, Body, Cursor, Event, Live, MessageId, Position, RunId, SessionId};
+use mainspring_core::{AttemptId, Body, Cursor, Event, LiveEvent, MessageId, Position, RunId, SessionId};
 
 use super::{Feed, FeedState, Phase, SubscriptionMode};
 use crate::error::Error;
@@ -80,16 +80,16 @@ pub struct Thought {
 
 impl Item {
     /// Wraps a delta or truncation in the envelope of a live event; none for events, thoughts and resets.
-    pub fn live(&self, session: SessionId) -> Option<Live> {
+    pub fn live(&self, session: SessionId) -> Option<LiveEvent> {
         match self {
             Self::Delta(delta) => {
                 let (message_id, block, text) = (delta.message, delta.block, delta.text.clone());
                 let body = Body::MessageDelta { message_id, block, text };
-                Some(Live { position: delta.position, session, run: delta.run, body })
+                Some(LiveEvent { position: delta.position, session, run: delta.run, body })
             }
             Self::Truncated(position) => {
                 let body = Body::MessageTruncated { pos: position.pos };
-                Some(Live { position: *position, session, run: None, body })
+                Some(LiveEvent { position: *position, session, run: None, body })
             }
             Self::Event(_) | Self::Thought(_) | Self::Reset(_) => None,
         }

@@ -1,6 +1,6 @@
 //! Answers to waiting runs.
 
-use mainspring_core::wait::is_given;
+use mainspring_core::wait::is_recorded;
 use mainspring_core::{Answer, Body, ClientResult, Cursor, Refusal, Run, RunId, SessionId, WaitId};
 
 use super::runs::{check_size, json_size};
@@ -51,7 +51,7 @@ impl Kernel {
         let earlier = self.shared.earlier_calls(session, run).await?;
         let given = || earlier.given.iter().filter(|(by, _)| *by == wait).map(|(_, result)| result);
         for result in results {
-            if !is_given(given(), result)? {
+            if !is_recorded(given(), result)? {
                 return Err(not_waiting.into());
             }
         }

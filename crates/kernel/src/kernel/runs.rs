@@ -42,10 +42,12 @@ impl Kernel {
         match outcome {
             Ok(accepted) => Ok(accepted),
             // A request that was accepted before gets the same answer, even if it would be refused now.
-            Err(error) => match self.run_replayed(caller, request, fingerprint).await? {
-                Some(accepted) => Ok(accepted),
-                None => Err(error),
-            },
+            Err(error) => {
+                match self.run_replayed(caller, &request.name, request.policy, fingerprint).await? {
+                    Some(accepted) => Ok(accepted),
+                    None => Err(error),
+                }
+            }
         }
     }
 
@@ -63,7 +65,8 @@ impl Kernel {
                 None => self.session_for(caller, request).await?,
             };
             let pending_wait = match delegation {
-                Some(delegation) => self.shared.wait_register(delegation, id).await?,
+                // Boxed to keep the futures of plain prompts small.
+                Some(delegation) => Box::pin(self.shared.wait_register(delegation, id)).await?,
                 None => None,
             };
             let accept = Accept {
@@ -112,15 +115,17 @@ impl Kernel {
     pub(super) async fn run_replayed(
         &self,
         caller: &Caller,
-        request: &RunRequest,
+        name: &RequestName,
+        policy: Policy,
         fingerprint: [u8; 16],
     ) -> Result<Option<Accepted>, Error> {
         let store = &self.shared.store;
-        let RequestName { client_id, request_id, idempotency_key } = &request.name;
+        let RequestName { client_id, request_id, idempotency_key } = name;
         let mut found = None;
         if let (Some(client), Some(name)) = (client_id, request_id) {
             let run = store.run_by_request(&caller.owner, client, name).await?;
-            found = run.map(|run| (run.is_asked_by(fingerprint), run, format!("the request {name:?}")));
+            found =
+                run.map(|run| (run.matches_fingerprint(fingerprint), run, format!("the request {name:?}")));
         }
         if let (None, Some(key)) = (&found, idempotency_key)
             && let Some(earlier) = store.request_get(&caller.owner, "run_create", key).await?
@@ -144,7 +149,7 @@ impl Kernel {
             Some((true, run, _)) => {
                 let session = self.session_get(caller, &SessionRef::Id(run.session)).await?;
                 let position = Position::START;
-                Ok(Some(Accepted { session, run, policy: request.policy, position, replayed: true }))
+                Ok(Some(Accepted { session, run, policy, position, replayed: true }))
             }
         }
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
-use mainspring_core::{Approval, Effect, Grant, GrantId, GrantSource, Mode};
+use mainspring_core::{Approval, Grant, GrantEffect, GrantId, GrantSource, Mode};
 use parking_lot::Mutex;
 
 use super::{Question, ask_approval, request_permission};
@@ -125,10 +125,10 @@ impl Rules {
             None => return request_permission(attempt, standing, question).await,
             Some((_, Rule { verdict: Verdict::Ask, .. })) => return ask_approval(attempt, question).await,
             Some((at, rule @ Rule { verdict: Verdict::Allow, .. })) => {
-                (at, rule, Effect::Allow, Approval::Allowed)
+                (at, rule, GrantEffect::Allow, Approval::Allowed)
             }
             Some((at, rule @ Rule { verdict: Verdict::Deny, .. })) => {
-                (at, rule, Effect::Deny, Approval::Denied)
+                (at, rule, GrantEffect::Deny, Approval::Denied)
             }
         };
         let known = self.grants.lock().get(&index).copied();

@@ -80,7 +80,7 @@ async fn a_session_resumes_its_native_session() {
         let all = bindings(&world, "a").await;
         assert_eq!(all.len(), 1, "{name}");
         assert_eq!((all[0].generation, all[0].status), (1, BindingStatus::Active), "{name}");
-        assert_eq!(all[0].stands_at, Some(tip(&world, "a").await), "{name}");
+        assert_eq!(all[0].last_message, Some(tip(&world, "a").await), "{name}");
         let run = world.prompt("b", "say hi").await;
         world.ended(run.id).await;
         assert_eq!(bindings(&world, "b").await, [], "{name}: the script agent has none");
@@ -309,7 +309,7 @@ async fn a_failed_or_cancelled_turn_and_its_binding_stay_on_the_path() {
         execution.handle.delta(0, "half").unwrap();
         execution.end(end);
         world.ended(run.id).await;
-        assert_eq!(bindings(&world, "a").await[0].stands_at, Some(tip(&world, "a").await));
+        assert_eq!(bindings(&world, "a").await[0].last_message, Some(tip(&world, "a").await));
     }
     assert_eq!(play(&world, &mut control, puppet_request("a", "go on"), "n2").await.as_deref(), Some("n1"));
     // A failed branch is abandoned, and its native session is not resumed.

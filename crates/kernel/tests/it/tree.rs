@@ -334,7 +334,7 @@ async fn unanswered_tool_calls_get_results_before_the_next_prompt() {
         world.ended(run.id).await;
         // A stopped turn gets results for its tool calls. A fork may start before these.
         let asked = world.path("a").await[1].clone();
-        assert_eq!(asked.unanswered().len(), 1);
+        assert_eq!(asked.tool_calls().len(), 1);
         fork(&world, "a", asked.id, "f").await.unwrap();
         let script = |key, place| RunRequest { adapter: Some("script".into()), ..at(key, place, "say on") };
         let forked = world.send(script("f", Place::Tip)).await.unwrap().run;
@@ -448,7 +448,7 @@ fn crash_during(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(Strin
             // The session loads and continues.
             assert_eq!(world.play("a", "say on").await.state.status(), RunStatus::Succeeded);
             let path = world.path("a").await;
-            let owed = path.windows(2).filter(|pair| !pair[0].unanswered().is_empty());
+            let owed = path.windows(2).filter(|pair| !pair[0].tool_calls().is_empty());
             assert!(owed.clone().all(|pair| pair[1].role == Role::User), "every call has a result: {path:?}");
         });
     }

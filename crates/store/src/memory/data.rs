@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mainspring_core::state::decide;
 use mainspring_core::{
-    Artifact, ArtifactId, Line, Point, SessionId, StateEntry, StateOutcome, StateSlot, Time, Unexpected,
+    Artifact, ArtifactId, Line, Point, SessionId, StateEntry, StateOutcome, StateSlot, Time, VersionMismatch,
 };
 use mainspring_kernel::store::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow, StoreError};
 use serde_json::Value;
@@ -155,7 +155,7 @@ impl Tables {
         })
     }
 
-    pub(super) fn state_put(&mut self, put: OwnerState) -> Result<StateOutcome, Unexpected> {
+    pub(super) fn state_put(&mut self, put: OwnerState) -> Result<StateOutcome, VersionMismatch> {
         let at = (put.owner, put.key.clone());
         let slot = StateSlot { entry: self.owner_states.get(&at).cloned(), version: self.owner_version };
         let version = decide(&slot, put.value.as_ref(), put.expect)?;

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use mainspring_core::tree::{Inherited, View, leaf, ranges};
+use mainspring_core::tree::{Inherited, TreeView, leaf, ranges};
 use mainspring_core::{Digest, Line, LineId, MessageId, Point, Range, SessionId};
 use mainspring_kernel::store::{PlacedMessage, SessionLine, StoreError, TreeRow};
 
@@ -15,7 +15,7 @@ struct SessionView<'a> {
     inherited: Inherited,
 }
 
-impl View for SessionView<'_> {
+impl TreeView for SessionView<'_> {
     type Error = Infallible;
 
     fn ahead(&mut self, at: Point) -> Result<Vec<Range>, Infallible> {

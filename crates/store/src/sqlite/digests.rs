@@ -23,7 +23,7 @@ pub(super) fn digest_write(connection: &Connection, session: SessionId, digest: 
             blob(digest.prompt),
             digest.summary,
             digest.left_out,
-            int(digest.below),
+            int(digest.below_tokens),
             digest.made_at.0,
         ])?;
     Ok(())
@@ -57,7 +57,7 @@ pub(super) fn digest(
                     prompt: columns.maybe_id()?,
                     summary: columns.get()?,
                     left_out: columns.get()?,
-                    below: columns.number()?,
+                    below_tokens: columns.number()?,
                     made_at: columns.time()?,
                 })
             },

@@ -209,7 +209,7 @@ async fn state_of_an_owner_is_changed_by_compare_and_set() {
             store.state_put(put).await.map(|outcome| outcome.entry.map(|entry| entry.version))
         };
         let first = put(Some(1), Expect::Absent).await.unwrap().unwrap();
-        let refused = Err(StoreError::Unexpected(Unexpected { expected: 0, now: first }));
+        let refused = Err(StoreError::VersionMismatch(VersionMismatch { expected: 0, current: first }));
         assert_eq!(put(Some(2), Expect::Absent).await, refused, "{name}");
         let second = put(Some(2), Expect::Version(first)).await.unwrap().unwrap();
         assert!(second > first, "{name}");

@@ -31,7 +31,7 @@ async fn the_nearest_digest_above_the_tip_is_found() {
         assert_eq!(found(2, 4).await, Some(digest(2, 3)), "{name}");
         assert_eq!(found(3, 6).await, Some(digest(1, 4)), "{name}: a branch below the digest");
         // A digest replaces an older one at the same point.
-        let newer = Digest { summary: None, left_out: 9, below: u64::MAX, ..digest(1, 4) };
+        let newer = Digest { summary: None, left_out: 9, below_tokens: u64::MAX, ..digest(1, 4) };
         commit(store, fence, vec![row(newer.clone())], vec![]).await.unwrap();
         assert_eq!(found(1, 5).await, Some(newer), "{name}");
         let lost = commit(store, fence, vec![row(digest(77, 1))], vec![]).await;
@@ -73,7 +73,7 @@ pub(crate) fn digest(line: i64, pos: u32) -> Digest {
         prompt: pos.is_multiple_of(2).then(|| message_id(9)),
         summary: (!pos.is_multiple_of(3)).then(|| format!("what {line}.{pos} was about")),
         left_out: pos,
-        below: 1000,
+        below_tokens: 1000,
         made_at: NOW,
     }
 }

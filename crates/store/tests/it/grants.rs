@@ -5,7 +5,7 @@ use mainspring_kernel::store::Row;
 
 use crate::fixtures::*;
 
-fn grant(no: u8, run: Option<RunId>, effect: Effect) -> Grant {
+fn grant(no: u8, run: Option<RunId>, effect: GrantEffect) -> Grant {
     Grant {
         id: GrantId::from_random([no; 16]),
         session: session_id(1),
@@ -27,13 +27,13 @@ async fn a_run_has_its_own_grants_and_those_of_its_session() {
         let fence = create_session(store, 1).await;
         let row = |grant: &Grant| Row::Grant(Box::new(grant.clone()));
         let (own, other) =
-            (grant(1, Some(run_id(1)), Effect::Deny), grant(2, Some(run_id(2)), Effect::Allow));
-        let shared = grant(3, None, Effect::Allow);
+            (grant(1, Some(run_id(1)), GrantEffect::Deny), grant(2, Some(run_id(2)), GrantEffect::Allow));
+        let shared = grant(3, None, GrantEffect::Allow);
         let rows = [&own, &other, &shared].map(row).to_vec();
         commit(store, fence, rows, vec![progress(1)]).await.unwrap();
         let read = store.grants(session_id(1), run_id(1)).await.unwrap();
         assert_eq!(read, [own.clone(), shared.clone()], "{name}");
-        let own = Grant { effect: Effect::Allow, expires_at: Some(Time(9)), ..own };
+        let own = Grant { effect: GrantEffect::Allow, expires_at: Some(Time(9)), ..own };
         commit(store, fence, vec![row(&own)], vec![progress(2)]).await.unwrap();
         assert_eq!(store.grants(session_id(1), run_id(1)).await.unwrap(), [own, shared], "{name}");
         assert_eq!(store.grants(session_id(2), run_id(1)).await.unwrap(), [], "{name}");

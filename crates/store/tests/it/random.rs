@@ -200,7 +200,7 @@ impl Random {
         let n = of * 100 + adapter * 10 + generation;
         Binding {
             native: self.chance(70).then(|| format!("native-{}", self.roll(20))),
-            stands_at: self.chance(50).then(|| message_id(self.roll(9))),
+            last_message: self.chance(50).then(|| message_id(self.roll(9))),
             updated_at: NOW.plus(self.roll(9)),
             ..binding(n, of, name, u32::try_from(generation).unwrap(), status)
         }
@@ -471,12 +471,14 @@ fn is_placed(row: &Row) -> bool {
 
 /// Returns the kind of the result, which decides what a caller does next.
 fn kind(answer: &Result<Vec<Cursor>, mainspring_kernel::store::StoreError>) -> &'static str {
-    use mainspring_kernel::store::StoreError::{Conflict, Corrupt, Fenced, Pruned, Unavailable, Unexpected};
+    use mainspring_kernel::store::StoreError::{
+        Conflict, Corrupt, Fenced, Pruned, Unavailable, VersionMismatch,
+    };
     match answer {
         Ok(_) => "ok",
         Err(Conflict(_)) => "conflict",
         Err(Fenced) => "fenced",
-        Err(Unexpected(_)) => "unexpected",
+        Err(VersionMismatch(_)) => "version mismatch",
         Err(Pruned(_)) => "pruned",
         Err(Corrupt(_)) => "corrupt",
         Err(Unavailable(_)) => "unavailable",

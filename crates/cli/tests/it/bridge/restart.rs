@@ -18,7 +18,7 @@ async fn a_query_whose_process_died_is_told_what_became_of_it_once() {
     let (one, other) = (process.bridge(), process.bridge());
     let hint =
         WarmupSession { key: "k".into(), system_prompt: Some("be kind".into()), ..WarmupSession::default() };
-    one.warmup(Warmup { cwd: None, sessions: vec![hint] });
+    one.warmup(Warmup { sessions: Some(vec![hint]), ..Warmup::default() });
     let first = ask(&other, Surface::task_chat("1"), "say done").result().await.unwrap();
     // It goes by a hint, which the next process must know to see that it is the same request.
     let asked = Query { legacy_key: Some("k".into()), prompt: "say half; hang".into(), ..Query::default() };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use mainspring_host::jsonl::{is_mapped, told_code};
+use mainspring_api::jsonl::codes::{is_mapped, protocol_code};
 
 use crate::docs::document;
 
@@ -57,7 +57,7 @@ fn every_code_that_mainspring_can_give_has_its_line_in_the_table() {
         assert!(found.contains(known), "{known} was not found: the test does not see what it should");
     }
     let unmapped: Vec<_> = found.iter().filter(|code| !is_mapped(code)).collect();
-    assert!(unmapped.is_empty(), "give these a line in crates/host/src/jsonl/code.rs: {unmapped:?}");
+    assert!(unmapped.is_empty(), "give these a line in crates/api/src/jsonl/codes.rs: {unmapped:?}");
     let text = document("docs/jsonl.md");
     let untold: Vec<_> = found.iter().filter(|code| !text.contains(&format!("`{code}`"))).collect();
     assert!(untold.is_empty(), "docs/jsonl.md does not say what a host is told of {untold:?}");
@@ -72,7 +72,7 @@ fn the_table_of_the_document_is_the_one_that_counts() {
     for row in rows {
         let codes: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
         for code in &codes[1..] {
-            assert_eq!(told_code(code), (codes[0], Some(*code)));
+            assert_eq!(protocol_code(code), (codes[0], Some(*code)));
         }
     }
 }

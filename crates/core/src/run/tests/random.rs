@@ -1,11 +1,11 @@
-//! Any commands in any order.
+//! Property tests: the invariants hold after any sequence of commands.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::Cancellation;
 
-/// What the properties draw from. More of what moves a run forward, so that sequences get far.
+/// The commands of random scripts. Commands that make progress are repeated, so that scripts reach later states.
 const COMMANDS: &[&str] = &[
     "start",
     "start",
@@ -91,7 +91,7 @@ proptest! {
     }
 }
 
-/// What a command may do.
+/// Checks the effect of one command.
 fn check_step(
     before: &World,
     command: &str,
@@ -99,19 +99,19 @@ fn check_step(
     after: &World,
 ) -> Result<(), TestCaseError> {
     let (was, is) = (before.run.state.status(), after.run.state.status());
-    let silent = result.as_ref().map_or(true, Vec::is_empty);
-    if silent {
-        prop_assert_eq!(before, after, "what makes no event changes nothing");
+    let no_events = result.as_ref().map_or(true, Vec::is_empty);
+    if no_events {
+        prop_assert_eq!(before, after, "a command without events changes nothing");
     }
     if was.is_final() {
-        prop_assert!(silent, "{} is final", was);
+        prop_assert!(no_events, "{} is final", was);
     }
-    if was.is_settled() && !silent {
+    if was.is_settled() && !no_events {
         prop_assert_eq!((command, is), ("retry", RunStatus::Queued), "{} is settled", was);
     }
     if was == RunStatus::Cancelling {
         let ends = [RunStatus::Cancelling, RunStatus::Cancelled, RunStatus::Orphaned];
-        prop_assert!(ends.contains(&is), "a run that is being stopped became {}", is);
+        prop_assert!(ends.contains(&is), "a run that is being cancelled became {}", is);
     }
     if let Some(by) = by(command).filter(|by| before.run.state.holder() != Some(*by)) {
         let refused = matches!(
@@ -129,13 +129,13 @@ fn check_step(
             [requested_at, dispatched_at, acknowledged_at]
         };
         for (was, is) in stages(was).into_iter().zip(stages(is)) {
-            prop_assert!(was.is_none() || was == is, "a stage of a cancellation was taken back");
+            prop_assert!(was.is_none() || was == is, "a stage of a cancellation changed");
         }
     }
     Ok(())
 }
 
-/// What is true in between.
+/// Checks the invariants between two commands.
 fn check_state(world: &World) -> Result<(), TestCaseError> {
     let World { run, attempts, events, .. } = world;
     let status = run.state.status();
@@ -158,7 +158,7 @@ fn check_state(world: &World) -> Result<(), TestCaseError> {
         prop_assert_eq!(attempt.error.is_some(), attempt.status.is_settled());
         prop_assert!(
             attempts.iter().filter(|other| other.id == attempt.id).count() == 1,
-            "an id was given twice"
+            "two attempts have the same id"
         );
         previous = Some(attempt.id);
     }
@@ -177,20 +177,20 @@ fn check_state(world: &World) -> Result<(), TestCaseError> {
     prop_assert_eq!(
         asked - closed,
         usize::from(open.is_some_and(|wait| wait.request != WaitRequest::Tools)),
-        "a wait closes once, with its run"
+        "an open wait closes exactly once"
     );
     check_results(world)
 }
 
-/// What is true of each wait for results: a call has one at most, and the wait closes once they are there or nobody
-/// waits for them any more.
+/// Checks waits for tool results: each call has at most one result, and the wait closes once, when all results are
+/// there or when it is closed without them.
 fn check_results(world: &World) -> Result<(), TestCaseError> {
     let mut given: Option<(Vec<&str>, bool)> = None;
     for body in &world.events {
         match (body, &mut given) {
             (Body::ToolsRequested { .. }, given) => *given = Some((vec![], false)),
             (Body::ToolsProvided { results, .. }, Some((ids, closed))) => {
-                prop_assert!(!*closed, "results came for what was closed");
+                prop_assert!(!*closed, "results came after the wait was closed");
                 ids.extend(results.iter().flatten().map(|result| result.tool_use_id.as_str()));
                 *closed = results.is_none() || ids.len() == 2;
             }

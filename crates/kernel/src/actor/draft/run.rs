@@ -95,7 +95,7 @@ impl QueuedDraft {
         prompt: Option<(Arc<Message>, bool)>,
     ) -> Result<AttemptDraft, Refusal> {
         let run = &mut self.subject.run;
-        let attempt = run::attempt_of(run, self.ids.attempt(), node, self.at);
+        let attempt = run::new_attempt(run, self.ids.attempt(), node, self.at);
         let first = run.pen.is_none();
         if first {
             let line = base.at.and_then(|base| self.hot.lines.get(&base.line));
@@ -374,7 +374,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             self.line_put(Line { end: pen.pos + 1, ..line });
         }
         self.hot.last_role = Some(message.role);
-        self.hot.unanswered = message.unanswered();
+        self.hot.unanswered = message.tool_calls();
         self.hot.state_at_pen.clear();
         self.rows.push(match stored {
             true => Row::MessagePlace(message.id, pen),

@@ -65,8 +65,8 @@ impl Import<'_> {
             native: native.map(str::to_owned),
             fidelity,
             status,
-            boot: self.node,
-            stands_at: None,
+            node: self.node,
+            last_message: None,
             cwd: row.text("cwd").map(str::to_owned),
             system_prompt_hash: None,
             reconstructed: false,
@@ -128,7 +128,7 @@ pub(super) fn place_bindings(draft: &mut Draft) {
     for binding in draft.bindings.values_mut() {
         let used = |run: &&DraftRun| run.attempts.iter().any(|attempt| attempt.binding == Some(binding.id));
         let last = draft.runs.iter().rev().find(used);
-        binding.stands_at = last.map_or(tip, |last| Some(last.answer.id));
+        binding.last_message = last.map_or(tip, |last| Some(last.answer.id));
         let system_prompt = last.and_then(|last| last.run.options.system_prompt.as_deref());
         binding.system_prompt_hash = instructions_hash(system_prompt);
     }

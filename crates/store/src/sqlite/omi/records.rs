@@ -1,7 +1,7 @@
 //! Converts the artifacts and grants of one session.
 
 use mainspring_core::limits::check_media_type;
-use mainspring_core::{Artifact, ArtifactRole, Effect, Grant, GrantSource, RunId};
+use mainspring_core::{Artifact, ArtifactRole, Grant, GrantEffect, GrantSource, RunId};
 use mainspring_kernel::store::Row;
 
 use super::rows::Fields;
@@ -60,7 +60,7 @@ impl Import<'_> {
         let mut grants = vec![];
         for row in rows {
             let original_id = row.text_or_empty("grant_id");
-            let effect = row.text("effect").and_then(Effect::from_name);
+            let effect = row.text("effect").and_then(GrantEffect::from_name);
             let source = row.text("source").and_then(GrantSource::from_name);
             let (Some(id), Some(effect), Some(source)) = (id(&original_id), effect, source) else {
                 self.report.skipped("grants", "invalid id, effect or source", &original_id);

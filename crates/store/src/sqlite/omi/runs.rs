@@ -58,7 +58,7 @@ impl Import<'_> {
                 request_id: valid_name(row, "request_id"),
                 idempotency_key: valid_name(row, "idempotency_key"),
             },
-            fingerprint: Run::ASKED_UNKNOWN,
+            fingerprint: Run::UNKNOWN_FINGERPRINT,
             adapter,
             mode: row.text("mode").and_then(Mode::from_name).unwrap_or_default(),
             prompt: Some(prompt.id),

@@ -1,6 +1,6 @@
 //! Reads grants.
 
-use mainspring_core::{Effect, Grant, GrantSource, RunId, SessionId};
+use mainspring_core::{Grant, GrantEffect, GrantSource, RunId, SessionId};
 use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, params};
 
@@ -26,7 +26,7 @@ fn grant(columns: &mut Columns<'_>) -> rusqlite::Result<Grant> {
         capability: columns.get()?,
         operation: columns.get()?,
         resource_pattern: columns.get()?,
-        effect: columns.name(Effect::from_name)?,
+        effect: columns.name(GrantEffect::from_name)?,
         source: columns.name(GrantSource::from_name)?,
         created_at: columns.time()?,
         expires_at: columns.maybe_time()?,

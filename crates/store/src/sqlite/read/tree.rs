@@ -1,6 +1,6 @@
 //! Reads the message tree: paths, strands, leaves, children and pages.
 
-use mainspring_core::tree::{Inherited, View, leaf as leaf_of, ranges};
+use mainspring_core::tree::{Inherited, TreeView, leaf as leaf_of, ranges};
 use mainspring_core::{Line, LineId, MessageId, Point, Range, SessionId};
 use mainspring_kernel::store::{PlacedMessage, SessionLine, StoreError, TreeRow};
 use rusqlite::{Connection, params};
@@ -199,7 +199,7 @@ struct SessionView<'a> {
     inherited: Option<Inherited>,
 }
 
-impl View for SessionView<'_> {
+impl TreeView for SessionView<'_> {
     type Error = StoreError;
 
     fn ahead(&mut self, at: Point) -> Result<Vec<Range>, StoreError> {

@@ -1,13 +1,23 @@
-//! An agent that speaks the Agent Client Protocol and does what its prompts say: for tests.
+//! A scripted agent for tests: it speaks the Agent Client Protocol and executes its prompts as commands.
 //!
-//! `acp_agent FOLDER [FEATURE,…]`, with the features `load`, `resume`, `http` (MCP servers over it), `fork`, `close`,
-//! `image`, `embedded` (resources in prompts), `modes`, `boast` (it says that it can resume, and cannot), `mute` (what
-//! it takes up it says nothing of), `bill` (it says what it has cost when it takes it up), `strict` (what is open is not
-//! opened again), `locks` (nor by another process), `forgets` (a turn that it does not end), `v2` (of the protocol),
-//! `v2-only` (it says so, and no more) and `quits` (it says why, and does). Its native sessions are files in the folder:
-//! the prompts they have heard. A prompt is a list of commands with semicolons between them; everything else it echoes.
+//! `scripted_acp_agent FOLDER [FEATURE,…]`. A native session is a file in the folder that holds its prompts. A prompt is
+//! a list of commands separated by semicolons; everything else is echoed.
+//!
+//! | feature | effect |
+//! |---|---|
+//! | `load`, `resume`, `fork`, `close` | the agent advertises and implements the method |
+//! | `boast` | it advertises `resume` without implementing it |
+//! | `http`, `image`, `embedded`, `modes` | it advertises MCP servers over HTTP, images, resources in prompts, modes |
+//! | `mute` | a resumed session is reported without settings |
+//! | `bill` | the cost so far is reported on resume |
+//! | `strict`, `locks` | an open session cannot be opened again: by this process, by another one |
+//! | `forgets` | the prompt of a turn is stored only when the turn ends |
+//! | `v2`, `v2-only` | it answers with another version of the protocol, or refuses version 1 |
+//! | `quits` | it prints a reason and exits |
+//! | `silent` | it never answers `session/new`, and creates the file `silent` when it gets one |
+//! | `dies-once` | its first process exits at `session/new` |
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot go on crashes")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a scripted agent that cannot continue crashes")]
 #![allow(clippy::zombie_processes, reason = "real agents leave their children, too")]
 
 use std::collections::HashSet;
@@ -23,23 +33,23 @@ struct Agent {
     features: Vec<String>,
     asked: u64,
     opened: u64,
-    /// The native sessions that it has in its memory.
+    /// The native sessions in memory.
     open: HashSet<String>,
-    /// It wants to be authenticated first.
+    /// Whether it requires authentication.
     locked: bool,
-    /// What the client says that it can do.
+    /// The client's capabilities.
     client: Value,
-    /// The MCP servers of the native session that was opened last.
+    /// The MCP servers of the last opened native session.
     servers: Value,
-    /// The terminal that was made last.
+    /// The last created terminal.
     terminal: String,
-    /// What it says once its turn is over.
+    /// Text to send after the end of the turn.
     afterthought: Option<String>,
 }
 
-/// How a turn goes on after a command.
+/// What to do after a command.
 enum Next {
-    On,
+    Continue,
     Stop(&'static str),
 }
 
@@ -60,7 +70,7 @@ fn main() {
         terminal: String::new(),
         afterthought: None,
     };
-    // Agents say things that are no protocol.
+    // Agents also print plain text.
     println!("acp_agent ready");
     if agent.has("quits") {
         println!("this version is no longer maintained");
@@ -114,6 +124,11 @@ impl Agent {
                 Ok(json!({}))
             }
             "session/new" | "session/resume" if self.locked => Err("Authentication required"),
+            "session/new" if self.has("silent") => {
+                std::fs::write(self.folder.join("silent"), "").unwrap();
+                return;
+            }
+            "session/new" if self.has("dies-once") && self.is_first("died") => std::process::exit(9),
             "session/new" if !params["cwd"].as_str().unwrap().starts_with('/') => Err("bad cwd"),
             "session/new" => Ok(self.open()),
             "session/resume" if self.has("boast") => Err("Method not found"),
@@ -124,11 +139,11 @@ impl Agent {
             "session/resume" | "session/load" if self.has("locks") && !self.lock(&session) => {
                 Err("Session is active")
             }
-            "session/resume" => Ok(self.taken_up(&session)),
+            "session/resume" => Ok(self.resumed(&session)),
             "session/load" => {
-                // The history is repeated; nobody may take it for an answer.
+                // The repeated history must not become part of an answer.
                 self.say(&session, "HISTORY");
-                Ok(self.taken_up(&session))
+                Ok(self.resumed(&session))
             }
             "session/fork" if self.has("fork") => {
                 let answer = self.open();
@@ -204,7 +219,12 @@ impl Agent {
         self.features.iter().any(|has| has == feature)
     }
 
-    /// What of a session can be chosen.
+    /// Reports whether this is the first call with this file name, in any process.
+    fn is_first(&self, file: &str) -> bool {
+        std::fs::File::create_new(self.folder.join(file)).is_ok()
+    }
+
+    /// The settings of a session.
     fn options(&self) -> Value {
         let models = json!([{"value": "m1", "name": "one"}, {"value": "m2", "name": "two"}]);
         let mut options = json!({"configOptions": [{"id": "model", "name": "Model", "category": "model",
@@ -216,7 +236,7 @@ impl Agent {
         options
     }
 
-    /// Has a session for itself; false if another process that lives has it.
+    /// Locks a session. Returns false if another living process holds it.
     fn lock(&self, session: &str) -> bool {
         let (lock, own) = (self.folder.join(format!("{session}.lock")), std::process::id().to_string());
         let holder = std::fs::read_to_string(&lock).ok();
@@ -227,8 +247,8 @@ impl Agent {
         free
     }
 
-    /// What is said of a session that is taken up.
-    fn taken_up(&self, session: &str) -> Value {
+    /// The result of resuming a session.
+    fn resumed(&self, session: &str) -> Value {
         if self.has("bill") {
             self.spend(session, 0.25);
         }
@@ -308,7 +328,7 @@ impl Agent {
                 self.update(session, &json!({"sessionUpdate": "plan", "entries": entries}));
             }
             "spend" => self.spend(session, rest.parse().unwrap()),
-            // It changes its mode, or its model, of its own accord.
+            // The agent changes its mode or model itself.
             "mode" => {
                 self.update(session, &json!({"sessionUpdate": "current_mode_update", "currentModeId": rest}));
             }
@@ -325,7 +345,7 @@ impl Agent {
                     json!({"sessionUpdate": "agent_message_chunk", "messageId": message, "content": content});
                 self.update(session, &chunk);
             }
-            // What a tool call is called becomes clear as it goes.
+            // A tool call whose title changes while it runs.
             "rename" => {
                 let call = json!({"sessionUpdate": "tool_call", "toolCallId": "r", "title": "Terminal", "kind": "execute",
                                   "status": "pending", "rawInput": {}});
@@ -348,7 +368,7 @@ impl Agent {
                 self.say(session, "hanging");
                 return self.hang(session);
             }
-            // Told to stop, it goes on for a while, and says that it has done its work.
+            // After a cancellation it sends more text and ends the turn regularly.
             "late" => {
                 self.say(session, "late\n");
                 self.hang(session);
@@ -369,7 +389,7 @@ impl Agent {
             }
             _ => self.say(session, &format!("{command}\n")),
         }
-        Next::On
+        Next::Continue
     }
 
     fn spend(&self, session: &str, dollars: f64) {
@@ -385,8 +405,7 @@ impl Agent {
         self.update(session, &json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "completed", "content": content}));
     }
 
-    /// Asks for a permission and waits for the answer, or to be told to stop. What it is for is part of the question, or
-    /// said before.
+    /// Requests a permission and waits for the answer. The details of a `bare` request are sent before it.
     fn ask(&mut self, session: &str, what: &str, bare: bool) -> Next {
         self.asked += 1;
         let id = format!("ask-{}", self.asked);
@@ -397,7 +416,7 @@ impl Agent {
             self.update(session, &call);
             call = json!({"toolCallId": name});
         }
-        // One of them is of a kind that nobody knows.
+        // One of the options has an unknown kind.
         let options = json!([{"optionId": "today", "name": "Today", "kind": "allow_today"},
                              {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
                              {"optionId": "always", "name": "Always", "kind": "allow_always"},
@@ -416,13 +435,13 @@ impl Agent {
                 return if cancelled || outcome["outcome"] == "cancelled" {
                     Next::Stop("cancelled")
                 } else {
-                    Next::On
+                    Next::Continue
                 };
             }
         }
     }
 
-    /// `call METHOD PARAMS`: asks the client and says what it answers; `$T` is the terminal that was made last.
+    /// `call METHOD PARAMS`: sends a request to the client and says the response. `$T` is the last created terminal.
     fn call(&mut self, session: &str, what: &str) -> Next {
         let (method, params) = what.split_once(' ').unwrap();
         let mut params: Value = serde_json::from_str(&params.replace("$T", &self.terminal)).unwrap();
@@ -447,7 +466,7 @@ impl Agent {
                     self.say(session, &format!("{} {} {}\n", error["code"], error["message"], error["data"]));
                 }
             }
-            return if cancelled { Next::Stop("cancelled") } else { Next::On };
+            return if cancelled { Next::Stop("cancelled") } else { Next::Continue };
         }
     }
 
@@ -460,7 +479,7 @@ impl Agent {
         Next::Stop("cancelled")
     }
 
-    /// What concerns nobody: another session's text, unknown updates, unknown methods.
+    /// Sends text of another session, an unknown update, an unknown notification, an unknown request and plain text.
     fn noise(&mut self, session: &str) {
         self.say("another-session", "LEAK");
         self.update(session, &json!({"sessionUpdate": "vendor_thing", "x": 1}));

@@ -1,10 +1,17 @@
-//! A pi that does what its prompts say: for tests. It speaks pi's RPC mode as the real one does.
+//! A scripted pi for tests: it speaks pi's RPC mode and executes its prompts as commands.
 //!
-//! `pi_agent FOLDER [keep|forget|old] …`. One that keeps has its sessions as files in the folder: the prompts they have
-//! heard, written when the first answer is whole. An old one does not say that it has settled. A prompt is a list of
-//! commands with semicolons between them; everything else it says back.
+//! `scripted_pi FOLDER [BEHAVIOUR] …`. A session is a file in the folder that holds its prompts, written when the first
+//! answer is complete. A prompt is a list of commands separated by semicolons; everything else is echoed.
+//!
+//! | behaviour | effect |
+//! |---|---|
+//! | `keep` | sessions are stored in files |
+//! | `forget` | sessions are not stored |
+//! | `old` | `agent_settled` is never sent |
+//! | `refuses` | an extension cancels every `new_session` |
+//! | `stuck` | `new_session` keeps the old session |
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot go on crashes")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a scripted agent that cannot continue crashes")]
 #![allow(clippy::zombie_processes, reason = "real agents leave their children, too")]
 
 use std::io::{BufRead, Write};
@@ -18,16 +25,16 @@ use serde_json::{Value, json};
 struct Agent {
     input: Receiver<Value>,
     folder: PathBuf,
-    manner: String,
+    behaviour: String,
     arguments: String,
     session: Session,
     opened: u64,
     asked: u64,
     model: &'static str,
-    /// What the message that is being written has cost.
+    /// The usage of the current message.
     usage: Value,
     text: String,
-    /// Prompts that joined the turn.
+    /// Prompts that have joined the turn.
     steering: Vec<Value>,
 }
 
@@ -38,16 +45,16 @@ struct Session {
     heard: Vec<String>,
 }
 
-/// How a turn goes on after a command.
+/// What to do after a command.
 enum Next {
-    On,
+    Continue,
     Stop(&'static str, String),
 }
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let folder = PathBuf::from(arguments.next().unwrap());
-    let manner = arguments.next().unwrap_or("keep".into());
+    let behaviour = arguments.next().unwrap_or("keep".into());
     let (lines, input) = channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -57,7 +64,7 @@ fn main() {
     let mut agent = Agent {
         input,
         folder,
-        manner,
+        behaviour,
         arguments: arguments.collect::<Vec<_>>().join(" "),
         session: Session::default(),
         opened: 0,
@@ -68,7 +75,7 @@ fn main() {
         steering: vec![],
     };
     agent.open();
-    // What somebody prints is no protocol.
+    // Extensions also print plain text.
     println!("pi_agent ready");
     while let Ok(record) = agent.input.recv() {
         agent.serve(&record);
@@ -104,11 +111,11 @@ impl Agent {
     fn open(&mut self) {
         self.opened += 1;
         let id = format!("{}-{}", std::process::id(), self.opened);
-        let file = (self.manner != "forget").then(|| self.folder.join(format!("session_{id}.jsonl")));
+        let file = (self.behaviour != "forget").then(|| self.folder.join(format!("session_{id}.jsonl")));
         self.session = Session { id, file, heard: vec![] };
     }
 
-    /// Begins anew where there is no such file, as the real one does.
+    /// Switches to a session file. Like the real pi, it starts an empty session if there is no such file.
     fn switch(&mut self, file: &Path) {
         self.open();
         if let Ok(text) = std::fs::read_to_string(file) {
@@ -125,8 +132,8 @@ impl Agent {
             "prompt" => return self.prompt(record),
             "extension_ui_response" => return,
             "get_state" => Ok(self.state(false)),
-            "new_session" if self.manner == "stuck" => Ok(json!({"cancelled": false})),
-            "new_session" if self.manner == "refuses" => Ok(json!({"cancelled": true})),
+            "new_session" if self.behaviour == "stuck" => Ok(json!({"cancelled": false})),
+            "new_session" if self.behaviour == "refuses" => Ok(json!({"cancelled": true})),
             "new_session" => {
                 self.open();
                 Ok(json!({"cancelled": false}))
@@ -159,7 +166,7 @@ impl Agent {
         let message = record["message"].as_str().unwrap().to_owned();
         let script = message.rsplit("\n\n").next().unwrap().to_owned();
         if let Some(text) = script.strip_prefix('/') {
-            // An extension deals with it.
+            // An extension handles it.
             self.say_apart(text);
             return respond(record, Ok(Value::Null));
         }
@@ -175,7 +182,7 @@ impl Agent {
             return respond(record, Err("Agent is already processing.".into()));
         }
         if script.starts_with("dawdle") {
-            // Told to stop before it has begun, it has nothing to stop.
+            // An abort before the agent has started has no effect.
             self.say_apart("dawdling");
             let abort = self.wait_for(|record| record["type"] == "abort");
             respond(&abort, Ok(Value::Null));
@@ -196,7 +203,7 @@ impl Agent {
         }
         self.turn_end(end.0, &end.1);
         send(&json!({"type": "agent_end", "messages": [], "willRetry": false}));
-        if self.manner != "old" {
+        if self.behaviour != "old" {
             event("agent_settled");
         }
     }
@@ -209,7 +216,7 @@ impl Agent {
         self.session.heard.push(heard);
     }
 
-    /// Does what a script says: why it ends.
+    /// Executes a script. Returns the stop reason and the error message.
     fn follow(&mut self, script: &str) -> (&'static str, String) {
         for command in script.split(';') {
             if let Next::Stop(reason, why) = self.command(command.trim()) {
@@ -318,7 +325,7 @@ impl Agent {
             }
             _ => self.say(&format!("{command}\n")),
         }
-        Next::On
+        Next::Continue
     }
 
     fn tool(&mut self, name: &str, fails: bool) {
@@ -337,7 +344,7 @@ impl Agent {
         send(&end);
     }
 
-    /// A tool that takes until somebody has more to say, and what has been said so far is a message by then.
+    /// Ends the current message and runs a tool until another prompt joins the turn.
     fn dig(&mut self) {
         let content = json!([{"type": "text", "text": self.text}]);
         send(&json!({"type": "message_end", "message": {"role": "assistant", "content": content}}));
@@ -392,7 +399,7 @@ impl Agent {
         self.say(&format!("{answer}\n"));
     }
 
-    /// Waits for a record and answers others as one that is busy does.
+    /// Waits for a record and answers state queries as busy meanwhile.
     fn wait_for(&mut self, is: impl Fn(&Value) -> bool) -> Value {
         loop {
             let Ok(record) = self.input.recv() else { std::process::exit(0) };
@@ -412,7 +419,7 @@ impl Agent {
         Next::Stop("aborted", "Request was aborted".into())
     }
 
-    /// What concerns nobody, is not known, or is no record at all.
+    /// Sends plain text, unknown records, stray responses, and an unknown dialog.
     fn noise(&mut self) {
         println!("not json at all");
         std::io::stdout().lock().write_all(b"\xff\xfe{\n[1, 2]\n\"text\"\n{\"type\": 7}\n\r\n").unwrap();

@@ -1,0 +1,3 @@
+//! The edges of a host beside the rest of mainspring.
+
+mod codes;
