@@ -10,7 +10,7 @@ use mainspring_adapters::{AcpOptions, AgentOptions, KeepLog, ProcessAdapter};
 use mainspring_core::{
     Answer, Approval, Binding, Block, Cursor, Event, Message, Run, RunId, RunStatus, WaitId,
 };
-use mainspring_kernel::adapter::{Adapter, NewArtifact};
+use mainspring_kernel::adapter::{Adapter, Login, NewArtifact};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::ids::Ids;
@@ -77,6 +77,10 @@ impl World {
 
     pub(crate) fn adapter(&self) -> &ProcessAdapter {
         &self.running.as_ref().unwrap().adapter
+    }
+
+    pub(crate) fn login(&self) -> &dyn Login {
+        self.adapter().login().unwrap()
     }
 
     /// Stops the kernel and its agents, and starts the next ones on the same store.
@@ -288,9 +292,9 @@ impl Setup {
         let kernel = Options {
             adapter: "agent".into(),
             // Also the time in which a kill must be proven, on a busy machine.
-            cancel_grace: 2_000,
+            cancel_grace_ms: 2_000,
             artifacts: Some(folder.join("artifacts")),
-            retry: Retry { base: 1, max: 1 },
+            retry: Retry { base_ms: 1, max_ms: 1 },
             ..Options::default()
         };
         let (folder, acp, clock) = (folder.to_owned(), AcpOptions::default(), Clock::system());
