@@ -1,14 +1,15 @@
-//! An agent that speaks the Agent Client Protocol and does what its prompts say: for tests.
+//! A scripted agent for tests that speaks the Agent Client Protocol.
 //!
-//! `acp_agent FOLDER [FEATURE,…]`, with the features `load`, `resume`, `http` (MCP servers over it), `fork`, `close`,
-//! `image`, `embedded` (resources in prompts), `modes`, `boast` (it says that it can resume, and cannot), `mute` (what
-//! it takes up it says nothing of), `bill` (it says what it has cost when it takes it up), `strict` (what is open is not
-//! opened again), `locks` (nor by another process), `forgets` (a turn that it does not end), `v2` (of the protocol),
-//! `v2-only` (it says so, and no more) and `quits` (it says why, and does). Its native sessions are files in the folder:
-//! the prompts they have heard. A prompt is a list of commands with semicolons between them; everything else it echoes.
+//! Usage: `acp_agent FOLDER [FEATURE,…]` with the features `load`, `resume`, `http` (MCP servers over HTTP), `fork`,
+//! `close`, `image`, `embedded` (resources in prompts), `modes`, `boast` (claims that it can resume, but cannot),
+//! `mute` (reports no options of a resumed session), `bill` (reports its cost when it resumes a session), `strict`
+//! (does not open a session twice), `locks` (nor a session that another process holds), `forgets` (does not keep a
+//! turn that did not end), `v2` (speaks version 2 of the protocol), `v2-only` (refuses other versions) and `quits`
+//! (prints a reason and exits). Its native sessions are files in the folder that hold the received prompts. A prompt
+//! is a list of commands separated by semicolons; unknown commands are echoed.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot go on crashes")]
-#![allow(clippy::zombie_processes, reason = "real agents leave their children, too")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot continue crashes")]
+#![allow(clippy::zombie_processes, reason = "real agents leave child processes behind, too")]
 
 use std::collections::HashSet;
 use std::io::{BufRead, StdinLock, Write};
@@ -21,25 +22,25 @@ struct Agent {
     input: StdinLock<'static>,
     folder: PathBuf,
     features: Vec<String>,
-    asked: u64,
+    request_count: u64,
     opened: u64,
-    /// The native sessions that it has in its memory.
+    /// The native sessions in memory.
     open: HashSet<String>,
-    /// It wants to be authenticated first.
+    /// True while authentication is required.
     locked: bool,
-    /// What the client says that it can do.
+    /// The capabilities of the client.
     client: Value,
     /// The MCP servers of the native session that was opened last.
     servers: Value,
-    /// The terminal that was made last.
+    /// The terminal that was created last.
     terminal: String,
-    /// What it says once its turn is over.
-    afterthought: Option<String>,
+    /// Text that is sent after the end of the turn.
+    late_text: Option<String>,
 }
 
-/// How a turn goes on after a command.
+/// What happens after a command.
 enum Next {
-    On,
+    Continue,
     Stop(&'static str),
 }
 
@@ -51,16 +52,16 @@ fn main() {
         input: std::io::stdin().lock(),
         folder,
         features,
-        asked: 0,
+        request_count: 0,
         opened: 0,
         open: HashSet::new(),
         locked: std::env::var_os("ACP_AGENT_LOCKED").is_some(),
         client: Value::Null,
         servers: Value::Null,
         terminal: String::new(),
-        afterthought: None,
+        late_text: None,
     };
-    // Agents say things that are no protocol.
+    // Output that is not part of the protocol: clients must ignore it.
     println!("acp_agent ready");
     if agent.has("quits") {
         println!("this version is no longer maintained");
@@ -91,7 +92,7 @@ impl Agent {
         self.send(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
     }
 
-    fn say(&self, session: &str, text: &str) {
+    fn send_text(&self, session: &str, text: &str) {
         let content = json!({"type": "text", "text": text});
         self.update(session, &json!({"sessionUpdate": "agent_message_chunk", "content": content}));
     }
@@ -124,16 +125,16 @@ impl Agent {
             "session/resume" | "session/load" if self.has("locks") && !self.lock(&session) => {
                 Err("Session is active")
             }
-            "session/resume" => Ok(self.taken_up(&session)),
+            "session/resume" => Ok(self.resumed(&session)),
             "session/load" => {
-                // The history is repeated; nobody may take it for an answer.
-                self.say(&session, "HISTORY");
-                Ok(self.taken_up(&session))
+                // Repeats the history; a client must not take it for an answer.
+                self.send_text(&session, "HISTORY");
+                Ok(self.resumed(&session))
             }
             "session/fork" if self.has("fork") => {
                 let answer = self.open();
-                let heard = std::fs::read_to_string(self.folder.join(&session)).unwrap();
-                self.note(answer["sessionId"].as_str().unwrap(), &format!("{heard}(forked)"));
+                let history = std::fs::read_to_string(self.folder.join(&session)).unwrap();
+                self.append_history(answer["sessionId"].as_str().unwrap(), &format!("{history}(forked)"));
                 Ok(answer)
             }
             "session/close" if self.has("close") => {
@@ -142,11 +143,11 @@ impl Agent {
                 Ok(json!({}))
             }
             "session/set_mode" => {
-                self.note(&session, &format!("mode={}", params["modeId"]));
+                self.append_history(&session, &format!("mode={}", params["modeId"]));
                 Ok(json!({}))
             }
             "session/set_config_option" => {
-                self.note(&session, &format!("{}={}", params["configId"], params["value"]));
+                self.append_history(&session, &format!("{}={}", params["configId"], params["value"]));
                 let mut answer = self.options();
                 answer["configOptions"][0]["currentValue"] = params["value"].clone();
                 Ok(answer)
@@ -175,8 +176,8 @@ impl Agent {
                 json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": why}})
             }
         });
-        if let Some(text) = self.afterthought.take() {
-            self.say(&session, &text);
+        if let Some(text) = self.late_text.take() {
+            self.send_text(&session, &text);
         }
     }
 
@@ -204,7 +205,7 @@ impl Agent {
         self.features.iter().any(|has| has == feature)
     }
 
-    /// What of a session can be chosen.
+    /// The options of a session.
     fn options(&self) -> Value {
         let models = json!([{"value": "m1", "name": "one"}, {"value": "m2", "name": "two"}]);
         let mut options = json!({"configOptions": [{"id": "model", "name": "Model", "category": "model",
@@ -216,7 +217,7 @@ impl Agent {
         options
     }
 
-    /// Has a session for itself; false if another process that lives has it.
+    /// Locks a session; false if another living process holds it.
     fn lock(&self, session: &str) -> bool {
         let (lock, own) = (self.folder.join(format!("{session}.lock")), std::process::id().to_string());
         let holder = std::fs::read_to_string(&lock).ok();
@@ -227,8 +228,8 @@ impl Agent {
         free
     }
 
-    /// What is said of a session that is taken up.
-    fn taken_up(&self, session: &str) -> Value {
+    /// The answer to a request that resumes a session.
+    fn resumed(&self, session: &str) -> Value {
         if self.has("bill") {
             self.spend(session, 0.25);
         }
@@ -248,7 +249,7 @@ impl Agent {
         answer
     }
 
-    fn note(&self, session: &str, text: &str) {
+    fn append_history(&self, session: &str, text: &str) {
         let path = self.folder.join(session);
         let before = std::fs::read_to_string(&path).unwrap();
         std::fs::write(path, format!("{before}{}\n", text.replace('\n', " | "))).unwrap();
@@ -265,18 +266,18 @@ impl Agent {
         let texts: Vec<String> = blocks.iter().map(text).collect();
         let forgets = self.has("forgets");
         if !forgets {
-            texts.iter().for_each(|text| self.note(session, text));
+            texts.iter().for_each(|text| self.append_history(session, text));
         }
-        let said = texts.iter().rfind(|text| !text.starts_with(['[', '<'])).unwrap();
+        let script = texts.iter().rfind(|text| !text.starts_with(['[', '<'])).unwrap();
         let mut reason = "end_turn";
-        for command in said.split(';') {
+        for command in script.split(';') {
             if let Next::Stop(why) = self.command(session, command.trim()) {
                 reason = why;
                 break;
             }
         }
         if forgets && reason == "end_turn" {
-            texts.iter().for_each(|text| self.note(session, text));
+            texts.iter().for_each(|text| self.append_history(session, text));
         }
         reason
     }
@@ -289,12 +290,12 @@ impl Agent {
                 self.update(session, &json!({"sessionUpdate": "agent_thought_chunk", "content": content}));
             }
             "history" => {
-                let heard = std::fs::read_to_string(self.folder.join(session)).unwrap();
-                self.say(session, &heard);
+                let history = std::fs::read_to_string(self.folder.join(session)).unwrap();
+                self.send_text(session, &history);
             }
-            "env" => self.say(session, &std::env::var(rest).unwrap_or_default()),
-            "client" => self.say(session, &self.client.to_string()),
-            "servers" => self.say(session, &self.servers.to_string()),
+            "env" => self.send_text(session, &std::env::var(rest).unwrap_or_default()),
+            "client" => self.send_text(session, &self.client.to_string()),
+            "servers" => self.send_text(session, &self.servers.to_string()),
             "call" => return self.call(session, rest),
             "warn" => {
                 let _ = writeln!(std::io::stderr(), "{rest}");
@@ -308,7 +309,7 @@ impl Agent {
                 self.update(session, &json!({"sessionUpdate": "plan", "entries": entries}));
             }
             "spend" => self.spend(session, rest.parse().unwrap()),
-            // It changes its mode, or its model, of its own accord.
+            // The agent changes its mode or its model by itself.
             "mode" => {
                 self.update(session, &json!({"sessionUpdate": "current_mode_update", "currentModeId": rest}));
             }
@@ -325,7 +326,7 @@ impl Agent {
                     json!({"sessionUpdate": "agent_message_chunk", "messageId": message, "content": content});
                 self.update(session, &chunk);
             }
-            // What a tool call is called becomes clear as it goes.
+            // The title of a tool call becomes known later.
             "rename" => {
                 let call = json!({"sessionUpdate": "tool_call", "toolCallId": "r", "title": "Terminal", "kind": "execute",
                                   "status": "pending", "rawInput": {}});
@@ -342,22 +343,22 @@ impl Agent {
                     command.args(words).stdin(Stdio::null()).stdout(Stdio::inherit()).spawn().unwrap();
                 }
             }
-            "flood" => (0..rest.parse().unwrap()).for_each(|_: u64| self.say(session, "0123456789")),
+            "flood" => (0..rest.parse().unwrap()).for_each(|_: u64| self.send_text(session, "0123456789")),
             "stop" => return Next::Stop(Box::leak(rest.to_owned().into_boxed_str())),
             "hang" => {
-                self.say(session, "hanging");
+                self.send_text(session, "hanging");
                 return self.hang(session);
             }
-            // Told to stop, it goes on for a while, and says that it has done its work.
+            // Continues for a while after a cancellation and reports that it completed its work.
             "late" => {
-                self.say(session, "late\n");
+                self.send_text(session, "late\n");
                 self.hang(session);
-                self.say(session, rest);
-                self.afterthought = Some("AFTERTHOUGHT".into());
+                self.send_text(session, rest);
+                self.late_text = Some("AFTERTHOUGHT".into());
                 return Next::Stop("end_turn");
             }
             "deaf" => {
-                self.say(session, "deaf");
+                self.send_text(session, "deaf");
                 while self.read().is_some() {}
                 loop {
                     std::thread::park();
@@ -367,9 +368,9 @@ impl Agent {
                 let _ = writeln!(std::io::stderr(), "out of memory");
                 std::process::exit(9);
             }
-            _ => self.say(session, &format!("{command}\n")),
+            _ => self.send_text(session, &format!("{command}\n")),
         }
-        Next::On
+        Next::Continue
     }
 
     fn spend(&self, session: &str, dollars: f64) {
@@ -385,19 +386,19 @@ impl Agent {
         self.update(session, &json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "completed", "content": content}));
     }
 
-    /// Asks for a permission and waits for the answer, or to be told to stop. What it is for is part of the question, or
-    /// said before.
-    fn ask(&mut self, session: &str, what: &str, bare: bool) -> Next {
-        self.asked += 1;
-        let id = format!("ask-{}", self.asked);
+    /// Asks for a permission and waits for the answer or for a cancellation. The tool call is described in the
+    /// request, or in an earlier update.
+    fn ask(&mut self, session: &str, what: &str, separate: bool) -> Next {
+        self.request_count += 1;
+        let id = format!("ask-{}", self.request_count);
         let mut call = json!({"toolCallId": format!("call-{id}"), "title": what, "status": "pending", "rawInput": {"what": what}});
-        if bare {
+        if separate {
             let name = call["toolCallId"].clone();
             (call["sessionUpdate"], call["kind"]) = ("tool_call".into(), "execute".into());
             self.update(session, &call);
             call = json!({"toolCallId": name});
         }
-        // One of them is of a kind that nobody knows.
+        // One option has an unknown kind.
         let options = json!([{"optionId": "today", "name": "Today", "kind": "allow_today"},
                              {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
                              {"optionId": "always", "name": "Always", "kind": "allow_always"},
@@ -412,23 +413,24 @@ impl Agent {
             cancelled |= message["method"] == "session/cancel";
             if message["id"] == json!(id) && message["method"].is_null() {
                 let outcome = &message["result"]["outcome"];
-                self.say(session, &format!("{} {}\n", outcome["outcome"], outcome["optionId"]));
+                self.send_text(session, &format!("{} {}\n", outcome["outcome"], outcome["optionId"]));
                 return if cancelled || outcome["outcome"] == "cancelled" {
                     Next::Stop("cancelled")
                 } else {
-                    Next::On
+                    Next::Continue
                 };
             }
         }
     }
 
-    /// `call METHOD PARAMS`: asks the client and says what it answers; `$T` is the terminal that was made last.
+    /// `call METHOD PARAMS`: sends a request to the client and echoes the response; `$T` is the terminal that was
+    /// created last.
     fn call(&mut self, session: &str, what: &str) -> Next {
         let (method, params) = what.split_once(' ').unwrap();
         let mut params: Value = serde_json::from_str(&params.replace("$T", &self.terminal)).unwrap();
         params["sessionId"] = session.into();
-        self.asked += 1;
-        let id = format!("call-{}", self.asked);
+        self.request_count += 1;
+        let id = format!("call-{}", self.request_count);
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
         let mut cancelled = false;
         loop {
@@ -442,12 +444,15 @@ impl Agent {
             }
             let error = &message["error"];
             match error.is_null() {
-                true => self.say(session, &format!("{}\n", message["result"])),
+                true => self.send_text(session, &format!("{}\n", message["result"])),
                 false => {
-                    self.say(session, &format!("{} {} {}\n", error["code"], error["message"], error["data"]));
+                    self.send_text(
+                        session,
+                        &format!("{} {} {}\n", error["code"], error["message"], error["data"]),
+                    );
                 }
             }
-            return if cancelled { Next::Stop("cancelled") } else { Next::On };
+            return if cancelled { Next::Stop("cancelled") } else { Next::Continue };
         }
     }
 
@@ -460,14 +465,14 @@ impl Agent {
         Next::Stop("cancelled")
     }
 
-    /// What concerns nobody: another session's text, unknown updates, unknown methods.
+    /// Sends unrelated messages: text of another session, unknown updates and unknown methods.
     fn noise(&mut self, session: &str) {
-        self.say("another-session", "LEAK");
+        self.send_text("another-session", "LEAK");
         self.update(session, &json!({"sessionUpdate": "vendor_thing", "x": 1}));
         self.send(&json!({"jsonrpc": "2.0", "method": "vendor/notice", "params": {"x": 1}}));
         self.send(&json!({"jsonrpc": "2.0", "id": "v1", "method": "vendor/question", "params": {"x": 1}}));
         let answer = self.read().unwrap();
-        self.say(session, &format!("vendor {}\n", answer["error"]["code"]));
+        self.send_text(session, &format!("vendor {}\n", answer["error"]["code"]));
         println!("not json at all");
     }
 }

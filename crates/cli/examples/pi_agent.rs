@@ -1,11 +1,11 @@
-//! A pi that does what its prompts say: for tests. It speaks pi's RPC mode as the real one does.
+//! A scripted pi for tests. It speaks pi's RPC mode like the real one.
 //!
-//! `pi_agent FOLDER [keep|forget|old] …`. One that keeps has its sessions as files in the folder: the prompts they have
-//! heard, written when the first answer is whole. An old one does not say that it has settled. A prompt is a list of
-//! commands with semicolons between them; everything else it says back.
+//! Usage: `pi_agent FOLDER [keep|forget|old|stuck|refuses] …`. With `keep`, sessions are files in the folder that
+//! hold the received prompts; a file is written when the first answer is complete. With `old`, the agent does not
+//! report that it has settled. A prompt is a list of commands separated by semicolons; unknown commands are echoed.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot go on crashes")]
-#![allow(clippy::zombie_processes, reason = "real agents leave their children, too")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot continue crashes")]
+#![allow(clippy::zombie_processes, reason = "real agents leave child processes behind, too")]
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -18,16 +18,16 @@ use serde_json::{Value, json};
 struct Agent {
     input: Receiver<Value>,
     folder: PathBuf,
-    manner: String,
+    behavior: String,
     arguments: String,
     session: Session,
     opened: u64,
-    asked: u64,
+    request_count: u64,
     model: &'static str,
-    /// What the message that is being written has cost.
+    /// The usage of the message that is being written.
     usage: Value,
     text: String,
-    /// Prompts that joined the turn.
+    /// Prompts that joined the current turn.
     steering: Vec<Value>,
 }
 
@@ -35,19 +35,19 @@ struct Agent {
 struct Session {
     id: String,
     file: Option<PathBuf>,
-    heard: Vec<String>,
+    prompts: Vec<String>,
 }
 
-/// How a turn goes on after a command.
+/// What happens after a command.
 enum Next {
-    On,
+    Continue,
     Stop(&'static str, String),
 }
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let folder = PathBuf::from(arguments.next().unwrap());
-    let manner = arguments.next().unwrap_or("keep".into());
+    let behavior = arguments.next().unwrap_or("keep".into());
     let (lines, input) = channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -57,18 +57,18 @@ fn main() {
     let mut agent = Agent {
         input,
         folder,
-        manner,
+        behavior,
         arguments: arguments.collect::<Vec<_>>().join(" "),
         session: Session::default(),
         opened: 0,
-        asked: 0,
+        request_count: 0,
         model: "one",
         usage: usage(7, 3, 0.25),
         text: String::new(),
         steering: vec![],
     };
     agent.open();
-    // What somebody prints is no protocol.
+    // Output that is not part of the protocol: clients must ignore it.
     println!("pi_agent ready");
     while let Ok(record) = agent.input.recv() {
         agent.serve(&record);
@@ -104,15 +104,15 @@ impl Agent {
     fn open(&mut self) {
         self.opened += 1;
         let id = format!("{}-{}", std::process::id(), self.opened);
-        let file = (self.manner != "forget").then(|| self.folder.join(format!("session_{id}.jsonl")));
-        self.session = Session { id, file, heard: vec![] };
+        let file = (self.behavior != "forget").then(|| self.folder.join(format!("session_{id}.jsonl")));
+        self.session = Session { id, file, prompts: vec![] };
     }
 
-    /// Begins anew where there is no such file, as the real one does.
+    /// Starts a new session if the file does not exist, like the real pi.
     fn switch(&mut self, file: &Path) {
         self.open();
         if let Ok(text) = std::fs::read_to_string(file) {
-            self.session.heard = text.lines().map(str::to_owned).collect();
+            self.session.prompts = text.lines().map(str::to_owned).collect();
             let name = file.file_stem().unwrap().to_string_lossy();
             name.strip_prefix("session_").unwrap().clone_into(&mut self.session.id);
         }
@@ -125,8 +125,8 @@ impl Agent {
             "prompt" => return self.prompt(record),
             "extension_ui_response" => return,
             "get_state" => Ok(self.state(false)),
-            "new_session" if self.manner == "stuck" => Ok(json!({"cancelled": false})),
-            "new_session" if self.manner == "refuses" => Ok(json!({"cancelled": true})),
+            "new_session" if self.behavior == "stuck" => Ok(json!({"cancelled": false})),
+            "new_session" if self.behavior == "refuses" => Ok(json!({"cancelled": true})),
             "new_session" => {
                 self.open();
                 Ok(json!({"cancelled": false}))
@@ -151,7 +151,7 @@ impl Agent {
 
     fn state(&self, busy: bool) -> Value {
         json!({"sessionId": self.session.id, "sessionFile": self.session.file, "isStreaming": busy,
-               "isCompacting": false, "pendingMessageCount": 0, "messageCount": self.session.heard.len(),
+               "isCompacting": false, "pendingMessageCount": 0, "messageCount": self.session.prompts.len(),
                "model": {"provider": "acme", "id": self.model}, "steeringMode": "all"})
     }
 
@@ -159,8 +159,8 @@ impl Agent {
         let message = record["message"].as_str().unwrap().to_owned();
         let script = message.rsplit("\n\n").next().unwrap().to_owned();
         if let Some(text) = script.strip_prefix('/') {
-            // An extension deals with it.
-            self.say_apart(text);
+            // Handled by an extension.
+            self.notify(text);
             return respond(record, Ok(Value::Null));
         }
         if script == "swallow" {
@@ -175,42 +175,42 @@ impl Agent {
             return respond(record, Err("Agent is already processing.".into()));
         }
         if script.starts_with("dawdle") {
-            // Told to stop before it has begun, it has nothing to stop.
-            self.say_apart("dawdling");
+            // An abort that arrives before the turn has started has nothing to stop.
+            self.notify("dawdling");
             let abort = self.wait_for(|record| record["type"] == "abort");
             respond(&abort, Ok(Value::Null));
         }
         respond(record, Ok(Value::Null));
-        self.hear(record);
+        self.record_prompt(record);
         event("agent_start");
         event("turn_start");
         self.message_start();
-        let mut end = self.follow(&script);
+        let mut end = self.run_script(&script);
         while !self.steering.is_empty() {
             let joined = self.steering.remove(0);
             self.turn_end(end.0, &end.1);
-            self.hear(&joined);
+            self.record_prompt(&joined);
             event("turn_start");
             self.message_start();
-            end = self.follow(joined["message"].as_str().unwrap());
+            end = self.run_script(joined["message"].as_str().unwrap());
         }
         self.turn_end(end.0, &end.1);
         send(&json!({"type": "agent_end", "messages": [], "willRetry": false}));
-        if self.manner != "old" {
+        if self.behavior != "old" {
             event("agent_settled");
         }
     }
 
-    fn hear(&mut self, record: &Value) {
-        let mut heard = record["message"].as_str().unwrap().replace('\n', " | ");
+    fn record_prompt(&mut self, record: &Value) {
+        let mut prompt = record["message"].as_str().unwrap().replace('\n', " | ");
         for image in record["images"].as_array().into_iter().flatten() {
-            heard.push_str(&format!(" [{} {}]", image["mimeType"], image["data"]));
+            prompt.push_str(&format!(" [{} {}]", image["mimeType"], image["data"]));
         }
-        self.session.heard.push(heard);
+        self.session.prompts.push(prompt);
     }
 
-    /// Does what a script says: why it ends.
-    fn follow(&mut self, script: &str) -> (&'static str, String) {
+    /// Executes the commands of a script and returns the stop reason with its explanation.
+    fn run_script(&mut self, script: &str) -> (&'static str, String) {
         for command in script.split(';') {
             if let Next::Stop(reason, why) = self.command(command.trim()) {
                 return (reason, why);
@@ -234,7 +234,7 @@ impl Agent {
             message["errorMessage"] = why.into();
         }
         if let Some(file) = &self.session.file {
-            std::fs::write(file, self.session.heard.join("\n") + "\n").unwrap();
+            std::fs::write(file, self.session.prompts.join("\n") + "\n").unwrap();
         }
         send(&json!({"type": "message_end", "message": message}));
         send(&json!({"type": "turn_end", "message": message, "toolResults": []}));
@@ -245,12 +245,12 @@ impl Agent {
         send(&json!({"type": "message_update", "usage": {}, "assistantMessageEvent": update}));
     }
 
-    fn say(&mut self, text: &str) {
+    fn send_text(&mut self, text: &str) {
         self.text.push_str(text);
         self.update("text_delta", text);
     }
 
-    fn say_apart(&self, text: &str) {
+    fn notify(&self, text: &str) {
         send(&json!({"type": "extension_ui_request", "id": "n", "method": "notify", "message": text}));
     }
 
@@ -259,13 +259,13 @@ impl Agent {
         match verb {
             "think" => self.update("thinking_delta", &format!("thinking about {rest}")),
             "history" => {
-                let heard = self.session.heard.join("\n");
-                self.say(&heard);
+                let prompts = self.session.prompts.join("\n");
+                self.send_text(&prompts);
             }
-            "model" => self.say(self.model),
+            "model" => self.send_text(self.model),
             "arguments" => {
                 let arguments = self.arguments.clone();
-                self.say(&arguments);
+                self.send_text(&arguments);
             }
             "whole" => self.text.push_str(rest),
             "spend" => self.usage = usage(1, 1, rest.parse().unwrap()),
@@ -285,21 +285,21 @@ impl Agent {
             "tool" => self.tool(rest, false),
             "bad-tool" => self.tool(rest, true),
             "dig" => self.dig(),
-            "tell" => self.say_apart(rest),
+            "tell" => self.notify(rest),
             "ask" => self.ask(rest),
             "noise" => self.noise(),
-            "flood" => (0..rest.parse().unwrap()).for_each(|_: u64| self.say("0123456789")),
+            "flood" => (0..rest.parse().unwrap()).for_each(|_: u64| self.send_text("0123456789")),
             "stop" => return Next::Stop(Box::leak(rest.to_owned().into_boxed_str()), String::new()),
             "error" => return Next::Stop("error", rest.to_owned()),
             "hang" => return self.hang("hanging"),
             "dawdle" => return self.hang("begun"),
             "late" => {
                 self.hang("hanging");
-                self.say(" and late");
+                self.send_text(" and late");
                 return Next::Stop("aborted", "Request was aborted".into());
             }
             "deaf" => {
-                self.say("deaf");
+                self.send_text("deaf");
                 while self.input.recv().is_ok() {}
                 loop {
                     std::thread::park();
@@ -316,42 +316,43 @@ impl Agent {
                     command.args(words).stdin(Stdio::null()).stdout(Stdio::inherit()).spawn().unwrap();
                 }
             }
-            _ => self.say(&format!("{command}\n")),
+            _ => self.send_text(&format!("{command}\n")),
         }
-        Next::On
+        Next::Continue
     }
 
     fn tool(&mut self, name: &str, fails: bool) {
-        self.asked += 1;
-        let id = format!("call-{}", self.asked);
-        let about =
+        self.request_count += 1;
+        let id = format!("call-{}", self.request_count);
+        let record =
             |kind: &str| json!({"type": kind, "toolCallId": id, "toolName": name, "args": {"path": "/x"}});
-        send(&about("tool_execution_start"));
+        send(&record("tool_execution_start"));
         let content = json!({"content": [{"type": "text", "text": "half of it"}]});
-        let mut update = about("tool_execution_update");
+        let mut update = record("tool_execution_update");
         update["partialResult"] = content;
         send(&update);
-        let mut end = about("tool_execution_end");
+        let mut end = record("tool_execution_end");
         end["result"] = json!({"content": [{"type": "text", "text": "done it"}]});
         end["isError"] = fails.into();
         send(&end);
     }
 
-    /// A tool that takes until somebody has more to say, and what has been said so far is a message by then.
+    /// A tool that runs until another prompt arrives; the text so far has become a message by then.
     fn dig(&mut self) {
         let content = json!([{"type": "text", "text": self.text}]);
         send(&json!({"type": "message_end", "message": {"role": "assistant", "content": content}}));
-        let about =
+        let record =
             |kind: &str| json!({"type": kind, "toolCallId": "dig", "toolName": "dig", "isError": false});
-        send(&about("tool_execution_start"));
-        let joins = self.wait_for(|record| record["type"] == "prompt");
-        if joins["message"].as_str().unwrap().starts_with("refuse ") || joins["streamingBehavior"] != "steer"
+        send(&record("tool_execution_start"));
+        let joined = self.wait_for(|record| record["type"] == "prompt");
+        if joined["message"].as_str().unwrap().starts_with("refuse ")
+            || joined["streamingBehavior"] != "steer"
         {
-            return respond(&joins, Err("Agent is already processing.".into()));
+            return respond(&joined, Err("Agent is already processing.".into()));
         }
-        respond(&joins, Ok(Value::Null));
-        self.steering.push(joins);
-        send(&about("tool_execution_end"));
+        respond(&joined, Ok(Value::Null));
+        self.steering.push(joined);
+        send(&record("tool_execution_end"));
         self.turn_end("toolUse", "");
         event("turn_start");
         self.message_start();
@@ -359,8 +360,8 @@ impl Agent {
 
     /// `ask METHOD TITLE`, `ask METHOD within MS TITLE`, `ask select TITLE|option|option`.
     fn ask(&mut self, what: &str) {
-        self.asked += 1;
-        let id = format!("ask-{}", self.asked);
+        self.request_count += 1;
+        let id = format!("ask-{}", self.request_count);
         let (method, rest) = what.split_once(' ').unwrap();
         let mut request = json!({"type": "extension_ui_request", "id": id, "method": method});
         let mut rest = rest.to_owned();
@@ -389,10 +390,10 @@ impl Agent {
                 _ => {}
             }
         };
-        self.say(&format!("{answer}\n"));
+        self.send_text(&format!("{answer}\n"));
     }
 
-    /// Waits for a record and answers others as one that is busy does.
+    /// Waits for a matching record and answers others like a busy agent.
     fn wait_for(&mut self, is: impl Fn(&Value) -> bool) -> Value {
         loop {
             let Ok(record) = self.input.recv() else { std::process::exit(0) };
@@ -406,13 +407,13 @@ impl Agent {
     }
 
     fn hang(&mut self, text: &str) -> Next {
-        self.say(text);
+        self.send_text(text);
         let abort = self.wait_for(|record| record["type"] == "abort");
         respond(&abort, Ok(Value::Null));
         Next::Stop("aborted", "Request was aborted".into())
     }
 
-    /// What concerns nobody, is not known, or is no record at all.
+    /// Sends unrelated, unknown and malformed records.
     fn noise(&mut self) {
         println!("not json at all");
         std::io::stdout().lock().write_all(b"\xff\xfe{\n[1, 2]\n\"text\"\n{\"type\": 7}\n\r\n").unwrap();
@@ -428,6 +429,6 @@ impl Agent {
         send(&json!({"type": "extension_ui_request", "id": "s", "method": "setStatus", "statusKey": "k"}));
         send(&json!({"type": "extension_ui_request", "id": "v", "method": "vendor_dialog"}));
         let answer = self.wait_for(|record| record["id"] == "v");
-        self.say(&format!("cancelled {}\u{2028}", answer["cancelled"]));
+        self.send_text(&format!("cancelled {}\u{2028}", answer["cancelled"]));
     }
 }
