@@ -9,12 +9,14 @@ use std::sync::Arc;
 
 use agent_client_protocol::ErrorCode;
 use mainspring_core::{AuthMethod, Failure, Mode, Run, Usage};
-use mainspring_kernel::adapter::{AttemptHandle, End};
+use mainspring_kernel::adapter::{self, AttemptHandle, End};
 use mainspring_kernel::policy::{Permissions, Rule};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::driver::{Dialect, ProcessContext, ResumeError, SetupError, TurnContext, TurnOutcome};
+use crate::driver::{
+    Dialect, Driver, LoginDialect, ProcessContext, ResumeError, SetupError, TurnContext, TurnOutcome,
+};
 use crate::process::Launch;
 
 mod client;
@@ -74,13 +76,32 @@ impl Acp {
     }
 }
 
+impl LoginDialect for Acp {
+    fn auth_methods(&self) -> Vec<AuthMethod> {
+        self.login.methods()
+    }
+
+    async fn authenticate(
+        &self,
+        launch: &Launch,
+        context: &ProcessContext,
+        method: &str,
+    ) -> Result<(), Failure> {
+        let started = AcpWorker::start(launch, self.features, &self.registry, context).await;
+        self.login.try_method(started.map_err(|error| error.failure)?, method).await
+    }
+}
+
 impl Dialect for Acp {
     type Worker = AcpWorker;
     type Prompt = Vec<PromptPart>;
 
     const PINNED: bool = false;
     const STEERS: bool = false;
-    const AUTHENTICATES: bool = true;
+
+    fn login(driver: &Driver<Self>) -> Option<&dyn adapter::Login> {
+        Some(driver)
+    }
 
     fn arguments(&self, _permissions: Permissions) -> &'static [&'static str] {
         // Permissions are decided when the agent asks.
@@ -95,20 +116,6 @@ impl Dialect for Acp {
         let worker = AcpWorker::start(launch, self.features, &self.registry, context).await?;
         self.login.authenticate_started(&worker).await?;
         Ok(worker)
-    }
-
-    fn auth_methods(&self) -> Vec<AuthMethod> {
-        self.login.methods()
-    }
-
-    async fn authenticate(
-        &self,
-        launch: &Launch,
-        context: &ProcessContext,
-        method: &str,
-    ) -> Result<(), Failure> {
-        let started = AcpWorker::start(launch, self.features, &self.registry, context).await;
-        self.login.try_method(started.map_err(|error| error.failure)?, method).await
     }
 
     async fn open(

@@ -16,7 +16,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use mainspring_core::{AttemptId, AuthMethod, Binding, Failure, Fidelity, Time};
 use mainspring_kernel::adapter::{
-    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
+    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Login, Record,
     RestartBehavior,
 };
 use mainspring_kernel::clock::Clock;
@@ -37,7 +37,7 @@ mod turn;
 pub(crate) use attachment::read_attachment;
 pub use dialect::{AgentOptions, KeepLog};
 pub(crate) use dialect::{
-    AgentWorker, Dialect, ProcessContext, ResumeError, SetupError, TurnContext, process_ended,
+    AgentWorker, Dialect, LoginDialect, ProcessContext, ResumeError, SetupError, TurnContext, process_ended,
     with_last_output,
 };
 use session::SessionStart;
@@ -364,6 +364,27 @@ impl<D: Dialect> ProcessDriver for Driver<D> {
 }
 
 #[async_trait]
+impl<D: LoginDialect> Login for Driver<D> {
+    fn methods(&self) -> Vec<AuthMethod> {
+        self.dialect.auth_methods()
+    }
+
+    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
+        let permissions = self.options.permissions;
+        let key = WorkerKey { cwd: self.options.cwd.clone(), arguments: self.dialect.arguments(permissions) };
+        // A login belongs to no attempt; its process ends with it.
+        let launch = Launch { name: "login".into(), ..self.launch(AttemptId::from_bytes([0; 16]), &key) };
+        let until = self.context.clock.now().plus(LOGIN_TIMEOUT_MS);
+        tokio::select! {
+            done = self.dialect.authenticate(&launch, &self.context, method) => done,
+            () = self.context.clock.sleep_until(until) => {
+                Err(Failure::new("timeout", "nobody has finished the login within ten minutes"))
+            }
+        }
+    }
+}
+
+#[async_trait]
 impl<D: Dialect> Adapter for Driver<D> {
     fn capabilities(&self) -> Capabilities {
         let native = self.can_resume.lock().unwrap_or(false);
@@ -384,7 +405,7 @@ impl<D: Dialect> Adapter for Driver<D> {
                 false => RestartBehavior::ProcessLocalBindingsStale,
             },
             uses_bindings: true,
-            supports_authentication: D::AUTHENTICATES,
+            supports_authentication: D::login(self).is_some(),
             keeps_limits: false,
         }
     }
@@ -427,22 +448,8 @@ impl<D: Dialect> Adapter for Driver<D> {
         Dispatch { dispatched, acknowledged: false }
     }
 
-    fn auth_methods(&self) -> Vec<AuthMethod> {
-        self.dialect.auth_methods()
-    }
-
-    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
-        let permissions = self.options.permissions;
-        let key = WorkerKey { cwd: self.options.cwd.clone(), arguments: self.dialect.arguments(permissions) };
-        // A login belongs to no attempt; its process ends with it.
-        let launch = Launch { name: "login".into(), ..self.launch(AttemptId::from_bytes([0; 16]), &key) };
-        let until = self.context.clock.now().plus(LOGIN_TIMEOUT_MS);
-        tokio::select! {
-            done = self.dialect.authenticate(&launch, &self.context, method) => done,
-            () = self.context.clock.sleep_until(until) => {
-                Err(Failure::new("timeout", "nobody has finished the login within ten minutes"))
-            }
-        }
+    fn login(&self) -> Option<&dyn Login> {
+        D::login(self)
     }
 
     async fn kill(&self, attempt: AttemptId) -> Death {

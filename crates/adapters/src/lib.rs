@@ -1,8 +1,8 @@
 //! Adapters that drive agent runtimes for the kernel: the built-in script agent, ACP agents, and pi.
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, AuthMethod, Failure};
-use mainspring_kernel::adapter::{Adapter, AttemptHandle, Capabilities, Death, Dispatch, Executed};
+use mainspring_core::AttemptId;
+use mainspring_kernel::adapter::{Adapter, AttemptHandle, Capabilities, Death, Dispatch, Executed, Login};
 use mainspring_kernel::clock::Clock;
 
 mod acp;
@@ -65,12 +65,8 @@ impl Adapter for ProcessAdapter {
         self.0.kill(attempt).await
     }
 
-    fn auth_methods(&self) -> Vec<AuthMethod> {
-        self.0.auth_methods()
-    }
-
-    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
-        self.0.authenticate(method).await
+    fn login(&self) -> Option<&dyn Login> {
+        self.0.login()
     }
 
     fn forget(&self, native: &str) {

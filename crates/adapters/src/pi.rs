@@ -10,12 +10,12 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use mainspring_core::{Block, Failure, Message, Run};
-use mainspring_kernel::adapter::AttemptHandle;
+use mainspring_kernel::adapter::{AttemptHandle, Login};
 use mainspring_kernel::policy::Permissions;
 use serde_json::{Value, json};
 
 use crate::driver::{
-    Dialect, ProcessContext, ResumeError, SetupError, TurnContext, TurnOutcome, read_attachment,
+    Dialect, Driver, ProcessContext, ResumeError, SetupError, TurnContext, TurnOutcome, read_attachment,
 };
 use crate::process::Launch;
 
@@ -68,8 +68,11 @@ impl Dialect for Pi {
 
     const PINNED: bool = true;
     const STEERS: bool = true;
-    // Pi takes its keys from its own configuration or its environment.
-    const AUTHENTICATES: bool = false;
+
+    fn login(_driver: &Driver<Self>) -> Option<&dyn Login> {
+        // Pi takes its keys from its own configuration or its environment.
+        None
+    }
 
     fn arguments(&self, permissions: Permissions) -> &'static [&'static str] {
         match permissions {

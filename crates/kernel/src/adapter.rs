@@ -43,18 +43,24 @@ pub trait Adapter: Send + Sync + 'static {
     /// Ends whatever still acts for an attempt whose `execute` was dropped, and says whether that is proven.
     async fn kill(&self, attempt: AttemptId) -> Death;
 
-    /// The ways to authenticate that its runtime names; none where it has none, or none has been started yet.
-    fn auth_methods(&self) -> Vec<AuthMethod> {
-        vec![]
-    }
-
-    /// Authenticates its runtime by one of these. Asked only where [`Capabilities::supports_authentication`] says so.
-    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
-        Err(Failure::new("adapter_incompatible", format!("there is nothing to authenticate by {method:?}")))
+    /// Returns the login of the runtime; `None` if its agents need no authentication. Must agree with
+    /// [`Capabilities::supports_authentication`].
+    fn login(&self) -> Option<&dyn Login> {
+        None
     }
 
     /// A native session is not going to be taken up soon, or ever: what a runtime holds for it may go. Does not wait.
     fn forget(&self, native: &str);
+}
+
+/// Authenticates the runtime of an adapter.
+#[async_trait]
+pub trait Login: Send + Sync {
+    /// Returns the authentication methods that the runtime offers; empty before its first process has started.
+    fn methods(&self) -> Vec<AuthMethod>;
+
+    /// Authenticates the runtime with one of these methods.
+    async fn authenticate(&self, method: &str) -> Result<(), Failure>;
 }
 
 /// How an execution returned.

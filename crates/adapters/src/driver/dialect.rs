@@ -7,12 +7,12 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use mainspring_core::{AuthMethod, Failure, Grant, Run};
-use mainspring_kernel::adapter::AttemptHandle;
+use mainspring_kernel::adapter::{AttemptHandle, Login};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::{Permissions, Rule, Rules};
 use mainspring_kernel::tasks::Tasks;
 
-use super::TurnOutcome;
+use super::{Driver, TurnOutcome};
 use crate::pool::PooledWorker;
 use crate::process::{Launch, Log, Process};
 
@@ -64,8 +64,22 @@ pub enum KeepLog {
     Always,
 }
 
+/// The protocol of agents that may require authentication.
+pub(crate) trait LoginDialect: Dialect {
+    /// The authentication methods the agent offers; empty before its first process.
+    fn auth_methods(&self) -> Vec<AuthMethod>;
+
+    /// Authenticates with one of these methods in a separate process. Processes started later use it as well.
+    fn authenticate(
+        &self,
+        launch: &Launch,
+        context: &ProcessContext,
+        method: &str,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
 /// The protocol of one kind of agent.
-pub(crate) trait Dialect: Send + Sync + 'static {
+pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     /// One agent process.
     type Worker: AgentWorker;
     /// A prompt in the agent's format.
@@ -75,8 +89,9 @@ pub(crate) trait Dialect: Send + Sync + 'static {
     const PINNED: bool;
     /// Whether a prompt can join a running turn.
     const STEERS: bool;
-    /// Whether its agents may require authentication.
-    const AUTHENTICATES: bool;
+
+    /// Returns the driver's login; `None` if these agents need no authentication.
+    fn login(driver: &Driver<Self>) -> Option<&dyn Login>;
 
     /// Additional arguments of the agent's command for runs under these permissions. A process serves only runs with
     /// the same arguments.
@@ -91,22 +106,6 @@ pub(crate) trait Dialect: Send + Sync + 'static {
         launch: &Launch,
         context: &ProcessContext,
     ) -> impl Future<Output = Result<Self::Worker, SetupError>> + Send;
-
-    /// The authentication methods the agent offers; empty before its first process.
-    fn auth_methods(&self) -> Vec<AuthMethod> {
-        vec![]
-    }
-
-    /// Authenticates with one of these methods in a separate process. Processes started later use it as well.
-    fn authenticate(
-        &self,
-        _launch: &Launch,
-        _context: &ProcessContext,
-        method: &str,
-    ) -> impl Future<Output = Result<(), Failure>> + Send {
-        let message = format!("there is nothing to authenticate by {method:?}");
-        async { Err(Failure::new("adapter_incompatible", message)) }
-    }
 
     /// Opens a new native session in `cwd` for `attempt`. Returns its id.
     fn open(

@@ -1,10 +1,11 @@
-//! Agents that speak ACP, beneath a real node: turns, permissions, cancellation, death, and nothing left behind.
+//! Agents that speak ACP under a real node: what needs the program or a published agent. The adapter's own suite is in
+//! `crates/adapters/tests`.
 
 use std::path::PathBuf;
 
-use mainspring::config::{AdapterConfig, AdapterKind, Permissions};
-use mainspring::core::{Approval, Body, Fidelity, Mode, RunId, RunStatus};
-use mainspring::{Caller, RunRequest, session_ref};
+use mainspring::config::{AdapterConfig, AdapterKind};
+use mainspring::core::{Approval, Fidelity, Mode, RunStatus};
+use mainspring::{RunRequest, session_ref};
 
 use crate::agents::{
     FOLDER, PICTURE, World, everything_server, failure, folder_of, installed, kinds, model, node, request,
@@ -12,13 +13,9 @@ use crate::agents::{
 };
 use crate::kill::example;
 
-mod client;
-mod faults;
-mod forks;
-mod manners;
 mod mcp;
 mod real;
-mod turns;
+mod restart;
 
 async fn world(resumes: &str) -> World {
     world_with(resumes, |_| {}).await

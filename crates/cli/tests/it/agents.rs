@@ -78,16 +78,6 @@ impl World {
         soon(grown).await;
     }
 
-    /// Waits until no process of an agent is left.
-    pub(crate) async fn nothing_left(&self) {
-        let none = async {
-            while self.processes() > 0 {
-                tokio::task::yield_now().await;
-            }
-        };
-        soon(none).await;
-    }
-
     pub(crate) async fn send(&self, request: RunRequest) -> RunId {
         soon(self.node().kernel().run_create(&self.me, request)).await.unwrap().run.id
     }
@@ -196,11 +186,6 @@ impl World {
         let session = session_ref(key).unwrap();
         let path = self.node().kernel().session_path(&self.me, &session, None, Some(1)).await.unwrap();
         path.last().unwrap().clone()
-    }
-
-    /// The active path, root first.
-    pub(crate) async fn path(&self, key: &str) -> Vec<Arc<Message>> {
-        self.node().kernel().session_path(&self.me, &session_ref(key).unwrap(), None, None).await.unwrap()
     }
 
     pub(crate) async fn bindings(&self, key: &str) -> Vec<Binding> {

@@ -12,7 +12,6 @@ mod chat;
 mod cli;
 mod client;
 mod docs;
-mod guard;
 mod guests;
 mod http;
 mod import;

@@ -6,21 +6,20 @@ use super::{Caller, Kernel};
 use crate::error::Error;
 
 impl Kernel {
-    /// The ways to authenticate that an adapter's runtime has named; none before one has been started.
+    /// Lists the authentication methods of an adapter's runtime; empty before its first process has started.
     pub fn login_list(&self, adapter: &str) -> Result<Vec<AuthMethod>, Error> {
-        Ok(self.shared.adapter(adapter)?.auth_methods())
+        Ok(self.shared.adapter(adapter)?.login().map(|login| login.methods()).unwrap_or_default())
     }
 
-    /// Authenticates an adapter's runtime by one of its ways, and waits until that is done: a person may have to do
-    /// something elsewhere. It holds for everybody who uses the adapter, so it is an admin's to do.
+    /// Authenticates an adapter's runtime and waits until that is done, possibly for a person. Needs an admin, since the
+    /// login holds for everybody who uses the adapter.
     pub async fn login_create(&self, caller: &Caller, adapter: &str, method: &str) -> Result<(), Error> {
         caller.check_admin()?;
-        let known = self.shared.adapter(adapter)?;
-        if !known.capabilities().supports_authentication {
-            return Err(Error::Unsupported { adapter: adapter.to_owned(), what: "be authenticated" });
-        }
+        let login = self.shared.adapter(adapter)?.login();
+        let login = login
+            .ok_or_else(|| Error::Unsupported { adapter: adapter.to_owned(), what: "be authenticated" })?;
         mainspring_core::limits::check_text("a way to authenticate", method)?;
-        let done = known.authenticate(method).await;
+        let done = login.authenticate(method).await;
         done.map_err(|failure| Error::LoginFailed { adapter: adapter.to_owned(), why: failure.message })
     }
 }

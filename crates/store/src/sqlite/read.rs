@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use mainspring_core::{
     AccessRole, ApiKey, Attempt, Cancellation, ExternalRef, LegacyAlias, Line, LineId, Message,
-    MessageStatus, Mode, Origin, RequestName, Role, Run, RunStatus, Session, SessionStatus, TitleSource,
-    Usage, Visibility,
+    MessageStatus, Mode, Origin, RequestName, Role, Run, RunStatus, Session, SessionStatus, Time,
+    TitleSource, Usage, Visibility,
 };
 use mainspring_kernel::store::{PlacedMessage, Request, StoreError};
 use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
 
-use super::columns::Columns;
+use super::columns::{Columns, Id};
 use super::error::read_error;
 use super::state::state_read;
 
@@ -107,6 +107,12 @@ pub(super) fn query_all<T>(
 /// Converts a limit to the integer type of SQLite.
 pub(super) fn sql_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// Returns the time and the id below which a page starts. Without `before` no row has the maximum time, and the empty blob
+/// sorts before every id.
+fn page_start<T: Id>(before: Option<(Time, T)>) -> (i64, Vec<u8>) {
+    before.map_or((i64::MAX, vec![]), |(time, id)| (time.0, id.bytes().into()))
 }
 
 fn session(columns: &mut Columns<'_>) -> Result<Session> {

@@ -1,7 +1,7 @@
 //! Real agents, as their makers publish them.
 
 use mainspring_agent::tool::mcp::McpConfig;
-use mainspring_kernel::kernel::{Adopted, SessionTarget};
+use mainspring_kernel::kernel::{Adopted, ForkRequest, SessionTarget};
 use mainspring_kernel::tasks::Tasks;
 use serde_json::json;
 
@@ -212,7 +212,8 @@ async fn opencode_is_told_its_model_and_mode_is_shown_files_and_is_forked() {
     let run = world.send(RunRequest { mode: Mode::Ask, ..request("a", "who?") }).await;
     assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
     // A fork knows all that was said, and nothing of it was told again.
-    forks::fork(&world, "a", "b", None).await;
+    let fork = ForkRequest { key: Some("b".into()), message: world.last("a").await.id, title: None };
+    world.node().kernel().session_fork(&world.me, &session_ref("a").unwrap(), fork, None).await.unwrap();
     let text = world.say("b", "who?").await;
     assert!(text.contains("Tom") && text.contains("Rex") && !text.contains("<conversation>"), "{text}");
     let bindings = world.bindings("b").await;

@@ -5,7 +5,7 @@ use mainspring_kernel::store::{ArtifactPage, StoreError};
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Columns, Id, blob};
-use super::{query_all, query_one, sql_limit};
+use super::{page_start, query_all, query_one, sql_limit};
 
 macro_rules! artifact_columns {
     () => {
@@ -66,9 +66,7 @@ pub(in super::super) fn artifact_page(
         Some(_) => page!("run_id = ?2 AND +session_id = ?1"),
         None => page!("session_id = ?1 AND ?2 IS NULL"),
     };
-    let (time, id) = page.before.map_or((i64::MAX, None), |(time, id)| (time.0, Some(id)));
-    // Without `before`: the empty blob sorts before every id, and no row has the maximum time.
-    let id = blob(id).map_or_else(Vec::new, Vec::from);
+    let (time, id) = page_start(page.before);
     let params = params![page.session.bytes(), blob(page.run), time, id, sql_limit(page.limit)];
     query_all(connection, sql, params, artifact)
 }

@@ -4,8 +4,8 @@ use mainspring_core::ApiKey;
 use mainspring_kernel::store::{KeyPage, KeyRef, StoreError};
 use rusqlite::{Connection, params};
 
-use super::super::columns::{Id, blob};
-use super::{key, key_columns, query_all, query_one, sql_limit};
+use super::super::columns::Id;
+use super::{key, key_columns, page_start, query_all, query_one, sql_limit};
 
 pub(in super::super) fn key_find(connection: &Connection, by: KeyRef) -> Result<Option<ApiKey>, StoreError> {
     macro_rules! find {
@@ -33,9 +33,7 @@ pub(in super::super) fn key_page(connection: &Connection, page: &KeyPage) -> Res
         };
     }
     let sql = if page.org.is_some() { page!("org_id = ?1") } else { page!("?1 IS NULL") };
-    let (time, id) = page.before.map_or((i64::MAX, None), |(time, id)| (time.0, Some(id)));
-    // Without `before`: the empty blob sorts before every id, and no row has the maximum time.
-    let id = blob(id).map_or_else(Vec::new, Vec::from);
+    let (time, id) = page_start(page.before);
     query_all(connection, sql, params![page.org, time, id, sql_limit(page.limit)], key)
 }
 

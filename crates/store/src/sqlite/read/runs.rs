@@ -6,7 +6,8 @@ use rusqlite::{Connection, params};
 
 use super::super::columns::{Id, blob};
 use super::{
-    attempt, attempt_columns, query_all, query_one, request, request_columns, run, run_columns, sql_limit,
+    attempt, attempt_columns, page_start, query_all, query_one, request, request_columns, run, run_columns,
+    sql_limit,
 };
 
 pub(in super::super) fn run_get(connection: &Connection, id: RunId) -> Result<Option<Run>, StoreError> {
@@ -56,9 +57,7 @@ pub(in super::super) fn run_page(connection: &Connection, page: &RunPage) -> Res
         page!("owner_id = ?1 AND ?2 IS NULL")
     };
     let status = page.status.map(|status| status.name());
-    let (time, id) = page.before.map_or((i64::MAX, None), |(time, id)| (time.0, Some(id)));
-    // Without `before`: the empty blob sorts before every id, and no row has the maximum time.
-    let id = blob(id).map_or_else(Vec::new, Vec::from);
+    let (time, id) = page_start(page.before);
     query_all(
         connection,
         sql,

@@ -2,16 +2,16 @@
 
 use std::collections::HashSet;
 
-use mainspring_core::{Attempt, Cursor, Line, LineId, Position, Run, Session, SessionId, Time};
+use mainspring_core::{Attempt, Cursor, Line, LineId, Position, Run, Session, SessionId};
 use mainspring_kernel::store::{
     Chunk, Effect, Fence, InboxItem, Loaded, SessionPage, SessionRef, StoreError, Unfinished, Whose,
 };
 use rusqlite::{Connection, params};
 
-use super::super::columns::{Id, blob};
+use super::super::columns::Id;
 use super::{
-    attempt, attempt_columns, line, line_columns, query_all, query_one, run, run_columns, session,
-    session_columns, sql_limit,
+    attempt, attempt_columns, line, line_columns, page_start, query_all, query_one, run, run_columns,
+    session, session_columns, sql_limit,
 };
 
 /// The condition of the partial indexes. SQLite uses them only if it is repeated exactly.
@@ -231,9 +231,7 @@ pub(in super::super) fn session_page(
         (Whose::Org(org), Some(false)) => (page!("org_id = ?1 AND visibility = 'org' AND pinned = 0"), org),
     };
     let status = page.status.map(|status| status.name());
-    let (Time(time), id) = page.before.map_or((Time(i64::MAX), None), |(time, id)| (time, Some(id)));
-    // Without `before`: the empty blob sorts before every id, and no row has the maximum time.
-    let id = blob(id).map_or_else(Vec::new, Vec::from);
+    let (time, id) = page_start(page.before);
     let found = query_all(
         connection,
         sql,

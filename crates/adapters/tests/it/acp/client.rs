@@ -1,4 +1,4 @@
-//! Files and terminals that agents are handed.
+//! File and terminal requests of agents.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use mainspring_adapters::process::{MARK_VARIABLE, processes_with_variable};
 
 use super::*;
 
-/// A node whose agent works in a folder of its own, under these rules.
+/// A world whose agent works in its own folder, under these rules.
 async fn with_rules(rules: &[&str]) -> World {
-    world_with("resume", |adapter| {
-        let work = folder_of(adapter).join("work");
+    world_with("resume", |setup| {
+        let work = setup.folder.join("work");
         std::fs::create_dir_all(work.join("sub")).unwrap();
-        adapter.cwd = Some(work);
-        adapter.rules = Some(rules.iter().map(|rule| rule.parse().unwrap()).collect());
-        adapter.permissions = Some(Permissions::Deny);
+        setup.agent.cwd = work;
+        setup.agent.rules = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        setup.agent.permissions = Permissions::Deny;
     })
     .await
 }
@@ -30,7 +30,7 @@ fn write(path: &Path, content: &str) -> String {
     format!("call fs/write_text_file {{\"path\": {path:?}, \"content\": {content:?}}}")
 }
 
-/// What was decided, in order: the question, the decision, whether a grant says so.
+/// The decisions in order: the question, the decision, and whether it names a grant.
 async fn decisions(world: &World, key: &str) -> Vec<(String, Approval, bool)> {
     let events = world.events(key).await;
     let asked = events.iter().filter_map(|event| match &event.body {
@@ -45,7 +45,7 @@ async fn decisions(world: &World, key: &str) -> Vec<(String, Approval, bool)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_is_offered_what_rules_let_happen_and_nothing_else() {
+async fn an_agent_is_offered_only_what_some_rule_can_allow() {
     for (rules, offered) in [
         (&[][..], (false, false, false)),
         (&["deny fs read *"][..], (false, false, false)),
@@ -53,33 +53,33 @@ async fn an_agent_is_offered_what_rules_let_happen_and_nothing_else() {
         (&["ask fs * *", "deny terminal run rm *", "allow terminal run *"][..], (true, true, true)),
     ] {
         let world = with_rules(rules).await;
-        let can: serde_json::Value = serde_json::from_str(&world.say("a", "client").await).unwrap();
+        let can: serde_json::Value = serde_json::from_str(&world.answer_to("a", "client").await).unwrap();
         let fs = &can["fs"];
-        let told = (fs["readTextFile"] == true, fs["writeTextFile"] == true, can["terminal"] == true);
-        assert_eq!(told, offered, "{rules:?}: {can}");
-        // Who asks all the same is told that there is no such thing.
+        let capabilities = (fs["readTextFile"] == true, fs["writeTextFile"] == true, can["terminal"] == true);
+        assert_eq!(capabilities, offered, "{rules:?}: {can}");
+        // A request for a feature that was not offered is refused.
         if !offered.2 {
-            let said = world.say("a", "call terminal/create {\"command\": \"true\"}").await;
-            assert!(said.starts_with("-32601"), "{said}");
+            let answer = world.answer_to("a", "call terminal/create {\"command\": \"true\"}").await;
+            assert!(answer.starts_with("-32601"), "{answer}");
         }
         world.close().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_are_read_and_written_as_the_rules_say_and_every_decision_names_its_grant() {
+async fn rules_decide_file_requests_and_every_decision_names_its_grant() {
     let world = with_rules(&["deny fs write */secret*", "allow fs * *"]).await;
     let work = work(&world);
     let file = work.join("new/notes.txt");
     let text = "one\ntwo\nthree\n";
-    let said = world.say("a", &format!("{}; {}", write(&file, text), read(&file))).await;
+    let answer = world.answer_to("a", &format!("{}; {}", write(&file, text), read(&file))).await;
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
-    assert!(said.starts_with("{}\n{\"content\":\"one"), "{said}");
+    assert!(answer.starts_with("{}\n{\"content\":\"one"), "{answer}");
     let lines = format!("call fs/read_text_file {{\"path\": {file:?}, \"line\": 2, \"limit\": 1}}");
-    assert_eq!(world.say("a", &lines).await, "{\"content\":\"two\\n\"}\n");
+    assert_eq!(world.answer_to("a", &lines).await, "{\"content\":\"two\\n\"}\n");
     let secret = work.join("secret.txt");
-    let said = world.say("a", &write(&secret, "x")).await;
-    assert!(said.starts_with("-32600 \"not allowed: fs write"), "{said}");
+    let answer = world.answer_to("a", &write(&secret, "x")).await;
+    assert!(answer.starts_with("-32600 \"not allowed: fs write"), "{answer}");
     assert!(!secret.exists());
     let decided = decisions(&world, "a").await;
     let of = |operation: &str, path: &Path, decision| {
@@ -94,7 +94,7 @@ async fn files_are_read_and_written_as_the_rules_say_and_every_decision_names_it
             of("write", &secret, Approval::Denied),
         ]
     );
-    // What is not there, is no text or no file, or too large, is an error and nothing else.
+    // Missing, binary, special and too large files are refused.
     std::fs::write(work.join("bytes"), [0xff, 0xfe]).unwrap();
     std::fs::write(work.join("large"), vec![b'x'; (8 << 20) + 1]).unwrap();
     for (name, says) in [
@@ -103,8 +103,8 @@ async fn files_are_read_and_written_as_the_rules_say_and_every_decision_names_it
         ("sub", "is not a regular file"),
         ("large", "more than 8388608 bytes"),
     ] {
-        let said = world.say("a", &read(&work.join(name))).await;
-        assert!(said.contains(says), "{name}: {said}");
+        let answer = world.answer_to("a", &read(&work.join(name))).await;
+        assert!(answer.contains(says), "{name}: {answer}");
     }
     world.close().await;
 }
@@ -124,16 +124,16 @@ async fn no_path_leads_out_of_the_sessions_folder() {
         work.join("sub/../../outside/file"),
         PathBuf::from("file"),
     ] {
-        let said = world.say("a", &format!("{}; {}", read(&path), write(&path, "changed"))).await;
-        assert!(!said.contains("private") && said.matches("-32602").count() == 2, "{path:?}: {said}");
+        let answer = world.answer_to("a", &format!("{}; {}", read(&path), write(&path, "changed"))).await;
+        assert!(!answer.contains("private") && answer.matches("-32602").count() == 2, "{path:?}: {answer}");
     }
     for path in [work.join("link/new"), work.join("dangling"), work.join("missing/../../outside/new")] {
-        let said = world.say("a", &write(&path, "changed")).await;
-        assert!(said.starts_with('-'), "{path:?}: {said}");
+        let answer = world.answer_to("a", &write(&path, "changed")).await;
+        assert!(answer.starts_with('-'), "{path:?}: {answer}");
     }
     let terminal = format!("call terminal/create {{\"command\": \"true\", \"cwd\": {outside:?}}}");
-    let said = world.say("a", &terminal).await;
-    assert!(said.starts_with("-32602"), "{said}");
+    let answer = world.answer_to("a", &terminal).await;
+    assert!(answer.starts_with("-32602"), "{answer}");
     let left: Vec<_> = std::fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["file"], "nothing was written there");
     assert_eq!(std::fs::read_to_string(outside.join("file")).unwrap(), "private");
@@ -147,106 +147,111 @@ async fn no_path_leads_out_of_the_sessions_folder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_person_is_asked_where_a_rule_says_so_and_a_run_that_may_only_answer_gets_nothing() {
+async fn a_rule_can_ask_a_person_and_a_run_in_ask_mode_is_denied() {
     let world = with_rules(&["ask fs write *", "allow fs read *"]).await;
     let file = work(&world).join("file");
     for (decision, exists) in [(Approval::Denied, false), (Approval::Allowed, true)] {
-        let run = world.prompt("a", &write(&file, "x")).await;
-        let (wait, question) = world.asked(run).await;
+        let run = world.start("a", &write(&file, "x")).await;
+        let (wait, question) = world.wait_for_question(run).await;
         assert_eq!(question, format!("Allow write {}?", file.display()));
-        world.answer(run, wait, decision).await;
-        assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+        world.decide(run, wait, decision).await;
+        assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Succeeded);
         assert_eq!(file.exists(), exists, "{decision:?}");
     }
-    let run = world.send(RunRequest { mode: Mode::Ask, ..request("b", &read(&file)) }).await;
-    world.ended(run).await;
-    assert!(world.last("b").await.text().starts_with("-32600 \"not allowed"), "{:?}", world.last("b").await);
+    let run = world.start_request(RunRequest { mode: Mode::Ask, ..request("b", &read(&file)) }).await;
+    world.wait_for_end(run).await;
+    assert!(
+        world.last_message("b").await.text().starts_with("-32600 \"not allowed"),
+        "{:?}",
+        world.last_message("b").await
+    );
     world.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn permissions_of_tools_are_decided_by_rules_too() {
+async fn rules_decide_tool_permissions() {
     let world = with_rules(&["allow tool other write a*"]).await;
     assert_eq!(
-        world.say("a", "ask write a file; ask write b").await,
+        world.answer_to("a", "ask write a file; ask write b").await,
         "\"selected\" \"yes\"\n\"selected\" \"no\"\n"
     );
     world.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_runs_a_command_shows_its_output_and_says_how_it_ended() {
+async fn a_terminal_reports_its_output_and_exit_status() {
     let world = with_rules(&["deny terminal run rm *", "allow terminal run *"]).await;
     let create = |command: &str| format!("call terminal/create {{\"command\": {command:?}}}");
     let (wait, output) = (
         "call terminal/wait_for_exit {\"terminalId\": \"$T\"}",
         "call terminal/output {\"terminalId\": \"$T\"}",
     );
-    // A line for a shell; its errors are part of its output; it has no input.
-    let said =
-        world.say("a", &format!("{}; {wait}; {output}", create("pwd && cat && echo no >&2 && exit 3"))).await;
-    let lines: Vec<&str> = said.lines().collect();
+    // A shell line; its output includes standard error; it has no input.
+    let answer = world
+        .answer_to("a", &format!("{}; {wait}; {output}", create("pwd && cat && echo no >&2 && exit 3")))
+        .await;
+    let lines: Vec<&str> = answer.lines().collect();
     assert_eq!(lines[0], "{\"terminalId\":\"terminal-1\"}");
     assert_eq!(lines[1], "{\"exitCode\":3,\"signal\":null}");
     let shown: serde_json::Value = serde_json::from_str(lines[2]).unwrap();
     assert_eq!(shown["output"], format!("{}\nno\n", work(&world).display()));
     assert_eq!((&shown["truncated"], &shown["exitStatus"]["exitCode"]), (&false.into(), &3.into()));
-    // A program with arguments and variables; the end of its output, in whole characters.
+    // A program with arguments and variables. A limited output keeps its end, in whole characters.
     let arguments = r#"{"command": "printf", "args": ["%s", "aé漢é漢"], "outputByteLimit": 7}"#;
-    let said = world.say("a", &format!("call terminal/create {arguments}; {wait}; {output}")).await;
-    assert!(said.contains("\"output\":\"é漢\"") && said.contains("\"truncated\":true"), "{said}");
+    let answer = world.answer_to("a", &format!("call terminal/create {arguments}; {wait}; {output}")).await;
+    assert!(answer.contains("\"output\":\"é漢\"") && answer.contains("\"truncated\":true"), "{answer}");
     let arguments = r#"{"command": "sh", "args": ["-c", "echo $GREETING-$AGENT_FOLDER-"],
                         "env": [{"name": "GREETING", "value": "hello"}]}"#;
-    let said = world.say("a", &format!("call terminal/create {arguments}; {wait}; {output}")).await;
-    assert!(said.contains("hello--"), "what is the agent's alone is not in its environment: {said}");
-    // One that cannot be run says so; one that may not be run is not.
-    let said = world.say("a", &format!("{}; {wait}; {output}", create("no-such-program"))).await;
-    assert!(said.contains("\"exitCode\":127") && said.contains("not found"), "{said}");
-    let said = world.say("a", &create("rm -rf sub")).await;
-    assert!(said.starts_with("-32600 \"not allowed: terminal run rm -rf sub"), "{said}");
-    let said = world.say("a", "call terminal/output {\"terminalId\": \"terminal-1\"}").await;
-    assert!(said.starts_with("-32602"), "a terminal ends with its turn: {said}");
+    let answer = world.answer_to("a", &format!("call terminal/create {arguments}; {wait}; {output}")).await;
+    assert!(answer.contains("hello--"), "the agent's own variables are not passed on: {answer}");
+    // A missing program, and a command that a rule denies.
+    let answer = world.answer_to("a", &format!("{}; {wait}; {output}", create("no-such-program"))).await;
+    assert!(answer.contains("\"exitCode\":127") && answer.contains("not found"), "{answer}");
+    let answer = world.answer_to("a", &create("rm -rf sub")).await;
+    assert!(answer.starts_with("-32600 \"not allowed: terminal run rm -rf sub"), "{answer}");
+    let answer = world.answer_to("a", "call terminal/output {\"terminalId\": \"terminal-1\"}").await;
+    assert!(answer.starts_with("-32602"), "a terminal ends with its turn: {answer}");
     world.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_is_killed_released_and_ends_with_the_turn_however_that_ends() {
+async fn a_terminal_ends_when_killed_or_released_and_with_its_turn() {
     let world = with_rules(&["allow terminal run *"]).await;
-    let ours = || {
-        let scope = world.config.state_dir.to_string_lossy().into_owned();
-        // Guards and agents aside: what carries the name of an attempt and a number.
+    let terminals = || {
+        let scope = world.setup.agent.scope.clone();
+        // The name of a terminal's processes is that of the attempt, a dot and a number.
         processes_with_variable(MARK_VARIABLE, |mark| {
             mark.strip_prefix(&scope).is_some_and(|rest| rest.contains('.'))
         })
         .len()
     };
     let start = "call terminal/create {\"command\": \"setsid sleep 1000 & sleep 1000\"}";
-    let said = world
-        .say("a", &format!("{start}; call terminal/kill {{\"terminalId\": \"$T\"}}; call terminal/wait_for_exit {{\"terminalId\": \"$T\"}}; call terminal/output {{\"terminalId\": \"$T\"}}"))
+    let answer = world
+        .answer_to("a", &format!("{start}; call terminal/kill {{\"terminalId\": \"$T\"}}; call terminal/wait_for_exit {{\"terminalId\": \"$T\"}}; call terminal/output {{\"terminalId\": \"$T\"}}"))
         .await;
     assert!(
-        said.contains("{}\n{\"exitCode\":null,\"signal\":\"SIGKILL\"}")
-            && said.contains("\"truncated\":false"),
-        "{said}"
+        answer.contains("{}\n{\"exitCode\":null,\"signal\":\"SIGKILL\"}")
+            && answer.contains("\"truncated\":false"),
+        "{answer}"
     );
     let release = "call terminal/release {\"terminalId\": \"$T\"}";
-    let said = world.say("a", &format!("{start}; {release}; {release}")).await;
-    assert!(said.contains("{}\n-32602"), "{said}");
-    assert_eq!(ours(), 0);
-    // The agent ends its turn, is cancelled, ignores that, crashes.
-    assert_eq!(world.play("a", start).await.state.status(), RunStatus::Succeeded);
-    assert_eq!(ours(), 0, "a turn that has ended");
+    let answer = world.answer_to("a", &format!("{start}; {release}; {release}")).await;
+    assert!(answer.contains("{}\n-32602"), "{answer}");
+    assert_eq!(terminals(), 0);
+    // The turn ends, is cancelled, ignores the cancellation, crashes.
+    assert_eq!(world.run("a", start).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(terminals(), 0, "the turn has ended");
     for (end, status) in
         [("hang", RunStatus::Cancelled), ("deaf", RunStatus::Cancelled), ("crash", RunStatus::Failed)]
     {
-        let run = world.prompt("a", &format!("{start}; {end}")).await;
+        let run = world.start("a", &format!("{start}; {end}")).await;
         if status == RunStatus::Cancelled {
-            world.streams("a", if end == "hang" { "hanging" } else { "deaf" }).await;
-            assert!(ours() > 0);
-            soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+            world.wait_for_text("a", if end == "hang" { "hanging" } else { "deaf" }).await;
+            assert!(terminals() > 0);
+            world.cancel(run).await;
         }
-        assert_eq!(world.ended(run).await.state.status(), status, "{end}");
-        assert_eq!(ours(), 0, "{end}");
+        assert_eq!(world.wait_for_end(run).await.state.status(), status, "{end}");
+        assert_eq!(terminals(), 0, "{end}");
     }
     world.close().await;
 }

@@ -1,15 +1,24 @@
-//! A scripted agent for tests that speaks the Agent Client Protocol.
+//! A scripted agent for tests: it speaks the Agent Client Protocol and executes its prompts as commands.
 //!
-//! Usage: `acp_agent FOLDER [FEATURE,…]` with the features `load`, `resume`, `http` (MCP servers over HTTP), `fork`,
-//! `close`, `image`, `embedded` (resources in prompts), `modes`, `boast` (claims that it can resume, but cannot),
-//! `mute` (reports no options of a resumed session), `bill` (reports its cost when it resumes a session), `strict`
-//! (does not open a session twice), `locks` (nor a session that another process holds), `forgets` (does not keep a
-//! turn that did not end), `v2` (speaks version 2 of the protocol), `v2-only` (refuses other versions) and `quits`
-//! (prints a reason and exits). Its native sessions are files in the folder that hold the received prompts. A prompt
-//! is a list of commands separated by semicolons; unknown commands are echoed.
+//! `scripted_acp_agent FOLDER [FEATURE,…]`. A native session is a file in the folder that holds its prompts. A prompt is
+//! a list of commands separated by semicolons; everything else is echoed.
+//!
+//! | feature | effect |
+//! |---|---|
+//! | `load`, `resume`, `fork`, `close` | the agent advertises and implements the method |
+//! | `boast` | it advertises `resume` without implementing it |
+//! | `http`, `image`, `embedded`, `modes` | it advertises MCP servers over HTTP, images, resources in prompts, modes |
+//! | `mute` | a resumed session is reported without settings |
+//! | `bill` | the cost so far is reported on resume |
+//! | `strict`, `locks` | an open session cannot be opened again: by this process, by another one |
+//! | `forgets` | the prompt of a turn is stored only when the turn ends |
+//! | `v2`, `v2-only` | it answers with another version of the protocol, or refuses version 1 |
+//! | `quits` | it prints a reason and exits |
+//! | `silent` | it never answers `session/new`, and creates the file `silent` when it gets one |
+//! | `dies-once` | its first process exits at `session/new` |
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot continue crashes")]
-#![allow(clippy::zombie_processes, reason = "real agents leave child processes behind, too")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a scripted agent that cannot continue crashes")]
+#![allow(clippy::zombie_processes, reason = "real agents leave their children, too")]
 
 use std::collections::HashSet;
 use std::io::{BufRead, StdinLock, Write};
@@ -22,23 +31,23 @@ struct Agent {
     input: StdinLock<'static>,
     folder: PathBuf,
     features: Vec<String>,
-    request_count: u64,
+    asked: u64,
     opened: u64,
     /// The native sessions in memory.
     open: HashSet<String>,
-    /// True while authentication is required.
+    /// Whether it requires authentication.
     locked: bool,
-    /// The capabilities of the client.
+    /// The client's capabilities.
     client: Value,
-    /// The MCP servers of the native session that was opened last.
+    /// The MCP servers of the last opened native session.
     servers: Value,
-    /// The terminal that was created last.
+    /// The last created terminal.
     terminal: String,
-    /// Text that is sent after the end of the turn.
-    late_text: Option<String>,
+    /// Text to send after the end of the turn.
+    afterthought: Option<String>,
 }
 
-/// What happens after a command.
+/// What to do after a command.
 enum Next {
     Continue,
     Stop(&'static str),
@@ -52,16 +61,16 @@ fn main() {
         input: std::io::stdin().lock(),
         folder,
         features,
-        request_count: 0,
+        asked: 0,
         opened: 0,
         open: HashSet::new(),
         locked: std::env::var_os("ACP_AGENT_LOCKED").is_some(),
         client: Value::Null,
         servers: Value::Null,
         terminal: String::new(),
-        late_text: None,
+        afterthought: None,
     };
-    // Output that is not part of the protocol: clients must ignore it.
+    // Agents also print plain text.
     println!("acp_agent ready");
     if agent.has("quits") {
         println!("this version is no longer maintained");
@@ -92,7 +101,7 @@ impl Agent {
         self.send(&json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
     }
 
-    fn send_text(&self, session: &str, text: &str) {
+    fn say(&self, session: &str, text: &str) {
         let content = json!({"type": "text", "text": text});
         self.update(session, &json!({"sessionUpdate": "agent_message_chunk", "content": content}));
     }
@@ -115,6 +124,11 @@ impl Agent {
                 Ok(json!({}))
             }
             "session/new" | "session/resume" if self.locked => Err("Authentication required"),
+            "session/new" if self.has("silent") => {
+                std::fs::write(self.folder.join("silent"), "").unwrap();
+                return;
+            }
+            "session/new" if self.has("dies-once") && self.is_first("died") => std::process::exit(9),
             "session/new" if !params["cwd"].as_str().unwrap().starts_with('/') => Err("bad cwd"),
             "session/new" => Ok(self.open()),
             "session/resume" if self.has("boast") => Err("Method not found"),
@@ -127,14 +141,14 @@ impl Agent {
             }
             "session/resume" => Ok(self.resumed(&session)),
             "session/load" => {
-                // Repeats the history; a client must not take it for an answer.
-                self.send_text(&session, "HISTORY");
+                // The repeated history must not become part of an answer.
+                self.say(&session, "HISTORY");
                 Ok(self.resumed(&session))
             }
             "session/fork" if self.has("fork") => {
                 let answer = self.open();
-                let history = std::fs::read_to_string(self.folder.join(&session)).unwrap();
-                self.append_history(answer["sessionId"].as_str().unwrap(), &format!("{history}(forked)"));
+                let heard = std::fs::read_to_string(self.folder.join(&session)).unwrap();
+                self.note(answer["sessionId"].as_str().unwrap(), &format!("{heard}(forked)"));
                 Ok(answer)
             }
             "session/close" if self.has("close") => {
@@ -143,11 +157,11 @@ impl Agent {
                 Ok(json!({}))
             }
             "session/set_mode" => {
-                self.append_history(&session, &format!("mode={}", params["modeId"]));
+                self.note(&session, &format!("mode={}", params["modeId"]));
                 Ok(json!({}))
             }
             "session/set_config_option" => {
-                self.append_history(&session, &format!("{}={}", params["configId"], params["value"]));
+                self.note(&session, &format!("{}={}", params["configId"], params["value"]));
                 let mut answer = self.options();
                 answer["configOptions"][0]["currentValue"] = params["value"].clone();
                 Ok(answer)
@@ -176,8 +190,8 @@ impl Agent {
                 json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": why}})
             }
         });
-        if let Some(text) = self.late_text.take() {
-            self.send_text(&session, &text);
+        if let Some(text) = self.afterthought.take() {
+            self.say(&session, &text);
         }
     }
 
@@ -205,7 +219,12 @@ impl Agent {
         self.features.iter().any(|has| has == feature)
     }
 
-    /// The options of a session.
+    /// Reports whether this is the first call with this file name, in any process.
+    fn is_first(&self, file: &str) -> bool {
+        std::fs::File::create_new(self.folder.join(file)).is_ok()
+    }
+
+    /// The settings of a session.
     fn options(&self) -> Value {
         let models = json!([{"value": "m1", "name": "one"}, {"value": "m2", "name": "two"}]);
         let mut options = json!({"configOptions": [{"id": "model", "name": "Model", "category": "model",
@@ -217,7 +236,7 @@ impl Agent {
         options
     }
 
-    /// Locks a session; false if another living process holds it.
+    /// Locks a session. Returns false if another living process holds it.
     fn lock(&self, session: &str) -> bool {
         let (lock, own) = (self.folder.join(format!("{session}.lock")), std::process::id().to_string());
         let holder = std::fs::read_to_string(&lock).ok();
@@ -228,7 +247,7 @@ impl Agent {
         free
     }
 
-    /// The answer to a request that resumes a session.
+    /// The result of resuming a session.
     fn resumed(&self, session: &str) -> Value {
         if self.has("bill") {
             self.spend(session, 0.25);
@@ -249,7 +268,7 @@ impl Agent {
         answer
     }
 
-    fn append_history(&self, session: &str, text: &str) {
+    fn note(&self, session: &str, text: &str) {
         let path = self.folder.join(session);
         let before = std::fs::read_to_string(&path).unwrap();
         std::fs::write(path, format!("{before}{}\n", text.replace('\n', " | "))).unwrap();
@@ -266,18 +285,18 @@ impl Agent {
         let texts: Vec<String> = blocks.iter().map(text).collect();
         let forgets = self.has("forgets");
         if !forgets {
-            texts.iter().for_each(|text| self.append_history(session, text));
+            texts.iter().for_each(|text| self.note(session, text));
         }
-        let script = texts.iter().rfind(|text| !text.starts_with(['[', '<'])).unwrap();
+        let said = texts.iter().rfind(|text| !text.starts_with(['[', '<'])).unwrap();
         let mut reason = "end_turn";
-        for command in script.split(';') {
+        for command in said.split(';') {
             if let Next::Stop(why) = self.command(session, command.trim()) {
                 reason = why;
                 break;
             }
         }
         if forgets && reason == "end_turn" {
-            texts.iter().for_each(|text| self.append_history(session, text));
+            texts.iter().for_each(|text| self.note(session, text));
         }
         reason
     }
@@ -290,12 +309,12 @@ impl Agent {
                 self.update(session, &json!({"sessionUpdate": "agent_thought_chunk", "content": content}));
             }
             "history" => {
-                let history = std::fs::read_to_string(self.folder.join(session)).unwrap();
-                self.send_text(session, &history);
+                let heard = std::fs::read_to_string(self.folder.join(session)).unwrap();
+                self.say(session, &heard);
             }
-            "env" => self.send_text(session, &std::env::var(rest).unwrap_or_default()),
-            "client" => self.send_text(session, &self.client.to_string()),
-            "servers" => self.send_text(session, &self.servers.to_string()),
+            "env" => self.say(session, &std::env::var(rest).unwrap_or_default()),
+            "client" => self.say(session, &self.client.to_string()),
+            "servers" => self.say(session, &self.servers.to_string()),
             "call" => return self.call(session, rest),
             "warn" => {
                 let _ = writeln!(std::io::stderr(), "{rest}");
@@ -309,7 +328,7 @@ impl Agent {
                 self.update(session, &json!({"sessionUpdate": "plan", "entries": entries}));
             }
             "spend" => self.spend(session, rest.parse().unwrap()),
-            // The agent changes its mode or its model by itself.
+            // The agent changes its mode or model itself.
             "mode" => {
                 self.update(session, &json!({"sessionUpdate": "current_mode_update", "currentModeId": rest}));
             }
@@ -326,7 +345,7 @@ impl Agent {
                     json!({"sessionUpdate": "agent_message_chunk", "messageId": message, "content": content});
                 self.update(session, &chunk);
             }
-            // The title of a tool call becomes known later.
+            // A tool call whose title changes while it runs.
             "rename" => {
                 let call = json!({"sessionUpdate": "tool_call", "toolCallId": "r", "title": "Terminal", "kind": "execute",
                                   "status": "pending", "rawInput": {}});
@@ -343,22 +362,22 @@ impl Agent {
                     command.args(words).stdin(Stdio::null()).stdout(Stdio::inherit()).spawn().unwrap();
                 }
             }
-            "flood" => (0..rest.parse().unwrap()).for_each(|_: u64| self.send_text(session, "0123456789")),
+            "flood" => (0..rest.parse().unwrap()).for_each(|_: u64| self.say(session, "0123456789")),
             "stop" => return Next::Stop(Box::leak(rest.to_owned().into_boxed_str())),
             "hang" => {
-                self.send_text(session, "hanging");
+                self.say(session, "hanging");
                 return self.hang(session);
             }
-            // Continues for a while after a cancellation and reports that it completed its work.
+            // After a cancellation it sends more text and ends the turn regularly.
             "late" => {
-                self.send_text(session, "late\n");
+                self.say(session, "late\n");
                 self.hang(session);
-                self.send_text(session, rest);
-                self.late_text = Some("AFTERTHOUGHT".into());
+                self.say(session, rest);
+                self.afterthought = Some("AFTERTHOUGHT".into());
                 return Next::Stop("end_turn");
             }
             "deaf" => {
-                self.send_text(session, "deaf");
+                self.say(session, "deaf");
                 while self.read().is_some() {}
                 loop {
                     std::thread::park();
@@ -368,7 +387,7 @@ impl Agent {
                 let _ = writeln!(std::io::stderr(), "out of memory");
                 std::process::exit(9);
             }
-            _ => self.send_text(session, &format!("{command}\n")),
+            _ => self.say(session, &format!("{command}\n")),
         }
         Next::Continue
     }
@@ -386,19 +405,18 @@ impl Agent {
         self.update(session, &json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "completed", "content": content}));
     }
 
-    /// Asks for a permission and waits for the answer or for a cancellation. The tool call is described in the
-    /// request, or in an earlier update.
-    fn ask(&mut self, session: &str, what: &str, separate: bool) -> Next {
-        self.request_count += 1;
-        let id = format!("ask-{}", self.request_count);
+    /// Requests a permission and waits for the answer. The details of a `bare` request are sent before it.
+    fn ask(&mut self, session: &str, what: &str, bare: bool) -> Next {
+        self.asked += 1;
+        let id = format!("ask-{}", self.asked);
         let mut call = json!({"toolCallId": format!("call-{id}"), "title": what, "status": "pending", "rawInput": {"what": what}});
-        if separate {
+        if bare {
             let name = call["toolCallId"].clone();
             (call["sessionUpdate"], call["kind"]) = ("tool_call".into(), "execute".into());
             self.update(session, &call);
             call = json!({"toolCallId": name});
         }
-        // One option has an unknown kind.
+        // One of the options has an unknown kind.
         let options = json!([{"optionId": "today", "name": "Today", "kind": "allow_today"},
                              {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
                              {"optionId": "always", "name": "Always", "kind": "allow_always"},
@@ -413,7 +431,7 @@ impl Agent {
             cancelled |= message["method"] == "session/cancel";
             if message["id"] == json!(id) && message["method"].is_null() {
                 let outcome = &message["result"]["outcome"];
-                self.send_text(session, &format!("{} {}\n", outcome["outcome"], outcome["optionId"]));
+                self.say(session, &format!("{} {}\n", outcome["outcome"], outcome["optionId"]));
                 return if cancelled || outcome["outcome"] == "cancelled" {
                     Next::Stop("cancelled")
                 } else {
@@ -423,14 +441,13 @@ impl Agent {
         }
     }
 
-    /// `call METHOD PARAMS`: sends a request to the client and echoes the response; `$T` is the terminal that was
-    /// created last.
+    /// `call METHOD PARAMS`: sends a request to the client and says the response. `$T` is the last created terminal.
     fn call(&mut self, session: &str, what: &str) -> Next {
         let (method, params) = what.split_once(' ').unwrap();
         let mut params: Value = serde_json::from_str(&params.replace("$T", &self.terminal)).unwrap();
         params["sessionId"] = session.into();
-        self.request_count += 1;
-        let id = format!("call-{}", self.request_count);
+        self.asked += 1;
+        let id = format!("call-{}", self.asked);
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
         let mut cancelled = false;
         loop {
@@ -444,12 +461,9 @@ impl Agent {
             }
             let error = &message["error"];
             match error.is_null() {
-                true => self.send_text(session, &format!("{}\n", message["result"])),
+                true => self.say(session, &format!("{}\n", message["result"])),
                 false => {
-                    self.send_text(
-                        session,
-                        &format!("{} {} {}\n", error["code"], error["message"], error["data"]),
-                    );
+                    self.say(session, &format!("{} {} {}\n", error["code"], error["message"], error["data"]));
                 }
             }
             return if cancelled { Next::Stop("cancelled") } else { Next::Continue };
@@ -465,14 +479,14 @@ impl Agent {
         Next::Stop("cancelled")
     }
 
-    /// Sends unrelated messages: text of another session, unknown updates and unknown methods.
+    /// Sends text of another session, an unknown update, an unknown notification, an unknown request and plain text.
     fn noise(&mut self, session: &str) {
-        self.send_text("another-session", "LEAK");
+        self.say("another-session", "LEAK");
         self.update(session, &json!({"sessionUpdate": "vendor_thing", "x": 1}));
         self.send(&json!({"jsonrpc": "2.0", "method": "vendor/notice", "params": {"x": 1}}));
         self.send(&json!({"jsonrpc": "2.0", "id": "v1", "method": "vendor/question", "params": {"x": 1}}));
         let answer = self.read().unwrap();
-        self.send_text(session, &format!("vendor {}\n", answer["error"]["code"]));
+        self.say(session, &format!("vendor {}\n", answer["error"]["code"]));
         println!("not json at all");
     }
 }

@@ -1,11 +1,18 @@
-//! A scripted pi for tests. It speaks pi's RPC mode like the real one.
+//! A scripted pi for tests: it speaks pi's RPC mode and executes its prompts as commands.
 //!
-//! Usage: `pi_agent FOLDER [keep|forget|old|stuck|refuses] …`. With `keep`, sessions are files in the folder that
-//! hold the received prompts; a file is written when the first answer is complete. With `old`, the agent does not
-//! report that it has settled. A prompt is a list of commands separated by semicolons; unknown commands are echoed.
+//! `scripted_pi FOLDER [BEHAVIOUR] …`. A session is a file in the folder that holds its prompts, written when the first
+//! answer is complete. A prompt is a list of commands separated by semicolons; everything else is echoed.
+//!
+//! | behaviour | effect |
+//! |---|---|
+//! | `keep` | sessions are stored in files |
+//! | `forget` | sessions are not stored |
+//! | `old` | `agent_settled` is never sent |
+//! | `refuses` | an extension cancels every `new_session` |
+//! | `stuck` | `new_session` keeps the old session |
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an agent that cannot continue crashes")]
-#![allow(clippy::zombie_processes, reason = "real agents leave child processes behind, too")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a scripted agent that cannot continue crashes")]
+#![allow(clippy::zombie_processes, reason = "real agents leave their children, too")]
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -18,16 +25,16 @@ use serde_json::{Value, json};
 struct Agent {
     input: Receiver<Value>,
     folder: PathBuf,
-    behavior: String,
+    behaviour: String,
     arguments: String,
     session: Session,
     opened: u64,
-    request_count: u64,
+    asked: u64,
     model: &'static str,
-    /// The usage of the message that is being written.
+    /// The usage of the current message.
     usage: Value,
     text: String,
-    /// Prompts that joined the current turn.
+    /// Prompts that have joined the turn.
     steering: Vec<Value>,
 }
 
@@ -35,10 +42,10 @@ struct Agent {
 struct Session {
     id: String,
     file: Option<PathBuf>,
-    prompts: Vec<String>,
+    heard: Vec<String>,
 }
 
-/// What happens after a command.
+/// What to do after a command.
 enum Next {
     Continue,
     Stop(&'static str, String),
@@ -47,7 +54,7 @@ enum Next {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let folder = PathBuf::from(arguments.next().unwrap());
-    let behavior = arguments.next().unwrap_or("keep".into());
+    let behaviour = arguments.next().unwrap_or("keep".into());
     let (lines, input) = channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -57,18 +64,18 @@ fn main() {
     let mut agent = Agent {
         input,
         folder,
-        behavior,
+        behaviour,
         arguments: arguments.collect::<Vec<_>>().join(" "),
         session: Session::default(),
         opened: 0,
-        request_count: 0,
+        asked: 0,
         model: "one",
         usage: usage(7, 3, 0.25),
         text: String::new(),
         steering: vec![],
     };
     agent.open();
-    // Output that is not part of the protocol: clients must ignore it.
+    // Extensions also print plain text.
     println!("pi_agent ready");
     while let Ok(record) = agent.input.recv() {
         agent.serve(&record);
@@ -104,15 +111,15 @@ impl Agent {
     fn open(&mut self) {
         self.opened += 1;
         let id = format!("{}-{}", std::process::id(), self.opened);
-        let file = (self.behavior != "forget").then(|| self.folder.join(format!("session_{id}.jsonl")));
-        self.session = Session { id, file, prompts: vec![] };
+        let file = (self.behaviour != "forget").then(|| self.folder.join(format!("session_{id}.jsonl")));
+        self.session = Session { id, file, heard: vec![] };
     }
 
-    /// Starts a new session if the file does not exist, like the real pi.
+    /// Switches to a session file. Like the real pi, it starts an empty session if there is no such file.
     fn switch(&mut self, file: &Path) {
         self.open();
         if let Ok(text) = std::fs::read_to_string(file) {
-            self.session.prompts = text.lines().map(str::to_owned).collect();
+            self.session.heard = text.lines().map(str::to_owned).collect();
             let name = file.file_stem().unwrap().to_string_lossy();
             name.strip_prefix("session_").unwrap().clone_into(&mut self.session.id);
         }
@@ -125,8 +132,8 @@ impl Agent {
             "prompt" => return self.prompt(record),
             "extension_ui_response" => return,
             "get_state" => Ok(self.state(false)),
-            "new_session" if self.behavior == "stuck" => Ok(json!({"cancelled": false})),
-            "new_session" if self.behavior == "refuses" => Ok(json!({"cancelled": true})),
+            "new_session" if self.behaviour == "stuck" => Ok(json!({"cancelled": false})),
+            "new_session" if self.behaviour == "refuses" => Ok(json!({"cancelled": true})),
             "new_session" => {
                 self.open();
                 Ok(json!({"cancelled": false}))
@@ -151,7 +158,7 @@ impl Agent {
 
     fn state(&self, busy: bool) -> Value {
         json!({"sessionId": self.session.id, "sessionFile": self.session.file, "isStreaming": busy,
-               "isCompacting": false, "pendingMessageCount": 0, "messageCount": self.session.prompts.len(),
+               "isCompacting": false, "pendingMessageCount": 0, "messageCount": self.session.heard.len(),
                "model": {"provider": "acme", "id": self.model}, "steeringMode": "all"})
     }
 
@@ -159,8 +166,8 @@ impl Agent {
         let message = record["message"].as_str().unwrap().to_owned();
         let script = message.rsplit("\n\n").next().unwrap().to_owned();
         if let Some(text) = script.strip_prefix('/') {
-            // Handled by an extension.
-            self.notify(text);
+            // An extension handles it.
+            self.say_apart(text);
             return respond(record, Ok(Value::Null));
         }
         if script == "swallow" {
@@ -175,42 +182,42 @@ impl Agent {
             return respond(record, Err("Agent is already processing.".into()));
         }
         if script.starts_with("dawdle") {
-            // An abort that arrives before the turn has started has nothing to stop.
-            self.notify("dawdling");
+            // An abort before the agent has started has no effect.
+            self.say_apart("dawdling");
             let abort = self.wait_for(|record| record["type"] == "abort");
             respond(&abort, Ok(Value::Null));
         }
         respond(record, Ok(Value::Null));
-        self.record_prompt(record);
+        self.hear(record);
         event("agent_start");
         event("turn_start");
         self.message_start();
-        let mut end = self.run_script(&script);
+        let mut end = self.follow(&script);
         while !self.steering.is_empty() {
             let joined = self.steering.remove(0);
             self.turn_end(end.0, &end.1);
-            self.record_prompt(&joined);
+            self.hear(&joined);
             event("turn_start");
             self.message_start();
-            end = self.run_script(joined["message"].as_str().unwrap());
+            end = self.follow(joined["message"].as_str().unwrap());
         }
         self.turn_end(end.0, &end.1);
         send(&json!({"type": "agent_end", "messages": [], "willRetry": false}));
-        if self.behavior != "old" {
+        if self.behaviour != "old" {
             event("agent_settled");
         }
     }
 
-    fn record_prompt(&mut self, record: &Value) {
-        let mut prompt = record["message"].as_str().unwrap().replace('\n', " | ");
+    fn hear(&mut self, record: &Value) {
+        let mut heard = record["message"].as_str().unwrap().replace('\n', " | ");
         for image in record["images"].as_array().into_iter().flatten() {
-            prompt.push_str(&format!(" [{} {}]", image["mimeType"], image["data"]));
+            heard.push_str(&format!(" [{} {}]", image["mimeType"], image["data"]));
         }
-        self.session.prompts.push(prompt);
+        self.session.heard.push(heard);
     }
 
-    /// Executes the commands of a script and returns the stop reason with its explanation.
-    fn run_script(&mut self, script: &str) -> (&'static str, String) {
+    /// Executes a script. Returns the stop reason and the error message.
+    fn follow(&mut self, script: &str) -> (&'static str, String) {
         for command in script.split(';') {
             if let Next::Stop(reason, why) = self.command(command.trim()) {
                 return (reason, why);
@@ -234,7 +241,7 @@ impl Agent {
             message["errorMessage"] = why.into();
         }
         if let Some(file) = &self.session.file {
-            std::fs::write(file, self.session.prompts.join("\n") + "\n").unwrap();
+            std::fs::write(file, self.session.heard.join("\n") + "\n").unwrap();
         }
         send(&json!({"type": "message_end", "message": message}));
         send(&json!({"type": "turn_end", "message": message, "toolResults": []}));
@@ -245,12 +252,12 @@ impl Agent {
         send(&json!({"type": "message_update", "usage": {}, "assistantMessageEvent": update}));
     }
 
-    fn send_text(&mut self, text: &str) {
+    fn say(&mut self, text: &str) {
         self.text.push_str(text);
         self.update("text_delta", text);
     }
 
-    fn notify(&self, text: &str) {
+    fn say_apart(&self, text: &str) {
         send(&json!({"type": "extension_ui_request", "id": "n", "method": "notify", "message": text}));
     }
 
@@ -259,13 +266,13 @@ impl Agent {
         match verb {
             "think" => self.update("thinking_delta", &format!("thinking about {rest}")),
             "history" => {
-                let prompts = self.session.prompts.join("\n");
-                self.send_text(&prompts);
+                let heard = self.session.heard.join("\n");
+                self.say(&heard);
             }
-            "model" => self.send_text(self.model),
+            "model" => self.say(self.model),
             "arguments" => {
                 let arguments = self.arguments.clone();
-                self.send_text(&arguments);
+                self.say(&arguments);
             }
             "whole" => self.text.push_str(rest),
             "spend" => self.usage = usage(1, 1, rest.parse().unwrap()),
@@ -285,21 +292,21 @@ impl Agent {
             "tool" => self.tool(rest, false),
             "bad-tool" => self.tool(rest, true),
             "dig" => self.dig(),
-            "tell" => self.notify(rest),
+            "tell" => self.say_apart(rest),
             "ask" => self.ask(rest),
             "noise" => self.noise(),
-            "flood" => (0..rest.parse().unwrap()).for_each(|_: u64| self.send_text("0123456789")),
+            "flood" => (0..rest.parse().unwrap()).for_each(|_: u64| self.say("0123456789")),
             "stop" => return Next::Stop(Box::leak(rest.to_owned().into_boxed_str()), String::new()),
             "error" => return Next::Stop("error", rest.to_owned()),
             "hang" => return self.hang("hanging"),
             "dawdle" => return self.hang("begun"),
             "late" => {
                 self.hang("hanging");
-                self.send_text(" and late");
+                self.say(" and late");
                 return Next::Stop("aborted", "Request was aborted".into());
             }
             "deaf" => {
-                self.send_text("deaf");
+                self.say("deaf");
                 while self.input.recv().is_ok() {}
                 loop {
                     std::thread::park();
@@ -316,43 +323,42 @@ impl Agent {
                     command.args(words).stdin(Stdio::null()).stdout(Stdio::inherit()).spawn().unwrap();
                 }
             }
-            _ => self.send_text(&format!("{command}\n")),
+            _ => self.say(&format!("{command}\n")),
         }
         Next::Continue
     }
 
     fn tool(&mut self, name: &str, fails: bool) {
-        self.request_count += 1;
-        let id = format!("call-{}", self.request_count);
-        let record =
+        self.asked += 1;
+        let id = format!("call-{}", self.asked);
+        let about =
             |kind: &str| json!({"type": kind, "toolCallId": id, "toolName": name, "args": {"path": "/x"}});
-        send(&record("tool_execution_start"));
+        send(&about("tool_execution_start"));
         let content = json!({"content": [{"type": "text", "text": "half of it"}]});
-        let mut update = record("tool_execution_update");
+        let mut update = about("tool_execution_update");
         update["partialResult"] = content;
         send(&update);
-        let mut end = record("tool_execution_end");
+        let mut end = about("tool_execution_end");
         end["result"] = json!({"content": [{"type": "text", "text": "done it"}]});
         end["isError"] = fails.into();
         send(&end);
     }
 
-    /// A tool that runs until another prompt arrives; the text so far has become a message by then.
+    /// Ends the current message and runs a tool until another prompt joins the turn.
     fn dig(&mut self) {
         let content = json!([{"type": "text", "text": self.text}]);
         send(&json!({"type": "message_end", "message": {"role": "assistant", "content": content}}));
-        let record =
+        let about =
             |kind: &str| json!({"type": kind, "toolCallId": "dig", "toolName": "dig", "isError": false});
-        send(&record("tool_execution_start"));
-        let joined = self.wait_for(|record| record["type"] == "prompt");
-        if joined["message"].as_str().unwrap().starts_with("refuse ")
-            || joined["streamingBehavior"] != "steer"
+        send(&about("tool_execution_start"));
+        let joins = self.wait_for(|record| record["type"] == "prompt");
+        if joins["message"].as_str().unwrap().starts_with("refuse ") || joins["streamingBehavior"] != "steer"
         {
-            return respond(&joined, Err("Agent is already processing.".into()));
+            return respond(&joins, Err("Agent is already processing.".into()));
         }
-        respond(&joined, Ok(Value::Null));
-        self.steering.push(joined);
-        send(&record("tool_execution_end"));
+        respond(&joins, Ok(Value::Null));
+        self.steering.push(joins);
+        send(&about("tool_execution_end"));
         self.turn_end("toolUse", "");
         event("turn_start");
         self.message_start();
@@ -360,8 +366,8 @@ impl Agent {
 
     /// `ask METHOD TITLE`, `ask METHOD within MS TITLE`, `ask select TITLE|option|option`.
     fn ask(&mut self, what: &str) {
-        self.request_count += 1;
-        let id = format!("ask-{}", self.request_count);
+        self.asked += 1;
+        let id = format!("ask-{}", self.asked);
         let (method, rest) = what.split_once(' ').unwrap();
         let mut request = json!({"type": "extension_ui_request", "id": id, "method": method});
         let mut rest = rest.to_owned();
@@ -390,10 +396,10 @@ impl Agent {
                 _ => {}
             }
         };
-        self.send_text(&format!("{answer}\n"));
+        self.say(&format!("{answer}\n"));
     }
 
-    /// Waits for a matching record and answers others like a busy agent.
+    /// Waits for a record and answers state queries as busy meanwhile.
     fn wait_for(&mut self, is: impl Fn(&Value) -> bool) -> Value {
         loop {
             let Ok(record) = self.input.recv() else { std::process::exit(0) };
@@ -407,13 +413,13 @@ impl Agent {
     }
 
     fn hang(&mut self, text: &str) -> Next {
-        self.send_text(text);
+        self.say(text);
         let abort = self.wait_for(|record| record["type"] == "abort");
         respond(&abort, Ok(Value::Null));
         Next::Stop("aborted", "Request was aborted".into())
     }
 
-    /// Sends unrelated, unknown and malformed records.
+    /// Sends plain text, unknown records, stray responses, and an unknown dialog.
     fn noise(&mut self) {
         println!("not json at all");
         std::io::stdout().lock().write_all(b"\xff\xfe{\n[1, 2]\n\"text\"\n{\"type\": 7}\n\r\n").unwrap();
@@ -429,6 +435,6 @@ impl Agent {
         send(&json!({"type": "extension_ui_request", "id": "s", "method": "setStatus", "statusKey": "k"}));
         send(&json!({"type": "extension_ui_request", "id": "v", "method": "vendor_dialog"}));
         let answer = self.wait_for(|record| record["id"] == "v");
-        self.send_text(&format!("cancelled {}\u{2028}", answer["cancelled"]));
+        self.say(&format!("cancelled {}\u{2028}", answer["cancelled"]));
     }
 }

@@ -1,0 +1,18 @@
+//! The guard as a program: `guard --grace-ms N -- COMMAND…`. The tests of this crate start their agents under it.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match arguments.as_slice() {
+        [flag, grace, separator, command @ ..] if flag == "--grace-ms" && separator == "--" => {
+            let Some(grace) = grace.to_str().and_then(|grace| grace.parse().ok()) else {
+                return ExitCode::from(2);
+            };
+            mainspring_adapters::process::guard::main(Duration::from_millis(grace), command)
+        }
+        _ => ExitCode::from(2),
+    }
+}

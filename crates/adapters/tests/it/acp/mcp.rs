@@ -1,0 +1,65 @@
+//! MCP servers of native sessions.
+
+use mainspring_adapters::McpServer;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn stdio() -> McpServer {
+    McpServer::Stdio {
+        command: "/bin/files".into(),
+        args: vec!["--read".into()],
+        env: [("LOG".to_owned(), "off".to_owned())].into(),
+    }
+}
+
+fn http() -> McpServer {
+    McpServer::Http {
+        url: "http://127.0.0.1:1/mcp".into(),
+        headers: [("X-Team".to_owned(), "blue".to_owned())].into(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_gets_its_servers_when_opened_and_when_resumed() {
+    for features in ["resume,http", "load,http"] {
+        let control = McpServer::Control { command: "/bin/mainspring".into(), args: vec!["mcp".into()] };
+        let servers = [("files", stdio()), ("own", control), ("search", http())];
+        let mut world = world_with(features, |setup| {
+            let servers = servers.iter().map(|(name, server)| ((*name).to_owned(), Ok(server.clone())));
+            setup.acp.mcp = servers.collect();
+        })
+        .await;
+        for _ in 0..2 {
+            let given: Value = serde_json::from_str(&world.answer_to("a", "servers").await).unwrap();
+            let session = world.events("a").await[0].session.to_string();
+            let expected = json!([
+                {"name": "files", "command": "/bin/files", "args": ["--read"], "env": [{"name": "LOG", "value": "off"}]},
+                {"name": "own", "command": "/bin/mainspring", "env": [],
+                 "args": ["mcp", "--owner", "ada", "--session", session]},
+                {"type": "http", "name": "search", "url": "http://127.0.0.1:1/mcp",
+                 "headers": [{"name": "X-Team", "value": "blue"}]},
+            ]);
+            assert_eq!(given, expected, "{features}");
+            world.restart().await;
+        }
+        assert_eq!(world.bindings("a").await.len(), 1, "{features}");
+        world.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_be_given_fails_the_run() {
+    for (server, code, message) in [
+        (Ok(http()), "adapter_incompatible", "takes no MCP servers over HTTP"),
+        (Err("no key".to_owned()), "mcp_unavailable", "the MCP server \\\"x\\\" cannot be used: no key"),
+    ] {
+        let world =
+            world_with("resume", |setup| setup.acp.mcp = vec![("x".to_owned(), server.clone())]).await;
+        let run = world.run("a", "hi").await;
+        let json = serde_json::to_string(&run).unwrap();
+        assert_eq!((failure_code(&run).as_str(), run.attempts), (code, 1), "{json}");
+        assert!(json.contains(message), "{json}");
+        world.close().await;
+    }
+}

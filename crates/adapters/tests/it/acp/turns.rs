@@ -1,0 +1,330 @@
+//! Successful turns: text, tools, permissions, continued sessions.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_with_text_thoughts_tools_and_progress() {
+    let world = world("resume").await;
+    let text = world.answer_to("a", "hello; think tea; tool read; plan write; spend 0.25; bye").await;
+    assert_eq!(text, "hello\nbye\n");
+    let events = world.events("a").await;
+    insta::assert_snapshot!(event_types(&events).join("\n"), @r"
+    session.created
+    run.queued
+    attempt.created
+    run.starting
+    message.completed
+    binding.created
+    attempt.started
+    run.running
+    tool.started
+    tool.updated
+    tool.completed
+    progress.updated
+    usage.updated
+    message.completed
+    session.updated
+    run.succeeded
+    ");
+    let json = serde_json::to_string(&events).unwrap();
+    assert!(!json.contains("thinking about"), "thoughts are not stored");
+    assert!(json.contains(r#""name":"read","input":{"path":"/x"}"#), "{json}");
+    assert!(json.contains("[x] look\\n[>] write"), "{json}");
+    let message = world.last_message("a").await;
+    assert_eq!(message.content.len(), 2, "text before and after a tool call is two blocks: {message:?}");
+    let run = world.run("a", "spend 0.75; more").await;
+    assert_eq!((run.usage.input_tokens, run.usage.output_tokens), (3, 2));
+    assert!((run.usage.cost.usd().unwrap() - 0.5).abs() < 1e-9, "{:?}", run.usage);
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_other_sessions_and_unknown_messages_are_ignored() {
+    let world = world("load").await;
+    assert_eq!(world.answer_to("a", "one; noise; two").await, "one\nvendor -32601\ntwo\n");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_decides_permissions() {
+    let world = world("resume").await;
+    for (decision, chosen) in [(Approval::Allowed, "\"yes\""), (Approval::Denied, "\"no\"")] {
+        let run = world.start("a", "ask write a file; done").await;
+        let (wait, question) = world.wait_for_question(run).await;
+        assert_eq!(question, r#"Allow write a file? {"what":"write a file"}"#);
+        world.decide(run, wait, decision).await;
+        assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Succeeded);
+        assert_eq!(world.last_message("a").await.text(), format!("\"selected\" {chosen}\ndone\n"));
+    }
+    let events = world.events("a").await;
+    let resolved = events.iter().filter(|event| matches!(event.body, Body::ApprovalResolved { .. })).count();
+    assert_eq!(resolved, 2);
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_by_policy_is_recorded_with_its_grant() {
+    for (permissions, mode, chosen) in [
+        (Permissions::Legacy, Mode::Act, "yes"),
+        (Permissions::Deny, Mode::Act, "no"),
+        (Permissions::Legacy, Mode::Ask, "no"),
+    ] {
+        let world = world_with("none", |setup| setup.agent.permissions = permissions).await;
+        let run = world.start_request(RunRequest { mode, ..request("a", "ask write") }).await;
+        assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Succeeded);
+        assert_eq!(world.last_message("a").await.text(), format!("\"selected\" \"{chosen}\"\n"));
+        let events = world.events("a").await;
+        let resolved = events.iter().find_map(|event| match &event.body {
+            Body::ApprovalResolved { decision, grant_id, .. } => Some((*decision, *grant_id)),
+            _ => None,
+        });
+        let (decision, grant) = resolved.unwrap();
+        assert_eq!(decision == Approval::Allowed, chosen == "yes");
+        assert!(grant.is_some());
+        assert!(!event_types(&events).contains(&"run.waiting_approval"));
+        world.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_continues_in_the_same_process_and_in_the_next() {
+    for (resumes, fidelity) in
+        [("resume", Fidelity::Native), ("load", Fidelity::Native), ("none", Fidelity::Reconstructed)]
+    {
+        let mut world = world(resumes).await;
+        world.answer_to("a", "my name is Ada").await;
+        let answer = world.answer_to("a", "history").await;
+        assert_eq!(answer, "my name is Ada\nhistory\n", "{resumes}");
+        assert_eq!(world.bindings("a").await.len(), 1, "{resumes}");
+        assert_eq!(world.bindings("a").await[0].fidelity, fidelity, "{resumes}");
+        world.restart().await;
+        let answer = world.answer_to("a", "history").await;
+        let bindings = world.bindings("a").await;
+        if resumes == "none" {
+            assert!(answer.contains("user: my name is Ada | assistant: my name is Ada"), "{answer}");
+            assert_eq!((bindings.len(), bindings[0].generation), (2, 2));
+            assert!(bindings[0].reconstructed);
+        } else {
+            assert_eq!(answer, "my name is Ada\nhistory\nhistory\n", "{resumes}");
+            assert_eq!(bindings.len(), 1, "{resumes}");
+        }
+        world.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_sessions_have_their_own_processes_and_do_not_mix() {
+    let world = world_with("resume", |setup| setup.agent.max_processes = 4).await;
+    let runs: Vec<RunId> = {
+        let mut runs = vec![];
+        for no in 0..4 {
+            runs.push(world.start(&format!("s{no}"), &format!("i am {no}; hang")).await);
+        }
+        runs
+    };
+    for no in 0..4 {
+        world.wait_for_text(&format!("s{no}"), "hanging").await;
+    }
+    world.wait_for_processes(8).await;
+    for run in &runs {
+        world.cancel(*run).await;
+    }
+    for (no, run) in runs.iter().enumerate() {
+        assert_eq!(world.wait_for_end(*run).await.state.status(), RunStatus::Cancelled);
+        assert_eq!(world.last_message(&format!("s{no}")).await.text(), format!("i am {no}\nhanging"));
+    }
+    // More sessions than processes: they share the processes without mixing.
+    for no in 0..8 {
+        world.start(&format!("t{no}"), &format!("my number is {no}")).await;
+    }
+    with_timeout(world.kernel().drain()).await;
+    for no in 0..8 {
+        let answer = world.answer_to(&format!("t{no}"), "history").await;
+        assert_eq!(answer, format!("my number is {no}\nhistory\n"));
+    }
+    assert!(world.processes() <= 8, "{}", world.processes());
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_set_if_the_agent_offers_it() {
+    let world = world("resume").await;
+    let with_model = |key: &str, model: &str| {
+        let mut request = request(key, "history");
+        request.options.model = Some(model.into());
+        request
+    };
+    let run = world.start_request(with_model("a", "m2")).await;
+    world.wait_for_end(run).await;
+    assert_eq!(world.last_message("a").await.text(), "\"model\"=\"m2\"\nhistory\n");
+    // In the same open session only another model is set.
+    for (model, noted) in [("m2", ""), ("m1", "\"model\"=\"m1\"\n")] {
+        let before = world.last_message("a").await.text();
+        let run = world.start_request(with_model("a", model)).await;
+        world.wait_for_end(run).await;
+        assert_eq!(world.last_message("a").await.text(), format!("{before}{noted}history\n"));
+    }
+    let run = world.start_request(with_model("b", "m3")).await;
+    let ended = serde_json::to_string(&world.wait_for_end(run).await).unwrap();
+    assert!(ended.contains(r#"the agent has no model \"m3\"; it has m1, m2"#), "{ended}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn instructions_are_sent_once_and_new_ones_open_a_new_session() {
+    let world = world("resume").await;
+    let with = |system: &str| {
+        let mut request = request("a", "history");
+        request.options.system_prompt = Some(system.into());
+        request
+    };
+    let preface = "<instructions> | be kind | </instructions>\n";
+    for (system, expected) in
+        [("be kind", format!("{preface}history\n")), ("be kind", format!("{preface}history\nhistory\n"))]
+    {
+        let run = world.start_request(with(system)).await;
+        world.wait_for_end(run).await;
+        assert_eq!(world.last_message("a").await.text(), expected);
+    }
+    let run = world.start_request(with("be short")).await;
+    world.wait_for_end(run).await;
+    let answer = world.last_message("a").await.text();
+    assert!(answer.starts_with("<instructions> | be short") && answer.contains("user: history"), "{answer}");
+    assert_eq!(world.bindings("a").await.len(), 2);
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_sessions_run_concurrently_and_queued_ones_are_cancelled_at_once() {
+    let world = world_with("resume", |setup| setup.agent.max_processes = 8).await;
+    let mut running = vec![];
+    for no in 0..8 {
+        running.push(world.start(&format!("r{no}"), "hang").await);
+    }
+    for no in 0..8 {
+        world.wait_for_text(&format!("r{no}"), "hanging").await;
+    }
+    let mut queued = vec![];
+    for no in 0..100 {
+        queued.push(world.start(&format!("q{no}"), "hang").await);
+    }
+    for run in &queued {
+        let outcome = world.cancel(*run).await;
+        assert_eq!(outcome.status, RunStatus::Cancelled, "a queued run ends at once");
+    }
+    let last = world.start("z", "at last").await;
+    for run in &running {
+        world.cancel(*run).await;
+        assert_eq!(world.wait_for_end(*run).await.state.status(), RunStatus::Cancelled);
+    }
+    assert_eq!(world.wait_for_end(last).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(world.processes(), 16, "an agent and a guard each, reused");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_queued_runs_are_shared_fairly_between_owners() {
+    let world = world_with("resume", |setup| setup.agent.max_processes = 8).await;
+    let kernel = world.kernel();
+    let mut running = vec![];
+    for no in 0..8 {
+        running.push(world.start(&format!("r{no}"), "hang").await);
+    }
+    for no in 0..8 {
+        world.wait_for_text(&format!("r{no}"), "hanging").await;
+    }
+    // One owner queues many runs before the other queues any.
+    let owners = [Caller::new("ada"), Caller::new("bob")];
+    let mut queued = vec![];
+    for (owner, many) in owners.iter().zip([90, 10]) {
+        for no in 0..many {
+            let accepted = kernel.run_create(owner, request(&format!("q{no}"), "hi")).await.unwrap();
+            assert_eq!(accepted.run.state.status(), RunStatus::Queued);
+            queued.push((owner, accepted.run));
+        }
+    }
+    for run in &running {
+        with_timeout(kernel.run_cancel(&world.me, *run)).await.unwrap();
+    }
+    with_timeout(kernel.drain()).await;
+    let mut begun = vec![];
+    for (owner, run) in queued {
+        assert_eq!(kernel.run_get(owner, run.id).await.unwrap().state.status(), RunStatus::Succeeded);
+        let session = session_ref(&run.session.to_string()).unwrap();
+        let start = mainspring_core::Cursor::START;
+        let events = kernel.session_events(owner, &session, start, None).await.unwrap();
+        let starting = events.iter().find(|event| event.body.kind() == "run.starting").unwrap();
+        begun.push((starting.cursor, run.owner));
+    }
+    begun.sort();
+    let of_bob = begun.iter().take(30).filter(|(_, owner)| owner == "bob").count();
+    assert_eq!(of_bob, 10, "they alternate: {begun:?}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_answer_arrives_complete() {
+    let world = world("none").await;
+    let text = world.answer_to("a", "flood 20000").await;
+    assert_eq!(text, "0123456789".repeat(20_000));
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attachments_are_sent_in_a_form_that_the_agent_supports() {
+    let text = b"hello; there".as_slice();
+    for (features, mime_type, bytes, expected) in [
+        ("image", "image/png", PICTURE, Ok(r#"[image "image/png" "iVBORw0KGgo"#)),
+        ("embedded", "text/plain", text, Ok(r#"" "hello; there"]"#)),
+        ("embedded", "application/zip", PICTURE, Ok(r#"[resource "artifact:art_"#)),
+        ("none", "text/plain", text, Ok("> | hello; there | </file>")),
+        ("embedded", "image/png", PICTURE, Err("takes no files of type")),
+        ("image", "application/zip", PICTURE, Err("put the file's path into the prompt instead")),
+        ("image", "audio/wav", PICTURE, Err("takes no files of type")),
+    ] {
+        let world = world(&format!("resume,{features}")).await;
+        world.answer_to("a", "hi").await;
+        let run = world.start_request(world.request_with_file("a", "history", mime_type, bytes).await).await;
+        let run = world.wait_for_end(run).await;
+        match expected {
+            Ok(part) => assert!(
+                world.last_message("a").await.text().contains(part),
+                "{:?}",
+                world.last_message("a").await
+            ),
+            Err(why) => {
+                assert_eq!(failure_code(&run), "adapter_incompatible", "{features} {mime_type}");
+                let json = serde_json::to_string(&run).unwrap();
+                assert!(json.contains(why), "{json}");
+                assert_eq!(
+                    world.answer_to("a", "history").await,
+                    "hi\nhistory\n",
+                    "nothing was sent to the agent"
+                );
+            }
+        }
+        world.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agents_mode_follows_the_mode_of_the_run() {
+    let world = world_with("resume,modes", |setup| {
+        setup.acp.act_mode = Some("code".into());
+        setup.acp.ask_mode = Some("plan".into());
+    })
+    .await;
+    let answer = async |mode| {
+        let run = world.start_request(RunRequest { mode, ..request("a", "history") }).await;
+        world.wait_for_end(run).await;
+        world.last_message("a").await.text()
+    };
+    assert_eq!(answer(Mode::Act).await, "history\n", "it is already in that mode");
+    assert_eq!(answer(Mode::Ask).await, "history\nmode=\"plan\"\nhistory\n");
+    assert!(answer(Mode::Act).await.ends_with("mode=\"code\"\nhistory\n"));
+    world.close().await;
+    let world = world_with("resume", |setup| setup.acp.act_mode = Some("code".into())).await;
+    let run = serde_json::to_string(&world.run("a", "hi").await).unwrap();
+    assert!(run.contains("the agent does not let the mode be chosen"), "{run}");
+    world.close().await;
+}

@@ -1,0 +1,227 @@
+//! Guarded processes: however an agent ends, no process of its tree is left.
+
+use std::time::Duration;
+
+use mainspring_adapters::process::{
+    Launch, Log, MARK_VARIABLE, Pipes, Process, processes_with_variable, sweep, wait_until_gone,
+};
+use mainspring_core::Time;
+use mainspring_kernel::adapter::Death;
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::ids::Ids;
+use mainspring_kernel::tasks::Tasks;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+use crate::world::{guard, with_timeout};
+
+/// Starts descendants in other sessions and process groups, then prints "ready".
+const FAMILY: &str = "setsid sleep 1000 & setsid sh -c 'setsid sleep 1000 & sleep 1000' & (sleep 1000 &) ; \
+     nohup sleep 1000 >/dev/null 2>&1 & echo ready";
+
+fn launch(script: &str, grace_ms: u64) -> Launch {
+    Launch {
+        guard: guard(),
+        command: vec!["sh".into(), "-c".into(), script.into()],
+        env: vec![("GIVEN".into(), "given".into())],
+        pass_env: vec![],
+        cwd: "/".into(),
+        grace: Duration::from_millis(grace_ms),
+        scope: "guard-tests".into(),
+        name: Ids::system().node().to_string(),
+        log: Log::default(),
+    }
+}
+
+/// Starts a script and waits until it prints "ready".
+async fn start(launch: &Launch) -> (Process, Pipes, Tasks) {
+    let tasks = Tasks::default();
+    let (process, mut pipes) = Process::start(launch, &tasks, &Clock::system()).unwrap();
+    let mut line = String::new();
+    with_timeout(BufReader::new(&mut pipes.stdout).read_line(&mut line)).await.unwrap();
+    assert_eq!(line, "ready\n", "{}", process.log().text());
+    (process, pipes, tasks)
+}
+
+fn processes(launch: &Launch) -> Vec<Pid> {
+    processes_with_variable(MARK_VARIABLE, |mark| mark == launch.mark())
+}
+
+/// The number of processes of `launch`, including the guard.
+fn count(launch: &Launch) -> usize {
+    processes(launch).len()
+}
+
+async fn wait_for_count(launch: &Launch, is_reached: impl Fn(usize) -> bool) {
+    let reached = async {
+        while !is_reached(count(launch)) {
+            tokio::task::yield_now().await;
+        }
+    };
+    with_timeout(reached).await;
+}
+
+#[tokio::test]
+async fn a_kill_ends_every_descendant_in_any_session() {
+    let launch = launch(&format!("{FAMILY}; cat"), 60_000);
+    let (process, _pipes, _tasks) = start(&launch).await;
+    // The guard, the shell, and the descendants.
+    wait_for_count(&launch, |count| count >= 6).await;
+    assert_eq!(with_timeout(process.kill()).await, Death::Proven);
+    assert_eq!(count(&launch), 0);
+    assert!(!process.is_alive());
+}
+
+#[tokio::test]
+async fn a_tree_ends_with_mainspring_even_if_the_agent_does_not_read() {
+    let launch = launch(&format!("{FAMILY}; trap '' TERM INT HUP; sleep 1000"), 60_000);
+    let (process, mut pipes, _tasks) = start(&launch).await;
+    // Fill the agent's input: a guard that waits until it is read would notice nothing.
+    let fill = async { while pipes.stdin.write_all(&[b'x'; 1 << 16]).await.is_ok() {} };
+    let _ = tokio::time::timeout(Duration::from_millis(300), fill).await;
+    // As with kill -9 of mainspring: the pipe closes without a signal.
+    drop(pipes);
+    with_timeout(process.ended()).await;
+    assert_eq!(count(&launch), 0);
+}
+
+#[tokio::test]
+async fn a_dropped_process_is_killed() {
+    let launch = launch("trap '' TERM INT HUP; setsid sleep 1000 & echo ready; sleep 1000", 60_000);
+    let (process, _pipes, _tasks) = start(&launch).await;
+    let ended = process.ended();
+    drop(process);
+    with_timeout(ended).await;
+    assert_eq!(count(&launch), 0);
+}
+
+#[tokio::test]
+async fn an_agent_that_exits_on_closed_input_takes_its_descendants_along() {
+    let folder = tempfile::tempdir().unwrap();
+    let bye = folder.path().join("bye");
+    let launch = launch(&format!("{FAMILY}; cat; echo bye > {}; exit 3", bye.display()), 60_000);
+    let (process, _pipes, _tasks) = start(&launch).await;
+    assert_eq!(with_timeout(process.stop()).await, Death::Proven);
+    assert_eq!(std::fs::read_to_string(&bye).unwrap(), "bye\n");
+    assert_eq!(with_timeout(process.ended()).await, Some(3), "the guard exits with the agent's code");
+    assert_eq!(count(&launch), 0);
+}
+
+#[tokio::test]
+async fn an_agent_that_does_not_exit_is_killed_after_its_grace_period() {
+    let script = "trap '' TERM INT HUP QUIT; setsid sleep 1000 & echo ready; while :; do sleep 1000; done";
+    let launch = launch(script, 50);
+    let (process, _pipes, _tasks) = start(&launch).await;
+    assert_eq!(with_timeout(process.stop()).await, Death::Proven);
+    assert_eq!(with_timeout(process.ended()).await, Some(128 + 9), "as a shell reports SIGKILL");
+    assert_eq!(count(&launch), 0);
+}
+
+#[tokio::test]
+async fn a_killed_guard_proves_nothing_and_its_tree_is_killed_without_it() {
+    let launch = launch("setsid sleep 1000 & echo ready; cat", 60_000);
+    let (process, _pipes, _tasks) = start(&launch).await;
+    let is_guard = |pid: &Pid| {
+        let command = std::fs::read_to_string(format!("/proc/{}/cmdline", pid.as_raw_pid()));
+        command.unwrap_or_default().split('\0').nth(1) == Some("--grace-ms")
+    };
+    let guard = processes(&launch).into_iter().find(is_guard).unwrap();
+    kill_process(guard, Signal::KILL).unwrap();
+    with_timeout(process.ended()).await;
+    assert_eq!(process.kill().await, Death::Unproven);
+    wait_for_count(&launch, |count| count == 0).await;
+}
+
+#[tokio::test]
+async fn an_agent_gets_its_variables_and_a_bounded_log() {
+    let script = "echo ready; head -c 200000 /dev/zero | tr '\\0' x >&2; echo \"$GIVEN,$CARGO_MANIFEST_DIR,$PWD\" >&2; exit 7";
+    let launch = launch(script, 1_000);
+    let (process, _pipes, tasks) = start(&launch).await;
+    assert_eq!(with_timeout(process.ended()).await, Some(7));
+    tasks.stop();
+    with_timeout(tasks.wait()).await;
+    let stderr = process.log().text();
+    assert!(
+        stderr.ends_with("x\ngiven,,/\n") || stderr.ends_with("xgiven,,/\n"),
+        "{}",
+        &stderr[stderr.len() - 99..]
+    );
+    assert!(stderr.len() <= 65 << 10, "{}", stderr.len());
+}
+
+#[tokio::test]
+async fn a_failed_start_names_the_reason() {
+    let tasks = Tasks::default();
+    let missing = Launch { cwd: "/no/such/folder".into(), ..launch("true", 0) };
+    let error = Process::start(&missing, &tasks, &Clock::system()).unwrap_err().to_string();
+    assert!(error.contains("/no/such/folder does not exist"), "{error}");
+    let no_guard = Launch { guard: vec!["/no/such/guard".into()], ..launch("true", 0) };
+    let error = Process::start(&no_guard, &tasks, &Clock::system()).unwrap_err().to_string();
+    assert!(error.contains("/no/such/guard could not be started"), "{error}");
+    let no_agent = Launch { command: vec!["/no/such/agent".into()], ..launch("true", 0) };
+    let (process, _pipes) = Process::start(&no_agent, &tasks, &Clock::system()).unwrap();
+    assert_eq!(with_timeout(process.ended()).await, Some(127), "as a shell reports a missing program");
+    tasks.stop();
+    with_timeout(tasks.wait()).await;
+    assert!(process.log().text().contains("/no/such/agent could not be started"), "{}", process.log().text());
+}
+
+#[tokio::test]
+async fn leftover_processes_of_a_scope_are_awaited_and_then_killed() {
+    let leftover = Launch {
+        scope: Ids::system().node().to_string(),
+        ..launch("setsid sleep 1000 & echo ready; cat", 60_000)
+    };
+    let other = launch("echo ready; cat", 60_000);
+    let (process, _pipes, _tasks) = start(&leftover).await;
+    let (kept, _kept_pipes, _kept_tasks) = start(&other).await;
+    let clock = Clock::manual(Time(0));
+    let mut sweeping = Box::pin(sweep(&leftover.scope, &clock));
+    assert!(futures_util::poll!(&mut sweeping).is_pending());
+    clock.advance(4_999);
+    assert!(futures_util::poll!(&mut sweeping).is_pending());
+    assert!(process.is_alive(), "its own guard may still end it");
+    let advance = async {
+        while count(&leftover) > 0 {
+            clock.advance(1_000);
+            tokio::task::yield_now().await;
+        }
+        clock.advance(1_000);
+    };
+    with_timeout(async { tokio::join!(sweeping, advance) }).await;
+    assert_eq!(count(&leftover), 0);
+    assert!(kept.is_alive() && count(&other) > 0, "another scope is left alone");
+    with_timeout(process.ended()).await;
+    with_timeout(kept.kill()).await;
+}
+
+#[tokio::test]
+async fn the_end_of_marked_processes_is_awaited() {
+    let marked = launch("echo ready; cat", 60_000);
+    let part = Launch { name: format!("{}.1", marked.name), ..launch("echo ready; cat", 60_000) };
+    let similar = Launch { name: format!("{}1", marked.name), ..launch("echo ready; cat", 60_000) };
+    let clock = Clock::manual(Time(0));
+    let mark = marked.mark();
+    let (similar, _similar_pipes, _similar_tasks) = start(&similar).await;
+    assert_eq!(wait_until_gone(&mark, &clock).await, Death::Proven, "another mark is not awaited");
+    let (process, _pipes, _tasks) = start(&marked).await;
+    let (part, _part_pipes, _part_tasks) = start(&part).await;
+    with_timeout(process.kill()).await;
+    let mut gone = Box::pin(wait_until_gone(&mark, &clock));
+    assert!(futures_util::poll!(&mut gone).is_pending(), "its part is still there");
+    with_timeout(part.kill()).await;
+    clock.advance(20);
+    assert_eq!(with_timeout(gone).await, Death::Proven);
+    let mut gone = Box::pin(wait_until_gone("guard-tests#", &clock));
+    assert!(futures_util::poll!(&mut gone).is_ready(), "a mark is not a prefix");
+    let mark = similar_mark(&marked);
+    let mut gone = Box::pin(wait_until_gone(&mark, &clock));
+    assert!(futures_util::poll!(&mut gone).is_pending());
+    clock.advance(5_000);
+    assert_eq!(with_timeout(gone).await, Death::Unproven, "the wait is bounded");
+    with_timeout(similar.kill()).await;
+}
+
+fn similar_mark(launch: &Launch) -> String {
+    format!("{}1", launch.mark())
+}

@@ -1,0 +1,64 @@
+//! Agents of a program that was killed.
+
+use std::process::{Command, Stdio};
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_daemon_leaves_no_agent_and_its_session_continues() {
+    let mut world = world("load").await;
+    world.node.take().unwrap().close().await;
+    let file = world.folder.path().join("mainspring.toml");
+    let adapter = &world.config.adapters["agent"];
+    let text = format!(
+        "adapter = \"agent\"\nowner = \"ada\"\n[adapters.agent]\nkind = \"acp\"\ncwd = \"/\"\ncommand = {:?}\nenv = {{ {FOLDER} = {:?} }}\n",
+        adapter.command.as_ref().unwrap(),
+        world.folder.path().to_string_lossy(),
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_mainspring"))
+        .args(["prompt", "--session", "a", "my name is Ada; spawn; hang", "--state-dir"])
+        .arg(&world.config.state_dir)
+        .arg("--config")
+        .arg(&file)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut out = daemon.stdout.take().unwrap();
+    let heard = tokio::task::spawn_blocking(move || {
+        let (mut heard, mut byte) = (String::new(), [0]);
+        while !heard.contains("hanging") && std::io::Read::read(&mut out, &mut byte).unwrap() > 0 {
+            heard.push(byte[0].into());
+        }
+        heard
+    });
+    let heard = soon(heard).await.unwrap();
+    assert!(heard.contains("hanging"), "{heard}");
+    world.grows_to(4).await;
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    world.reopen().await;
+    assert_eq!(world.processes(), 0, "no run is orphaned while its agent still acts");
+    let events = world.events("a").await;
+    assert_eq!(events.last().unwrap().body.kind(), "run.orphaned");
+    let heard = world.say("a", "history").await;
+    let known = "my name is Ada; spawn; hang\n<interrupted>";
+    assert!(heard.starts_with(known) && heard.ends_with("\nhistory\n"), "{heard}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_waits_for_leftover_processes_before_it_opens() {
+    let mut world = world("none").await;
+    world.node.take().unwrap().close().await;
+    let mark = format!("{}#of-an-earlier-one", world.config.state_dir.display());
+    let done = world.folder.path().join("done");
+    let act = format!("sleep 0.5; touch {}", done.display());
+    let mark = (mainspring_adapters::process::MARK_VARIABLE, mark);
+    let mut left = Command::new("sh").args(["-c", &act]).env(mark.0, mark.1).spawn().unwrap();
+    world.reopen().await;
+    assert!(done.exists(), "it still acted when the node had opened");
+    left.wait().unwrap();
+    world.close().await;
+}
