@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, AuthMethod, Failure, Fidelity};
+use mainspring_core::{AttemptId, Fidelity};
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, RestartBehavior,
 };
@@ -100,14 +100,6 @@ impl Adapter for Agent {
 
     async fn kill(&self, _attempt: AttemptId) -> Death {
         Death::Proven
-    }
-
-    fn auth_methods(&self) -> Vec<AuthMethod> {
-        vec![]
-    }
-
-    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
-        Err(Failure::new("adapter_incompatible", format!("there is nothing to authenticate by {method:?}")))
     }
 
     fn forget(&self, _native: &str) {}

@@ -31,7 +31,7 @@ mod turn;
 mod wire;
 mod worker;
 use client::ClientFeatures;
-use login::Login;
+use login::AcpLogin;
 pub use mcp::McpServer;
 use prompt::PromptPart;
 use settings::Setting;
@@ -55,7 +55,7 @@ pub struct AcpOptions {
 /// The Agent Client Protocol, version 1.
 pub(crate) struct Acp {
     options: AcpOptions,
-    login: Login,
+    login: AcpLogin,
     features: ClientFeatures,
     /// The cost of native sessions so far, as their agents report it.
     costs: Mutex<HashMap<String, f64>>,
@@ -65,7 +65,7 @@ pub(crate) struct Acp {
 impl Acp {
     /// Creates the dialect of the adapter `name`. Agents are offered the client features that `rules` can allow.
     pub(crate) fn new(name: &str, options: AcpOptions, rules: &[Rule]) -> Self {
-        let login = Login::new(options.auth_method.clone());
+        let login = AcpLogin::new(options.auth_method.clone());
         let registry = Arc::new(AgentRegistry { adapter: name.to_owned(), last_process: Mutex::default() });
         Self { options, login, features: ClientFeatures::of(rules), costs: Mutex::default(), registry }
     }

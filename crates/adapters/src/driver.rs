@@ -8,26 +8,24 @@
 //! native session with the text of the path whenever the process that had the old one has ended.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, AuthMethod, Binding, Failure, Fidelity, Time};
+use mainspring_core::{AttemptId, AuthMethod, Failure, Fidelity, Time};
 use mainspring_kernel::adapter::{
-    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Login, Record,
-    RestartBehavior,
+    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Login, RestartBehavior,
 };
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::policy::{Permissions, Rules};
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 
-use crate::pool::{LastSession, Lease, Pool, PoolOptions, PooledWorker as _, WorkerKey};
-use crate::process::{self, Launch, Log, check_folder};
+use crate::pool::{Lease, Pool, PoolOptions, PooledWorker as _, WorkerKey};
+use crate::process::{self, Launch, Log};
 
 mod attachment;
+mod attempt;
 mod dialect;
 mod preface;
 mod session;
@@ -40,7 +38,6 @@ pub(crate) use dialect::{
     AgentWorker, Dialect, LoginDialect, ProcessContext, ResumeError, SetupError, TurnContext, process_ended,
     with_last_output,
 };
-use session::SessionStart;
 use session_locks::SessionLocks;
 pub(crate) use turn::{QuestionQueue, TextBlocks, TurnOutcome, excerpt};
 
@@ -109,201 +106,6 @@ impl<D: Dialect> Driver<D> {
             active: Mutex::default(),
             session_locks: SessionLocks::default(),
             can_resume: Mutex::default(),
-        }
-    }
-
-    /// Executes an attempt. Sets `log` to the log of its process as soon as it has one.
-    async fn run_attempt(
-        &self,
-        attempt: &AttemptHandle,
-        log: &Mutex<Option<Log>>,
-    ) -> Result<End, AttemptError> {
-        let assignment = attempt.assignment();
-        let cwd = assignment.run.options.cwd.as_ref().map_or_else(|| self.options.cwd.clone(), PathBuf::from);
-        check_folder(&cwd).map_err(|error| permanent("invalid_request", error.to_string()))?;
-        let prompt =
-            self.dialect.prompt(attempt).await.map_err(|failure| AttemptError::Failed(failure, false))?;
-        let bound = assignment.binding.as_ref().and_then(|binding| binding.native.clone());
-        // The lock keeps other attempts from forking the session meanwhile.
-        let _lock = match &bound {
-            Some(native) => tokio::select! {
-                lock = self.session_locks.lock(native) => Some(lock),
-                () = attempt.cancelled() => return Err(AttemptError::Cancelled),
-            },
-            None => None,
-        };
-        let origin = match bound {
-            Some(_) => None,
-            None => attempt.origin().await?,
-        };
-
-        let permissions = self.options.permissions.of_mode(assignment.run.mode).narrowed(attempt).await?;
-        let key = WorkerKey { cwd: cwd.clone(), arguments: self.dialect.arguments(permissions) };
-        let preferred = bound.as_deref().or_else(|| origin.as_ref()?.native.as_deref());
-        let lease = self.lease_worker(attempt, &key, preferred, log).await?;
-        let worker = lease.worker();
-        let previous_native = lease.last_session.as_ref().map(|session| session.native.clone());
-        let active = ActiveAttempt { worker: worker.clone(), native: None, previous_native };
-        self.active.lock().insert(attempt.id(), active);
-        match self.run_turn(attempt, &lease, &cwd, (bound, origin), (prompt, permissions)).await {
-            Ok((native, TurnOutcome::Ended(end))) => {
-                let process_local = !worker.can_resume();
-                lease.release(Some(LastSession { native, process_local }));
-                Ok(end)
-            }
-            Ok((_, TurnOutcome::UnknownSession(reason))) | Err(AttemptError::Stale(reason)) => {
-                lease.release(None);
-                Err(AttemptError::Stale(reason))
-            }
-            // The agent may still be working. The attempt must not end before the process has.
-            Ok((_, TurnOutcome::Broken(end))) => {
-                self.kill_worker(attempt, lease).await?;
-                Ok(end)
-            }
-            Err(error) => {
-                self.kill_worker(attempt, lease).await?;
-                Err(error)
-            }
-        }
-    }
-
-    /// Opens, forks or resumes the native session and prompts it. Returns its id and the outcome of the turn.
-    async fn run_turn(
-        &self,
-        attempt: &AttemptHandle,
-        lease: &Lease<D::Worker>,
-        cwd: &Path,
-        source: (Option<String>, Option<Binding>),
-        (prompt, permissions): (D::Prompt, Permissions),
-    ) -> Result<(String, TurnOutcome), AttemptError> {
-        let worker = lease.worker();
-        let session = self.prepare_session(attempt, lease, cwd, source);
-        let (native, start) = self.with_start_timeout(attempt, &*worker, session).await?;
-        let run = &attempt.assignment().run;
-        let model = run.options.model.as_ref().or(self.options.model.as_ref());
-        let configure = async {
-            let configured = self.dialect.configure(&worker, &native, run, model.map(String::as_str)).await;
-            configured.map_err(|failure| AttemptError::Failed(failure, false))
-        };
-        self.with_start_timeout(attempt, &*worker, configure).await?;
-
-        let standing = permissions.standing(attempt);
-        let granted = standing.iter().cloned().map(|grant| Record::Granted(Box::new(grant)));
-        let opened = match &start {
-            SessionStart::Resumed(_) => Record::Resumed,
-            SessionStart::Forked | SessionStart::Opened(_) => Record::Opened {
-                native: Some(native.clone()),
-                fidelity: fidelity(worker.can_resume()),
-                reconstructed: matches!(&start, SessionStart::Opened(preface) if preface.reconstructed),
-            },
-        };
-        attempt.record(granted.chain([opened]).collect()).await?;
-        if let Some(active) = self.active.lock().get_mut(&attempt.id()) {
-            active.native = Some(native.clone());
-        }
-        if attempt.is_cancelled() {
-            // `cancel` was called before there was a turn, so the agent would never hear of it.
-            return Err(AttemptError::Cancelled);
-        }
-        let turn = TurnContext {
-            attempt,
-            worker,
-            native: &native,
-            standing,
-            rules: Arc::new(Rules::of_mode(&self.options.rules, run.mode)),
-            launch: Launch {
-                env: vec![],
-                pass_env: vec![],
-                ..self.launch(attempt.id(), &WorkerKey { cwd: cwd.to_owned(), ..WorkerKey::default() })
-            },
-            context: &self.context,
-            is_new_session: matches!(start, SessionStart::Opened(_)),
-            preface: match start {
-                SessionStart::Opened(preface) => preface.text,
-                SessionStart::Resumed(interrupted) => interrupted,
-                SessionStart::Forked => None,
-            },
-        };
-        let outcome = self.dialect.run_turn(turn, prompt).await;
-        Ok((native, outcome))
-    }
-
-    /// Kills a worker whose state is unknown.
-    async fn kill_worker(
-        &self,
-        attempt: &AttemptHandle,
-        lease: Lease<D::Worker>,
-    ) -> Result<(), AttemptError> {
-        let worker = lease.worker();
-        drop(lease);
-        match worker.kill().await {
-            Death::Proven => Ok(()),
-            // Returning would claim that the agent has stopped. The kernel gives up waiting and calls [`Adapter::kill`].
-            Death::Unproven if attempt.is_cancelled() => std::future::pending().await,
-            Death::Unproven => Err(permanent(
-                "transport_interruption",
-                "the agent's process was ended from outside; whether all of it has ended is not known".into(),
-            )),
-        }
-    }
-
-    /// Leases a worker for this attempt, starting a process if needed.
-    async fn lease_worker(
-        &self,
-        attempt: &AttemptHandle,
-        key: &WorkerKey,
-        native: Option<&str>,
-        log: &Mutex<Option<Log>>,
-    ) -> Result<Lease<D::Worker>, AttemptError> {
-        let start = async || {
-            let launch = self.launch(attempt.id(), key);
-            *log.lock() = Some(launch.log.clone());
-            let until = self.start_deadline();
-            tokio::select! {
-                started = self.dialect.start(&launch, &self.context) => started,
-                () = self.context.clock.sleep_until(until) => {
-                    let failure = with_last_output(self.timeout_failure("start"), &launch.log);
-                    Err(SetupError::retryable(failure))
-                }
-            }
-        };
-        let lease = tokio::select! {
-            lease = self.pool.acquire(key, native, start) => lease,
-            () = attempt.cancelled() => {
-                // The starting process is being killed. The attempt ends only after it.
-                let mark = self.launch(attempt.id(), key).mark();
-                process::wait_until_gone(&mark, &self.context.clock).await;
-                return Err(AttemptError::Cancelled);
-            }
-        };
-        let lease =
-            lease?.ok_or_else(|| permanent("adapter_unavailable", "mainspring is shutting down".into()))?;
-        let worker = lease.worker();
-        *self.can_resume.lock() = Some(worker.can_resume());
-        // The log of a reused worker still holds the output of earlier attempts.
-        if log.lock().is_none() {
-            worker.process().log().clear();
-            *log.lock() = Some(worker.process().log().clone());
-        }
-        Ok(lease)
-    }
-
-    /// Runs a step that precedes the turn. It ends early on timeout, cancellation, or the end of the agent's process.
-    async fn with_start_timeout<T>(
-        &self,
-        attempt: &AttemptHandle,
-        worker: &D::Worker,
-        step: impl Future<Output = Result<T, AttemptError>>,
-    ) -> Result<T, AttemptError> {
-        let until = self.start_deadline();
-        tokio::select! {
-            done = step => done,
-            () = attempt.cancelled() => Err(AttemptError::Cancelled),
-            () = worker.disconnected() => Err(AttemptError::Failed(process_ended(worker), true)),
-            () = self.context.clock.sleep_until(until) => {
-                let failure = self.timeout_failure("open its session");
-                Err(AttemptError::Failed(with_last_output(failure, worker.process().log()), true))
-            }
         }
     }
 

@@ -15,12 +15,12 @@ use crate::driver::AgentWorker as _;
 const TERMINAL: &str = "terminal";
 
 /// The authentication methods of one agent, and the chosen one.
-pub(super) struct Login {
+pub(super) struct AcpLogin {
     methods: Mutex<Vec<AuthMethod>>,
     chosen: Mutex<Option<String>>,
 }
 
-impl Login {
+impl AcpLogin {
     pub(super) fn new(chosen: Option<String>) -> Self {
         Self { methods: Mutex::default(), chosen: Mutex::new(chosen) }
     }

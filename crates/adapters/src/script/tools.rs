@@ -25,3 +25,26 @@ pub(super) fn run(name: &str, input: &Value) -> Result<String, String> {
         _ => Err(format!("no tool {name:?}; there is {NAMES}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_tool_answers_or_names_its_arguments() {
+        for (name, input, output) in [
+            ("add", json!({"a": 19, "b": 23.5}), Ok("42.5")),
+            ("add", json!({"a": 19}), Err("add needs two numbers: {\"a\": 1, \"b\": 2}")),
+            ("echo", json!({"x": [1]}), Ok("{\"x\":[1]}")),
+            ("upper", json!({"text": "hé"}), Ok("HÉ")),
+            ("upper", json!({}), Err("upper needs a text: {\"text\": \"hi\"}")),
+            ("lower", json!({}), Err("no tool \"lower\"; there is add, echo, upper")),
+        ] {
+            let expected = output.map(str::to_owned).map_err(str::to_owned);
+            assert_eq!(run(name, &input), expected, "{name} {input}");
+            assert_eq!(is_builtin(name), name != "lower");
+        }
+    }
+}

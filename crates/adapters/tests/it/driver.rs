@@ -143,7 +143,7 @@ async fn capabilities_are_known_after_the_first_start() {
         let world = world(features, |_| {}).await;
         let before = world.adapter().capabilities();
         assert!(!before.supports_native_resume && before.requires_pinned_worker);
-        assert!(world.adapter().auth_methods().is_empty());
+        assert!(world.login().methods().is_empty());
         world.answer_to("a", "hi").await;
         let after = world.adapter().capabilities();
         let resumes = fidelity == Fidelity::Native;
@@ -179,7 +179,7 @@ async fn a_run_in_another_folder_has_another_process() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_login_has_ten_minutes() {
     let world = world("", |setup| setup.run_shell("exec sleep 1000")).await;
-    let mut login = Box::pin(world.adapter().authenticate("token"));
+    let mut login = Box::pin(world.login().authenticate("token"));
     assert!(futures_util::poll!(&mut login).is_pending());
     world.wait_for_processes(2).await;
     world.setup.clock.advance(10 * 60 * 1_000 - 1);

@@ -10,7 +10,7 @@ use mainspring_adapters::{AcpOptions, AgentOptions, KeepLog, ProcessAdapter};
 use mainspring_core::{
     Answer, Approval, Binding, Block, Cursor, Event, Message, Run, RunId, RunStatus, WaitId,
 };
-use mainspring_kernel::adapter::{Adapter, NewArtifact};
+use mainspring_kernel::adapter::{Adapter, Login, NewArtifact};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::ids::Ids;
@@ -77,6 +77,10 @@ impl World {
 
     pub(crate) fn adapter(&self) -> &ProcessAdapter {
         &self.running.as_ref().unwrap().adapter
+    }
+
+    pub(crate) fn login(&self) -> &dyn Login {
+        self.adapter().login().unwrap()
     }
 
     /// Stops the kernel and its agents, and starts the next ones on the same store.

@@ -121,12 +121,28 @@ impl Kernel {
         caller.check_changes_run(&parent)?;
         self.check_delegation(&request)?;
         let fingerprint = idempotency::fingerprint(&(parent.id, &request.in_order()));
-        let named = RunRequest { name: request.name.clone(), ..RunRequest::default() };
-        // First, since the checks below may refuse by now what they accepted then.
-        if let Some(accepted) = self.run_replayed(caller, &named, fingerprint).await? {
-            return self.delegated(accepted).await;
-        }
-        let child = self.child_request(caller, &parent, &request).await?;
+        // A repeated request is not checked again: the checks may refuse by now what they allowed then.
+        let accepted = match self.run_replayed(caller, &request.name, Policy::Enqueue, fingerprint).await? {
+            Some(accepted) => accepted,
+            None => Box::pin(self.child_create(caller, &parent, request, fingerprint)).await?,
+        };
+        let Accepted { session, run, replayed, .. } = accepted;
+        let found = self.shared.store.delegations(&DelegationsOf::Child(run.id)).await?.pop();
+        let delegation = found.ok_or_else(|| Error::RequestConflict {
+            name: format!("the name of {}, which nobody delegated,", run.id),
+        })?;
+        Ok(Delegated { delegation, session, run, replayed })
+    }
+
+    /// Creates the child run of a delegation that is not a repeated request.
+    async fn child_create(
+        &self,
+        caller: &Caller,
+        parent: &Run,
+        request: DelegationRequest,
+        fingerprint: [u8; 16],
+    ) -> Result<Accepted, Error> {
+        let child = self.child_request(caller, parent, &request).await?;
         let delegation = NewDelegation {
             id: self.shared.ids.delegation(),
             parent_session: parent.session,
@@ -135,16 +151,7 @@ impl Kernel {
             mode: request.mode,
             objective: request.objective,
         };
-        self.delegated(self.run_made(caller, &child, fingerprint, Some(&delegation)).await?).await
-    }
-
-    async fn delegated(&self, accepted: Accepted) -> Result<Delegated, Error> {
-        let Accepted { session, run, replayed, .. } = accepted;
-        let found = self.shared.store.delegations(&DelegationsOf::Child(run.id)).await?.pop();
-        let delegation = found.ok_or_else(|| Error::RequestConflict {
-            name: format!("the name of {}, which nobody delegated,", run.id),
-        })?;
-        Ok(Delegated { delegation, session, run, replayed })
+        self.run_made(caller, &child, fingerprint, Some(&delegation)).await
     }
 
     fn check_delegation(&self, request: &DelegationRequest) -> Result<(), Error> {

@@ -42,10 +42,12 @@ impl Kernel {
         match outcome {
             Ok(accepted) => Ok(accepted),
             // A request that was accepted before is answered as before, whatever would be said to it now.
-            Err(error) => match self.run_replayed(caller, request, fingerprint).await? {
-                Some(accepted) => Ok(accepted),
-                None => Err(error),
-            },
+            Err(error) => {
+                match self.run_replayed(caller, &request.name, request.policy, fingerprint).await? {
+                    Some(accepted) => Ok(accepted),
+                    None => Err(error),
+                }
+            }
         }
     }
 
@@ -63,7 +65,8 @@ impl Kernel {
                 None => self.session_for(caller, request).await?,
             };
             let pending_wait = match delegation {
-                Some(delegation) => self.shared.wait_register(delegation, id).await?,
+                // Boxed to keep the futures of plain prompts small.
+                Some(delegation) => Box::pin(self.shared.wait_register(delegation, id)).await?,
                 None => None,
             };
             let accept = Accept {
@@ -112,11 +115,12 @@ impl Kernel {
     pub(super) async fn run_replayed(
         &self,
         caller: &Caller,
-        request: &RunRequest,
+        name: &RequestName,
+        policy: Policy,
         fingerprint: [u8; 16],
     ) -> Result<Option<Accepted>, Error> {
         let store = &self.shared.store;
-        let RequestName { client_id, request_id, idempotency_key } = &request.name;
+        let RequestName { client_id, request_id, idempotency_key } = name;
         let mut found = None;
         if let (Some(client), Some(name)) = (client_id, request_id) {
             let run = store.run_by_request(&caller.owner, client, name).await?;
@@ -145,7 +149,7 @@ impl Kernel {
             Some((true, run, _)) => {
                 let session = self.session_get(caller, &SessionRef::Id(run.session)).await?;
                 let position = Position::START;
-                Ok(Some(Accepted { session, run, policy: request.policy, position, replayed: true }))
+                Ok(Some(Accepted { session, run, policy, position, replayed: true }))
             }
         }
     }

@@ -1,7 +1,5 @@
 //! Authentication of agents.
 
-use mainspring_kernel::adapter::Adapter as _;
-
 use super::*;
 
 /// A world whose agent refuses to open sessions before it is authenticated.
@@ -37,12 +35,12 @@ async fn a_run_without_a_login_says_how_to_log_in() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_login_lasts_for_every_later_process() {
     let mut world = locked(|setup| setup.agent.max_processes = 2).await;
-    let failure = with_timeout(world.adapter().authenticate("magic")).await.unwrap_err();
+    let failure = with_timeout(world.login().authenticate("magic")).await.unwrap_err();
     assert_eq!(failure.code, "authentication");
     assert!(failure.message.contains("it has token"), "{}", failure.message);
-    let methods: Vec<String> = world.adapter().auth_methods().into_iter().map(|method| method.id).collect();
+    let methods: Vec<String> = world.login().methods().into_iter().map(|method| method.id).collect();
     assert_eq!(methods, ["token"], "they are known after the first start");
-    with_timeout(world.adapter().authenticate("token")).await.unwrap();
+    with_timeout(world.login().authenticate("token")).await.unwrap();
     assert_eq!(world.processes(), 0, "a login ends its process");
     for key in ["a", "b"] {
         world.start(key, "hang").await;
