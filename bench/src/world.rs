@@ -40,7 +40,7 @@ pub(crate) fn store(path: &Path) -> Arc<SqliteStore> {
 
 pub(crate) async fn kernel(store: Arc<SqliteStore>) -> Kernel {
     let options =
-        Options { adapter: adapter::ANSWER.into(), idle_unload: 60 * 60 * 1_000, ..Options::default() };
+        Options { adapter: adapter::ANSWER.into(), idle_unload_ms: 60 * 60 * 1_000, ..Options::default() };
     let adapters: Vec<Arc<dyn Adapter>> = adapter::all();
     Kernel::start(store, adapters, options, Clock::system(), Ids::system()).await.unwrap()
 }

@@ -103,7 +103,7 @@ pub(crate) fn ours(path: &Path) {
     world::runtime().block_on(async {
         let options = Options {
             adapter: adapter::ANSWER.into(),
-            idle_unload: 60 * 60 * 1_000,
+            idle_unload_ms: 60 * 60 * 1_000,
             max_workers: 1_024,
             ..Options::default()
         };

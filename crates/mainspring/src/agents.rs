@@ -8,7 +8,7 @@ use std::time::Duration;
 use mainspring_adapters::process;
 use mainspring_adapters::{AcpOptions, AgentOptions, McpServer, ProcessAdapter, ScriptAdapter};
 use mainspring_agent::models::{ModelsConfigError, SCRIPTED};
-use mainspring_agent::tool::fits;
+use mainspring_agent::tool::matches_pattern;
 use mainspring_agent::tool::mcp::{McpConfig, McpServers};
 use mainspring_agent::{Definitions, Models, NativeAdapter, NativeCatalog, NativeOptions, Toolbox};
 use mainspring_kernel::adapter::Adapter;
@@ -127,7 +127,7 @@ fn acp(adapter: &AdapterConfig, config: &Config) -> AcpOptions {
 fn mcp(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<McpServer, String>)> {
     let wanted = adapter.mcp.as_deref().unwrap_or_default();
     let servers = config.models.mcp.iter();
-    let given = servers.filter(|(name, _)| wanted.iter().any(|pattern| fits(pattern, name)));
+    let given = servers.filter(|(name, _)| wanted.iter().any(|pattern| matches_pattern(pattern, name)));
     let server = |server: &McpConfig| match (&server.command, &server.url) {
         (Some(command), _) => Ok(McpServer::Stdio {
             command: program(command, adapter)?,
