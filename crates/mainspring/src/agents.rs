@@ -128,7 +128,7 @@ fn options(
             .clone()
             .or_else(|| std::env::current_dir().ok())
             .unwrap_or_else(|| PathBuf::from("/")),
-        max_processes: adapter.max_processes.unwrap_or(config::PROCESSES),
+        max_processes: adapter.max_processes.unwrap_or(config::DEFAULT_MAX_PROCESSES),
         idle: millis(adapter.idle_ms, 300_000),
         start_timeout: millis(adapter.start_timeout_ms, 60_000),
         stop_grace: millis(adapter.stop_grace_ms, 2_000),
