@@ -1,0 +1,80 @@
+//! An agent that answers at once, then streams and ends when its gates let it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use mainspring_core::{AttemptId, Fidelity};
+use mainspring_kernel::adapter::{
+    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, RestartBehavior,
+};
+use tokio::sync::Semaphore;
+
+pub(crate) const NAME: &str = "gated";
+const DELTA: &str = "jumping ";
+
+/// A permit lets one attempt pass.
+pub(crate) struct Gates {
+    pub(crate) delta: Semaphore,
+    pub(crate) end: Semaphore,
+}
+
+impl Default for Gates {
+    fn default() -> Self {
+        Self { delta: Semaphore::new(0), end: Semaphore::new(0) }
+    }
+}
+
+pub(crate) struct Agent {
+    pub(crate) gates: Arc<Gates>,
+    pub(crate) answer: String,
+}
+
+#[async_trait]
+impl Adapter for Agent {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            adapter: NAME.into(),
+            resume_fidelity: Fidelity::None,
+            supports_native_resume: false,
+            supports_cancellation: true,
+            acknowledges_cancellation: false,
+            requires_pinned_worker: false,
+            supports_model_switching: false,
+            supports_artifact_emission: false,
+            supports_tools: false,
+            supports_client_tools: false,
+            supports_steering: false,
+            restart_behavior: RestartBehavior::AttemptsOrphaned,
+            uses_bindings: false,
+            supports_authentication: false,
+            keeps_limits: false,
+        }
+    }
+
+    async fn execute(&self, attempt: AttemptHandle) -> Executed {
+        attempt.delta(0, &self.answer).unwrap();
+        loop {
+            tokio::select! {
+                biased;
+                permit = self.gates.end.acquire() => {
+                    permit.unwrap().forget();
+                    return End::succeeded();
+                }
+                permit = self.gates.delta.acquire() => {
+                    permit.unwrap().forget();
+                    attempt.delta(0, DELTA).unwrap();
+                }
+            }
+        }
+    }
+
+    async fn cancel(&self, _attempt: AttemptId) -> Dispatch {
+        Dispatch { dispatched: true, acknowledged: false }
+    }
+
+    async fn kill(&self, _attempt: AttemptId) -> Death {
+        Death::Proven
+    }
+
+    fn forget(&self, _native: &str) {}
+}
