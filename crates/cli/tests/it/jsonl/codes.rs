@@ -50,7 +50,9 @@ fn is_code(text: &str) -> bool {
 fn every_code_that_mainspring_can_give_has_its_line_in_the_table() {
     let mut found = BTreeSet::new();
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for name in ["adapters", "agent", "client", "core", "edges", "kernel", "mainspring", "store"] {
+    for name in
+        ["adapters", "agent", "api", "cli", "client", "core", "host", "http", "kernel", "mainspring", "store"]
+    {
         codes(&crates.join(name).join("src"), &mut found);
     }
     for known in ["executor_lost", "model_rate_limited", "quota_exceeded", "script_failed", "limit_reached"] {
