@@ -80,7 +80,7 @@ impl<'a> Home<'a> {
         let config = context.config();
         let node = match purpose {
             Purpose::Execute => Node::open(config).await,
-            Purpose::Records => Node::open_records(config).await,
+            Purpose::Records => Node::builder(config.clone()).records_only().open().await,
         };
         let node = match node {
             Err(NodeError::StateDir(busy @ StateDirError::Busy { .. })) => return Err(Found::Busy(busy)),
@@ -164,7 +164,7 @@ impl Home<'_> {
         server.close();
         tokio::select! {
             () = node.kernel().drain() => {}
-            () = node.kernel().pause(Duration::from_millis(drain)) => {}
+            () = node.kernel().sleep(Duration::from_millis(drain)) => {}
         }
         server.stop().await;
         node.close().await;

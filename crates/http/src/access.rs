@@ -45,7 +45,7 @@ impl Access {
         if !bearer.starts_with(Secret::PREFIX) {
             return Ok(None);
         }
-        let caller = kernel.key_caller(bearer).await?;
+        let caller = kernel.caller_by_secret(bearer).await?;
         match (caller, owner) {
             (Some(caller), Some(owner)) if caller.owner != owner => Err(Error::not_found("owner", owner)),
             (caller, _) => Ok(caller),
@@ -81,7 +81,7 @@ pub(super) type KeyEnded = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(super) fn key_ended(http: &Http, caller: &Caller) -> KeyEnded {
     let (kernel, caller) = (http.kernel.clone(), caller.clone());
-    Box::pin(async move { kernel.key_over(&caller).await })
+    Box::pin(async move { kernel.key_ended(&caller).await })
 }
 
 /// Reads the owner that the request names.

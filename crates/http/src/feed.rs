@@ -26,7 +26,7 @@ pub(super) async fn feed(
     Authenticated(caller): Authenticated,
 ) -> Result<Response, Problem> {
     let permit = http.streams.acquire(&http.limits, None)?;
-    let (feed, key_ended) = (http.kernel.feed(&caller), key_ended(&http, &caller));
+    let (feed, key_ended) = (http.kernel.live_feed(&caller), key_ended(&http, &caller));
     Ok(sse_response(frames(Reader {
         _permit: permit,
         feed,
