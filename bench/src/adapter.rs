@@ -1,4 +1,4 @@
-//! Agents that do one thing each: answer, flood, or speak at a steady pace.
+//! Agents for benchmarks: one answers, one floods, one streams at a steady pace.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,30 +13,30 @@ use crate::world::text;
 
 /// Streams 500 characters at once and ends.
 pub(crate) const ANSWER: &str = "answer";
-/// Streams as many deltas as its prompt says, as fast as it can.
+/// Streams as many deltas as its prompt says, as fast as possible.
 pub(crate) const FLOOD: &str = "flood";
-/// Streams as many deltas as its prompt says, one each millisecond; each is the time it was sent.
+/// Streams as many deltas as its prompt says, one per millisecond; each contains the time it was sent.
 pub(crate) const PACE: &str = "pace";
 
-/// What the flood is made of: 4 to 8 bytes.
-pub(crate) const DROPS: [&str; 5] = ["the ", "quick ", "brown", "foxes, ", "jumping "];
+/// The pieces of the flood: 4 to 8 bytes each.
+pub(crate) const FLOOD_PIECES: [&str; 5] = ["the ", "quick ", "brown", "foxes, ", "jumping "];
 
-/// How many digits a stamp has.
-const DIGITS: usize = 19;
+/// The number of digits of a timestamp.
+const TIMESTAMP_DIGITS: usize = 19;
 
-/// The nanoseconds since 1970, so that another process can tell how long ago it was made.
-pub(crate) fn stamp() -> String {
-    format!("{:0DIGITS$}", now().as_nanos())
+/// The current time in nanoseconds since 1970, comparable across processes.
+pub(crate) fn timestamp() -> String {
+    format!("{:0TIMESTAMP_DIGITS$}", now().as_nanos())
 }
 
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }
 
-/// How long ago each stamp of `text` was made.
+/// The age of each timestamp in `text`.
 pub(crate) fn ages(text: &str) -> impl Iterator<Item = Duration> {
     let now = now();
-    let stamps = text.as_bytes().chunks(DIGITS).map(|stamp| str::from_utf8(stamp).unwrap());
+    let stamps = text.as_bytes().chunks(TIMESTAMP_DIGITS).map(|stamp| str::from_utf8(stamp).unwrap());
     stamps.map(move |stamp| now.saturating_sub(Duration::from_nanos(stamp.parse().unwrap())))
 }
 
@@ -79,15 +79,15 @@ impl Adapter for Agent {
         match self.name {
             ANSWER => attempt.delta(0, &self.answer).unwrap(),
             FLOOD => {
-                for drop in DROPS.iter().cycle().take(count()) {
-                    attempt.delta(0, drop).unwrap();
+                for piece in FLOOD_PIECES.iter().cycle().take(count()) {
+                    attempt.delta(0, piece).unwrap();
                 }
             }
             _ => {
                 let mut tick = tokio::time::interval(Duration::from_millis(1));
                 for _ in 0..count() {
                     tick.tick().await;
-                    attempt.delta(0, &stamp()).unwrap();
+                    attempt.delta(0, &timestamp()).unwrap();
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Bytes on disk: what a turn of two 500-character messages adds to the file, and where.
+//! Bytes on disk: how much a turn of two 500-character messages adds to the file, by table and index.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use mainspring_store::SqliteStore;
 use rusqlite::Connection;
 use tokio::runtime::Runtime;
 
-use crate::history::Maker;
+use crate::history::Builder;
 use crate::table::{Goal, Table};
 use crate::{turn, world};
 
@@ -46,10 +46,10 @@ fn turns(runtime: &Runtime, messages: u32) -> BTreeMap<String, f64> {
     let folder = world::Folder::new();
     let path = folder.file("ours.sqlite3");
     let store = world::store(&path);
-    let session = runtime.block_on(Maker::new().talk(&*store, messages / 2));
-    // What search finds is written later, and by whoever has the time: before, all of it is there, and after.
+    let session = runtime.block_on(Builder::new().stored_session(&*store, messages / 2));
+    // The search index is written lazily: complete it before and after the measurement.
     runtime.block_on(indexed(&store));
-    // Closing leaves one file without a WAL.
+    // Closing the store leaves one file without a WAL.
     drop(store);
     let before = sizes(&path);
     let store = world::store(&path);
@@ -77,7 +77,7 @@ async fn indexed(store: &SqliteStore) {
     while store.search_index().await.unwrap() {}
 }
 
-/// The bytes of each table and index; with what is free, they are the file.
+/// The bytes of each table and index; together with the free pages they are the size of the file.
 fn sizes(path: &Path) -> BTreeMap<String, f64> {
     let connection = Connection::open(path).unwrap();
     let mut sizes: BTreeMap<String, f64> = connection

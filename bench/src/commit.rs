@@ -1,4 +1,4 @@
-//! Commits under load: 64 tasks that each await their commit, beside a plain loop that inserts the same rows in
+//! Commits under load: 64 tasks that each await their commits, against a plain loop that inserts the same rows in
 //! transactions of the same size.
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use mainspring_store::SqliteStore;
 use rusqlite::Connection;
 use tokio::runtime::Runtime;
 
-use crate::history::Maker;
+use crate::history::Builder;
 use crate::stats::{median, seconds};
 use crate::table::{Goal, Table};
 use crate::{raw, world};
@@ -21,9 +21,9 @@ const ROUNDS: u32 = 9;
 
 pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     let folder = world::Folder::new();
-    let (path, maker) = (folder.file("ours.sqlite3"), Maker::new());
+    let (path, builder) = (folder.file("ours.sqlite3"), Builder::new());
     let store = world::store(&path);
-    let fences = runtime.block_on(sessions(&store, &maker));
+    let fences = runtime.block_on(sessions(&store, &builder));
     let connection = raw::open(&folder.file("raw.sqlite3"));
     for fence in &fences {
         raw::session(&connection, fence.session);
@@ -31,13 +31,13 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     let (mut ours, mut baseline, mut ratios, mut sizes, mut seq) = (vec![], vec![], vec![], vec![], 0);
     for round in 0..=ROUNDS {
         let work: Vec<Vec<Arc<Commit>>> =
-            (fences.iter()).map(|fence| commits(&maker, *fence, round)).collect();
+            (fences.iter()).map(|fence| commits(&builder, *fence, round)).collect();
         let count = (TASKS * COMMITS_PER_TASK) as f64;
         let before = transactions(&path);
         let (time, ()) = seconds(|| runtime.block_on(through_store(&store, &work)));
         let size = count / f64::from(transactions(&path).wrapping_sub(before));
         let (raw_time, ()) = seconds(|| by_hand(&connection, &work, size.round() as usize, &mut seq));
-        // The first round warms both up.
+        // The first round warms up both.
         if round > 0 {
             ours.push(count / time);
             baseline.push(count / raw_time);
@@ -56,11 +56,11 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     table.line("commits per transaction under load", median(&sizes), None, "", Goal::None);
 }
 
-async fn sessions(store: &SqliteStore, maker: &Maker) -> Vec<Fence> {
+async fn sessions(store: &SqliteStore, builder: &Builder) -> Vec<Fence> {
     let mut fences = vec![];
     for _ in 0..TASKS {
-        let session: Session = maker.session();
-        let fence = store.lease_take(session.id, maker.ids.node()).await.unwrap();
+        let session: Session = builder.session();
+        let fence = store.lease_take(session.id, builder.ids.node()).await.unwrap();
         let rows = vec![Row::Session(Box::new(session))];
         let commit = Commit { fence, events: vec![], rows };
         store.commit(Arc::new(commit)).await.unwrap();
@@ -69,10 +69,10 @@ async fn sessions(store: &SqliteStore, maker: &Maker) -> Vec<Fence> {
     fences
 }
 
-fn commits(maker: &Maker, fence: Fence, round: u32) -> Vec<Arc<Commit>> {
+fn commits(builder: &Builder, fence: Fence, round: u32) -> Vec<Arc<Commit>> {
     let commit = |no: u32| {
-        let mut run = maker.run(fence.session, round * COMMITS_PER_TASK as u32 + no);
-        let attempt = maker.attempt(run.id);
+        let mut run = builder.run(fence.session, round * COMMITS_PER_TASK as u32 + no);
+        let attempt = builder.attempt(run.id);
         run.last_attempt = Some(attempt.id);
         let queued = Body::RunQueued {
             adapter: run.adapter.clone(),
@@ -82,7 +82,7 @@ fn commits(maker: &Maker, fence: Fence, round: u32) -> Vec<Arc<Commit>> {
         };
         let succeeded = Body::RunSucceeded { close: Close::default() };
         let events =
-            vec![maker.event(run.id, None, queued), maker.event(run.id, Some(attempt.id), succeeded)];
+            vec![builder.event(run.id, None, queued), builder.event(run.id, Some(attempt.id), succeeded)];
         let rows = vec![Row::Run(Box::new(run)), Row::Attempt(Box::new(attempt))];
         Arc::new(Commit { fence, events, rows })
     };
@@ -105,7 +105,7 @@ async fn through_store(store: &Arc<SqliteStore>, work: &[Vec<Arc<Commit>>]) {
 }
 
 fn by_hand(connection: &Connection, work: &[Vec<Arc<Commit>>], size: usize, seq: &mut i64) {
-    // In the order in which the tasks would come: each session once, then all again.
+    // The order in which the tasks would commit: each session once, then all again.
     let order: Vec<&Arc<Commit>> =
         (0..COMMITS_PER_TASK).flat_map(|no| work.iter().map(move |commits| &commits[no])).collect();
     for group in order.chunks(size.max(1)) {

@@ -1,4 +1,4 @@
-//! Streamed text: how much of it comes through the kernel to every subscriber, and how late.
+//! Streamed text: throughput and latency of deltas through the kernel to every subscriber.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use mainspring_kernel::store::SessionRef;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use crate::adapter::{DROPS, FLOOD, PACE, ages, stamp};
-use crate::history::Maker;
+use crate::adapter::{FLOOD, FLOOD_PIECES, PACE, ages, timestamp};
+use crate::history::Builder;
 use crate::stats::{median, ms, percentile};
 use crate::table::{Goal, Table};
 use crate::turn::prompt;
@@ -21,14 +21,14 @@ const FLOOD_DELTAS: usize = 2_000_000;
 const PACE_DELTAS: usize = 3_000;
 const READERS: [usize; 2] = [1, 8];
 const ROUNDS: usize = 5;
-/// Of the pace, which takes its time.
+/// Rounds of the paced measurement, which takes longer.
 const PACE_ROUNDS: usize = 3;
 
 pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     let folder = world::Folder::new();
     let store = world::store(&folder.file("ours.sqlite3"));
     runtime.block_on(async {
-        let session = Maker::new().talk(&*store, 0).await;
+        let session = Builder::new().stored_session(&*store, 0).await;
         let kernel = world::kernel(store.clone()).await;
         for readers in READERS {
             rate(&kernel, session, readers, table).await;
@@ -44,7 +44,7 @@ async fn rate(kernel: &Kernel, session: SessionId, readers: usize, table: &mut T
     let (mut ours, mut baseline, mut live) = (vec![], vec![], vec![]);
     for _ in 0..ROUNDS {
         let feeds = subscribe(kernel, session, readers).await;
-        let readers: Vec<_> = feeds.into_iter().map(|feed| tokio::spawn(drink(feed))).collect();
+        let readers: Vec<_> = feeds.into_iter().map(|feed| tokio::spawn(read_flood(feed))).collect();
         let begin = Instant::now();
         start(kernel, session, FLOOD, FLOOD_DELTAS).await;
         for reader in readers {
@@ -54,22 +54,22 @@ async fn rate(kernel: &Kernel, session: SessionId, readers: usize, table: &mut T
         baseline.push(FLOOD_DELTAS as f64 / channel_flood().await.as_secs_f64());
     }
     table.line(
-        format!("deltas through the kernel to {}, every byte", people(readers)),
+        format!("deltas through the kernel to {}, every byte", subscribers(readers)),
         median(&ours),
         Some((median(&baseline), "a channel to one task")),
         "/s",
         Goal::AtLeast(200_000.0),
     );
-    let (live, people) = (median(&live), people(readers));
+    let (live, subscribers) = (median(&live), subscribers(readers));
     table.note(format!(
-        "Of the flood to {people}, {live:.0} % of the bytes came as deltas, the rest within the completed message."
+        "Of the flood to {subscribers}, {live:.0} % of the bytes came as deltas, the rest within the completed message."
     ));
 }
 
-/// Reads the flood to its end and makes sure that nothing is missing. Returns the part of it that came as deltas; the
-/// rest came with the completed message, to a reader that was behind when it was.
-async fn drink(mut feed: Subscription) -> f64 {
-    let mut expected = DROPS.concat().into_bytes().into_iter().cycle();
+/// Reads the flood to its end and checks that nothing is missing. Returns the fraction of bytes that arrived as
+/// deltas; the rest arrived with the completed message because the reader was behind.
+async fn read_flood(mut feed: Subscription) -> f64 {
+    let mut expected = FLOOD_PIECES.concat().into_bytes().into_iter().cycle();
     let (mut seen, mut all) = (0, 0);
     while let Some(item) = feed.next().await {
         match item.unwrap() {
@@ -78,14 +78,14 @@ async fn drink(mut feed: Subscription) -> f64 {
                 assert!(delta.text.bytes().all(|byte| Some(byte) == expected.next()), "a byte is wrong");
             }
             Item::Event(event) => match &event.body {
-                // What was not shown as deltas is here.
+                // Bytes that were not delivered as deltas are in the message.
                 Body::MessageCompleted { message, .. }
                     if message.role == mainspring_core::Role::Assistant =>
                 {
                     let text = message.text();
                     let rest = text.bytes().skip(seen);
                     assert!(rest.eq(expected.by_ref().take(text.len() - seen)), "a byte is wrong");
-                    all = DROPS.iter().cycle().take(FLOOD_DELTAS).map(|drop| drop.len()).sum();
+                    all = FLOOD_PIECES.iter().cycle().take(FLOOD_DELTAS).map(|piece| piece.len()).sum();
                     assert_eq!(text.len(), all, "bytes are missing");
                 }
                 Body::RunSucceeded { .. } => return seen as f64 / all as f64,
@@ -102,13 +102,13 @@ async fn channel_flood() -> Duration {
     let begin = Instant::now();
     let (sender, mut receiver) = mpsc::unbounded_channel::<Arc<str>>();
     let writer = tokio::spawn(async move {
-        for drop in DROPS.iter().cycle().take(FLOOD_DELTAS) {
-            sender.send((*drop).into()).unwrap();
+        for piece in FLOOD_PIECES.iter().cycle().take(FLOOD_DELTAS) {
+            sender.send((*piece).into()).unwrap();
         }
     });
     let mut bytes = 0;
-    while let Some(drop) = receiver.recv().await {
-        bytes += drop.len();
+    while let Some(piece) = receiver.recv().await {
+        bytes += piece.len();
     }
     writer.await.unwrap();
     assert!(bytes > FLOOD_DELTAS);
@@ -119,7 +119,7 @@ async fn latency(kernel: &Kernel, session: SessionId, readers: usize, table: &mu
     let (mut ours, mut baseline) = (vec![], vec![]);
     for _ in 0..PACE_ROUNDS {
         let feeds = subscribe(kernel, session, readers).await;
-        let readers: Vec<_> = feeds.into_iter().map(|feed| tokio::spawn(listen(feed))).collect();
+        let readers: Vec<_> = feeds.into_iter().map(|feed| tokio::spawn(latencies(feed))).collect();
         start(kernel, session, PACE, PACE_DELTAS).await;
         for reader in readers {
             ours.extend(reader.await.unwrap());
@@ -128,7 +128,7 @@ async fn latency(kernel: &Kernel, session: SessionId, readers: usize, table: &mu
     }
     for (name, part, goal) in [("p50", 0.5, Goal::None), ("p99", 0.99, Goal::AtMost(2_000.0))] {
         table.line(
-            format!("delta to {}, {name}, 1,000/s", people(readers)),
+            format!("delta to {}, {name}, 1,000/s", subscribers(readers)),
             percentile(&ours, part) * 1e3,
             Some((percentile(&baseline, part) * 1e3, "a channel to one task")),
             "µs",
@@ -137,17 +137,17 @@ async fn latency(kernel: &Kernel, session: SessionId, readers: usize, table: &mu
     }
 }
 
-/// How late each delta of the pace came.
-async fn listen(mut feed: Subscription) -> Vec<f64> {
-    let mut late = vec![];
+/// The latency of each delta of the paced stream.
+async fn latencies(mut feed: Subscription) -> Vec<f64> {
+    let mut latencies_ms = vec![];
     while let Some(item) = feed.next().await {
         match item.unwrap() {
-            Item::Delta(delta) => late.extend(ages(&delta.text).map(ms)),
+            Item::Delta(delta) => latencies_ms.extend(ages(&delta.text).map(ms)),
             Item::Event(event) if matches!(event.body, Body::RunSucceeded { .. }) => break,
             _ => {}
         }
     }
-    late
+    latencies_ms
 }
 
 async fn channel_pace() -> Vec<f64> {
@@ -156,14 +156,14 @@ async fn channel_pace() -> Vec<f64> {
         let mut tick = tokio::time::interval(Duration::from_millis(1));
         for _ in 0..PACE_DELTAS {
             tick.tick().await;
-            sender.send(stamp()).unwrap();
+            sender.send(timestamp()).unwrap();
         }
     });
-    let mut late = vec![];
+    let mut latencies_ms = vec![];
     while let Some(text) = receiver.recv().await {
-        late.extend(ages(&text).map(ms));
+        latencies_ms.extend(ages(&text).map(ms));
     }
-    late
+    latencies_ms
 }
 
 async fn subscribe(kernel: &Kernel, session: SessionId, readers: usize) -> Vec<Subscription> {
@@ -181,7 +181,7 @@ async fn start(kernel: &Kernel, session: SessionId, adapter: &str, deltas: usize
     kernel.run_create(&world::caller(), request).await.unwrap();
 }
 
-fn people(readers: usize) -> String {
+fn subscribers(readers: usize) -> String {
     match readers {
         1 => "1 subscriber".into(),
         many => format!("{many} subscribers"),

@@ -1,4 +1,5 @@
-//! Sessions with a past, written straight into a store: the rows and events that the kernel writes for a turn.
+//! Sessions with a history, written directly into a store: the same rows and events that the kernel writes for a
+//! turn.
 
 use std::sync::Arc;
 
@@ -11,20 +12,20 @@ use serde_json::json;
 use crate::adapter;
 use crate::world::{OWNER, text};
 
-/// How many events a turn has.
+/// The number of events of a turn.
 pub(crate) const EVENTS_PER_TURN: usize = 8;
-/// How many turns are written at once.
+/// The number of turns per commit.
 const TURNS_PER_COMMIT: u32 = 50;
 
-/// Makes things as they would be had they happened.
+/// Builds rows and events as if the kernel had written them.
 #[derive(Clone)]
-pub(crate) struct Maker {
+pub(crate) struct Builder {
     pub(crate) ids: Ids,
     now: Time,
     node: NodeId,
 }
 
-impl Maker {
+impl Builder {
     pub(crate) fn new() -> Self {
         let ids = Ids::system();
         Self { node: ids.node(), ids, now: Clock::system().now() }
@@ -131,8 +132,8 @@ impl Maker {
         NewEvent { id: self.ids.event(), pos: 0, run: Some(run), attempt, at: self.now, body }
     }
 
-    /// A stored session of `turns` turns, two messages each.
-    pub(crate) async fn talk(&self, store: &dyn Store, turns: u32) -> SessionId {
+    /// Stores a session of `turns` turns with two messages each.
+    pub(crate) async fn stored_session(&self, store: &dyn Store, turns: u32) -> SessionId {
         let mut session = self.session();
         let fence = store.lease_take(session.id, self.node).await.unwrap();
         let line = Line::open(self.ids.line(), None);
@@ -178,7 +179,7 @@ impl Maker {
         commit.rows.push(Row::Attempt(Box::new(attempt)));
     }
 
-    /// What happens in a turn.
+    /// The events of a turn.
     pub(crate) fn bodies(
         &self,
         session: &Session,

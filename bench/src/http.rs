@@ -1,4 +1,5 @@
-//! The HTTP API: what a request and a streamed delta cost, beside a bare server that does one commit or one read.
+//! The HTTP API: the cost of a request and of a streamed delta, against a bare server that does one commit or one
+//! read.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::adapter::{PACE, ages};
-use crate::history::Maker;
+use crate::history::Builder;
 use crate::stats::{median, ms, percentile};
 use crate::table::{Goal, Table};
 use crate::{start, world};
@@ -18,9 +19,9 @@ use client::{Client, Frames, between};
 use server::{BARE, OURS, Server};
 
 const ROUNDS: usize = 5;
-/// Clients, and the requests each sends in a round.
+/// The number of clients, and the requests of each per round.
 const LOADS: [(usize, usize); 2] = [(1, 200), (64, 20)];
-/// Sessions of each client, so that a prompt does not meet the turn of the one before.
+/// Sessions per client, so that a prompt does not wait for the previous turn.
 const SESSIONS: usize = 16;
 const READ_CLIENTS: usize = 32;
 const READ_TIME: Duration = Duration::from_millis(700);
@@ -30,12 +31,12 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     let folder = world::Folder::new();
     let (path, bare) = (folder.file("ours.sqlite3"), folder.file("bare.sqlite3"));
     let (sessions, talk, bare_talk) = runtime.block_on(async {
-        let (maker, store, other) = (Maker::new(), world::store(&path), world::store(&bare));
+        let (builder, store, other) = (Builder::new(), world::store(&path), world::store(&bare));
         let mut sessions = vec![];
         for _ in 0..LOADS.map(|(clients, _)| clients).into_iter().max().unwrap() * SESSIONS {
-            sessions.push(maker.talk(&*store, 0).await);
+            sessions.push(builder.stored_session(&*store, 0).await);
         }
-        (sessions, maker.talk(&*store, 50).await, maker.talk(&*other, 50).await)
+        (sessions, builder.stored_session(&*store, 50).await, builder.stored_session(&*other, 50).await)
     });
     let (ours, bare) = (Server::start(OURS, &path), Server::start(BARE, &bare));
     runtime.block_on(async {
@@ -68,15 +69,15 @@ async fn accept(
         times.extend(posts(ours, clients, requests, &prompt, path).await);
         baseline.extend(posts(bare, clients, requests, &prompt, |_, _| "/commit".into()).await);
     }
-    let people = if clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") };
+    let clients_text = if clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") };
     for (name, part) in [("p50", 0.5), ("p99", 0.99)] {
         let (ours, bare) = (percentile(&times, part), percentile(&baseline, part));
-        let measure = format!("prompt to acknowledgement over HTTP, {people}, {name}");
+        let measure = format!("prompt to acknowledgement over HTTP, {clients_text}, {name}");
         table.line(measure, ours, Some((bare, "bare axum, one commit")), "ms", Goal::None);
     }
 }
 
-/// How long each request took, in milliseconds.
+/// The duration of each request in milliseconds.
 async fn posts(
     server: &Server,
     clients: usize,
@@ -107,9 +108,9 @@ async fn delta(ours: &Server, bare: &Server, session: SessionId, table: &mut Tab
         let path = format!("/v1/sessions/{session}/runs");
         let body = format!(r#"{{"prompt":"{PACE_DELTAS}","adapter":"{PACE}"}}"#);
         let frames = Frames::open(ours.port, &ours.token, "POST", &path, &body).await;
-        times.extend(listen(frames).await);
+        times.extend(latencies(frames).await);
         let path = format!("/pace/{PACE_DELTAS}");
-        baseline.extend(listen(Frames::open(bare.port, &bare.token, "GET", &path, "").await).await);
+        baseline.extend(latencies(Frames::open(bare.port, &bare.token, "GET", &path, "").await).await);
     }
     for (name, part, goal) in [("p50", 0.5, Goal::None), ("p99", 0.99, Goal::AtMost(2_000.0))] {
         table.line(
@@ -122,16 +123,16 @@ async fn delta(ours: &Server, bare: &Server, session: SessionId, table: &mut Tab
     }
 }
 
-/// How late each delta came, in milliseconds.
-async fn listen(mut frames: Frames) -> Vec<f64> {
-    let mut late = vec![];
+/// The latency of each delta in milliseconds.
+async fn latencies(mut frames: Frames) -> Vec<f64> {
+    let mut latencies_ms = vec![];
     while let Some(frame) = frames.next().await {
         let streams = frame.contains("message.delta") || !frame.contains("event: ");
         if let Some(text) = between(frame, r#""text":""#, "\"").filter(|_| streams) {
-            late.extend(ages(text).map(ms));
+            latencies_ms.extend(ages(text).map(ms));
         }
     }
-    late
+    latencies_ms
 }
 
 async fn reads(
@@ -173,7 +174,7 @@ async fn rate(server: &Server, path: &str) -> f64 {
     count as f64 / begin.elapsed().as_secs_f64()
 }
 
-/// The program as people run it: how long it takes to answer, and what it weighs then.
+/// The program as users run it: the time until it answers, and its memory then.
 fn daemon(runtime: &Runtime, table: &mut Table) {
     let folder = world::Folder::new();
     let (full, empty, bare) = (folder.file("full"), folder.file("empty"), folder.file("bare.sqlite3"));
@@ -181,7 +182,7 @@ fn daemon(runtime: &Runtime, table: &mut Table) {
     let store = world::store(&full.join("mainspring.sqlite3"));
     runtime.block_on(start::fill(&store));
     drop(store);
-    let begun = |start: &dyn Fn() -> Server| {
+    let measure_start = |start: &dyn Fn() -> Server| {
         let begin = Instant::now();
         let server = start();
         let time = ms(begin.elapsed());
@@ -189,9 +190,9 @@ fn daemon(runtime: &Runtime, table: &mut Table) {
     };
     let mut starts = [vec![], vec![], vec![]];
     for _ in 0..ROUNDS {
-        starts[0].push(begun(&|| Server::daemon(&full)));
-        starts[1].push(begun(&|| Server::daemon(&empty)));
-        starts[2].push(begun(&|| Server::start(BARE, &bare)));
+        starts[0].push(measure_start(&|| Server::daemon(&full)));
+        starts[1].push(measure_start(&|| Server::daemon(&empty)));
+        starts[2].push(measure_start(&|| Server::start(BARE, &bare)));
     }
     let part = |of: usize, at: usize| median(&starts[of].iter().map(|start| start[at]).collect::<Vec<_>>());
     let line =

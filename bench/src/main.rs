@@ -1,14 +1,14 @@
-//! What mainspring costs, measured beside what it stands on.
+//! Benchmarks of mainspring, each against a baseline.
 //!
-//! Each measure runs ours and a baseline in turns within one process, so that a busy machine slows both; the table
-//! gives medians. `mainspring-bench [--markdown] [NAME…]` runs the measures of these names, or all.
+//! Each benchmark alternates between mainspring and a baseline within one process, so that a busy machine slows both.
+//! The table contains medians. `mainspring-bench [--markdown] [NAME…]` runs the named benchmarks, or all.
 
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::unwrap_used,
-    reason = "a benchmark reads the clock, prints, and stops at the first thing that goes wrong"
+    reason = "a benchmark reads the clock, prints, and panics at the first error"
 )]
 
 use std::path::Path;
@@ -37,21 +37,21 @@ mod world;
 use http::server::{BARE, OURS};
 use table::Table;
 
-type Measure = fn(&Runtime, &mut Table);
-type Served = fn(&Path);
+type Benchmark = fn(&Runtime, &mut Table);
+type ChildMain = fn(&Path);
 
-/// What this program is when a measure calls it as a process of its own.
-const CHILDREN: [(&str, Served); 4] = [
+/// The modes in which a benchmark starts this program as a child process.
+const CHILDREN: [(&str, ChildMain); 4] = [
     (start::CHILD, start::child),
     (OURS, http::server::ours),
     (BARE, http::server::bare),
     (stdio::BARE, stdio::bare),
 ];
 
-/// What runs only when it is named: it takes its time, and nearly all of the machine.
-const NAMED: [(&str, Measure); 1] = [("soak", soak::measure)];
+/// Benchmarks that run only when named: they take long and use nearly the whole machine.
+const ONLY_WHEN_NAMED: [(&str, Benchmark); 1] = [("soak", soak::measure)];
 
-const MEASURES: [(&str, Measure); 10] = [
+const BENCHMARKS: [(&str, Benchmark); 10] = [
     ("commit", commit::measure),
     ("turn", turn::measure),
     ("tree", tree::measure),
@@ -74,15 +74,15 @@ fn main() -> ExitCode {
     }
     let markdown = names.iter().any(|name| name == "--markdown");
     names.retain(|name| name != "--markdown");
-    let all = || MEASURES.into_iter().chain(NAMED);
+    let all = || BENCHMARKS.into_iter().chain(ONLY_WHEN_NAMED);
     if let Some(unknown) = names.iter().find(|name| all().all(|(known, _)| known != *name)) {
         let known = all().map(|(known, _)| known).collect::<Vec<_>>().join(", ");
-        eprintln!("no measure {unknown:?}; there is {known}, and the option --markdown");
+        eprintln!("no benchmark {unknown:?}; there are {known}, and the option --markdown");
         return ExitCode::from(2);
     }
     let mut table = Table::default();
     for (name, measure) in all() {
-        let usual = names.is_empty() && MEASURES.iter().any(|(known, _)| *known == name);
+        let usual = names.is_empty() && BENCHMARKS.iter().any(|(known, _)| *known == name);
         if usual || names.iter().any(|wanted| wanted == name) {
             eprintln!("{name} …");
             measure(&world::runtime(), &mut table);

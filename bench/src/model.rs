@@ -1,5 +1,5 @@
-//! A model's text on its way: how late each delta of a hundred runs comes to who reads them, from the moment the provider
-//! wrote it: through HTTP, the provider's protocol, the native loop, the kernel and a subscription.
+//! Latency of a model's text: from the moment the provider writes a delta until a subscriber receives it, for a
+//! hundred concurrent runs, through HTTP, the provider's protocol, the native loop, the kernel and a subscription.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,16 +26,16 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-use crate::adapter::{ages, stamp};
+use crate::adapter::{ages, timestamp};
 use crate::stats::{ms, percentile};
 use crate::table::{Goal, Table};
 use crate::world;
 
-/// Runs that stream at once.
+/// Concurrent runs.
 const RUNS: usize = 100;
-/// Deltas of each, and how far apart.
+/// Deltas per run, and the interval between them.
 const DELTAS: u32 = 150;
-const EVERY: Duration = Duration::from_millis(20);
+const INTERVAL: Duration = Duration::from_millis(20);
 const ROUNDS: usize = 3;
 
 pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
@@ -46,8 +46,10 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         let provider = serve().await;
         let options = Options { max_workers: RUNS, adapter: native::NAME.into(), ..Options::default() };
         let base = format!("http://{provider}/v1/");
-        let asked = GenaiProvider::new("bench", Kind::OpenAi, &base, KeySource::None, &Connections::direct());
-        let models = Models::new(&ModelsConfig::default()).unwrap().with_provider("bench", Arc::new(asked));
+        let provider_client =
+            GenaiProvider::new("bench", Kind::OpenAi, &base, KeySource::None, &Connections::direct());
+        let models =
+            Models::new(&ModelsConfig::default()).unwrap().with_provider("bench", Arc::new(provider_client));
         let adapter = NativeAdapter::new(models, Toolbox::default(), Definitions::new(None));
         let kernel = Kernel::start(store, vec![Arc::new(adapter)], options, Clock::system(), Ids::system());
         let kernel = kernel.await.unwrap();
@@ -74,27 +76,27 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     });
 }
 
-/// What all of a hundred that run side by side give.
+/// Runs a hundred tasks concurrently and collects their results.
 async fn all<F: Future<Output = Vec<f64>> + Send + 'static>(make: impl Fn(usize) -> F) -> Vec<f64> {
     let running: Vec<_> = (0..RUNS).map(|no| tokio::spawn(make(no))).collect();
-    let mut late = vec![];
+    let mut latencies_ms = vec![];
     for one in running {
-        late.extend(one.await.unwrap());
+        latencies_ms.extend(one.await.unwrap());
     }
-    late
+    latencies_ms
 }
 
-/// How late each delta of a run came to a subscription.
+/// The latency of each delta of a run at a subscription.
 async fn run(kernel: Kernel, key: String) -> Vec<f64> {
     let options = RunOptions { model: Some("bench/any".into()), ..RunOptions::default() };
     let request = RunRequest { options, ..RunRequest::text(key, "go on") };
     let accepted = kernel.run_create(&world::caller(), request).await.unwrap();
     let by = SessionRef::Id(accepted.session.id);
     let mut feed = kernel.session_subscribe(&world::caller(), &by, Some(accepted.position)).await.unwrap();
-    let mut late = vec![];
+    let mut latencies_ms = vec![];
     while let Some(item) = feed.next().await {
         match item.unwrap() {
-            Item::Delta(delta) => late.extend(ages(&delta.text).map(ms)),
+            Item::Delta(delta) => latencies_ms.extend(ages(&delta.text).map(ms)),
             Item::Event(event) => match &event.body {
                 Body::RunSucceeded { .. } => break,
                 Body::RunFailed { error, .. } => panic!("{error:?}"),
@@ -103,28 +105,28 @@ async fn run(kernel: Kernel, key: String) -> Vec<f64> {
             other => panic!("{other:?}"),
         }
     }
-    late
+    latencies_ms
 }
 
-/// How late each delta came to a client that takes the bytes and looks for the stamp, and does nothing else.
+/// The latency of each delta at a client that reads the bytes, extracts the timestamp and does nothing else.
 async fn read(base: String) -> Vec<f64> {
     let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build().unwrap();
     let answer = client.post(format!("{base}chat/completions")).json(&json!({})).send().await.unwrap();
-    let (mut bytes, mut late) = (answer.bytes_stream(), vec![]);
+    let (mut bytes, mut latencies_ms) = (answer.bytes_stream(), vec![]);
     let mut open = String::new();
     while let Some(piece) = bytes.next().await {
         open += std::str::from_utf8(&piece.unwrap()).unwrap();
         while let Some((frame, rest)) = open.split_once("\n\n") {
             if let Some((_, text)) = frame.split_once("\"content\":\"") {
-                late.extend(ages(text.split('"').next().unwrap()).map(ms));
+                latencies_ms.extend(ages(text.split('"').next().unwrap()).map(ms));
             }
             open = rest.to_owned();
         }
     }
-    late
+    latencies_ms
 }
 
-/// A provider whose every delta says when it was written.
+/// A provider that sends the current time as the text of each delta.
 async fn serve() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -140,14 +142,14 @@ async fn answer() -> impl IntoResponse {
         if no > DELTAS {
             return None;
         }
-        tokio::time::sleep_until(begin + EVERY * (no + 1)).await;
+        tokio::time::sleep_until(begin + INTERVAL * (no + 1)).await;
         let chunk = |delta: serde_json::Value, end: Option<&str>| {
             let choice = json!({"index": 0, "delta": delta, "finish_reason": end});
             json!({"id": "c", "object": "chat.completion.chunk", "model": "any", "choices": [choice]})
         };
         let frame = match no {
             DELTAS => format!("data: {}\n\ndata: [DONE]\n\n", chunk(json!({}), Some("stop"))),
-            _ => format!("data: {}\n\n", chunk(json!({"content": stamp()}), None)),
+            _ => format!("data: {}\n\n", chunk(json!({"content": timestamp()}), None)),
         };
         Some((Ok::<_, std::io::Error>(frame), no + 1))
     });

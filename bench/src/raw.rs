@@ -1,4 +1,4 @@
-//! SQLite by hand: what a plain loop over prepared statements does with the same rows, file and settings.
+//! Hand-written SQLite: a plain loop over prepared statements with the same rows, file and settings.
 
 use std::path::Path;
 
@@ -8,14 +8,14 @@ use rusqlite::{Connection, params};
 
 use crate::world;
 
-/// A database of the same schema and settings as the store's, durability full.
+/// Opens a database with the schema and settings of the store, durability full.
 pub(crate) fn open(path: &Path) -> Connection {
-    // The store makes the schema.
+    // The store creates the schema.
     drop(world::store(path));
     connect(path)
 }
 
-/// A connection to a database that exists.
+/// Connects to an existing database.
 pub(crate) fn connect(path: &Path) -> Connection {
     let connection = Connection::open(path).unwrap();
     connection.set_prepared_statement_cache_capacity(64);
@@ -157,8 +157,8 @@ pub(crate) fn message(connection: &Connection, message: &Message, at: Point, con
     insert(connection, "UPDATE lines SET end_pos = ?2 WHERE line = ?1", params![at.line.0, at.pos + 1]);
 }
 
-/// A run of the session has begun.
-pub(crate) fn began(connection: &Connection, run: &Run) {
+/// Records that a run of the session has started.
+pub(crate) fn run_started(connection: &Connection, run: &Run) {
     insert(
         connection,
         "UPDATE sessions SET last_activity_at_ms = ?2 WHERE session_id = ?1",
@@ -166,8 +166,8 @@ pub(crate) fn began(connection: &Connection, run: &Run) {
     );
 }
 
-/// The run and its attempt have ended, and the session's path with them.
-pub(crate) fn ended(connection: &Connection, run: &Run, at: Point) {
+/// Records the end of the run, its attempt and the new tip of the session.
+pub(crate) fn run_ended(connection: &Connection, run: &Run, at: Point) {
     insert(
         connection,
         "UPDATE runs SET status = 'succeeded', final_message_id = ?2, completed_at_ms = ?3, updated_at_ms = ?3

@@ -1,4 +1,4 @@
-//! Reading back: a long session's events by page, and its end.
+//! Reading back: the events of a long session by page, and the end of its path.
 
 use mainspring_core::{Cursor, SessionId};
 use mainspring_kernel::store::Store;
@@ -6,13 +6,13 @@ use mainspring_store::SqliteStore;
 use rusqlite::{Connection, params};
 use tokio::runtime::Runtime;
 
-use crate::history::{EVENTS_PER_TURN, Maker};
+use crate::history::{Builder, EVENTS_PER_TURN};
 use crate::stats::{median, seconds};
 use crate::table::{Goal, Table};
 use crate::world;
 
 const EVENTS: usize = 100_000;
-/// What a subscription reads at a time.
+/// The page size of a subscription.
 const PAGE: usize = 256;
 const TIP: usize = 50;
 const ROUNDS: usize = 7;
@@ -21,9 +21,9 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     let folder = world::Folder::new();
     let path = folder.file("ours.sqlite3");
     let store = world::store(&path);
-    let maker = Maker::new();
-    let long = runtime.block_on(maker.talk(&*store, (EVENTS / EVENTS_PER_TURN) as u32));
-    let talk = runtime.block_on(maker.talk(&*store, 5_000));
+    let builder = Builder::new();
+    let long = runtime.block_on(builder.stored_session(&*store, (EVENTS / EVENTS_PER_TURN) as u32));
+    let talk = runtime.block_on(builder.stored_session(&*store, 5_000));
     let connection = Connection::open(&path).unwrap();
     let (mut ours, mut baseline, mut tips, mut raw_tips) = (vec![], vec![], vec![], vec![]);
     for _ in 0..ROUNDS {

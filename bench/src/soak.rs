@@ -1,6 +1,6 @@
-//! Soak: very many readers of one session, and very many sessions that stream at once. Everything must arrive.
+//! Soak test: very many readers of one session, and very many sessions that stream concurrently. Nothing may be lost.
 //!
-//! The server is the daemon, a process of its own, so that the memory is its alone.
+//! The server is a separate daemon process, so that its memory can be measured alone.
 
 use std::time::{Duration, Instant};
 
@@ -14,21 +14,21 @@ use crate::world;
 
 const READERS: usize = 10_000;
 const SESSIONS: usize = 1_000;
-/// How many connections are made at once.
-const AT_ONCE: usize = 200;
-/// What the agent says: a word every 100 ms, for 10 seconds.
+/// Concurrent connection attempts.
+const CONCURRENT_CONNECTS: usize = 200;
+/// The agent's script: a word every 100 ms for 10 seconds.
 const SCRIPT: &str = r#"{"prompt":"stream 100 every 100ms the-quick-brown-fox-jumps-over"}"#;
 
 pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
-    files_allow();
+    raise_open_file_limit();
     runtime.block_on(async {
         readers(table).await;
         sessions(table).await;
     });
 }
 
-/// As many open files as the system lets us have; the server inherits it.
-fn files_allow() {
+/// Raises the limit of open files to the hard limit; the server inherits it.
+fn raise_open_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
@@ -38,21 +38,21 @@ fn files_allow() {
     );
 }
 
-/// What one reader was shown.
+/// The items that one reader received.
 #[derive(Default)]
-struct Seen {
+struct Received {
     events: Vec<u64>,
     frames: u64,
-    /// Bytes of text that came as deltas.
+    /// Bytes of text that arrived as deltas.
     bytes: u64,
-    /// Bytes that came neither as deltas nor within a completed message.
+    /// Bytes that arrived neither as deltas nor within a completed message.
     lost: u64,
     pos: u64,
 }
 
-impl Seen {
-    /// True when the run has ended.
-    fn take(&mut self, frame: &str) -> bool {
+impl Received {
+    /// Records a frame; true when the run has ended.
+    fn record(&mut self, frame: &str) -> bool {
         let Some((cursor, pos)) = between(frame, "id: ", "\n").and_then(|id| id.split_once('.')) else {
             return false;
         };
@@ -64,7 +64,7 @@ impl Seen {
             self.lost += pos - text - self.pos;
         } else {
             self.events.push(cursor);
-            // A completed message brings all of its text, seen or not.
+            // A completed message contains its whole text.
             self.lost += if frame.contains("event: message.completed") { 0 } else { pos - self.pos };
         }
         self.pos = pos;
@@ -72,10 +72,10 @@ impl Seen {
     }
 }
 
-async fn read(mut frames: Frames, from: u64) -> Seen {
-    let mut seen = Seen { pos: from, ..Seen::default() };
+async fn read(mut frames: Frames, from: u64) -> Received {
+    let mut seen = Received { pos: from, ..Received::default() };
     while let Some(frame) = frames.next().await {
-        if seen.take(frame) {
+        if seen.record(frame) {
             return seen;
         }
     }
@@ -90,9 +90,9 @@ async fn readers(table: &mut Table) {
     let before = server.resident().0;
     let begin = Instant::now();
     let mut tasks = JoinSet::new();
-    for _ in 0..READERS / AT_ONCE {
+    for _ in 0..READERS / CONCURRENT_CONNECTS {
         let mut opening = JoinSet::new();
-        for _ in 0..AT_ONCE {
+        for _ in 0..CONCURRENT_CONNECTS {
             let (port, token) = (server.port, server.token.clone());
             opening
                 .spawn(async move { Frames::open(port, &token, "GET", "/v1/sessions/one/events", "").await });
@@ -115,7 +115,7 @@ async fn readers(table: &mut Table) {
         "s",
         Goal::None,
     );
-    weigh(table, &format!("{READERS} readers"), &server, before, held).await;
+    report_memory(table, &format!("{READERS} readers"), &server, before, held).await;
 }
 
 async fn sessions(table: &mut Table) {
@@ -140,7 +140,7 @@ async fn sessions(table: &mut Table) {
     for no in 0..SESSIONS {
         expected.push(stored(&mut client, &format!("s{no}")).await[1..].to_vec());
     }
-    let seen: Vec<Seen> = seen.into_iter().map(|(_, seen)| seen).collect();
+    let seen: Vec<Received> = seen.into_iter().map(|(_, seen)| seen).collect();
     report(
         table,
         &format!("{SESSIONS} sessions that stream at once"),
@@ -148,7 +148,7 @@ async fn sessions(table: &mut Table) {
         |no| expected[no].clone(),
         streamed,
     );
-    weigh(table, &format!("{SESSIONS} sessions"), &server, before, held).await;
+    report_memory(table, &format!("{SESSIONS} sessions"), &server, before, held).await;
 }
 
 /// The cursors of all events of a session.
@@ -161,29 +161,29 @@ async fn stored(client: &mut Client, key: &str) -> Vec<u64> {
 fn report(
     table: &mut Table,
     what: &str,
-    seen: &[Seen],
+    seen: &[Received],
     expected: impl Fn(usize) -> Vec<u64>,
     time: Duration,
 ) {
-    let (mut lost, mut doubled) = (0, 0);
+    let (mut lost, mut duplicates) = (0, 0);
     for (no, seen) in seen.iter().enumerate() {
         let expected = expected(no);
         lost += expected.iter().filter(|cursor| !seen.events.contains(cursor)).count() as u64 + seen.lost;
-        doubled +=
+        duplicates +=
             (seen.events.len() - seen.events.iter().collect::<std::collections::HashSet<_>>().len()) as u64;
-        doubled += seen.events.iter().filter(|cursor| !expected.contains(cursor)).count() as u64;
+        duplicates += seen.events.iter().filter(|cursor| !expected.contains(cursor)).count() as u64;
     }
-    let sum = |part: fn(&Seen) -> u64| seen.iter().map(part).sum::<u64>() as f64;
+    let sum = |part: fn(&Received) -> u64| seen.iter().map(part).sum::<u64>() as f64;
     let frames = sum(|seen| seen.frames);
     table.line(format!("{what}: events and deltas delivered"), frames, None, "", Goal::None);
     table.line(format!("{what}: delivered per second"), frames / time.as_secs_f64(), None, "/s", Goal::None);
     table.line(format!("{what}: events and bytes lost"), lost as f64, None, "", Goal::AtMost(0.0));
-    table.line(format!("{what}: events seen twice"), doubled as f64, None, "", Goal::AtMost(0.0));
+    table.line(format!("{what}: events seen twice"), duplicates as f64, None, "", Goal::AtMost(0.0));
     table.line(format!("{what}: time (the stream takes 10 s)"), time.as_secs_f64(), None, "s", Goal::None);
 }
 
-async fn weigh(table: &mut Table, what: &str, server: &Server, before: f64, held: f64) {
-    // What a closed connection held is given back soon, not at once.
+async fn report_memory(table: &mut Table, what: &str, server: &Server, before: f64, held: f64) {
+    // Memory of closed connections is released with a delay.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (after, peak) = server.resident();
     let parts = [("before", before), ("with all connected", held), ("peak", peak), ("after", after)];

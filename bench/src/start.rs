@@ -1,6 +1,7 @@
-//! Start: how long a process takes to open a store of many sessions and start a kernel on it, and what it weighs.
+//! Start: how long a process takes to open a store with many sessions and start a kernel, and how much memory it
+//! uses.
 //!
-//! Each start is a process of its own, this program called with [`CHILD`].
+//! Each start is a separate process: this program with the argument [`CHILD`].
 
 use std::path::Path;
 use std::process::Command;
@@ -11,12 +12,12 @@ use mainspring_kernel::store::{Commit, Row, Store};
 use mainspring_store::SqliteStore;
 use tokio::runtime::Runtime;
 
-use crate::history::Maker;
+use crate::history::Builder;
 use crate::stats::{median, ms};
 use crate::table::{Goal, Table};
 use crate::world;
 
-/// The argument that makes this program the child.
+/// The argument that selects the child mode.
 pub(crate) const CHILD: &str = "--start";
 const SESSIONS: usize = 100_000;
 const ROUNDS: usize = 9;
@@ -52,14 +53,14 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
 }
 
 pub(crate) async fn fill(store: &Arc<SqliteStore>) {
-    let maker = Maker::new();
+    let builder = Builder::new();
     for _ in 0..SESSIONS / 1_000 {
         let tasks: Vec<_> = (0..1_000)
             .map(|_| {
-                let (store, maker) = (store.clone(), maker.clone());
+                let (store, builder) = (store.clone(), builder.clone());
                 tokio::spawn(async move {
-                    let session = maker.session();
-                    let fence = store.lease_take(session.id, maker.ids.node()).await.unwrap();
+                    let session = builder.session();
+                    let fence = store.lease_take(session.id, builder.ids.node()).await.unwrap();
                     let rows = vec![Row::Session(Box::new(session))];
                     let commit = Commit { fence, events: vec![], rows };
                     store.commit(Arc::new(commit)).await.unwrap();
@@ -70,11 +71,11 @@ pub(crate) async fn fill(store: &Arc<SqliteStore>) {
             task.await.unwrap();
         }
     }
-    // What is left to index is work: a process that has it is not idle.
+    // A process with unindexed data is not idle.
     while store.search_index().await.unwrap() {}
 }
 
-/// Milliseconds and megabytes of one start.
+/// The milliseconds and megabytes of one start.
 fn start(path: &Path) -> [f64; 2] {
     let program = std::env::current_exe().unwrap();
     let output = Command::new(program).arg(CHILD).arg(path).output().unwrap();
@@ -84,7 +85,7 @@ fn start(path: &Path) -> [f64; 2] {
     numbers.try_into().unwrap()
 }
 
-/// What the child does: starts, and says how long that took and what it weighs then.
+/// The child process: starts, then prints the duration and its resident memory.
 pub(crate) fn child(path: &Path) {
     let begin = Instant::now();
     let runtime = world::runtime();
@@ -95,7 +96,7 @@ pub(crate) fn child(path: &Path) {
     runtime.block_on(kernel.shutdown());
 }
 
-/// Resident memory, in megabytes.
+/// Resident memory in megabytes.
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

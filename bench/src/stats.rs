@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The value that `part` (0 to 1) of `values` do not exceed.
+/// The value that a fraction `part` (0 to 1) of `values` does not exceed.
 pub(crate) fn percentile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -18,7 +18,7 @@ pub(crate) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// How long `work` takes, in seconds.
+/// Measures how long `work` takes, in seconds.
 pub(crate) fn seconds<T>(work: impl FnOnce() -> T) -> (f64, T) {
     let begin = Instant::now();
     let made = work();

@@ -1,5 +1,5 @@
-//! JSONL over standard input and output: how much of what an agent streams reaches the host's pipe, and how long a query
-//! takes, beside a bare program that writes the same text, or answers a line with a line.
+//! JSONL over standard input and output: the throughput of deltas from an agent to the host's pipe and the duration
+//! of a query, against a bare program that writes the same text or answers a line with a line.
 
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::stats::{median, ms, percentile};
 use crate::table::{Goal, Table};
 use crate::world;
 
-/// The argument that makes this program the bare one.
+/// The argument that selects the bare program.
 pub(crate) const BARE: &str = "--stdio-bare";
 
 const DELTAS: usize = 1_000_000;
@@ -26,7 +26,7 @@ const QUERIES: usize = 100;
 pub(crate) fn measure(_runtime: &Runtime, table: &mut Table) {
     let folder = world::Folder::new();
     let mut ours = Host::start(mainspring(&folder.file("state")).arg("stdio"));
-    let init = ours.hear();
+    let init = ours.receive();
     assert_eq!(init["type"], "init", "build it first: cargo build --profile dist -p mainspring");
     let mut bare = Host::start(Command::new(std::env::current_exe().unwrap()).args([BARE, "."]));
     for sessions in SESSIONS {
@@ -44,29 +44,30 @@ fn flood(ours: &mut Host, bare: &mut Host, sessions: usize, table: &mut Table) {
         for session in 0..sessions {
             ours.query(&format!("f{sessions}.{round}.{session}"), &format!("s{session}"), &prompt);
         }
-        let heard = ours.text(sessions, each);
+        let line_count = ours.text(sessions, each);
         rates.push(DELTAS as f64 / begin.elapsed().as_secs_f64());
-        lines.push(heard as f64);
+        lines.push(line_count as f64);
         let begin = Instant::now();
-        bare.say(&json!({"type": "flood", "deltas": DELTAS}));
+        bare.send(&json!({"type": "flood", "deltas": DELTAS}));
         bare.text(1, DELTAS);
         baseline.push(DELTAS as f64 / begin.elapsed().as_secs_f64());
     }
-    let people = if sessions == 1 { "1 session".to_owned() } else { format!("{sessions} sessions at once") };
+    let sessions_text =
+        if sessions == 1 { "1 session".to_owned() } else { format!("{sessions} sessions at once") };
     table.line(
-        format!("deltas from an agent to the host's pipe, {people}, every byte"),
+        format!("deltas from an agent to the host's pipe, {sessions_text}, every byte"),
         median(&rates),
         Some((median(&baseline), "a line per delta, written by hand")),
         "/s",
         Goal::AtLeast(50_000.0),
     );
     table.note(format!(
-        "Of the flood of {DELTAS} deltas of {people}, a host reads {:.0} lines.",
+        "Of the flood of {DELTAS} deltas of {sessions_text}, a host reads {:.0} lines.",
         median(&lines)
     ));
 }
 
-/// How long a query takes from its line to its end.
+/// Measures queries from their line to their result.
 fn queries(ours: &mut Host, bare: &mut Host, table: &mut Table) {
     let (mut times, mut baseline) = (vec![], vec![]);
     for no in 0..QUERIES {
@@ -75,7 +76,7 @@ fn queries(ours: &mut Host, bare: &mut Host, table: &mut Table) {
         ours.text(1, 0);
         times.push(ms(begin.elapsed()));
         let begin = Instant::now();
-        bare.say(&json!({"type": "flood", "deltas": 1}));
+        bare.send(&json!({"type": "flood", "deltas": 1}));
         bare.text(1, 1);
         baseline.push(ms(begin.elapsed()));
     }
@@ -90,13 +91,13 @@ fn queries(ours: &mut Host, bare: &mut Host, table: &mut Table) {
     }
 }
 
-/// What the bare program does: floods when it is told to.
+/// The bare program: writes the requested number of deltas for each line.
 pub(crate) fn bare(_: &Path) {
     let mut out = BufWriter::new(std::io::stdout().lock());
     for line in std::io::stdin().lock().lines() {
-        let asked: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        let request: Value = serde_json::from_str(&line.unwrap()).unwrap();
         let text = format!("{WORD} ");
-        for _ in 0..asked["deltas"].as_u64().unwrap() {
+        for _ in 0..request["deltas"].as_u64().unwrap() {
             writeln!(out, "{}", json!({"type": "text_delta", "text": text})).unwrap();
         }
         writeln!(out, "{}", json!({"type": "result"})).unwrap();
@@ -104,7 +105,7 @@ pub(crate) fn bare(_: &Path) {
     }
 }
 
-/// A program and the host that speaks to it; it ends when this is dropped.
+/// A child process and the host's side of its pipes. Dropping it ends the process.
 struct Host {
     child: Child,
     stdin: ChildStdin,
@@ -118,24 +119,24 @@ impl Host {
         Self { child, stdin, lines: BufReader::with_capacity(64 << 10, stdout) }
     }
 
-    fn say(&mut self, line: &Value) {
+    fn send(&mut self, line: &Value) {
         writeln!(self.stdin, "{line}").unwrap();
     }
 
     fn query(&mut self, request: &str, key: &str, prompt: &str) {
-        self.say(&json!({
+        self.send(&json!({
             "type": "query", "protocolVersion": 2, "requestId": request, "clientId": "bench", "legacySessionKey": key,
             "prompt": prompt, "systemPrompt": "",
         }));
     }
 
-    fn hear(&mut self) -> Value {
+    fn receive(&mut self) -> Value {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_default()
     }
 
-    /// Reads to the end of so many queries, whose text is so many deltas each. Returns how many lines that took.
+    /// Reads to the end of `queries` queries of `deltas` deltas each. Returns the number of lines.
     fn text(&mut self, queries: usize, deltas: usize) -> usize {
         let (mut bytes, mut ends, mut lines) = (0, 0, 0);
         let mut line = String::new();
@@ -157,7 +158,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,28 +1,28 @@
-//! The table: one line per measure.
+//! The table of results: one line per measurement.
 
-/// What was measured.
+/// The results of all benchmarks.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     lines: Vec<[String; 6]>,
     notes: Vec<String>,
 }
 
-/// What a measure has to reach.
+/// The target of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Goal {
-    /// At least this, of `ours`.
+    /// `ours` must be at least this.
     AtLeast(f64),
-    /// At most this, of `ours`.
+    /// `ours` must be at most this.
     AtMost(f64),
-    /// At least this, of `ours / baseline`.
+    /// `ours / baseline` must be at least this.
     RatioAtLeast(f64),
-    /// At most this, of `ours / baseline`.
+    /// `ours / baseline` must be at most this.
     RatioAtMost(f64),
-    /// For information.
+    /// No target.
     None,
 }
 
-const HEAD: [&str; 6] = ["measure", "ours", "baseline", "ratio", "goal", "met"];
+const HEADER: [&str; 6] = ["measure", "ours", "baseline", "ratio", "goal", "met"];
 
 impl Table {
     /// Adds a line; `unit` follows the numbers.
@@ -38,7 +38,7 @@ impl Table {
         self.line_with_ratio(measure, ours, baseline, ratio, unit, goal);
     }
 
-    /// Adds a line whose ratio is not that of its two numbers, but for example a median of ratios.
+    /// Adds a line whose ratio is not that of its two numbers, for example a median of ratios.
     pub(crate) fn line_with_ratio(
         &mut self,
         measure: impl Into<String>,
@@ -48,7 +48,7 @@ impl Table {
         unit: &str,
         goal: Goal,
     ) {
-        let with_unit = |number: f64| format!("{} {unit}", shown(number)).trim_end().to_owned();
+        let with_unit = |number: f64| format!("{} {unit}", format_number(number)).trim_end().to_owned();
         let of_ratio = ratio.unwrap_or(f64::NAN);
         let (goal, met) = match goal {
             Goal::AtLeast(least) => (format!("≥ {}", with_unit(least)), Some(ours >= least)),
@@ -71,18 +71,18 @@ impl Table {
         }
     }
 
-    /// Adds a remark beneath the table.
+    /// Adds a note below the table.
     pub(crate) fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
     pub(crate) fn print(&self, markdown: bool) {
-        let head = HEAD.map(str::to_owned);
+        let head = HEADER.map(str::to_owned);
         let width = |column: usize| {
             let cells = self.lines.iter().chain([&head]).map(|line| line[column].chars().count());
             cells.max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
+        let widths: Vec<usize> = (0..HEADER.len()).map(width).collect();
         let (edge, gap) = if markdown { ("|", " | ") } else { ("", "  ") };
         let print = |line: &[String; 6]| {
             let cells: Vec<String> =
@@ -99,8 +99,8 @@ impl Table {
     }
 }
 
-/// Three figures, and thousands kept apart.
-fn shown(number: f64) -> String {
+/// Formats a number with three digits and thousands separators.
+fn format_number(number: f64) -> String {
     match number.abs() {
         size if size >= 1000.0 => {
             let digits = format!("{number:.0}");

@@ -1,5 +1,5 @@
-//! A tree: what a turn, a branch, a walk and a fork cost in a session of 100,000 messages in 1,000 branches, beside the
-//! same in one of 100.
+//! Trees: the cost of a turn, a branch, a navigation and a fork in a session of 100,000 messages in 1,000 branches,
+//! against a session of 100 messages.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use mainspring_kernel::kernel::{ForkRequest, Kernel};
 use mainspring_kernel::store::{Commit, Row, SessionRef, Store};
 use tokio::runtime::Runtime;
 
-use crate::history::Maker;
+use crate::history::Builder;
 use crate::stats::{median, ms};
 use crate::table::{Goal, Table};
 use crate::turn::{one, prompt, succeeded};
@@ -17,19 +17,19 @@ use crate::world;
 
 const ROUNDS: usize = 150;
 
-/// Where the lines of a tree hang.
+/// The shape of a tree: how its lines are attached.
 #[derive(Clone, Copy)]
 enum Shape {
-    /// Ten lines of ten messages, beneath messages anywhere.
+    /// Ten lines of ten messages, beneath random messages.
     Small,
-    /// A thousand lines of a hundred messages, beneath messages anywhere.
+    /// A thousand lines of a hundred messages, beneath random messages.
     Wide,
-    /// The same, each beneath the middle of the one before.
+    /// A thousand lines of a hundred messages, each beneath the middle of the previous line.
     Deep,
 }
 
 impl Shape {
-    /// How many lines, and how many messages each.
+    /// The number of lines and the messages per line.
     fn size(self) -> (usize, u32) {
         match self {
             Self::Small => (10, 10),
@@ -40,8 +40,8 @@ impl Shape {
 
 const SHAPES: [(Shape, &str); 3] = [(Shape::Small, "small"), (Shape::Wide, "wide"), (Shape::Deep, "deep")];
 
-/// What is measured, in the order of the table.
-const ACTS: [&str; 6] = [
+/// The measured operations, in the order of the table.
+const OPERATIONS: [&str; 6] = [
     "append a turn",
     "branch at the tip",
     "branch anywhere",
@@ -51,9 +51,9 @@ const ACTS: [&str; 6] = [
 ];
 
 /// A stored tree.
-struct Grown {
+struct StoredTree {
     session: SessionId,
-    /// Its messages with their roles; the last are those of the active path.
+    /// The messages with their roles; the last ones are on the active path.
     messages: Vec<(MessageId, Role)>,
     /// Two answers to the same question.
     neighbours: [MessageId; 2],
@@ -63,23 +63,23 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     let folder = world::Folder::new();
     let store = world::store(&folder.file("tree.sqlite3"));
     let measured = runtime.spawn(async move {
-        let maker = Maker::new();
-        let mut dice = Dice(7);
-        let mut grown = vec![];
+        let builder = Builder::new();
+        let mut random = Random(7);
+        let mut trees = vec![];
         for (shape, _) in SHAPES {
-            grown.push(grow(&maker, &*store, shape, &mut dice).await);
+            trees.push(build(&builder, &*store, shape, &mut random).await);
         }
-        let opened = open(&*store, &grown).await;
+        let opened = open(&*store, &trees).await;
         let kernel = world::kernel(store.clone()).await;
-        for tree in &mut grown {
+        for tree in &mut trees {
             tree.neighbours = neighbours(&kernel, tree).await;
         }
-        let mut times = vec![vec![vec![]; SHAPES.len()]; ACTS.len()];
+        let mut times = vec![vec![vec![]; SHAPES.len()]; OPERATIONS.len()];
         for round in 0..ROUNDS {
             for (act, times) in times.iter_mut().enumerate() {
-                // Each comes first in turn: what one leaves for the disk to do, the next one feels.
-                for at in (0..grown.len()).map(|at| (at + round) % SHAPES.len()) {
-                    times[at].push(play(&kernel, &grown[at], act, round, &mut dice).await);
+                // Rotate the order: an operation may be slowed by disk writes of the one before it.
+                for at in (0..trees.len()).map(|at| (at + round) % SHAPES.len()) {
+                    times[at].push(perform(&kernel, &trees[at], act, round, &mut random).await);
                 }
             }
         }
@@ -87,7 +87,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         (times, opened)
     });
     let (times, opened) = runtime.block_on(measured).unwrap();
-    for (act, times) in ACTS.iter().zip(&times) {
+    for (act, times) in OPERATIONS.iter().zip(&times) {
         lines(table, act, times);
     }
     lines(table, "open, and read the end of the path", &opened);
@@ -98,11 +98,11 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     );
 }
 
-/// The ratio is the median of those of each round: what slows a round slows all that is measured in it.
+/// The ratio is the median of the ratios per round, since a disturbance affects all measurements of a round.
 fn lines(table: &mut Table, act: &str, times: &[Vec<f64>]) {
     let (small, others) = times.split_first().unwrap();
     for ((_, name), ours) in SHAPES.iter().skip(1).zip(others) {
-        // To open takes some microseconds for indexes that are deeper by a page.
+        // Opening takes some microseconds more because the indexes are one page deeper.
         let goal = Goal::RatioAtMost(if act.starts_with("open") { 1.5 } else { 1.25 });
         let ratios: Vec<f64> = ours.iter().zip(small).map(|(ours, small)| ours / small).collect();
         let (measure, beside) = (format!("{act}, {name} tree, p50"), (median(small), "small tree"));
@@ -110,35 +110,35 @@ fn lines(table: &mut Table, act: &str, times: &[Vec<f64>]) {
     }
 }
 
-/// A small generator, so that each run walks the same way.
-struct Dice(u64);
+/// A small random number generator, so that every run takes the same path.
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n.max(1)
     }
 }
 
-async fn grow(maker: &Maker, store: &dyn Store, shape: Shape, dice: &mut Dice) -> Grown {
-    let mut session = maker.session();
-    let node = maker.ids.node();
+async fn build(builder: &Builder, store: &dyn Store, shape: Shape, random: &mut Random) -> StoredTree {
+    let mut session = builder.session();
+    let node = builder.ids.node();
     let fence = store.lease_take(session.id, node).await.unwrap();
-    let run = maker.ids.run();
+    let run = builder.ids.run();
     let mut messages: Vec<(MessageId, Role, Point)> = vec![];
     let (count, length) = shape.size();
     for no in 0..count {
         let parent = match (no, shape) {
             (0, _) => None,
-            // After an answer, so that roles go on in turns.
-            (_, Shape::Small | Shape::Wide) => Some(messages[dice.below(messages.len()) | 1].2),
+            // Beneath an answer, so that the roles alternate.
+            (_, Shape::Small | Shape::Wide) => Some(messages[random.below(messages.len()) | 1].2),
             (_, Shape::Deep) => Some(messages[messages.len() - length as usize / 2 - 1].2),
         };
-        let mut line = Line::open(maker.ids.line(), parent);
+        let mut line = Line::open(builder.ids.line(), parent);
         let mut rows = vec![];
         for at in 0..length {
             let role = if at % 2 == 0 { Role::User } else { Role::Assistant };
-            let message = maker.message(session.id, run, role);
+            let message = builder.message(session.id, run, role);
             let point = Point { line: line.id, pos: line.end };
             messages.push((message.id, role, point));
             rows.push(Row::Message(message, Some(point)));
@@ -153,22 +153,22 @@ async fn grow(maker: &Maker, store: &dyn Store, shape: Shape, dice: &mut Dice) -
     }
     let messages: Vec<_> = messages.into_iter().map(|(id, role, _)| (id, role)).collect();
     let last = messages[messages.len() - 1].0;
-    Grown { session: session.id, messages, neighbours: [last, last] }
+    StoredTree { session: session.id, messages, neighbours: [last, last] }
 }
 
-/// The last answer of the path, and another one to the same question.
-async fn neighbours(kernel: &Kernel, tree: &Grown) -> [MessageId; 2] {
+/// The last answer of the path, and another answer to the same question.
+async fn neighbours(kernel: &Kernel, tree: &StoredTree) -> [MessageId; 2] {
     let question = tree.messages[tree.messages.len() - 2].0;
     branch(kernel, tree, Place::Regenerate { message_id: question }).await;
     let session = kernel.session_get(&world::caller(), &SessionRef::Id(tree.session)).await.unwrap();
     [tree.messages[tree.messages.len() - 1].0, session.tip_message.unwrap()]
 }
 
-/// How long it takes to load a session and to read its last 50 messages, from the store.
-async fn open(store: &dyn Store, grown: &[Grown]) -> Vec<Vec<f64>> {
-    let mut times = vec![vec![]; grown.len()];
+/// Measures loading a session and reading its last 50 messages from the store.
+async fn open(store: &dyn Store, trees: &[StoredTree]) -> Vec<Vec<f64>> {
+    let mut times = vec![vec![]; trees.len()];
     for _ in 0..ROUNDS {
-        for (tree, times) in grown.iter().zip(&mut times) {
+        for (tree, times) in trees.iter().zip(&mut times) {
             let begin = Instant::now();
             let loaded = store.session_load(tree.session).await.unwrap().unwrap();
             store.path(loaded.session.tip.unwrap(), None, 50).await.unwrap();
@@ -178,9 +178,9 @@ async fn open(store: &dyn Store, grown: &[Grown]) -> Vec<Vec<f64>> {
     times
 }
 
-async fn play(kernel: &Kernel, tree: &Grown, act: usize, round: usize, dice: &mut Dice) -> f64 {
+async fn perform(kernel: &Kernel, tree: &StoredTree, act: usize, round: usize, random: &mut Random) -> f64 {
     let (caller, by) = (world::caller(), SessionRef::Id(tree.session));
-    let somewhere = tree.messages[dice.below(tree.messages.len())];
+    let target = tree.messages[random.below(tree.messages.len())];
     match act {
         0 => {
             let mut feed = kernel.session_subscribe(&caller, &by, None).await.unwrap();
@@ -192,7 +192,7 @@ async fn play(kernel: &Kernel, tree: &Grown, act: usize, round: usize, dice: &mu
             branch(kernel, tree, Place::Regenerate { message_id: question }).await
         }
         2 => {
-            let (message_id, role) = somewhere;
+            let (message_id, role) = target;
             let place = match role {
                 Role::User => Place::Regenerate { message_id },
                 Role::Assistant => Place::Edit { message_id },
@@ -204,19 +204,19 @@ async fn play(kernel: &Kernel, tree: &Grown, act: usize, round: usize, dice: &mu
                 .session_navigate(&caller, &by, Some(tree.neighbours[(round + 1) % 2]), None)
                 .await
                 .unwrap();
-            walk(kernel, &by, tree.neighbours[round % 2]).await
+            navigate(kernel, &by, tree.neighbours[round % 2]).await
         }
         4 => loop {
-            // Where one is already is no way.
+            // Navigating to the current tip does nothing: pick another message.
             let before = kernel.session_get(&caller, &by).await.unwrap().version;
-            let somewhere = tree.messages[dice.below(tree.messages.len())].0;
-            let time = walk(kernel, &by, somewhere).await;
+            let target = tree.messages[random.below(tree.messages.len())].0;
+            let time = navigate(kernel, &by, target).await;
             if kernel.session_get(&caller, &by).await.unwrap().version > before {
                 return time;
             }
         },
         _ => {
-            let fork = ForkRequest { message: somewhere.0, key: None, title: None };
+            let fork = ForkRequest { message: target.0, key: None, title: None };
             let begin = Instant::now();
             kernel.session_fork(&caller, &by, fork, None).await.unwrap();
             ms(begin.elapsed())
@@ -224,13 +224,13 @@ async fn play(kernel: &Kernel, tree: &Grown, act: usize, round: usize, dice: &mu
     }
 }
 
-async fn walk(kernel: &Kernel, by: &SessionRef, to: MessageId) -> f64 {
+async fn navigate(kernel: &Kernel, by: &SessionRef, to: MessageId) -> f64 {
     let begin = Instant::now();
     kernel.session_navigate(&world::caller(), by, Some(to), None).await.unwrap();
     ms(begin.elapsed())
 }
 
-async fn branch(kernel: &Kernel, tree: &Grown, place: Place) -> f64 {
+async fn branch(kernel: &Kernel, tree: &StoredTree, place: Place) -> f64 {
     let mut feed =
         kernel.session_subscribe(&world::caller(), &SessionRef::Id(tree.session), None).await.unwrap();
     let mut request = prompt(tree.session, world::text(500));

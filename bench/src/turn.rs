@@ -1,5 +1,5 @@
-//! A turn: from the call that brings the prompt to the event that says the run has succeeded, for sessions of
-//! different lengths, beside two transactions by hand.
+//! A turn: from the call with the prompt to the event that the run succeeded, for sessions of different lengths,
+//! against two hand-written transactions.
 
 use std::time::Instant;
 
@@ -10,12 +10,13 @@ use mainspring_kernel::store::SessionRef;
 use rusqlite::Connection;
 use tokio::runtime::Runtime;
 
-use crate::history::Maker;
+use crate::history::Builder;
 use crate::stats::{median, ms, percentile};
 use crate::table::{Goal, Table};
 use crate::{raw, world};
 
-/// Prior messages, and how many sessions of that many: few enough turns each that they stay about that long.
+/// Prior messages, and the number of sessions of that length: each session gets few turns, so that its length hardly
+/// changes.
 const SIZES: [(u32, usize); 4] = [(0, TURNS), (100, 20), (1_000, 4), (10_000, 1)];
 const TURNS: usize = 300;
 
@@ -25,12 +26,12 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     let connection = raw::open(&folder.file("raw.sqlite3"));
     let mut by_hand = ByHand::new(connection);
     let measured = runtime.spawn(async move {
-        let maker = Maker::new();
+        let builder = Builder::new();
         let mut talks: Vec<Vec<SessionId>> = vec![];
         for (messages, count) in SIZES {
             let mut sessions = vec![];
             for _ in 0..count {
-                sessions.push(maker.talk(&*store, messages / 2).await);
+                sessions.push(builder.stored_session(&*store, messages / 2).await);
             }
             talks.push(sessions);
         }
@@ -79,7 +80,8 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     );
 }
 
-/// One turn, in milliseconds. Call it from a task: callers are tasks of the runtime, as those of a server are.
+/// Executes one turn and returns its duration in milliseconds. Call it from a task of the runtime, like the callers
+/// in a server.
 pub(crate) async fn one(kernel: &Kernel, session: SessionId, feed: &mut Subscription) -> f64 {
     let request = prompt(session, world::text(500));
     let begin = Instant::now();
@@ -111,10 +113,10 @@ pub(crate) async fn succeeded(feed: &mut Subscription, run: RunId) {
     panic!("the feed ended");
 }
 
-/// The rows of a turn, written by hand in two transactions.
+/// Writes the rows of a turn in two hand-written transactions.
 struct ByHand {
     connection: Connection,
-    maker: Maker,
+    builder: Builder,
     session: mainspring_core::Session,
     line: mainspring_core::LineId,
     turn: u32,
@@ -124,31 +126,31 @@ struct ByHand {
 
 impl ByHand {
     fn new(connection: Connection) -> Self {
-        let maker = Maker::new();
-        let (session, line) = (maker.session(), maker.ids.line());
+        let builder = Builder::new();
+        let (session, line) = (builder.session(), builder.ids.line());
         raw::session(&connection, session.id);
         raw::line(&connection, line.0, session.id);
         Self {
             connection,
             session,
             line,
-            maker,
+            builder,
             turn: 0,
             seq: 0,
             content: serde_json::to_string(&vec![Block::text(world::text(500))]).unwrap(),
         }
     }
 
-    /// One turn, in milliseconds.
+    /// Writes one turn and returns its duration in milliseconds.
     fn turn(&mut self) -> f64 {
-        let maker = &self.maker;
+        let builder = &self.builder;
         let session = self.session.id;
-        let mut run = maker.run(session, self.turn + 1);
-        let attempt = maker.attempt(run.id);
-        let prompt = maker.message(session, run.id, mainspring_core::Role::User);
-        let answer = maker.message(session, run.id, mainspring_core::Role::Assistant);
-        let events: Vec<_> = (maker.bodies(&self.session, &prompt, &answer).into_iter())
-            .map(|body| maker.event(run.id, Some(attempt.id), body))
+        let mut run = builder.run(session, self.turn + 1);
+        let attempt = builder.attempt(run.id);
+        let prompt = builder.message(session, run.id, mainspring_core::Role::User);
+        let answer = builder.message(session, run.id, mainspring_core::Role::Assistant);
+        let events: Vec<_> = (builder.bodies(&self.session, &prompt, &answer).into_iter())
+            .map(|body| builder.event(run.id, Some(attempt.id), body))
             .collect();
         let (accepted, ended) = events.split_at(events.len() - 2);
         let point = |pos| Point { line: self.line, pos };
@@ -164,7 +166,7 @@ impl ByHand {
         run.last_attempt = Some(attempt.id);
         let begin = Instant::now();
         raw::transaction(&self.connection, || {
-            raw::began(&self.connection, &run);
+            raw::run_started(&self.connection, &run);
             raw::run(&self.connection, &run, self.seq);
             raw::attempt(&self.connection, &attempt);
             raw::message(&self.connection, &prompt, point(pos), &self.content);
@@ -173,7 +175,7 @@ impl ByHand {
         run.final_message = Some(answer.id);
         raw::transaction(&self.connection, || {
             raw::message(&self.connection, &answer, point(pos + 1), &self.content);
-            raw::ended(&self.connection, &run, point(pos + 1));
+            raw::run_ended(&self.connection, &run, point(pos + 1));
             write(ended, &mut self.seq);
         });
         self.turn += 1;

@@ -1,4 +1,4 @@
-//! A fresh store in a folder of its own, with a kernel on it where one is wanted.
+//! A fresh store in a temporary folder, optionally with a kernel.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()
 }
 
-/// A folder that is gone afterwards. `TMPDIR` says on which disk.
+/// A temporary folder. `TMPDIR` selects the disk.
 pub(crate) struct Folder(TempDir);
 
 impl Folder {
@@ -32,7 +32,7 @@ impl Folder {
     }
 }
 
-/// Opens a store as the program does: durability full.
+/// Opens a store with the program's defaults: durability full.
 pub(crate) fn store(path: &Path) -> Arc<SqliteStore> {
     let now = Clock::system().now();
     Arc::new(SqliteStore::open(path, SqliteOptions::default(), now).unwrap())
@@ -40,7 +40,7 @@ pub(crate) fn store(path: &Path) -> Arc<SqliteStore> {
 
 pub(crate) async fn kernel(store: Arc<SqliteStore>) -> Kernel {
     let options =
-        Options { adapter: adapter::ANSWER.into(), idle_unload: 60 * 60 * 1_000, ..Options::default() };
+        Options { adapter: adapter::ANSWER.into(), idle_unload_ms: 60 * 60 * 1_000, ..Options::default() };
     let adapters: Vec<Arc<dyn Adapter>> = adapter::all();
     Kernel::start(store, adapters, options, Clock::system(), Ids::system()).await.unwrap()
 }
@@ -49,7 +49,7 @@ pub(crate) fn caller() -> Caller {
     Caller::new(OWNER)
 }
 
-/// `chars` characters that read like words.
+/// A text of `chars` characters that looks like words.
 pub(crate) fn text(chars: usize) -> String {
     "the quick brown fox jumps over the lazy dog ".chars().cycle().take(chars).collect()
 }

@@ -89,7 +89,7 @@ impl World {
         let options = Options {
             adapter: agent::NAME.into(),
             max_workers: sessions,
-            idle_unload: 60 * 60 * 1_000,
+            idle_unload_ms: 60 * 60 * 1_000,
             ..Options::default()
         };
         let (clock, ids) = (Clock::manual(NOW), Ids::seeded(1));

@@ -1,9 +1,9 @@
-//! A client that costs little: requests over one connection each, and streams read as they come.
+//! A lightweight client: one connection per client for requests, and streams that are read as they arrive.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// One connection, used for one request after another.
+/// A connection for consecutive requests.
 pub(crate) struct Client {
     stream: TcpStream,
     port: u16,
@@ -20,7 +20,7 @@ impl Client {
         self.send("GET", path, "").await
     }
 
-    /// The body of the answer; anything but success ends the measurement.
+    /// Returns the body of the response; any status but success aborts the benchmark.
     pub(crate) async fn send(&mut self, method: &str, path: &str, body: &str) -> String {
         let request = format!(
             "{}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -58,15 +58,15 @@ impl Client {
 pub(crate) struct Frames {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// Up to where the buffer was read.
+    /// The end of the data that was already returned.
     at: usize,
 }
 
 impl Frames {
-    /// Asks for a stream, and returns once the server has answered.
+    /// Requests a stream, and returns once the server has answered.
     pub(crate) async fn open(port: u16, token: &str, method: &str, path: &str, body: &str) -> Self {
         let mut stream = connect(port).await;
-        // To this version the answer is a plain run of bytes, without chunks.
+        // HTTP/1.0 makes the server send a plain byte stream without chunks.
         let request = format!(
             "{}accept: text/event-stream\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             head(method, path, port, token, "1.0"),
@@ -80,7 +80,7 @@ impl Frames {
         frames
     }
 
-    /// The next frame; none once the stream has ended.
+    /// The next frame; `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> Option<&str> {
         let (from, to) = self.until(b"\n\n").await?;
         Some(str::from_utf8(&self.buffer[from..to]).unwrap())
@@ -119,7 +119,7 @@ fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     bytes.windows(wanted.len()).position(|window| window == wanted)
 }
 
-/// What lies in `text` between `before` and `after`.
+/// The text between `before` and `after`.
 pub(crate) fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
     text.split_once(before)?.1.split_once(after).map(|(found, _)| found)
 }

@@ -1,4 +1,4 @@
-//! The servers that are measured, each a process of its own: ours, and a bare one that does one commit or one read.
+//! The measured servers, each a separate process: mainspring, and a bare server that does one commit or one read.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -25,15 +25,15 @@ use tokio_util::sync::CancellationToken;
 use crate::adapter;
 use crate::{raw, world};
 
-/// The argument that makes this program our server.
+/// The argument that selects our server.
 pub(crate) const OURS: &str = "--serve-ours";
-/// The argument that makes this program the bare server.
+/// The argument that selects the bare server.
 pub(crate) const BARE: &str = "--serve-bare";
 pub(crate) const TOKEN: &str = "benchmark";
-/// How many connections the bare server reads with, as ours does.
+/// The bare server's number of reading connections, the same as ours.
 const READERS: usize = 4;
 
-/// A server in a process of its own; it ends when this is dropped.
+/// A server process. Dropping it ends the process.
 pub(crate) struct Server {
     child: Child,
     pub(crate) port: u16,
@@ -41,7 +41,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// This program, called with `mode`, on the database at `path`.
+    /// Starts this program in `mode` on the database at `path`.
     pub(crate) fn start(mode: &str, path: &Path) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         let mut child =
@@ -51,7 +51,7 @@ impl Server {
         Self { child, port: line.trim().parse().unwrap(), token: TOKEN.into() }
     }
 
-    /// The program itself, as people run it, on the state directory `dir`. It is built beside this one.
+    /// Starts the program as users run it, on the state directory `dir`. The executable is beside this one.
     pub(crate) fn daemon(dir: &Path) -> Self {
         let mut child = mainspring(dir)
             .args(["serve", "--listen", "127.0.0.1:0"])
@@ -59,17 +59,17 @@ impl Server {
             .spawn()
             .expect("build it first: cargo build --profile dist -p mainspring");
         let mut line = String::new();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
-        said.read_line(&mut line).unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut line).unwrap();
         let address = line.split_whitespace().find_map(|word| word.strip_prefix("http://127.0.0.1:"));
         let port = address.unwrap_or_else(|| panic!("{line}")).parse().unwrap();
-        // Nobody reads what else it says, but it may say it.
-        std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        // Drain its standard error, so that the process never blocks on it.
+        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
         let token = std::fs::read_to_string(dir.join("token")).unwrap().trim().to_owned();
         Self { child, port, token }
     }
 
-    /// Resident memory now and at its most, in megabytes.
+    /// Resident memory now and at its peak, in megabytes.
     pub(crate) fn resident(&self) -> (f64, f64) {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let megabytes = |name: &str| {
@@ -82,13 +82,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The program itself, built beside this one, on the state directory `dir`.
+/// A command for the program on the state directory `dir`. The executable is beside this one.
 pub(crate) fn mainspring(dir: &Path) -> Command {
     let mut path: PathBuf = std::env::current_exe().unwrap();
     path.set_file_name("mainspring");
@@ -98,12 +98,12 @@ pub(crate) fn mainspring(dir: &Path) -> Command {
     command
 }
 
-/// What the child does that is our server.
+/// The child process that is our server.
 pub(crate) fn ours(path: &Path) {
     world::runtime().block_on(async {
         let options = Options {
             adapter: adapter::ANSWER.into(),
-            idle_unload: 60 * 60 * 1_000,
+            idle_unload_ms: 60 * 60 * 1_000,
             max_workers: 1_024,
             ..Options::default()
         };
@@ -120,7 +120,7 @@ struct Bare {
     readers: Vec<Mutex<Connection>>,
 }
 
-/// What the child does that is the bare server.
+/// The child process that is the bare server.
 pub(crate) fn bare(path: &Path) {
     let writer = raw::connect(path);
     writer.execute_batch("CREATE TABLE IF NOT EXISTS prompts (id INTEGER PRIMARY KEY, body TEXT)").unwrap();
@@ -140,12 +140,12 @@ pub(crate) fn bare(path: &Path) {
 async fn serve(router: Router) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("{}", listener.local_addr().unwrap().port());
-    // It ends with whoever started it.
+    // The process exits with its parent.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(0);
     });
-    // As ours does.
+    // Like our server.
     let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
     axum::serve(listener, router).await.unwrap();
 }
@@ -166,7 +166,7 @@ async fn commit(State(bare): State<Arc<Bare>>, body: String) -> Json<Value> {
 }
 
 impl Bare {
-    /// Reads with a connection that is free.
+    /// Reads with a free connection.
     fn read<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
         tokio::task::block_in_place(|| {
             let free = self.readers.iter().find_map(Mutex::try_lock);
@@ -219,7 +219,7 @@ async fn pace(
     let tick = tokio::time::interval(Duration::from_millis(1));
     Sse::new(stream::unfold((tick, count), |(mut tick, left)| async move {
         tick.tick().await;
-        let frame = || Event::default().data(json!({"text": adapter::stamp()}).to_string());
+        let frame = || Event::default().data(json!({"text": adapter::timestamp()}).to_string());
         (left > 0).then(|| (Ok(frame()), (tick, left - 1)))
     }))
 }

@@ -21,7 +21,7 @@ mod function;
 pub mod mcp;
 pub use context::ToolContext;
 pub use function::{FunctionTool, function};
-pub use mainspring_kernel::policy::fits;
+pub use mainspring_kernel::policy::matches_pattern;
 
 /// A tool that a model can call.
 #[async_trait]
@@ -248,7 +248,7 @@ impl Toolbox {
     /// Returns the tools whose names match one of `patterns`.
     #[must_use]
     pub fn filter(&self, patterns: &[String]) -> Self {
-        let matches = |name: &String| patterns.iter().any(|pattern| fits(pattern, name));
+        let matches = |name: &String| patterns.iter().any(|pattern| matches_pattern(pattern, name));
         let entries = self.entries.iter().filter(|(name, _)| matches(name));
         Self { entries: entries.map(|(name, entry)| (name.clone(), entry.clone())).collect() }
     }
@@ -333,7 +333,7 @@ mod tests {
             ("a*c*", "abcd", true),
             ("add", "adder", false),
         ] {
-            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+            assert_eq!(matches_pattern(pattern, name), expected, "{pattern} {name}");
         }
         assert_eq!(toolbox().filter(&["a*".into()]).iter().count(), 2);
         assert_eq!(toolbox().filter(&["add".into()]).iter().count(), 1);

@@ -1,7 +1,7 @@
-//! Keeps one mainspring busy and says what it was told: `load STATE_DIR ROUND`.
+//! Keeps one mainspring busy and prints the events it observes: `load STATE_DIR ROUND`.
 //!
-//! A line `ack RUN` is printed once a run is acknowledged, `end RUN STATUS` once its end is seen. The test of
-//! `kill -9` runs this and compares what was said with what is there afterwards.
+//! Prints `ack RUN` once a run is acknowledged and `end RUN STATUS` once its end was observed. The `kill -9` test
+//! runs this program and compares its output with the state afterwards.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 const SESSIONS: usize = 12;
 
-/// What the sessions do, over and over: every path of the kernel, quickly.
+/// The scripts of the sessions, repeated in turn: they cover every path of the kernel.
 const SCRIPTS: [&str; 8] = [
     "say hello",
     "stream 200",
@@ -54,9 +54,9 @@ async fn keep_busy(kernel: mainspring::Kernel, session: usize, round: &str) -> a
         request.session = target;
         let accepted = kernel.run_create(&me, request).await?;
         let run = accepted.run.id;
-        say(format_args!("ack {run}"));
+        print_line(format_args!("ack {run}"));
         if turn % 7 == 3 {
-            // It may have ended by itself: then there is nothing to stop.
+            // The run may have ended already: then there is nothing to cancel.
             let _ = kernel.run_cancel(&me, run).await;
         }
         let by = SessionRef::Id(accepted.session.id);
@@ -64,7 +64,7 @@ async fn keep_busy(kernel: mainspring::Kernel, session: usize, round: &str) -> a
         while let Some(item) = items.next().await.transpose()? {
             if ended(&item, run) {
                 let status = kernel.run_get(&me, run).await?.state.status();
-                say(format_args!("end {run} {status}"));
+                print_line(format_args!("end {run} {status}"));
                 break;
             }
         }
@@ -76,8 +76,8 @@ fn ended(item: &Item, run: RunId) -> bool {
     matches!(item, Item::Event(event) if event.run == Some(run) && event.body.ends_run())
 }
 
-/// One whole line at a time: whoever reads it may rely on it.
-fn say(line: std::fmt::Arguments<'_>) {
+/// Prints one complete line at a time, so that a reader never sees a partial line.
+fn print_line(line: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout().lock();
     if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
         std::process::exit(0);

@@ -164,7 +164,7 @@ impl Home<'_> {
         server.close();
         tokio::select! {
             () = node.kernel().drain() => {}
-            () = node.kernel().pause(Duration::from_millis(drain)) => {}
+            () = node.kernel().sleep(Duration::from_millis(drain)) => {}
         }
         server.stop().await;
         node.close().await;

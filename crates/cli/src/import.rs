@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use mainspring_core::ArtifactId;
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::{Blobs, Kept};
+use mainspring_kernel::{Blobs, KeptBlob};
 use mainspring_store::{OmiArtifact, OmiError, OmiNote, OmiOptions, OmiReport, OmiSource, StateDir};
 use mainspring_system::ids::Ids;
 use serde::Serialize;
@@ -114,7 +114,7 @@ async fn omi(
 }
 
 /// Keeps the bytes of a file. Should the import come to nothing, the next start removes them.
-async fn keep(blobs: &Blobs, id: ArtifactId, file: File, limit: usize) -> Result<(Kept, String), Fail> {
+async fn keep(blobs: &Blobs, id: ArtifactId, file: File, limit: usize) -> Result<(KeptBlob, String), Fail> {
     let staged = blobs.stage(id, &mut tokio::fs::File::from_std(file), limit).await?;
     let hash = staged.hash.clone();
     Ok((blobs.keep(staged).await?, hash))

@@ -61,7 +61,7 @@ async fn serve(context: &Context<'_>, node: &Node, address: SocketAddr) -> Resul
     // Streams stay open while runs finish, so that their readers see the end.
     tokio::select! {
         () = kernel.drain() => {}
-        () = kernel.pause(Duration::from_millis(drain)) => {}
+        () = kernel.sleep(Duration::from_millis(drain)) => {}
     }
     server.stop().await;
     Ok(signal?)

@@ -46,7 +46,7 @@ impl Access {
         if !bearer.starts_with(Secret::PREFIX) {
             return Ok(None);
         }
-        let caller = kernel.key_caller(bearer).await?;
+        let caller = kernel.caller_by_secret(bearer).await?;
         match (caller, owner) {
             (Some(caller), Some(owner)) if caller.owner != owner => Err(Error::not_found("owner", owner)),
             (caller, _) => Ok(caller),
@@ -82,7 +82,7 @@ pub(super) type KeyOver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(super) fn key_over(http: &Http, caller: &Caller) -> KeyOver {
     let (kernel, caller) = (http.kernel.clone(), caller.clone());
-    Box::pin(async move { kernel.key_over(&caller).await })
+    Box::pin(async move { kernel.key_ended(&caller).await })
 }
 
 /// The owner that the request names.

@@ -12,7 +12,7 @@ use futures_util::TryStreamExt;
 use mainspring_api::{ArtifactListQuery, ArtifactQuery, Page};
 use mainspring_core::{Artifact, ArtifactId, ArtifactRole, BadId};
 use mainspring_kernel::Error;
-use mainspring_kernel::kernel::{self, NewArtifact};
+use mainspring_kernel::kernel::{self, ArtifactsOf, NewArtifact};
 use tokio::io::AsyncReadExt;
 use tokio_util::io::{ReaderStream, StreamReader};
 use utoipa::openapi::path::{Parameter, ParameterIn};
@@ -111,7 +111,9 @@ pub(super) async fn session_artifacts(
     let (limit, before) = (query.limit, place(query.before)?);
     list(
         &http,
-        http.kernel.artifact_list(&caller, kernel::ArtifactQuery { of: Ok(by), before, limit }).await,
+        http.kernel
+            .artifact_list(&caller, kernel::ArtifactQuery { of: ArtifactsOf::Session(by), before, limit })
+            .await,
         limit,
     )
 }
@@ -130,7 +132,9 @@ pub(super) async fn run_artifacts(
     let (limit, before) = (query.limit, place(query.before)?);
     list(
         &http,
-        http.kernel.artifact_list(&caller, kernel::ArtifactQuery { of: Err(run), before, limit }).await,
+        http.kernel
+            .artifact_list(&caller, kernel::ArtifactQuery { of: ArtifactsOf::Run(run), before, limit })
+            .await,
         limit,
     )
 }

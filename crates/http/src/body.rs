@@ -68,7 +68,7 @@ async fn read(http: &Http, body: Body) -> Result<Vec<u8>, Problem> {
     let most = http.limits.body_ms;
     tokio::select! {
         bytes = collect(body, http.body_bytes) => bytes,
-        () = http.kernel.pause(Duration::from_millis(most)) => {
+        () = http.kernel.sleep(Duration::from_millis(most)) => {
             let detail = format!("the body did not come within {most} ms; send it faster");
             Err(Problem::passing(StatusCode::REQUEST_TIMEOUT, "request_timeout", detail))
         }

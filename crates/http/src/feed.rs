@@ -23,7 +23,7 @@ use crate::{Http, Problem};
 )]
 pub(super) async fn feed(State(http): State<Http>, Known(caller): Known) -> Result<Response, Problem> {
     let place = http.streams.place(&http.limits, None)?;
-    let (feed, over) = (http.kernel.feed(&caller), key_over(&http, &caller));
+    let (feed, over) = (http.kernel.live_feed(&caller), key_over(&http, &caller));
     Ok(sse_of(frames(Reader { _place: place, feed, over, stop: http.stop, begun: false })))
 }
 

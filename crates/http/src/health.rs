@@ -21,7 +21,7 @@ pub(super) async fn health() -> Json<Health> {
     extensions(("x-problems" = json!(["unavailable", "shutting_down", "corrupt"]))),
 )]
 pub(super) async fn ready(State(http): State<Http>) -> Result<Json<Health>, Problem> {
-    http.kernel.check().await?;
+    http.kernel.check_store().await?;
     if http.stop.is_cancelled() {
         return Err(mainspring_kernel::Error::ShuttingDown.into());
     }

@@ -1,31 +1,26 @@
-//! Session actors: one task per live session serialises its commands, keeps its hot state, decides, commits, then
-//! acts and publishes.
+//! Session actors: one task per live session carries out the session's commands one after the other.
 //!
 //! ```text
-//! command ─▶ draft (decide, apply on copies) ─▶ commit ─▶ take the copies over ─▶ publish ─▶ act ─▶ answer
+//! input ─▶ draft (decide, apply to copies) ─▶ commit ─▶ take the copies over ─▶ publish ─▶ act ─▶ answer
 //! ```
 //!
-//! Invariants: deltas apart, nothing is published or acted upon before its commit returned; one commit is in flight
-//! per session; an idle session that no controller reads leaves memory.
+//! Invariants: except for streamed text, nothing is published or acted upon before its commit has returned; at most one
+//! commit per session is in flight; an idle session without a controller leaves memory.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Attempt, Delegation, Message, Proof, Run, RunId, Time, Usage};
-use tokio::sync::{mpsc, oneshot};
+use mainspring_core::{Proof, Run, Time, Usage};
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio_util::sync::CancellationToken;
 
-use crate::adapter::{Holder, Record};
-use crate::board::LiveStatus;
 use crate::error::Error;
 use crate::feed::Feed;
-use crate::kernel::{CancelOutcome, Shared, Work};
-use crate::scheduler::Permit;
+use crate::kernel::Shared;
 use crate::store::{Fence, Loaded};
 
 mod accept;
+mod active;
 mod answer;
 mod binding;
 mod cancel;
@@ -33,184 +28,128 @@ mod command;
 mod commit;
 mod compact;
 mod data;
+mod delegations;
 mod draft;
 mod execute;
 mod inbox;
 mod known;
 mod lifetime;
 mod limits;
+mod queue;
 mod recover;
 mod session;
 mod snapshot;
+mod status;
 mod steer;
 mod tree;
+use active::Active;
 pub(crate) use binding::{BINDINGS, BindingChange};
-pub(crate) use command::{AcceptOutcome, Command, Reply};
-pub(crate) use data::{Data, StateWrite};
-use draft::Draft;
-pub(crate) use draft::{Hot, before};
-pub(crate) use inbox::{Child, Waiter};
+pub(crate) use command::{Command, Input, Reply, Report, Signal};
+pub(crate) use data::StateWrite;
+use draft::{AttemptDraft, Draft, Hot, SessionDraft, Subject};
 use session::created;
-pub(crate) use session::{Begins, unborn};
+pub(crate) use session::{SessionSeed, unborn};
 pub(crate) use snapshot::Instant;
+
+pub(crate) type Sender = mpsc::UnboundedSender<Input>;
+pub(crate) type Receiver = mpsc::UnboundedReceiver<Input>;
 
 pub(crate) struct Actor {
     shared: Arc<Shared>,
     feed: Arc<Feed>,
     fence: Fence,
-    tx: mpsc::UnboundedSender<Command>,
-    rx: mpsc::UnboundedReceiver<Command>,
+    tx: Sender,
+    rx: Receiver,
     hot: Hot,
     known: known::Known,
     /// False until the session's first commit.
     stored: bool,
     active: Option<Active>,
-    /// Runs that wait their turn, the next first.
-    queue: VecDeque<Run>,
-    next_no: u32,
+    queue: queue::Queue,
+    permit_order: queue::PermitOrder,
     /// The last tip that is known to owe no tool a result.
     answered: Option<mainspring_core::Point>,
-    /// True while a permit is on order.
-    ordered: bool,
-    /// Until when no permit is ordered, because what it was for could not be started; and the pause after that.
-    stalled: Option<(Time, u64)>,
-    stay: lifetime::Stay,
-    counted: Work,
-    /// What the board was told last: status and title.
-    shown: Option<(LiveStatus, Option<String>)>,
-    /// Set when another writer has taken over or the session is deleted: the actor ends.
-    over: bool,
-    shutdown: Option<oneshot::Sender<()>>,
-    /// Who waits for delegated work to end.
-    waiters: Vec<Waiter>,
-}
-
-/// The run that has an attempt.
-struct Active {
-    run: Run,
-    attempt: Attempt,
-    permit: Option<Permit>,
-    task: Option<AbortHandle>,
-    cancel: CancellationToken,
-    prompt: Arc<Message>,
-    /// Adapters that wait for an answer while they hold their execution.
-    held: Option<Holder>,
-    /// Who wants to know how the cancellation was dispatched.
-    cancelling: Vec<Reply<CancelOutcome>>,
-    /// True while it is told to stop and what came of that is not recorded.
-    telling: bool,
-    /// When an attempt that was told to stop is killed.
-    kill_at: Option<Time>,
-    /// Set once the execution is given up: how the attempt ends when nothing acts for it any more.
-    killing: Option<Outcome>,
-    /// What its adapter left to be recorded when its execution ends.
-    at_end: Vec<Record>,
-    /// Tells its adapter whether a prompt waits to join it.
-    steering: tokio::sync::watch::Sender<bool>,
+    lifetime: lifetime::Lifetime,
+    reported: status::Reported,
+    waiters: delegations::Waiters,
 }
 
 impl Actor {
-    /// An actor for a session that exists, or for `fresh` which its first commit creates.
+    /// Makes the actor of a stored session, or of a new one which its first commit creates.
     pub(crate) fn new(
         shared: Arc<Shared>,
         fence: Fence,
         feed: Arc<Feed>,
         loaded: Loaded,
         stored: bool,
-        channel: (mpsc::UnboundedSender<Command>, mpsc::UnboundedReceiver<Command>),
+        channel: (Sender, Receiver),
     ) -> Self {
         let open = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());
-        feed.take_up(fence, &loaded, open.map(|run| run.id));
+        feed.attach_actor(fence, &loaded, open.map(|run| run.id));
         if !loaded.inbox.is_empty() {
-            // The other end is in this very actor.
-            let _ = channel.0.send(Command::Inbox);
+            // The receiver is in this actor, so sending cannot fail.
+            let _ = channel.0.send(Command::Inbox.into());
         }
-        let (tasks, children): (Vec<Delegation>, Vec<Delegation>) =
-            loaded.delegations.into_iter().partition(|delegation| delegation.child_session == fence.session);
-        let hot = Hot {
-            lines: loaded.lines.iter().map(|line| (line.id, *line)).collect(),
-            effects: loaded.effects,
-            unanswered: vec![],
-            last_role: None,
-            binding: None,
-            state_at_pen: vec![],
-            merged: loaded
-                .runs
-                .iter()
-                .map(|(run, _)| run)
-                .filter(|run| run.merged_into.is_some())
-                .cloned()
-                .collect(),
-            // What an earlier process kept is not looked up, only erased once its run ends.
-            turn_usage: Usage::default(),
-            tasks,
-            children: children.into_iter().map(Child::from).collect(),
-            keeps_private: loaded.runs.iter().any(|(run, _)| run.pen.is_some()),
-            session: loaded.session,
-        };
-        let latest = loaded.latest.as_ref();
+        let latest_no = loaded.latest.as_ref().map_or(0, |run| run.no);
         let waits = |run: &&Run| run.state.holder().is_none() && run.merged_into.is_none();
-        let mut queue: Vec<Run> = loaded.runs.iter().map(|(run, _)| run).filter(waits).cloned().collect();
-        // As they were put there: what has begun, then what steers, then the others.
-        queue.sort_by_key(|run| (run.attempts == 0, !run.steers));
+        let queue = loaded.runs.iter().map(|(run, _)| run).filter(waits).cloned().collect();
         Self {
             feed,
             fence,
             tx: channel.0,
             rx: channel.1,
-            hot,
+            hot: hot(loaded),
             known: known::Known::default(),
             stored,
             active: None,
-            queue: queue.into(),
-            next_no: latest.map_or(0, |run| run.no) + 1,
+            queue: queue::Queue::restore(queue, latest_no),
+            permit_order: queue::PermitOrder::default(),
             answered: None,
-            ordered: false,
-            stalled: None,
-            stay: lifetime::Stay::default(),
-            counted: Work::default(),
-            shown: None,
-            over: false,
-            shutdown: None,
-            waiters: vec![],
+            lifetime: lifetime::Lifetime::default(),
+            reported: status::Reported::default(),
+            waiters: delegations::Waiters::default(),
             shared,
         }
     }
 
-    /// Serves the session until it is idle, deleted or taken over.
+    /// Serves the session until it is idle, deleted or taken over by another writer.
     pub(crate) async fn serve(mut self: Box<Self>) {
-        self.pump();
-        self.count();
+        self.order_permit();
+        self.report_status();
         loop {
             let deadline = self.deadline();
             let (clock, feed) = (self.shared.clock.clone(), self.feed.clone());
-            let command = tokio::select! {
+            let input = tokio::select! {
                 biased;
-                command = self.rx.recv() => command,
-                () = feed.left() => Some(Command::Release),
+                input = self.rx.recv() => input,
+                () = feed.last_controller_left() => Some(Signal::Release.into()),
                 () = clock.sleep_until(deadline) => None,
             };
-            match command {
-                Some(command) => Box::pin(self.handle(command)).await,
+            match input {
+                Some(input) => Box::pin(self.handle(input)).await,
                 None => Box::pin(self.tick()).await,
             }
-            self.count();
-            // What is being killed has not ended yet, though its execution is gone.
-            let acts = |active: &Active| active.task.is_some() || active.killing.is_some();
-            if self.shutdown.is_some() && !self.active.as_ref().is_some_and(acts) {
-                self.over = true;
+            self.report_status();
+            if self.lifetime.is_shutting_down() && !self.active.as_ref().is_some_and(Active::is_acting) {
+                self.lifetime.end();
             }
-            if self.over || self.leave() {
+            if self.lifetime.is_over() || self.leave() {
                 break;
             }
         }
-        self.farewell().await;
+        self.depart().await;
     }
 
-    async fn handle(&mut self, command: Command) {
-        let changes = command.is_change();
-        self.handle_only(command).await;
-        self.pump();
+    async fn handle(&mut self, input: Input) {
+        let changes = input.is_change();
+        match input {
+            Input::Command(command) => self.handle_command(command).await,
+            Input::Report(report) => self.handle_report(report).await,
+            Input::Signal(Signal::Granted(permit)) => Box::pin(self.granted(permit)).await,
+            Input::Signal(Signal::Shutdown(done)) => self.shut_down(done).await,
+            Input::Signal(Signal::Release) => {}
+        }
+        self.order_permit();
         if changes {
             self.arm();
         } else {
@@ -218,228 +157,184 @@ impl Actor {
         }
     }
 
-    async fn handle_only(&mut self, command: Command) {
+    async fn handle_command(&mut self, command: Command) {
         match command {
             Command::Accept(accept, reply) => {
                 let outcome = Box::pin(self.accept(*accept)).await;
-                // A session that was to be made with this run was not made.
-                self.over |= !self.stored;
-                // Counted before it is told: whoever was told and then waits for idleness waits for this run too.
-                self.count();
+                self.end_if_not_stored();
+                // Counted before the caller is answered: a caller that then waits for idleness waits for this run too.
+                self.report_status();
                 let _ = reply.send(outcome);
             }
-            Command::Create(request, begins, reply) => {
-                let outcome = self.create(request, begins).await;
-                self.over |= !self.stored;
+            Command::Create(request, seed, reply) => {
+                let outcome = self.create(request, seed).await;
+                self.end_if_not_stored();
                 self.opened(true);
                 let _ = reply.send(outcome);
             }
             Command::Cancel(run, reply) => Box::pin(self.cancel(run, reply)).await,
             Command::Retry(run, reply) => {
                 let outcome = Box::pin(self.retry(run)).await;
-                self.count();
+                self.report_status();
                 let _ = reply.send(outcome);
             }
             Command::Answer(run, wait, answer, reply) => {
                 let outcome = Box::pin(self.answer(run, wait, answer)).await;
-                self.count();
+                self.report_status();
                 let _ = reply.send(outcome);
             }
             Command::Session(commands, version, reply) => {
                 let outcome = Box::pin(self.change_session(commands, version)).await;
                 let _ = reply.send(outcome);
             }
-            Command::Binding(change, reply) => {
-                let outcome = self.change_binding(change).await;
-                let _ = reply.send(outcome);
-            }
-            Command::Snapshot(reply) => {
-                let _ = reply.send(Ok(self.instant()));
-            }
+            Command::Binding(change, reply) => drop(reply.send(self.change_binding(change).await)),
+            Command::Snapshot(reply) => drop(reply.send(Ok(self.instant()))),
             Command::Open { started, reply } => {
                 self.opened(started);
                 let _ = reply.send(Ok(self.hot.session.clone()));
             }
-            Command::Close(reply) => self.stay.closing.push(reply),
-            Command::Release => {}
-            Command::Compact(before, reply) => {
-                let outcome = self.compact(before).await;
-                let _ = reply.send(outcome);
-            }
+            Command::Close(reply) => self.lifetime.close(reply),
+            Command::Compact(before, reply) => drop(reply.send(self.compact(before).await)),
             Command::Navigate(to, version, reply) => {
-                let outcome = Box::pin(self.navigate(to, version)).await;
-                let _ = reply.send(outcome);
+                drop(reply.send(Box::pin(self.navigate(to, version)).await));
             }
-            Command::Fork(fork, reply) => {
-                let outcome = Box::pin(self.fork(*fork)).await;
-                let _ = reply.send(outcome);
+            Command::Fork(fork, reply) => drop(reply.send(Box::pin(self.fork(*fork)).await)),
+            Command::StateWrite(write, reply) => {
+                drop(reply.send(Box::pin(self.state_write(*write)).await));
             }
-            Command::Data(data) => Box::pin(self.data(*data)).await,
-            Command::RecordAtEnd { by, records, reply } => {
-                let _ = reply.send(self.record_at_end(by, records));
+            Command::ArtifactAdd(artifact, request, reply) => {
+                drop(reply.send(Box::pin(self.artifact_add(artifact, request)).await));
             }
-            Command::Record { by, records, reply } => {
-                let outcome = self.record(by, records).await;
-                let _ = reply.send(outcome);
+            Command::ArtifactDelete(artifact, reply) => {
+                drop(reply.send(Box::pin(self.artifact_delete(artifact)).await));
             }
-            Command::Steer { by, records, reply } => {
-                let outcome = Box::pin(self.steer(by, records)).await;
-                self.count();
-                let _ = reply.send(outcome);
+            Command::Title(title, used, reply) => {
+                drop(reply.send(Box::pin(self.title(title, used)).await));
             }
-            Command::Ask { by, ask, holder } => self.ask(by, ask, holder).await,
-            Command::Head { by, reply } => {
-                let _ = reply.send(self.head(by));
-            }
-            Command::Executed(by, executed) => Box::pin(self.executed(by, executed)).await,
-            Command::Dispatched(by, dispatch) => self.dispatched(by, dispatch).await,
-            Command::Killed(by, death) => Box::pin(self.killed(by, death)).await,
-            Command::Granted(permit) => Box::pin(self.granted(permit)).await,
             Command::Inbox => Box::pin(self.process_inbox()).await,
-            Command::Settled(delegation, waiter) => self.await_settled(delegation, waiter).await,
-            Command::Shutdown(done) => self.shut_down(done).await,
         }
     }
 
-    /// Does what is due: kills, expires, tries again.
+    async fn handle_report(&mut self, report: Report) {
+        match report {
+            Report::Record { by, records, reply } => {
+                let outcome = self.record(by, records).await;
+                let _ = reply.send(outcome);
+            }
+            Report::RecordAtEnd { by, records, reply } => {
+                let _ = reply.send(self.record_at_end(by, records));
+            }
+            Report::Steer { by, records, reply } => {
+                let outcome = Box::pin(self.steer(by, records)).await;
+                self.report_status();
+                let _ = reply.send(outcome);
+            }
+            Report::Ask { by, ask, holder } => self.ask(by, ask, holder).await,
+            Report::Head { by, reply } => drop(reply.send(self.head(by))),
+            Report::StateWrite { by, write, reply } => {
+                drop(reply.send(Box::pin(self.state_write_by(by, *write)).await));
+            }
+            Report::ArtifactAdd { by, artifact, reply } => {
+                drop(reply.send(Box::pin(self.artifact_add_by(by, artifact)).await));
+            }
+            Report::DelegationWait { delegation, reply } => self.await_settled(delegation, reply).await,
+            Report::Executed(by, executed) => Box::pin(self.executed(by, executed)).await,
+            Report::Dispatched(by, dispatch) => self.dispatched(by, dispatch).await,
+            Report::Killed(by, death) => Box::pin(self.killed(by, death)).await,
+        }
+    }
+
+    /// Ends the actor of a new session whose first commit has failed.
+    fn end_if_not_stored(&mut self) {
+        if !self.stored {
+            self.lifetime.end();
+        }
+    }
+
+    /// Does what is due: kills, expires, orders permits.
     async fn tick(&mut self) {
         let now = self.shared.clock.now();
-        if self.active.as_ref().and_then(|active| active.kill_at).is_some_and(|at| at <= now) {
+        if self.kill_at().is_some_and(|at| at <= now) {
             self.kill(Outcome::Stopped { proof: Proof::Killed });
         }
         if self.expiry().is_some_and(|at| at <= now) {
             self.expire().await;
         }
-        if self.time_is_up().is_some_and(|at| at <= now) {
-            self.hold_to_limits();
+        if self.time_limit().is_some_and(|at| at <= now) {
+            self.enforce_limits();
         }
-        self.pump();
+        self.order_permit();
     }
 
-    /// When something is due; far away if nothing is.
+    /// The time of the next thing that is due; the far future if there is none.
     fn deadline(&self) -> Time {
         let order = self.next_order().map(|(_, at)| at);
-        let kill = self.active.as_ref().and_then(|active| active.kill_at);
-        [self.unload_at(), order, kill, self.expiry(), self.time_is_up()]
+        [self.unload_at(), order, self.kill_at(), self.expiry(), self.time_limit()]
             .into_iter()
             .flatten()
             .min()
             .unwrap_or(Time(i64::MAX))
     }
 
-    /// When the open question of the active run expires.
-    fn expiry(&self) -> Option<Time> {
-        let active = self.active.as_ref().filter(|active| active.killing.is_none())?;
-        active.run.state.wait().filter(|wait| wait.answer.is_none())?.expires_at
-    }
-
-    /// The run that needs a permit next, and from when on; none while one is on order.
-    ///
-    /// Time passes between two looks at the clock: what was not due when permits were ordered is due as soon as the
-    /// actor rests, be it past by then.
-    fn next_order(&self) -> Option<(&Run, Time)> {
-        let Shared { options, tasks, .. } = &*self.shared;
-        if self.ordered || self.over || !options.execute || tasks.is_stopping() {
-            return None;
-        }
-        let (run, at) = match (&self.active, self.queue.front()) {
-            (Some(active), _) => {
-                let answered = active.run.state.wait().is_some_and(|wait| wait.answer.is_some());
-                let needs = answered && active.permit.is_none() && active.killing.is_none();
-                needs.then_some((&active.run, Time(0)))?
-            }
-            (None, Some(run)) => match run.state {
-                mainspring_core::RunState::Queued { retry_at } => (run, retry_at.unwrap_or(Time(0))),
-                _ => return None,
-            },
-            (None, None) => return None,
-        };
-        Some((run, self.stalled.map_or(at, |(until, _)| at.max(until))))
-    }
-
-    /// Orders a permit if there is work that could run.
-    fn pump(&mut self) {
-        let now = self.shared.clock.now();
-        let Some((run, _)) = self.next_order().filter(|(_, at)| *at <= now) else { return };
-        let (adapter, lender) = (run.adapter.clone(), self.lender(run.id));
-        self.ordered = true;
-        let tx = self.tx.clone();
-        self.shared.scheduler.enqueue(&self.hot.session.owner, &adapter, lender, move |permit| {
-            tx.send(Command::Granted(permit)).map_err(|refused| match refused.0 {
-                Command::Granted(permit) => permit,
-                _ => unreachable!("what could not be sent comes back"),
-            })
-        });
-    }
-
-    /// The run that does nothing until `run` has ended, and so does not need its permit meanwhile.
-    fn lender(&self, run: RunId) -> Option<RunId> {
-        let task = self.hot.tasks.iter().find(|task| task.child_run == run)?;
-        task.mode.is_awaited().then_some(task.parent_run)
-    }
-
-    /// What a permit was for could not be started: it is tried again after a pause, not at once and for ever.
-    fn stall(&mut self) {
-        let pause = self.stalled.map_or(50, |(_, pause)| (pause * 2).min(5_000));
-        self.stalled = Some((self.shared.clock.now().plus(pause), pause));
-    }
-
-    /// Keeps the kernel's count of work up to date.
-    pub(crate) fn count(&mut self) {
-        let waits = |active: &Active| active.run.state.wait().is_some_and(|wait| wait.answer.is_none());
-        let now = match &self.active {
-            Some(active) if waits(active) => Work { blocked: self.queue.len(), ..Work::default() },
-            active => Work { queued: self.queue.len(), active: active.is_some().into(), blocked: 0 },
-        };
-        self.shared.work_changed(std::mem::replace(&mut self.counted, now), now);
-        self.show();
-    }
-
-    fn is_idle(&self) -> bool {
-        self.active.is_none() && self.queue.is_empty()
-    }
-
-    /// Ends before it has begun: whoever called is told why.
+    /// Ends before the session is served, and refuses every command with `error`.
     pub(crate) async fn abandon(mut self, error: &Error) {
-        self.shared.forget(self.fence.session, &self.tx);
+        self.shared.remove_actor(self.fence.session, &self.tx);
         self.feed.fail(error);
         self.rx.close();
-        while let Some(command) = self.rx.recv().await {
-            command.refuse(error);
+        while let Some(input) = self.rx.recv().await {
+            input.refuse(error);
         }
     }
 
-    /// Hands on what arrived after the actor had decided to end.
-    async fn farewell(mut self) {
-        if self.over {
-            // Before anybody can take its place.
-            self.unshow();
+    /// Ends, and passes on the commands that arrive meanwhile. An idle session is loaded again for them; a deleted one
+    /// stays gone.
+    async fn depart(mut self) {
+        let over = self.lifetime.is_over();
+        if over {
+            // Before a successor can take the session's place on the board.
+            self.remove_from_board();
         }
         self.rx.close();
-        self.shared.work_changed(self.counted, Work::default());
-        if self.over {
-            self.shared.forget(self.fence.session, &self.tx);
+        self.report_no_work();
+        if over {
+            self.shared.remove_actor(self.fence.session, &self.tx);
             self.feed.authorize(None);
             self.feed.close();
             if let Some(active) = self.active.as_ref().filter(|active| active.task.is_some()) {
-                // Nobody records what comes of it any more, but nothing goes on acting either.
+                // The outcome is not recorded any more, but nothing may go on acting.
                 active.task.iter().for_each(AbortHandle::abort);
-                self.bury(&active.run.adapter, active.attempt.id);
+                self.kill_remains(&active.run.adapter, active.attempt.id);
             }
         }
-        while let Some(command) = self.rx.recv().await {
-            match command {
-                Command::Close(reply) => self.stay.closing.push(reply),
-                // A deleted session stays gone; an idle one is loaded again. What came from an attempt was for this actor.
-                command if command.is_call() => self.shared.dispatch(self.fence.session, command),
-                _ => {}
+        while let Some(input) = self.rx.recv().await {
+            match input.into_command() {
+                Some(Command::Close(reply)) => self.lifetime.close(reply),
+                Some(command) => self.shared.dispatch(self.fence.session, command),
+                None => {}
             }
         }
-        for reply in self.stay.closing {
-            let _ = reply.send(Ok(()));
-        }
-        if let Some(done) = self.shutdown {
-            let _ = done.send(());
-        }
+        self.lifetime.ended();
+    }
+}
+
+/// The state that drafts work on, as it was loaded.
+fn hot(loaded: Loaded) -> Hot {
+    let runs = || loaded.runs.iter().map(|(run, _)| run);
+    let merged = runs().filter(|run| run.merged_into.is_some()).cloned().collect();
+    let keeps_private = runs().any(|run| run.pen.is_some());
+    let delegations = delegations::Delegations::restore(loaded.delegations, loaded.session.id);
+    Hot {
+        lines: loaded.lines.iter().map(|line| (line.id, *line)).collect(),
+        effects: loaded.open_tool_calls,
+        unanswered: vec![],
+        last_role: None,
+        binding: None,
+        state_at_pen: vec![],
+        merged,
+        turn_usage: Usage::default(),
+        delegations,
+        // The steps of an earlier process are not read: their private data is erased when the run ends.
+        keeps_private,
+        session: loaded.session,
     }
 }

@@ -1,26 +1,28 @@
-//! Agents: what whoever runs them knows. Definitions that an owner makes are in the store; those that are everybody's,
-//! whether a definition makes sense, and which models there are, only a runtime can tell.
+//! Agents: the part of the agent catalog that only a runtime knows.
+//!
+//! Definitions made by an owner are in the store. The shared definitions, the validity of a definition and the list of
+//! models come from the runtime.
 
 use std::fmt::Debug;
 
 use mainspring_core::{AgentDefinition, ModelList, RunOptions};
 
-/// What a runtime knows of agents.
+/// A runtime's knowledge of agents and models.
 pub trait Catalog: Debug + Send + Sync + 'static {
-    /// The definitions that every owner has.
+    /// The definitions that every owner may use.
     fn shared(&self) -> Vec<AgentDefinition>;
 
-    /// Says what is wrong with a definition.
+    /// Checks a definition; the error text says what is wrong.
     fn check(&self, definition: &AgentDefinition) -> Result<(), String>;
 
-    /// The models that can be asked.
+    /// The models that can be used.
     fn models(&self) -> ModelList;
 
-    /// Says what is wrong with the model, the profile or the model options that runs of `adapter` are to have.
+    /// Checks the model, profile and model options for runs of `adapter`; the error text says what is wrong.
     fn check_options(&self, adapter: &str, options: &RunOptions) -> Result<(), String>;
 }
 
-/// A kernel without a runtime that follows definitions: nobody has any from elsewhere, and all that have a name are well.
+/// The catalog of a kernel without such a runtime: no shared definitions, no models, every definition is valid.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoCatalog;
 

@@ -1,14 +1,14 @@
-//! Blobs: the bytes of artifacts, as files by their hash.
+//! Blobs: the bytes of artifacts, as files named by their hash.
 //!
 //! ```text
-//! staging/ID.part    being written            ─┐
-//! staging/HASH.ID    its row is not known yet  │ left behind only by a crash, looked at by the next start
-//! ab/abcdef…         whole and durable        ◀┘
+//! staging/ID.part    being written              ─┐
+//! staging/HASH.ID    row may not be committed    │ left behind only by a crash, handled by the next start
+//! ab/abcdef…         complete and durable       ◀┘
 //! ```
 //!
-//! Bytes are durable before the row that names them is committed, and removed after the last such row is gone, so
-//! there is never a row without bytes. While a row is being committed nothing is removed (`gate`). The same bytes are
-//! kept once.
+//! Bytes are durable before a row that refers to them is committed, and removed after the last such row is gone, so
+//! there is never a row without bytes. The lock `gate` prevents removal while a row is being committed. Equal contents
+//! are stored once.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, SeekFrom};
@@ -22,47 +22,47 @@ use tokio::task::spawn_blocking;
 
 use crate::error::Error;
 
-/// How much is read at a time.
-const BUFFER: usize = 64 << 10;
+/// Bytes read at a time.
+const BUFFER_BYTES: usize = 64 << 10;
 
-/// The bytes of an artifact, or a part of them.
+/// Reader of the bytes of an artifact, or of a range of them.
 pub type BlobReader = Take<tokio::fs::File>;
 
-/// A folder of blobs. One process uses it at a time.
+/// A folder of blobs, used by one process at a time.
 #[derive(Debug, Clone)]
 pub struct Blobs {
     root: PathBuf,
     gate: Arc<RwLock<()>>,
 }
 
-/// Bytes that are written and durable, and not kept yet. Dropping this removes them.
+/// Complete and durable bytes in the staging folder. Dropping this removes them.
 #[derive(Debug)]
-pub struct Staged {
+pub struct StagedBlob {
     part: PathBuf,
     id: ArtifactId,
-    /// Their hash.
+    /// Hash of the content, in hexadecimal.
     pub hash: String,
-    /// How many there are.
+    /// Size in bytes.
     pub size: u64,
 }
 
-impl Drop for Staged {
+impl Drop for StagedBlob {
     fn drop(&mut self) {
-        // Gone already when they were kept; a leftover is removed by the next start.
+        // The file was moved away if the bytes were kept. The next start removes a leftover.
         let _ = fs::remove_file(&self.part);
     }
 }
 
-/// Bytes that are being written. Dropping this removes them.
-pub(crate) struct Staging {
-    staged: Staged,
+/// Bytes being written to the staging folder. Dropping this removes them.
+pub(crate) struct StagingBlob {
+    staged: StagedBlob,
     file: tokio::fs::File,
     hasher: Box<blake3::Hasher>,
     limit: usize,
 }
 
-impl Staging {
-    /// How many there are so far.
+impl StagingBlob {
+    /// Bytes written so far.
     pub(crate) fn size(&self) -> u64 {
         self.staged.size
     }
@@ -80,8 +80,8 @@ impl Staging {
         self.file.write_all(bytes).await.map_err(|error| unwritable(&error))
     }
 
-    /// All are there; they are durable now.
-    pub(crate) async fn end(self) -> Result<Staged, Error> {
+    /// Completes the content and makes it durable.
+    pub(crate) async fn end(self) -> Result<StagedBlob, Error> {
         let Self { mut staged, mut file, hasher, .. } = self;
         file.flush().await.map_err(|error| unwritable(&error))?;
         file.sync_all().await.map_err(|error| unwritable(&error))?;
@@ -90,29 +90,29 @@ impl Staging {
     }
 }
 
-/// Bytes that are kept, and whose row may be committed now.
+/// Bytes in their final place. The row that refers to them may be committed while this is held.
 #[derive(Debug)]
-pub struct Kept {
+pub struct KeptBlob {
     marker: PathBuf,
     hash: String,
     _gate: OwnedRwLockReadGuard<()>,
 }
 
 impl Blobs {
-    /// The blobs in `root`, which need not exist yet.
+    /// Blobs in the folder `root`, which need not exist yet.
     pub fn new(root: &Path) -> Self {
         Self { root: root.into(), gate: Arc::default() }
     }
 
-    /// Writes all of `content`, at most `limit` bytes.
+    /// Stages all of `content`, at most `limit` bytes.
     pub async fn stage(
         &self,
         id: ArtifactId,
         content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
         limit: usize,
-    ) -> Result<Staged, Error> {
-        let mut staging = self.begin(id, limit).await?;
-        let mut buffer = vec![0; BUFFER];
+    ) -> Result<StagedBlob, Error> {
+        let mut staging = self.stage_begin(id, limit).await?;
+        let mut buffer = vec![0; BUFFER_BYTES];
         loop {
             let read = content.read(&mut buffer).await;
             let read = read.map_err(|error| Error::Invalid(format!("the content broke off: {error}")))?;
@@ -123,42 +123,43 @@ impl Blobs {
         }
     }
 
-    /// Begins to write at most `limit` bytes, which come piece by piece.
-    pub(crate) async fn begin(&self, id: ArtifactId, limit: usize) -> Result<Staging, Error> {
+    /// Begins to stage at most `limit` bytes, written piece by piece.
+    pub(crate) async fn stage_begin(&self, id: ArtifactId, limit: usize) -> Result<StagingBlob, Error> {
         let part = self.staging().join(format!("{id}.part"));
         let file = self.blocking(move |blobs| blobs.part_make(&part).map(|file| (part, file))).await;
         let (part, file) = file.map_err(|error| unwritable(&error))?;
-        // From here on the file goes with this, whatever happens.
-        let staged = Staged { part, id, hash: String::new(), size: 0 };
-        Ok(Staging { staged, file: tokio::fs::File::from_std(file), hasher: Box::default(), limit })
+        // From here on, dropping this removes the file.
+        let staged = StagedBlob { part, id, hash: String::new(), size: 0 };
+        Ok(StagingBlob { staged, file: tokio::fs::File::from_std(file), hasher: Box::default(), limit })
     }
 
-    /// Gives staged bytes their place. The marker says what to look at if the process dies before their row is there.
-    pub async fn keep(&self, staged: Staged) -> Result<Kept, Error> {
+    /// Moves staged bytes to their final place. A marker file records the hash, in case the process ends before the row is
+    /// committed.
+    pub async fn keep(&self, staged: StagedBlob) -> Result<KeptBlob, Error> {
         let gate = self.gate.clone().read_owned().await;
         let marker = self.staging().join(format!("{}.{}", staged.hash, staged.id));
-        let kept = Kept { marker: marker.clone(), hash: staged.hash.clone(), _gate: gate };
+        let kept = KeptBlob { marker: marker.clone(), hash: staged.hash.clone(), _gate: gate };
         let placed = self.blocking(move |blobs| blobs.place(&staged, &marker)).await;
         placed.map(|()| kept).map_err(|error| unwritable(&error))
     }
 
-    /// The row of what was kept is there.
-    pub async fn done(&self, kept: Kept) {
-        // A marker that stays is looked at by the next start, and found to be in order.
+    /// Removes the marker of kept bytes, after their row was committed.
+    pub async fn done(&self, kept: KeptBlob) {
+        // If the marker cannot be removed, the next start finds the row and removes the marker.
         let _ = tokio::fs::remove_file(&kept.marker).await;
     }
 
-    /// Lets go of what was kept, since its row is not there; gives what is to be looked at.
-    pub(crate) fn give_up(kept: Kept) -> (String, PathBuf) {
+    /// Releases kept bytes whose row was not committed. Returns the hash to check, and its marker.
+    pub(crate) fn give_up(kept: KeptBlob) -> (String, PathBuf) {
         (kept.hash, kept.marker)
     }
 
-    /// While this is held, no row is being committed.
-    pub(crate) async fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+    /// Waits until no row is being committed, and prevents commits while the guard is held.
+    pub(crate) async fn block_commits(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write().await
     }
 
-    /// Removes the bytes of `hash`, which nothing names.
+    /// Removes the bytes of `hash`, which no row refers to.
     pub(crate) async fn remove(&self, hash: &str) -> Result<(), Error> {
         match tokio::fs::remove_file(self.path(hash)).await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unwritable(&error)),
@@ -166,19 +167,19 @@ impl Blobs {
         }
     }
 
-    /// What an earlier process left: removes what it had not finished writing, and gives the hashes whose rows may be
-    /// missing, each with its marker.
+    /// Cleans up after an earlier process: removes incomplete files, and returns the hashes whose rows may be missing,
+    /// each with its marker.
     pub(crate) async fn leftovers(&self) -> Result<Vec<(String, PathBuf)>, Error> {
         let found = self.blocking(|blobs| blobs.staging_read()).await;
         found.map_err(|error| unwritable(&error))
     }
 
-    /// Removes a marker that was looked at.
+    /// Removes a marker.
     pub(crate) async fn marker_remove(&self, marker: &Path) {
         let _ = tokio::fs::remove_file(marker).await;
     }
 
-    /// The bytes of `hash`, `length` of them from `from` on.
+    /// Opens `length` bytes of `hash` from offset `from`.
     pub(crate) async fn read(&self, hash: &str, from: u64, length: u64) -> io::Result<BlobReader> {
         let mut file = tokio::fs::File::open(self.path(hash)).await?;
         if from > 0 {
@@ -187,7 +188,7 @@ impl Blobs {
         Ok(file.take(length))
     }
 
-    /// What is wrong with the bytes of `hash`; `thorough` reads them.
+    /// Checks the bytes of `hash` and returns the problem, if any; `thorough` reads them and compares the hash.
     pub(crate) async fn check(&self, hash: &str, size: u64, thorough: bool) -> Option<String> {
         let hash = hash.to_owned();
         self.blocking(move |blobs| Ok(blobs.examine(&hash, size, thorough)))
@@ -209,7 +210,9 @@ impl Blobs {
         }
         match hash_of(&path) {
             Err(error) => Some(format!("{}: {error}", path.display())),
-            Ok(found) if found != hash => Some(format!("{} does not hold what it did", path.display())),
+            Ok(found) if found != hash => {
+                Some(format!("{} is corrupt: its hash has changed", path.display()))
+            }
             Ok(_) => None,
         }
     }
@@ -223,10 +226,10 @@ impl Blobs {
         options.open(part)
     }
 
-    fn place(&self, staged: &Staged, marker: &Path) -> io::Result<()> {
+    fn place(&self, staged: &StagedBlob, marker: &Path) -> io::Result<()> {
         let path = self.path(&staged.hash);
         let folder = path.parent().unwrap_or(&self.root);
-        // The marker is durable before what it speaks of.
+        // The marker is durable before the bytes are in place.
         File::create(marker)?;
         sync(&self.staging())?;
         if folder_make(folder)? {
@@ -253,7 +256,7 @@ impl Blobs {
                     left.push((hash.to_owned(), path));
                 }
                 Some((id, "part")) if id.parse::<ArtifactId>().is_ok() => fs::remove_file(path)?,
-                // Not ours to judge.
+                // Files of unknown origin are left alone.
                 _ => {}
             }
         }
@@ -277,12 +280,12 @@ impl Blobs {
     }
 }
 
-/// True for what [`Blobs::stage`] makes.
+/// True if `text` has the form of a hash made by [`Blobs::stage`].
 pub(crate) fn is_hash(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// Makes a folder that only its owner may look into; true if there was none.
+/// Makes a folder that only its owner may access; true if it did not exist.
 fn folder_make(folder: &Path) -> io::Result<bool> {
     if folder.is_dir() {
         return Ok(false);
@@ -295,7 +298,7 @@ fn folder_make(folder: &Path) -> io::Result<bool> {
 }
 
 fn hash_of(path: &Path) -> io::Result<String> {
-    let (mut file, mut buffer) = (File::open(path)?, vec![0; BUFFER]);
+    let (mut file, mut buffer) = (File::open(path)?, vec![0; BUFFER_BYTES]);
     let mut hasher = blake3::Hasher::new();
     loop {
         match io::Read::read(&mut file, &mut buffer)? {

@@ -1,8 +1,9 @@
-//! The board: what the sessions in memory are doing, for whoever watches all of an owner's.
+//! The board: the current status of every session in memory, for readers that watch all sessions of an owner.
 //!
-//! Readers pull. The board keeps, per owner, each session's latest state and the order in which they last changed; a
-//! reader keeps its place in that order and what it was told of each session. So a slow one gets the latest state of each
-//! session and nothing in between, holds no more than there are sessions, and nobody waits for it.
+//! Readers pull. Per owner, the board keeps each session's latest status and the order in which sessions last changed.
+//! A reader keeps its position in that order and the last status it reported for each session. A slow reader therefore
+//! gets the latest status of each session and nothing in between, its memory is bounded by the number of sessions, and
+//! nobody waits for it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,103 +16,104 @@ use tokio::sync::Notify;
 #[cfg(test)]
 mod tests;
 
-/// How many sessions that are gone are remembered for readers who do not know it yet. Who is later than that learns
-/// that a session is closed, and not whether it was deleted.
-const GONE: usize = 1_024;
+/// Removed sessions remembered per owner for readers that have not seen the removal. A reader further behind learns
+/// that a session is closed, but not whether it was deleted.
+const REMOVED_MAX: usize = 1_024;
 
-/// The states of all sessions in memory, by owner. Cheap to clone.
+/// Status of all sessions in memory, by owner. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Board(Arc<Mutex<State>>);
+pub(crate) struct Board(Arc<Mutex<BoardState>>);
 
 #[derive(Debug, Default)]
-struct State {
-    owners: HashMap<String, Owner>,
+struct BoardState {
+    owners: HashMap<String, OwnerSessions>,
     closed: bool,
 }
 
 #[derive(Debug, Default)]
-struct Owner {
-    /// The number of the last change.
-    last: u64,
+struct OwnerSessions {
+    /// Number of the last change.
+    last_change: u64,
+    /// Sessions in memory, each with the number of its last change.
     sessions: HashMap<SessionId, (LiveSession, u64)>,
-    /// Sessions that left, whether they were deleted, and the number of that change.
-    gone: HashMap<SessionId, (bool, u64)>,
-    /// The last change of each of these, in order.
+    /// Sessions that left memory: whether they were deleted, and the number of that change.
+    removed: HashMap<SessionId, (bool, u64)>,
+    /// Last change of each session in `sessions` and `removed`, in order.
     order: BTreeMap<u64, SessionId>,
-    /// What is gone up to this change may be forgotten.
+    /// Removals up to this change may have been dropped from `removed`.
     forgotten: u64,
     readers: usize,
     wake: Arc<Notify>,
 }
 
 impl Board {
-    /// The state of a session in memory. Told again, it is nothing new to any reader.
+    /// Sets the status of a session in memory. Setting the same status again reports nothing to readers.
     pub(crate) fn put(&self, owner: &str, session: LiveSession) {
         let mut state = self.0.lock();
         if !state.owners.contains_key(owner) {
-            state.owners.insert(owner.to_owned(), Owner::default());
+            state.owners.insert(owner.to_owned(), OwnerSessions::default());
         }
         if let Some(owner) = state.owners.get_mut(owner) {
             owner.put(session);
         }
     }
 
-    /// A session left memory; `deleted` if for good.
+    /// Removes a session that left memory; `deleted` tells whether it was deleted.
     pub(crate) fn remove(&self, owner: &str, session: SessionId, deleted: bool) {
         let mut state = self.0.lock();
         let Some(known) = state.owners.get_mut(owner) else { return };
         known.remove(session, deleted);
-        state.tidy(owner);
+        state.drop_unused(owner);
     }
 
-    /// Ends every reader once it was told everything.
+    /// Ends every reader once it has received all changes.
     pub(crate) fn close(&self) {
         let mut state = self.0.lock();
         state.closed = true;
         state.owners.values().for_each(|owner| owner.wake.notify_waiters());
     }
 
-    /// A reader of what the sessions of `owner` do, with what they do now.
+    /// Makes a reader of all sessions of `owner`, with a snapshot of their present status.
     pub(crate) fn read(&self, owner: &str) -> LiveFeed {
         let mut state = self.0.lock();
         let known = state.owners.entry(owner.to_owned()).or_default();
         known.readers += 1;
-        let told: HashMap<_, _> =
+        let reported: HashMap<_, _> =
             known.sessions.iter().map(|(id, (session, _))| (*id, session.clone())).collect();
-        let mut snapshot: Vec<LiveSession> = told.values().cloned().collect();
+        let mut snapshot: Vec<LiveSession> = reported.values().cloned().collect();
         snapshot.sort_by_key(|session| session.session_id);
-        let (seen, wake) = (known.last, known.wake.clone());
+        let (seen, wake) = (known.last_change, known.wake.clone());
         LiveFeed {
             board: self.clone(),
             owner: owner.to_owned(),
             wake,
             snapshot,
-            told,
+            reported,
             seen,
             pending: VecDeque::new(),
         }
     }
 }
 
-impl State {
-    /// Keeps nothing of an owner who has no session in memory and no reader.
-    fn tidy(&mut self, owner: &str) {
+impl BoardState {
+    /// Drops an owner that has neither a session in memory nor a reader.
+    fn drop_unused(&mut self, owner: &str) {
         if self.owners.get(owner).is_some_and(|known| known.readers == 0 && known.sessions.is_empty()) {
             self.owners.remove(owner);
         }
     }
 }
 
-impl Owner {
+impl OwnerSessions {
     fn put(&mut self, session: LiveSession) {
         let id = session.session_id;
         if let Some((_, at)) = self.sessions.get(&id) {
             self.order.remove(at);
         }
-        if let Some((_, at)) = self.gone.remove(&id) {
+        if let Some((_, at)) = self.removed.remove(&id) {
             self.order.remove(&at);
         }
-        let at = self.note(id);
+        let at = self.number_change(id);
         self.sessions.insert(id, (session, at));
     }
 
@@ -121,51 +123,53 @@ impl Owner {
         if self.readers == 0 {
             return;
         }
-        let at = self.note(id);
-        self.gone.insert(id, (deleted, at));
-        if self.gone.len() > GONE
+        let at = self.number_change(id);
+        self.removed.insert(id, (deleted, at));
+        if self.removed.len() > REMOVED_MAX
             && let Some((first, at)) =
-                self.gone.iter().map(|(id, (_, at))| (*id, *at)).min_by_key(|(_, at)| *at)
+                self.removed.iter().map(|(id, (_, at))| (*id, *at)).min_by_key(|(_, at)| *at)
         {
-            self.gone.remove(&first);
+            self.removed.remove(&first);
             self.order.remove(&at);
             self.forgotten = self.forgotten.max(at);
         }
     }
 
-    /// Numbers a change, and wakes whoever waits for one.
-    fn note(&mut self, id: SessionId) -> u64 {
-        self.last += 1;
-        self.order.insert(self.last, id);
+    /// Gives a change the next number and wakes the readers.
+    fn number_change(&mut self, id: SessionId) -> u64 {
+        self.last_change += 1;
+        self.order.insert(self.last_change, id);
         self.wake.notify_waiters();
-        self.last
+        self.last_change
     }
 }
 
-/// A reader of what an owner's sessions do.
+/// A reader of the status of all sessions of an owner.
 #[derive(Debug)]
 pub struct LiveFeed {
     board: Board,
     owner: String,
     wake: Arc<Notify>,
     snapshot: Vec<LiveSession>,
-    told: HashMap<SessionId, LiveSession>,
+    /// Last status reported for each session.
+    reported: HashMap<SessionId, LiveSession>,
+    /// Number of the last change looked at.
     seen: u64,
     pending: VecDeque<LiveChange>,
 }
 
 impl LiveFeed {
-    /// The sessions that were in memory when the reader came. Everything later comes through [`LiveFeed::next`].
+    /// The sessions in memory when the reader was made. Later changes come through [`LiveFeed::next`].
     pub fn snapshot(&self) -> &[LiveSession] {
         &self.snapshot
     }
 
-    /// How many things the reader holds: it grows with the sessions, not with what happens in them.
-    pub fn held(&self) -> usize {
-        self.told.len() + self.pending.len()
+    /// Number of entries the reader holds. Grows with the number of sessions, not with the number of changes.
+    pub fn buffered(&self) -> usize {
+        self.reported.len() + self.pending.len()
     }
 
-    /// What happened next; none once the process stops. Dropping the future loses nothing.
+    /// Waits for the next change; none once the process stops. Cancel-safe.
     pub async fn next(&mut self) -> Option<LiveChange> {
         loop {
             let wake = self.wake.clone();
@@ -181,7 +185,7 @@ impl LiveFeed {
         }
     }
 
-    /// Takes what there is of the next session that changed; true when nothing will come any more.
+    /// Queues the changes of the next session that changed. Returns true if no more changes will come.
     fn pull(&mut self) -> bool {
         let board = self.board.clone();
         let state = board.0.lock();
@@ -189,47 +193,48 @@ impl LiveFeed {
             return false;
         };
         if self.seen < owner.forgotten {
-            let mut ids: Vec<SessionId> = self.told.keys().chain(owner.sessions.keys()).copied().collect();
+            let mut ids: Vec<SessionId> =
+                self.reported.keys().chain(owner.sessions.keys()).copied().collect();
             ids.sort();
             ids.dedup();
-            ids.into_iter().for_each(|id| self.compare(owner, id));
-            self.seen = owner.last;
+            ids.into_iter().for_each(|id| self.queue_changes(owner, id));
+            self.seen = owner.last_change;
         }
         while self.pending.is_empty() {
             let Some((at, id)) = owner.order.range(self.seen + 1..).next() else {
                 return state.closed;
             };
             self.seen = *at;
-            self.compare(owner, *id);
+            self.queue_changes(owner, *id);
         }
         false
     }
 
-    /// What is to be told of one session.
-    fn compare(&mut self, owner: &Owner, session_id: SessionId) {
+    /// Queues the differences between a session's reported and present status.
+    fn queue_changes(&mut self, owner: &OwnerSessions, session_id: SessionId) {
         let now = owner.sessions.get(&session_id).map(|(session, _)| session);
-        match (self.told.get(&session_id), now) {
+        match (self.reported.get(&session_id), now) {
             (None, None) => {}
             (None, Some(now)) => self.pending.push_back(LiveChange::Opened(now.clone())),
             (Some(_), None) => {
-                let deleted = owner.gone.get(&session_id).is_some_and(|(deleted, _)| *deleted);
+                let deleted = owner.removed.get(&session_id).is_some_and(|(deleted, _)| *deleted);
                 self.pending.push_back(match deleted {
                     true => LiveChange::Deleted { session_id },
                     false => LiveChange::Closed { session_id },
                 });
             }
-            (Some(told), Some(now)) => {
-                if told.title != now.title {
+            (Some(reported), Some(now)) => {
+                if reported.title != now.title {
                     self.pending.push_back(LiveChange::Title { session_id, title: now.title.clone() });
                 }
-                if told.status != now.status {
+                if reported.status != now.status {
                     self.pending.push_back(LiveChange::Status { session_id, status: now.status });
                 }
             }
         }
         match now {
-            Some(now) => drop(self.told.insert(session_id, now.clone())),
-            None => drop(self.told.remove(&session_id)),
+            Some(now) => drop(self.reported.insert(session_id, now.clone())),
+            None => drop(self.reported.remove(&session_id)),
         }
     }
 }
@@ -240,12 +245,12 @@ impl Drop for LiveFeed {
         if let Some(owner) = state.owners.get_mut(&self.owner) {
             owner.readers -= 1;
             if owner.readers == 0 {
-                // Nobody is left who could not know.
-                for (_, at) in std::mem::take(&mut owner.gone).into_values() {
+                // No reader is left that needs the removals.
+                for (_, at) in std::mem::take(&mut owner.removed).into_values() {
                     owner.order.remove(&at);
                 }
             }
         }
-        state.tidy(&self.owner);
+        state.drop_unused(&self.owner);
     }
 }

@@ -1,179 +1,179 @@
-//! What the kernel says when it will not do as asked: a stable code, the thing, the remedy.
+//! Errors of the kernel: a stable code, and a message that names the object and the remedy.
 
 use mainspring_core::{BadName, MessageId, Position, Refusal, RunId, RunStatus, SessionId, VersionMismatch};
 
-use crate::store::StoreError;
+use crate::store::{StoreError, Unique};
 
-/// Why the kernel did not do as asked. Nothing changed, unless the variant says otherwise.
+/// Why the kernel refused or failed a request. Nothing changed, unless the variant says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is no such thing, or none that the caller may see.
+    /// The object does not exist, or the caller may not see it.
     #[error("no {what} {name:?}")]
     NotFound {
-        /// What kind of thing.
+        /// Kind of object.
         what: &'static str,
-        /// What was asked for.
+        /// Name or id that was requested.
         name: String,
     },
-    /// The caller may see it, and may not do this with it.
+    /// The caller may read the object, but may not do this.
     #[error("{0}")]
     Forbidden(String),
-    /// The request does not make sense.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// Something is larger than allowed.
+    /// A size limit is exceeded.
     #[error("{what} has {size} bytes; at most {limit} are allowed")]
     TooLarge {
-        /// What.
+        /// The object that is too large.
         what: &'static str,
-        /// How large it is.
+        /// Its size in bytes.
         size: usize,
-        /// How large it may be.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// There are as many as there may be.
+    /// A limit on a number of objects is reached.
     #[error("there are {limit} {what} already, and no more are allowed; remove some first")]
     TooMany {
-        /// What.
+        /// Kind of object.
         what: &'static str,
-        /// How many there may be.
+        /// The limit.
         limit: usize,
     },
-    /// The adapter is not one of ours.
+    /// The adapter is not registered.
     #[error("no adapter {name:?}; there is {known}")]
     UnknownAdapter {
-        /// What was asked for.
+        /// Name that was requested.
         name: String,
-        /// What there is.
+        /// Names of the registered adapters.
         known: String,
     },
-    /// The adapter cannot do this.
+    /// The adapter lacks a capability.
     #[error("adapter {adapter:?} cannot {what}")]
     Unsupported {
-        /// Which adapter.
+        /// The adapter.
         adapter: String,
-        /// What it cannot do.
+        /// The missing capability.
         what: &'static str,
     },
-    /// The adapter's runtime was not authenticated.
+    /// Authentication of the adapter's runtime failed.
     #[error("{adapter:?} was not authenticated: {why}")]
     LoginFailed {
-        /// Which adapter.
+        /// The adapter.
         adapter: String,
-        /// What its runtime says.
+        /// Message of the runtime.
         why: String,
     },
-    /// The same request name was used before for something else.
+    /// The request name was used before for a different request.
     #[error("{name} was used before for another request; use a new one, or send the same request again")]
     RequestConflict {
-        /// The name.
+        /// Name of the request.
         name: String,
     },
     /// The session's key, reference or alias is taken.
     #[error("a session named {name} exists already")]
     AlreadyExists {
-        /// The name.
+        /// Name of the session.
         name: String,
     },
-    /// A version of an agent never changes.
+    /// The version of the agent exists with different content, and versions never change.
     #[error(
         "the agent {name} says something else already, and a version never changes; make the next version"
     )]
     AgentTaken {
-        /// Its name.
+        /// Name and version of the agent.
         name: String,
     },
-    /// A session cannot be both made and loaded.
+    /// The request asks both for a new session and for an existing one.
     #[error("start a session as new or load one, not both")]
     AmbiguousMode,
-    /// Neither the session nor whoever starts it names a model.
+    /// Neither the session nor the request names a model.
     #[error("no model: the session has none, and none was given; give a model or a model profile")]
     NoModel,
-    /// A session begins without messages.
+    /// The request brings initial messages, but a session begins without messages.
     #[error("a session begins without messages: send prompts, or import a file")]
     InitialMessages,
-    /// A file that was to be imported makes no sense. Nothing of it is there.
+    /// The imported file is invalid. Nothing was imported.
     #[error("line {line}: {reason}")]
     BadImport {
-        /// Which line of the file, from 1.
+        /// Number of the invalid line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// What is wrong with the line.
         reason: String,
     },
-    /// Somebody else has changed it meanwhile. Look again, then try again.
+    /// The object was changed by another request. Read it again, then retry.
     #[error("it was changed meanwhile: version {expected} was expected, it stands at {now}")]
     Changed {
-        /// The version the caller knew.
+        /// Version that the caller expected.
         expected: u64,
-        /// The version it has.
+        /// Present version.
         now: u64,
     },
-    /// This is only possible while no run of the session is active or queued.
+    /// The session has an active or queued run.
     #[error("the session is busy: its run is {status}")]
     Busy {
-        /// Where the run stands.
+        /// Status of the run.
         status: RunStatus,
     },
-    /// Only a user message can be answered again.
+    /// The message is not a user message; only those can be answered again.
     #[error("{0} is not a user message")]
     NotUserMessage(MessageId),
-    /// Only beneath an assistant message can a prompt be edited.
+    /// The message is not an assistant message; a prompt can be edited only after one.
     #[error("{0} is not an assistant message")]
     NotAssistantMessage(MessageId),
-    /// What was rolled back is kept to be read, and is not gone on from.
+    /// The message belongs to a branch that was rolled back. It can be read, but not continued.
     #[error("{0} is part of a branch that was rolled back; branch from a message that was not")]
     Abandoned(MessageId),
-    /// Only the session's last run can be tried again.
+    /// The run is not the last of its session; only the last one can be retried.
     #[error("{0} is not the last run of its session; only the last one can be tried again")]
     NotLatest(RunId),
-    /// The events that were asked for are gone: they were pruned.
+    /// The requested events were pruned.
     #[error(
         "the events up to {floor} were pruned; take a snapshot and go on after its position, or read after {floor}"
     )]
     Expired {
-        /// Up to where events are gone.
+        /// Position up to which events are gone.
         floor: Position,
     },
-    /// A rule said no.
+    /// A rule of the state machines refused the command.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// Too much is waiting already. Try again later.
+    /// A queue is full. Retry later.
     #[error("{what} is full: {limit} prompts wait already; try again later")]
     Overloaded {
-        /// Which queue.
+        /// The full queue.
         what: &'static str,
-        /// How many it holds.
+        /// Capacity of the queue.
         limit: usize,
     },
-    /// Whoever is waited for needs a worker, and those who wait have them all. Try again later.
+    /// An awaited run needs a worker of an adapter, and waiting runs hold all of them. Retry later.
     #[error(
         "all {limit} workers of {adapter:?} are at work, and a run that is waited for cannot wait for one; \
          spawn it instead, or try again later"
     )]
     AdapterFull {
-        /// Which adapter.
+        /// The adapter.
         adapter: String,
-        /// How many workers it has.
+        /// Number of its workers.
         limit: usize,
     },
-    /// Whoever was delegated to has delegated, and so on.
+    /// The delegation would be nested too deep.
     #[error("this would be delegation {depth} deep; at most {limit} is allowed")]
     TooDeep {
-        /// How deep it would be.
+        /// Depth of the delegation.
         depth: u32,
-        /// How deep it may be.
+        /// Largest allowed depth.
         limit: u32,
     },
-    /// Those who wait for each other wait for ever.
+    /// Waiting for the session would be a deadlock.
     #[error("{0} waits, itself or through others, for the session that would wait for it; spawn instead")]
     WouldDeadlock(SessionId),
-    /// The process is stopping. Try again later.
+    /// The process is stopping. Retry later.
     #[error("mainspring is shutting down; try again once it is back")]
     ShuttingDown,
-    /// The store did not do its part. Whether a change was made was looked up: it was not. Try again later.
+    /// The store failed, and nothing was changed. Retry later.
     #[error("the store is not available: {0}")]
     Unavailable(String),
-    /// What is stored does not make sense.
+    /// Stored data is inconsistent.
     #[error("the store is damaged: {0}")]
     Corrupt(String),
 }
@@ -212,7 +212,7 @@ impl Error {
         ; Self::Refused(refusal) => refusal.code(),
     }
 
-    /// True when the same request may succeed later.
+    /// True if the same request may succeed later.
     pub const fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -220,13 +220,13 @@ impl Error {
         )
     }
 
-    /// There is no such thing, or none that the caller may see.
+    /// Makes a [`Error::NotFound`].
     #[expect(clippy::needless_pass_by_value, reason = "ids are copied; a reference would only be noise")]
     pub fn not_found(what: &'static str, name: impl ToString) -> Self {
         Self::NotFound { what, name: name.to_string() }
     }
 
-    /// A native session is one session's.
+    /// The error for a native session that is bound to another session.
     pub(crate) fn native_taken() -> Self {
         Self::Invalid("this native session belongs to another session already".into())
     }
@@ -247,10 +247,50 @@ impl From<VersionMismatch> for Error {
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
+            StoreError::VersionMismatch(mismatch) => mismatch.into(),
             StoreError::Pruned(floor) => Self::Expired { floor },
             StoreError::Corrupt(what) => Self::Corrupt(what),
             StoreError::Unavailable(what) => Self::Unavailable(what),
             StoreError::Fenced | StoreError::Conflict(_) => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+/// Why a session actor did not create a session, a run or an artifact. Nothing was created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum CreateError {
+    /// A unique name is taken. Look up its holder, then answer with that, retry or refuse.
+    Taken(Unique),
+    /// The request failed. Report the error to the caller.
+    Failed(Error),
+}
+
+impl From<Error> for CreateError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Refusal> for CreateError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Failed(refusal.into())
+    }
+}
+
+impl From<StoreError> for CreateError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Conflict(unique) => Self::Taken(unique),
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl From<CreateError> for Error {
+    fn from(error: CreateError) -> Self {
+        match error {
+            CreateError::Taken(unique) => StoreError::Conflict(unique).into(),
+            CreateError::Failed(error) => error,
         }
     }
 }

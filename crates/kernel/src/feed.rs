@@ -1,26 +1,25 @@
-//! Feeds: a session's live stream, from its one writer to any number of readers.
+//! Feeds: a session's live stream, from one writer to any number of readers.
 //!
-//! The feed holds the session's latest events and the text that is being streamed. Readers pull: each keeps its own
-//! place and reads late if it is slow, from memory while it can and from the store where it must, so a stalled
-//! reader costs nobody anything.
+//! A feed holds the session's latest events and the text that is being streamed. Readers pull: each keeps its own
+//! position and reads from memory while it can, else from the store. A slow reader costs neither the writer nor the
+//! other readers anything.
 //!
-//! Events and streamed bytes have one order. Deltas are published before they are durable; an event only after its
-//! commit. While a commit is under way a *barrier* holds back the bytes that come after its events, so every reader
-//! sees the same order, and so a reader that has seen more bytes than an event's `pos` knows that a crash lost them.
+//! Events and streamed bytes have one order. Deltas are published before they are durable, an event only after its
+//! commit. During a commit a *barrier* holds back the bytes that come after the commit's events, so every reader sees
+//! the same order. A reader that has seen more bytes than an event's `pos` therefore knows that a crash lost them.
 //!
 //! ```text
-//! loading ──found──▶ away ◀──────▶ live ──▶ closed        loading | away | live ──▶ failed
-//!                 (readers alone)  (with an actor)
+//! loading ──▶ unloaded ◀──────▶ live ──▶ closed        loading | unloaded | live ──▶ failed
+//!          (readers alone)  (with an actor)
 //! ```
 //!
-//! A feed belongs to its session, not to its actor: readers keep theirs while the session is not in memory, and it goes
-//! on when the session comes back.
+//! A feed belongs to its session, not to its actor: readers keep it while the session is not in memory, and it
+//! continues when the session is loaded again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mainspring_api::OpenBlock;
 pub use mainspring_api::OpenText;
 use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position, RunId, SessionId, Visibility};
 use parking_lot::Mutex;
@@ -33,63 +32,66 @@ use crate::store::{Chunk, Fence};
 
 mod life;
 mod subscription;
-pub(crate) use life::Standing;
+mod text;
+pub(crate) use life::FeedStatus;
 pub use life::SubscriptionMode;
 pub use subscription::{Delta, Item, Subscription, Thought};
+use text::Segment;
+pub(crate) use text::open_texts;
 
-/// How many events a feed keeps in memory for its readers; older ones are read from the store.
-const RECENT: usize = 256;
-/// How many thoughts a feed keeps: they are shown to whoever is there, and to nobody later.
-const THOUGHTS: usize = 256;
+/// Events that a feed keeps in memory for its readers; older ones are read from the store.
+const RECENT_EVENTS_MAX: usize = 256;
+/// Thoughts that a feed keeps for its present readers. They are never stored.
+const RECENT_THOUGHTS_MAX: usize = 256;
 
 /// A session's live stream.
 #[derive(Debug)]
 pub struct Feed {
     session: SessionId,
-    state: Mutex<State>,
+    state: Mutex<FeedState>,
     wake: Notify,
     readers: life::Readers,
-    /// Whether others than the owner may read.
-    shown: AtomicBool,
+    /// True while members of the session's org may read it.
+    org_readable: AtomicBool,
     dirty: UnboundedSender<Arc<Feed>>,
     message_bytes: usize,
     meters: Arc<Meters>,
 }
 
 #[derive(Debug)]
-struct State {
+struct FeedState {
     phase: Phase,
-    /// How often an actor has taken the feed up.
-    tenures: u64,
+    /// Number of times an actor has been attached.
+    actor_generation: u64,
     fence: Fence,
     cursor: Cursor,
     pos: u64,
     barrier: Option<u64>,
-    /// The events in (floor, cursor].
+    /// The events in the range (floor, cursor].
     recent: VecDeque<Arc<Event>>,
     floor: Cursor,
     text: VecDeque<Segment>,
     flushed: u64,
     is_dirty: bool,
     writer: Option<Writer>,
-    late: u64,
-    /// Deltas that are not counted yet, and their bytes.
+    late_calls: u64,
+    /// Deltas not added to the meters yet, and their bytes.
     deltas: u64,
     delta_bytes: u64,
     thoughts: VecDeque<Thought>,
     thought_no: u64,
 }
 
-/// Whether anybody writes.
+/// FeedState of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
-    /// Where the stream stands is not known yet.
+    /// The stream's position is not known yet.
     Loading,
-    /// The session is in memory.
+    /// The session is in memory, with an actor.
     Live,
-    /// The session is not in memory; nothing happens in it until it is.
-    Away,
-    /// The session is gone, or the process stops.
+    /// The session is not in memory; nothing is written.
+    Unloaded,
+    /// The session was deleted, or the process is stopping.
     Closed,
     /// The session could not be loaded.
     Failed(Error),
@@ -104,55 +106,32 @@ struct Writer {
     bytes: usize,
 }
 
-#[derive(Debug)]
-struct Segment {
-    start: u64,
-    run: Option<RunId>,
-    message: MessageId,
-    block: u32,
-    text: String,
-}
-
-impl Segment {
-    fn end(&self) -> u64 {
-        self.start + self.text.len() as u64
-    }
-
-    /// Its text from byte `from` of the stream to byte `to`. Both lie on a character's edge.
-    fn slice(&self, from: u64, to: u64) -> &str {
-        let offset = |pos: u64| {
-            usize::try_from(pos.saturating_sub(self.start)).unwrap_or(usize::MAX).min(self.text.len())
-        };
-        self.text.get(offset(from)..offset(to)).unwrap_or_default()
-    }
-}
-
-/// How much a feed holds in memory. It does not grow with its readers, nor with how slow they are.
+/// Memory held by a feed. It grows neither with the number of readers nor with how slow they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Held {
+pub struct FeedMemory {
     /// Events.
     pub events: usize,
     /// Bytes of text that is not in a message yet.
     pub bytes: usize,
     /// Thoughts.
     pub thoughts: usize,
-    /// Who reads.
+    /// Readers.
     pub readers: usize,
 }
 
-/// Why a delta was not taken.
+/// Why streamed text was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DeltaError {
-    /// The attempt has no authority any more: it ended, or another one took over.
+    /// The attempt has ended or was replaced: it has lost its authority.
     #[error("the attempt has no authority any more")]
     Revoked,
-    /// The message has become larger than allowed.
+    /// The message would exceed the size limit, in bytes.
     #[error("the message is larger than {0} bytes")]
     TooLarge(usize),
 }
 
 impl Feed {
-    /// The feed of a session of which nothing is known yet.
+    /// Makes a feed in the loading state.
     pub(crate) fn new(
         session: SessionId,
         dirty: UnboundedSender<Arc<Feed>>,
@@ -161,9 +140,9 @@ impl Feed {
     ) -> Arc<Self> {
         Arc::new(Self {
             session,
-            state: Mutex::new(State {
+            state: Mutex::new(FeedState {
                 phase: Phase::Loading,
-                tenures: 0,
+                actor_generation: 0,
                 fence: Fence { session, epoch: 0 },
                 cursor: Cursor::START,
                 pos: 0,
@@ -174,7 +153,7 @@ impl Feed {
                 flushed: 0,
                 is_dirty: false,
                 writer: None,
-                late: 0,
+                late_calls: 0,
                 deltas: 0,
                 delta_bytes: 0,
                 thoughts: VecDeque::new(),
@@ -182,14 +161,16 @@ impl Feed {
             }),
             wake: Notify::new(),
             readers: life::Readers::default(),
-            shown: AtomicBool::new(false),
+            org_readable: AtomicBool::new(false),
             dirty,
             message_bytes,
             meters,
         })
     }
 
-    /// Streams `text` as part of block `block` of the message being written. Never waits for the disk.
+    /// Publishes `text` as part of block `block` of the message being written. Never waits for the disk.
+    ///
+    /// `fresh` draws the id of a new message, if none is being written.
     pub(crate) fn delta(
         self: &Arc<Self>,
         by: AttemptId,
@@ -203,7 +184,7 @@ impl Feed {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let Some(writer) = state.writer.as_mut().filter(|writer| writer.attempt == by) else {
-            self.late_call(&mut state.late);
+            self.count_late_call(&mut state.late_calls);
             return Err(DeltaError::Revoked);
         };
         if writer.bytes + text.len() > self.message_bytes {
@@ -225,62 +206,61 @@ impl Feed {
         state.deltas += 1;
         state.delta_bytes += text.len() as u64;
         if !std::mem::replace(&mut state.is_dirty, true) {
-            // The flusher is gone only when the kernel is.
+            // Fails only while the kernel is being dropped.
             let _ = self.dirty.send(self.clone());
         }
-        // Whoever wakes wants the lock, and there may be thousands of them.
+        // Every woken reader takes the lock, and there may be thousands.
         drop(guard);
         self.wake.notify_waiters();
         Ok(())
     }
 
-    /// Shows a thought to whoever is there. It is kept nowhere.
+    /// Publishes a thought to the present readers. It is never stored.
     pub(crate) fn thought(&self, by: AttemptId, text: &str) -> Result<(), DeltaError> {
         if text.len() > self.message_bytes {
             return Err(DeltaError::TooLarge(self.message_bytes));
         }
         let mut state = self.state.lock();
         if state.writer.as_ref().is_none_or(|writer| writer.attempt != by) {
-            self.late_call(&mut state.late);
+            self.count_late_call(&mut state.late_calls);
             return Err(DeltaError::Revoked);
         }
         state.thought_no += 1;
         let at = Position { cursor: state.cursor, pos: state.pos };
         let thought = Thought { no: state.thought_no, attempt: by, text: text.into(), at };
         state.thoughts.push_back(thought);
-        if state.thoughts.len() > THOUGHTS {
+        if state.thoughts.len() > RECENT_THOUGHTS_MAX {
             state.thoughts.pop_front();
         }
         self.wake.notify_waiters();
         Ok(())
     }
 
-    /// Gives an attempt of a run the right to stream; nobody if none.
+    /// Gives the right to stream to an attempt of a run, or takes it away.
     pub(crate) fn authorize(&self, writer: Option<(AttemptId, RunId)>) {
         self.state.lock().writer = writer.map(|(attempt, run)| Writer { attempt, run, open: None, bytes: 0 });
     }
 
-    /// Counts a late call of an attempt without authority.
+    /// Counts a call of an attempt that has lost its authority.
     pub(crate) fn count_late(&self) {
-        self.late_call(&mut self.state.lock().late);
+        self.count_late_call(&mut self.state.lock().late_calls);
     }
 
-    fn late_call(&self, late: &mut u64) {
-        *late += 1;
+    fn count_late_call(&self, late_calls: &mut u64) {
+        *late_calls += 1;
         self.meters.late_calls.add(1);
     }
 
-    /// How many late calls were refused.
-    pub fn late(&self) -> u64 {
-        self.state.lock().late
+    /// Number of calls refused because their attempt had lost its authority.
+    pub fn late_calls(&self) -> u64 {
+        self.state.lock().late_calls
     }
 
-    /// Begins a commit: bytes that come from now on are held back until its events are published. Returns the count
-    /// of bytes so far.
+    /// Begins a commit: holds back later bytes until the commit's events are published. Returns the stream's byte count.
     ///
-    /// With `seal` the commit completes what is being streamed: the text so far is returned, stays readable until
+    /// With `seal` the commit completes the messages being streamed: their text is returned and stays readable until
     /// [`Feed::publish`] drops it, and the next delta opens a new message.
-    pub(crate) fn hold(&self, seal: bool) -> (u64, Vec<OpenText>) {
+    pub(crate) fn begin_commit(&self, seal: bool) -> (u64, Vec<OpenText>) {
         let mut state = self.state.lock();
         state.barrier = Some(state.pos);
         if !seal {
@@ -293,8 +273,8 @@ impl Feed {
         (state.pos, state.open_texts(u64::MAX))
     }
 
-    /// Begins again after a commit that failed: the sealed message is open again.
-    pub(crate) fn unseal(&self) {
+    /// Reopens the sealed message after a commit that failed.
+    pub(crate) fn reopen(&self) {
         let mut state = self.state.lock();
         let last = state.text.back().map(|segment| segment.message);
         let bytes =
@@ -305,7 +285,7 @@ impl Feed {
         }
     }
 
-    /// Ends a commit: publishes its events, if it has any, and drops the text before `completed`.
+    /// Ends a commit: publishes its events and drops the text before position `completed`, which is in messages now.
     pub(crate) fn publish(&self, events: Vec<Arc<Event>>, completed: Option<u64>) {
         let mut state = self.state.lock();
         state.barrier = None;
@@ -313,7 +293,7 @@ impl Feed {
             state.cursor = event.cursor;
             state.recent.push_back(event);
         }
-        while state.recent.len() > RECENT {
+        while state.recent.len() > RECENT_EVENTS_MAX {
             if let Some(oldest) = state.recent.pop_front() {
                 state.floor = oldest.cursor;
             }
@@ -328,7 +308,7 @@ impl Feed {
         self.wake.notify_waiters();
     }
 
-    /// The events up to `floor` are gone for good: who has not seen them learns it from the store.
+    /// Drops the events up to `floor`, which were pruned. Readers that have not seen them get an error from the store.
     pub(crate) fn prune(&self, floor: Cursor) {
         let mut state = self.state.lock();
         state.floor = state.floor.max(floor);
@@ -338,8 +318,8 @@ impl Feed {
         self.wake.notify_waiters();
     }
 
-    /// The text that is not durable yet, for the flusher. It counts as durable from now on.
-    pub(crate) fn unflushed(&self) -> Vec<Chunk> {
+    /// Takes the text that is not durable yet, for the flusher, and marks it as flushed.
+    pub(crate) fn take_unflushed(&self) -> Vec<Chunk> {
         let mut state = self.state.lock();
         let (from, to, fence) = (state.flushed, state.pos, state.fence);
         state.flushed = to;
@@ -357,8 +337,8 @@ impl Feed {
         segments.map(chunk).filter(|chunk| !chunk.text.is_empty()).collect()
     }
 
-    /// The flusher could not write the bytes from `from` on: they are not durable after all.
-    pub(crate) fn reflush(self: &Arc<Self>, from: u64) {
+    /// Marks the bytes from `from` on as not durable again, after a failed flush.
+    pub(crate) fn mark_unflushed(self: &Arc<Self>, from: u64) {
         let mut state = self.state.lock();
         state.flushed = state.flushed.min(from);
         if !std::mem::replace(&mut state.is_dirty, true) {
@@ -366,36 +346,36 @@ impl Feed {
         }
     }
 
-    /// Where the stream stands and the text that is being streamed, at one instant.
-    pub(crate) fn now(&self) -> (Position, Vec<OpenText>) {
+    /// The stream's position and the text being streamed, read atomically.
+    pub(crate) fn snapshot(&self) -> (Position, Vec<OpenText>) {
         let state = self.state.lock();
         let at = state.at();
         (at, state.open_texts(at.pos))
     }
 
-    /// Lets others than the owner read, or no more: they get nothing of what is published from now on.
-    pub(crate) fn show_guests(&self, visibility: Visibility) {
-        self.shown.store(visibility == Visibility::Org, Ordering::Release);
+    /// Allows or stops reading by members of the session's org. Takes effect for everything published afterwards.
+    pub(crate) fn set_visibility(&self, visibility: Visibility) {
+        self.org_readable.store(visibility == Visibility::Org, Ordering::Release);
     }
 
-    /// Where the stream stands.
-    pub(crate) fn at(&self) -> Position {
+    /// The stream's position.
+    pub(crate) fn position(&self) -> Position {
         self.state.lock().at()
     }
 
-    /// How much it holds.
-    pub(crate) fn held(&self) -> Held {
+    /// Memory held by this feed.
+    pub(crate) fn memory_use(&self) -> FeedMemory {
         let state = self.state.lock();
-        Held {
+        FeedMemory {
             events: state.recent.len(),
             bytes: state.text.iter().map(|segment| segment.text.len()).sum(),
             thoughts: state.thoughts.len(),
-            readers: self.readers.all(),
+            readers: self.readers.total(),
         }
     }
 }
 
-impl State {
+impl FeedState {
     fn at(&self) -> Position {
         Position { cursor: self.cursor, pos: self.barrier.unwrap_or(self.pos) }
     }
@@ -406,21 +386,4 @@ impl State {
             segments.map(|segment| (segment.message, segment.block, segment.slice(segment.start, until))),
         )
     }
-}
-
-/// Puts stretches of text together, message by message: its id, the block's number, the text.
-pub(crate) fn open_texts<'a>(stretches: impl Iterator<Item = (MessageId, u32, &'a str)>) -> Vec<OpenText> {
-    let mut open: Vec<OpenText> = vec![];
-    for (message, block, text) in stretches {
-        if open.last().is_none_or(|last| last.message_id != message) {
-            open.push(OpenText { message_id: message, blocks: vec![] });
-        }
-        let Some(last) = open.last_mut() else { continue };
-        // In the order of their numbers, whichever began first.
-        match last.blocks.binary_search_by_key(&block, |open| open.block) {
-            Ok(at) => last.blocks[at].text.push_str(text),
-            Err(at) => last.blocks.insert(at, OpenBlock { block, text: text.to_owned() }),
-        }
-    }
-    open
 }

@@ -1,4 +1,4 @@
-//! The flusher: makes streamed text durable, at most every 100 ms, in one batch for all sessions.
+//! The flusher: makes streamed text durable in one batch for all sessions, at most every 100 ms.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::feed::Feed;
 use crate::store::Store;
 use crate::tasks::Tasks;
 
-/// The shortest time between two batches, in milliseconds. Under load a batch takes longer, and so does the tick.
-const TICK: u64 = 100;
+/// Shortest time between two batches. Under load a batch takes longer.
+const FLUSH_INTERVAL_MS: u64 = 100;
 
-/// Writes the text of every feed that says it has some, until the kernel is gone.
+/// Writes the streamed text of every feed received from `dirty`, until the kernel stops.
 pub(crate) async fn flush(
     store: Arc<dyn Store>,
     clock: Clock,
@@ -29,15 +29,15 @@ pub(crate) async fn flush(
         if received == 0 {
             return;
         }
-        // A process that stops writes what there is at once: a run that waits keeps the text it has streamed.
+        // A stopping process writes at once, so that a waiting run keeps the text it has streamed.
         tokio::select! {
-            () = clock.sleep_until(clock.now().plus(TICK)) => {}
+            () = clock.sleep_until(clock.now().plus(FLUSH_INTERVAL_MS)) => {}
             () = tasks.stopping() => {}
         }
         while let Ok(feed) = dirty.try_recv() {
             feeds.push(feed);
         }
-        let written: Vec<_> = feeds.drain(..).map(|feed| (feed.unflushed(), feed)).collect();
+        let written: Vec<_> = feeds.drain(..).map(|feed| (feed.take_unflushed(), feed)).collect();
         let starts: Vec<_> = written
             .iter()
             .filter_map(|(chunks, feed)| chunks.first().map(|chunk| (chunk.pos, feed.clone())))
@@ -47,9 +47,9 @@ pub(crate) async fn flush(
             continue;
         }
         if let Err(error) = store.chunks_write(chunks).await {
-            tracing::warn!(%error, "streamed text could not be written; trying again");
+            tracing::warn!(%error, "cannot write streamed text; retrying");
             for (pos, feed) in starts {
-                feed.reflush(pos);
+                feed.mark_unflushed(pos);
             }
             if tasks.is_stopping() {
                 return;

@@ -1,4 +1,4 @@
-//! The indexer: prepares what was written for search, a moment later and for all sessions at once.
+//! The indexer: adds new messages and titles to the search index, in the background and for all sessions at once.
 
 use std::sync::Arc;
 
@@ -8,28 +8,29 @@ use crate::clock::Clock;
 use crate::store::Store;
 use crate::tasks::Tasks;
 
-/// How long what was written may wait, in milliseconds: meanwhile it is found by reading it.
-const REST: u64 = 1_000;
+/// Pause before indexing after a write. Meanwhile search finds unindexed text by scanning it.
+const INDEX_DELAY_MS: u64 = 1_000;
 
-/// Indexes what an earlier process left, then whatever is written, until the kernel stops.
-pub(crate) async fn index(store: Arc<dyn Store>, clock: Clock, written: Arc<Notify>, tasks: Tasks) {
+/// Indexes text that an earlier process left unindexed, then indexes after every notification of `stale`, until the
+/// kernel stops.
+pub(crate) async fn index(store: Arc<dyn Store>, clock: Clock, stale: Arc<Notify>, tasks: Tasks) {
     loop {
         while !tasks.is_stopping() {
             match store.search_index().await {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
-                    tracing::warn!(%error, "what was written is not prepared for search yet");
+                    tracing::warn!(%error, "cannot update the search index; retrying after the next write");
                     break;
                 }
             }
         }
         tokio::select! {
-            () = written.notified() => {}
+            () = stale.notified() => {}
             () = tasks.stopping() => return,
         }
         tokio::select! {
-            () = clock.sleep_until(clock.now().plus(REST)) => {}
+            () = clock.sleep_until(clock.now().plus(INDEX_DELAY_MS)) => {}
             () = tasks.stopping() => return,
         }
     }

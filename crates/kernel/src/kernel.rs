@@ -1,27 +1,26 @@
-//! The kernel: what everyone else calls.
+//! The kernel: the entry point for every caller.
 //!
-//! It holds the store, the adapters and the live sessions' actors, resolves names to sessions, keeps owners apart, and
-//! passes commands on. Each verb is one method; they live in `kernel/` by noun.
+//! The kernel holds the store, the adapters and the actors of the sessions in memory. It resolves names to sessions,
+//! keeps owners apart, and forwards commands to actors. Each operation is one method; the methods are grouped by noun
+//! in `kernel/`.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainspring_core::{Limits, ModelList, NodeId, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::actor::Command;
+use crate::actor::Signal;
 use crate::adapter::{Adapter, Capabilities};
-use crate::agents::{Catalog, NoCatalog};
 use crate::blobs::Blobs;
 use crate::board::Board;
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::feed::{Feed, Held};
+use crate::feed::{Feed, FeedMemory};
 use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
-use crate::owner_events::Wakes;
+use crate::owner_events::OwnerWakers;
 use crate::scheduler::Scheduler;
 use crate::store::{Request, Store, StoreError};
 use crate::tasks::Tasks;
@@ -35,13 +34,14 @@ mod delegations;
 mod idempotency;
 mod keys;
 mod logins;
+mod options;
 mod portable;
 mod requests;
 mod run_wait;
 mod runs;
 mod search;
-mod seats;
 mod sessions;
+mod slots;
 mod start;
 mod state;
 mod streams;
@@ -49,10 +49,11 @@ mod tree;
 mod waits;
 pub use access::Caller;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
-pub use artifacts::{ArtifactQuery, BlobsCheck, NewArtifact};
+pub use artifacts::{ArtifactQuery, ArtifactsOf, BlobsCheck, NewArtifact};
 pub use bindings::{Adopted, SessionAdopted, instructions_hash};
 pub use delegations::{CONTEXT_CHARS, Delegated, DelegationRequest, MAX_DEPTH, RunDelegations};
 pub use keys::{KeyQuery, NewKey, Secret};
+pub use options::{OnOrphan, Options, Retry, Work};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
 pub use requests::{
@@ -66,107 +67,13 @@ pub use state::StateOf;
 pub(crate) use tree::Forking;
 pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 
-/// How a kernel behaves.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// What is too much.
-    pub limits: Limits,
-    /// For whom this process itself acts: no org's admin makes a key for that owner.
-    pub owner: Option<String>,
-    /// The adapter of sessions that name none.
-    pub adapter: String,
-    /// How many attempts execute at once.
-    pub max_workers: usize,
-    /// How many of them an adapter may have.
-    pub adapter_workers: HashMap<String, usize>,
-    /// How long an attempt that was told to stop may take, in milliseconds.
-    pub cancel_grace: u64,
-    /// How long a run waits for an answer, in milliseconds.
-    pub wait_expiry: u64,
-    /// How long an idle session stays in memory, in milliseconds.
-    pub idle_unload: u64,
-    /// When a failed attempt is tried again.
-    pub retry: Retry,
-    /// What becomes of a run whose process ended.
-    pub on_orphan: OnOrphan,
-    /// The name of this process; a fresh one if not given.
-    pub node: Option<NodeId>,
-    /// The folder of artifacts' bytes, this kernel's alone; without one none are taken.
-    pub artifacts: Option<PathBuf>,
-    /// What is known of agents beside what owners have made.
-    pub agents: Arc<dyn Catalog>,
-    /// True to name sessions that nobody has named, after their first completed turn.
-    pub auto_title: bool,
-    /// False for a kernel that only reads and changes records: queued runs stay queued.
-    pub execute: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            limits: Limits::default(),
-            owner: None,
-            adapter: "script".into(),
-            max_workers: 8,
-            adapter_workers: HashMap::new(),
-            cancel_grace: 5_000,
-            wait_expiry: 24 * 60 * 60 * 1_000,
-            idle_unload: 30_000,
-            retry: Retry { base: 500, max: 30_000 },
-            on_orphan: OnOrphan::Leave,
-            node: None,
-            artifacts: None,
-            agents: Arc::new(NoCatalog),
-            auto_title: true,
-            execute: true,
-        }
-    }
-}
-
-/// When a failed attempt is tried again: after `base` milliseconds, then twice that, up to `max`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retry {
-    /// The first pause.
-    pub base: u64,
-    /// The longest pause.
-    pub max: u64,
-}
-
-impl Retry {
-    /// The pause after the `attempts`-th attempt failed.
-    pub fn delay(&self, attempts: u32) -> u64 {
-        let doubled = self.base.saturating_mul(1 << attempts.saturating_sub(1).min(32));
-        doubled.min(self.max)
-    }
-}
-
-/// What becomes of a run whose process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnOrphan {
-    /// It is orphaned; a person may try it again.
-    Leave,
-    /// It is tried again from its last message.
-    Retry,
-}
-
-/// How much work there is. Runs that wait for a person are not work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Work {
-    /// Runs that wait their turn.
-    pub queued: usize,
-    /// Runs that wait their turn behind one that waits for a person.
-    pub blocked: usize,
-    /// Runs that are being executed.
-    pub active: usize,
-}
-
 /// The authority. Cheap to clone.
 #[derive(Clone)]
 pub struct Kernel {
     shared: Arc<Shared>,
 }
 
-/// What every actor reaches.
+/// State shared by the kernel and all actors.
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) adapters: BTreeMap<String, Arc<dyn Adapter>>,
@@ -179,24 +86,24 @@ pub(crate) struct Shared {
     pub(crate) dirty: mpsc::UnboundedSender<Arc<Feed>>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) board: Board,
-    pub(crate) wakes: Wakes,
-    seats: Mutex<HashMap<SessionId, seats::Seat>>,
-    /// Sessions that are in memory because somebody opened them, the oldest first.
+    pub(crate) owner_wakers: OwnerWakers,
+    slots: Mutex<HashMap<SessionId, slots::SessionSlot>>,
+    /// Sessions kept in memory because a caller opened them, oldest first.
     opened: Mutex<VecDeque<SessionId>>,
     blobs: Option<Blobs>,
-    /// Told whenever something was written that search shall find.
-    pub(crate) written: Arc<Notify>,
-    /// Sessions that are being imported.
+    /// Notified after a write that the search index does not cover yet.
+    pub(crate) search_stale: Arc<Notify>,
+    /// Sessions being imported.
     importing: Mutex<HashSet<SessionId>>,
     pending_waits: Arc<waits::PendingWaits>,
     work: watch::Sender<Work>,
-    /// Told whenever a key is revoked.
+    /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
     me: std::sync::Weak<Shared>,
 }
 
 impl Kernel {
-    /// Starts a kernel on `store`: takes up what an earlier process left unfinished, then accepts work.
+    /// Starts a kernel on `store`: recovers the sessions that an earlier process left unfinished, then executes runs.
     pub async fn start(
         store: Arc<dyn Store>,
         adapters: Vec<Arc<dyn Adapter>>,
@@ -209,11 +116,11 @@ impl Kernel {
         let (dirty, flushes) = mpsc::unbounded_channel();
         let tasks = Tasks::default();
         tasks.spawn(crate::flusher::flush(store.clone(), clock.clone(), flushes, tasks.clone()));
-        // Nobody works before everything that was left is taken up, so that a start that fails has done nothing.
+        // No permits until recovery is complete, so that a failed start has executed nothing.
         let scheduler = Scheduler::new(0, options.adapter_workers.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
         let blobs = options.artifacts.as_deref().map(Blobs::new);
-        let written = Arc::<Notify>::default();
+        let search_stale = Arc::<Notify>::default();
         let meters = Arc::new(Meters::new(clock.now()));
         let shared = Arc::new_cyclic(|me| Shared {
             store,
@@ -227,11 +134,11 @@ impl Kernel {
             dirty,
             meters,
             board: Board::default(),
-            wakes: Wakes::default(),
-            seats: Mutex::new(HashMap::new()),
+            owner_wakers: OwnerWakers::default(),
+            slots: Mutex::new(HashMap::new()),
             opened: Mutex::new(VecDeque::new()),
             blobs,
-            written: written.clone(),
+            search_stale: search_stale.clone(),
             importing: Mutex::default(),
             pending_waits: Arc::default(),
             work: watch::Sender::new(Work::default()),
@@ -239,18 +146,18 @@ impl Kernel {
             me: me.clone(),
         });
         let kernel = Self { shared };
-        if let Err(error) = kernel.reconcile().await {
+        if let Err(error) = kernel.recover().await {
             kernel.shutdown().await;
             return Err(error);
         }
         let Shared { store, clock, tasks, .. } = &*kernel.shared;
-        tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), written, tasks.clone()));
+        tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale, tasks.clone()));
         kernel.shared.scheduler.add(kernel.shared.options.max_workers);
         Ok(kernel)
     }
 
-    /// Takes up every unfinished session. The cost is that of what is unfinished, not of what is stored.
-    async fn reconcile(&self) -> Result<(), Error> {
+    /// Loads every unfinished session. Cost grows with the unfinished sessions, not with the stored ones.
+    async fn recover(&self) -> Result<(), Error> {
         let unfinished = self.shared.store.unfinished().await?;
         self.shared.blobs_recover().await?;
         for session in unfinished.deleted {
@@ -268,7 +175,7 @@ impl Kernel {
         }
         for loaded in loading {
             match loaded.await.unwrap_or(Err(Error::ShuttingDown)) {
-                // One session that is damaged does not keep the others from opening; it says so when it is called.
+                // A corrupt session does not prevent the start; calls to it report the error.
                 Ok(()) | Err(Error::Corrupt(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -276,98 +183,98 @@ impl Kernel {
         Ok(())
     }
 
-    /// What is too much.
+    /// The limits on sizes and counts.
     pub fn limits(&self) -> &Limits {
         &self.shared.options.limits
     }
 
-    /// Fails if the store does not answer.
-    pub async fn check(&self) -> Result<(), Error> {
-        let nobody = crate::store::SessionRef::Key(String::new());
-        self.shared.store.session_find("", &nobody).await?;
+    /// Checks that the store answers.
+    pub async fn check_store(&self) -> Result<(), Error> {
+        let no_session = crate::store::SessionRef::Key(String::new());
+        self.shared.store.session_find("", &no_session).await?;
         Ok(())
     }
 
-    /// Returns after `time`, by the kernel's clock.
-    pub async fn pause(&self, time: std::time::Duration) {
+    /// Waits for `time`, by the kernel's clock.
+    pub async fn sleep(&self, time: std::time::Duration) {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let clock = &self.shared.clock;
         clock.sleep_until(clock.now().plus(millis)).await;
     }
 
-    /// A moment of a time that never jumps, to tell how long something took.
+    /// Monotonic time since an arbitrary start, to measure durations.
     pub fn elapsed(&self) -> std::time::Duration {
         self.shared.clock.elapsed()
     }
 
-    /// What the adapters can do.
+    /// Capabilities of every registered adapter.
     pub fn adapters(&self) -> Vec<Capabilities> {
         self.shared.adapters.values().map(|adapter| adapter.capabilities()).collect()
     }
 
-    /// The models that can be asked.
+    /// The models that can be used.
     pub fn models(&self) -> ModelList {
         self.shared.options.agents.models()
     }
 
-    /// How much work there is now, and whenever that changes.
+    /// Watches the counts of queued and executing runs.
     pub fn work(&self) -> watch::Receiver<Work> {
         self.shared.work.subscribe()
     }
 
-    /// What this process has done since it started.
+    /// Counters since the process started.
     pub fn counts(&self) -> Counts {
         self.shared.meters.counts(self.shared.clock.now())
     }
 
-    /// How many sessions are in memory.
+    /// Number of sessions in memory.
     pub fn sessions_in_memory(&self) -> usize {
         self.shared.actors().len()
     }
 
-    /// How much the feeds of all sessions hold in memory.
-    pub fn held(&self) -> Held {
-        self.shared.held()
+    /// Memory held by the feeds of all sessions.
+    pub fn feed_memory(&self) -> FeedMemory {
+        self.shared.feed_memory()
     }
 
-    /// Returns once nothing executes or could; what waits for a person, or behind that, keeps waiting.
+    /// Waits until no run executes or could execute. Runs that wait for a person, or behind such a run, keep waiting.
     pub async fn drain(&self) {
         // The sender lives as long as this kernel.
         let _ = self.work().wait_for(|work| work.queued == 0 && work.active == 0).await;
     }
 
-    /// Stops: accepts nothing more, stops what executes, and returns when everything is recorded. Queued and waiting
-    /// runs stay as they are for the next start.
+    /// Stops the kernel: accepts nothing more, stops executing attempts, and returns once everything is recorded. Queued
+    /// and waiting runs stay as they are for the next start.
     pub async fn shutdown(&self) {
         self.shared.tasks.stop();
         let mut stopping = vec![];
         for actor in self.shared.actors() {
             let (done, stopped) = oneshot::channel();
-            if actor.send(Command::Shutdown(done)).is_ok() {
+            if actor.send(Signal::Shutdown(done).into()).is_ok() {
                 stopping.push(stopped);
             }
         }
         for stopped in stopping {
             let _ = stopped.await;
         }
-        self.shared.seats_clear();
+        self.shared.clear_slots();
         self.shared.board.close();
         self.shared.tasks.wait().await;
     }
 }
 
 impl Shared {
-    /// The kernel that this is shared by; none once it is gone.
+    /// A handle to the kernel; none while it is being dropped.
     pub(crate) fn kernel(&self) -> Option<Kernel> {
         self.me.upgrade().map(|shared| Kernel { shared })
     }
 
-    /// Refuses an adapter that is not one of ours.
+    /// Refuses an adapter that is not registered.
     pub(crate) fn check_adapter(&self, name: &str) -> Result<(), Error> {
         self.adapter(name).map(drop)
     }
 
-    /// An adapter, by its name.
+    /// Finds an adapter by name.
     pub(crate) fn adapter(&self, name: &str) -> Result<&Arc<dyn Adapter>, Error> {
         if let Some(known) = self.adapters.get(name) {
             return Ok(known);
@@ -376,12 +283,12 @@ impl Shared {
         Err(Error::UnknownAdapter { name: name.chars().take(64).collect(), known: known.join(", ") })
     }
 
-    /// True when an adapter calls tools that the caller executes.
-    pub(crate) fn calls_back(&self, adapter: &str) -> bool {
+    /// True if an adapter calls tools that the caller executes.
+    pub(crate) fn supports_client_tools(&self, adapter: &str) -> bool {
         self.adapters.get(adapter).is_some_and(|adapter| adapter.capabilities().supports_client_tools)
     }
 
-    /// Removes what is left of a deleted session, a little at a time.
+    /// Purges a deleted session in the background, in steps.
     pub(crate) fn purge(&self, session: SessionId) {
         let store = self.store.clone();
         self.in_steps(session, move || {
@@ -390,7 +297,7 @@ impl Shared {
         });
     }
 
-    /// Removes the events that a session has pruned, a little at a time.
+    /// Removes a session's pruned events in the background, in steps.
     pub(crate) fn prune(&self, session: SessionId) {
         let store = self.store.clone();
         self.in_steps(session, move || {
@@ -399,44 +306,42 @@ impl Shared {
         });
     }
 
+    /// Repeats `step` in the background until it returns false, then removes the bytes of artifacts that are gone.
     fn in_steps<F>(&self, session: SessionId, step: impl Fn() -> F + Send + 'static)
     where
         F: Future<Output = Result<bool, StoreError>> + Send,
     {
         let (tasks, me) = (self.tasks.clone(), self.me.clone());
         self.tasks.spawn(async move {
-            while !tasks.is_stopping() {
-                match step().await {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        if let Some(me) = me.upgrade() {
-                            me.blobs_settle().await;
-                        }
-                        return;
-                    }
-                    Err(error) => {
-                        // The next start goes on with it.
-                        tracing::warn!(%error, %session, "what is to go could not be removed entirely");
-                        return;
-                    }
+            let mut more = Ok(true);
+            while more == Ok(true) && !tasks.is_stopping() {
+                more = step().await;
+            }
+            match (more, me.upgrade()) {
+                (Ok(false), Some(me)) => me.blobs_collect().await,
+                (Ok(_), _) => {}
+                // The next start continues.
+                (Err(error), _) => {
+                    tracing::warn!(%error, %session, "cannot remove all deleted data of the session");
                 }
             }
         });
     }
 
-    /// Removes an import that came to nothing. Commits of it that are still under way are refused first.
+    /// Purges the session of a failed import. Takes the lease first, so that commits still in flight are fenced.
     fn discard(&self, session: SessionId) {
         let Some(me) = self.me.upgrade() else { return };
         self.tasks.spawn(async move {
             match me.store.lease_take(session, me.node).await {
                 Ok(_) => me.purge(session),
-                // The next start goes on with it.
-                Err(error) => tracing::warn!(%error, %session, "an import could not be removed"),
+                // The next start retries.
+                Err(error) => tracing::warn!(%error, %session, "cannot remove a failed import"),
             }
             me.importing.lock().remove(&session);
         });
     }
 
+    /// Replaces one session's share of the work counts.
     pub(crate) fn work_changed(&self, before: Work, now: Work) {
         if before != now {
             self.work.send_modify(|work| {
@@ -447,6 +352,7 @@ impl Shared {
         }
     }
 
+    /// Number of queued runs in all sessions.
     pub(crate) fn queue_len(&self) -> usize {
         let work = self.work.borrow();
         work.queued + work.blocked

@@ -1,7 +1,7 @@
-//! The authority of mainspring: session actors, scheduler, cancellation, feeds.
+//! The authority of mainspring: session actors, scheduling, cancellation, feeds.
 //!
-//! Two traits carry the system: [`store::Store`] and [`adapter::Adapter`]. The kernel decides by the rules of
-//! `mainspring-core`, makes the outcome durable through the one, and acts through the other.
+//! Two traits connect it to the outside: [`store::Store`] and [`adapter::Adapter`]. The kernel decides by the rules of
+//! `mainspring-core`, makes the outcome durable through the store, then acts through the adapter.
 
 mod actor;
 pub mod adapter;
@@ -20,7 +20,7 @@ mod scheduler;
 pub mod search;
 pub mod store;
 
-pub use blobs::{BlobReader, Blobs, Kept, Staged};
+pub use blobs::{BlobReader, Blobs, KeptBlob, StagedBlob};
 pub use error::Error;
 pub use kernel::{Kernel, Options};
 pub use mainspring_system::{clock, ids, tasks};

@@ -1,6 +1,6 @@
-//! Meters: what this process has done so far, counted beside the work and never in its way.
+//! Meters: counters of this process, cheap enough for the hot paths.
 //!
-//! A commit costs a few additions, a delta none: streamed text is counted when the flusher comes for it.
+//! A commit costs a few atomic additions, a delta none: streamed text is counted when it is flushed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,42 +9,42 @@ use std::time::Duration;
 use mainspring_core::{RunStatus, Time};
 use parking_lot::Mutex;
 
-/// The upper edges of the buckets that commits are sorted into by how long they took, in seconds.
+/// Upper bounds of the buckets of the commit duration histogram, in seconds.
 pub const COMMIT_SECONDS: [f64; 13] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
 
-/// What has been done since the process started.
+/// Counters since the process started.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Counts {
     /// Seconds since the kernel started.
     pub uptime: f64,
-    /// Prompts that became runs.
+    /// Accepted prompts.
     pub runs_accepted: u64,
-    /// Runs that ended, by adapter and how.
+    /// Ended runs, by adapter and status.
     pub runs_ended: BTreeMap<(String, &'static str), u64>,
-    /// Prompts that were refused because too many wait already.
+    /// Prompts refused because a queue was full.
     pub queue_refusals: u64,
-    /// Changes made durable.
+    /// Successful commits.
     pub commits: u64,
-    /// Changes that could not be made durable.
+    /// Failed commits.
     pub commit_failures: u64,
-    /// Events made durable.
+    /// Committed events.
     pub events: u64,
-    /// How many commits took how long: those of each bucket of [`COMMIT_SECONDS`], then the longer ones.
+    /// Commits per bucket of [`COMMIT_SECONDS`]; the last entry counts longer ones.
     pub commit_buckets: [u64; COMMIT_SECONDS.len() + 1],
-    /// How long all commits took together, in seconds.
+    /// Total duration of all commits, in seconds.
     pub commit_seconds: f64,
-    /// Pieces of text that agents streamed.
+    /// Pieces of text streamed by agents.
     pub deltas: u64,
-    /// Bytes of text that agents streamed.
+    /// Bytes of text streamed by agents.
     pub streamed_bytes: u64,
-    /// Calls of attempts without authority that were refused.
+    /// Calls refused because their attempt had lost its authority.
     pub late_calls: u64,
-    /// Readers of sessions, now.
+    /// Subscriptions now.
     pub subscribers: usize,
 }
 
-/// Counts. Shared by everything that is counted.
+/// The counters, updated from any task.
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     started: Time,
@@ -62,7 +62,7 @@ pub(crate) struct Meters {
     pub(crate) subscribers: AtomicUsize,
 }
 
-/// A number that grows.
+/// A counter that only grows.
 #[derive(Debug, Default)]
 pub(crate) struct Meter(AtomicU64);
 
@@ -81,7 +81,7 @@ impl Meters {
         Self { started, ..Self::default() }
     }
 
-    /// A commit of so many events was made durable.
+    /// Counts a successful commit of `events` events.
     pub(crate) fn committed(&self, events: usize, took: Duration) {
         let seconds = took.as_secs_f64();
         let bucket = COMMIT_SECONDS.iter().position(|edge| seconds <= *edge).unwrap_or(COMMIT_SECONDS.len());
@@ -91,13 +91,13 @@ impl Meters {
         self.commit_nanos.add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Agents streamed this much.
+    /// Counts streamed text.
     pub(crate) fn streamed(&self, deltas: u64, bytes: u64) {
         self.deltas.add(deltas);
         self.streamed_bytes.add(bytes);
     }
 
-    /// A run ended.
+    /// Counts an ended run.
     pub(crate) fn ended(&self, adapter: &str, status: RunStatus) {
         *self.runs_ended.lock().entry((adapter.to_owned(), status.name())).or_default() += 1;
     }

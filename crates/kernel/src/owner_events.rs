@@ -1,10 +1,10 @@
-//! The events of all of an owner's sessions, in one order, for whoever follows them all.
+//! The events of all sessions of an owner, in one order.
 //!
-//! A reader pulls: it keeps its place in the order of all events, reads pages from the store, and is woken when a session of its
-//! owner's has committed. Nobody waits for it, and a slow one only reads later.
+//! Readers pull: each keeps its position in the order of all events, reads pages from the store, and is woken after a
+//! commit to a session of its owner. Nobody waits for a slow reader.
 //!
-//! Invariant: a reader gets each event once and in order; where it is told that it has caught up, it was given everything that
-//! had happened.
+//! Invariant: a reader gets each event once and in order. When it is told that it has caught up, it has received every
+//! event committed before.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use tokio::sync::Notify;
 use crate::error::Error;
 use crate::kernel::Shared;
 
-/// How many events are read at a time.
-const PAGE: usize = 256;
-/// How many deletions are remembered for readers: what is deleted is purged, perhaps before they have read it.
-const DELETED: usize = 1_024;
+/// Events read at a time.
+const PAGE_EVENTS: usize = 256;
+/// Deletions remembered per owner for its readers, since a deleted session may be purged before they have read that.
+const DELETED_MAX: usize = 1_024;
 
-/// Wakes the readers of owners.
+/// Wakes the readers of owners after commits.
 #[derive(Debug, Default)]
-pub(crate) struct Wakes {
+pub(crate) struct OwnerWakers {
     readers: AtomicUsize,
-    owners: Mutex<HashMap<String, Owner>>,
+    owners: Mutex<HashMap<String, OwnerReaders>>,
 }
 
 #[derive(Debug, Default)]
-struct Owner {
+struct OwnerReaders {
     readers: usize,
     wake: Arc<Notify>,
     deleted: VecDeque<Arc<Event>>,
 }
 
-impl Wakes {
-    /// Something of the owner's has happened, and can be read.
-    pub(crate) fn happened(&self, owner: &str, events: &[Arc<Event>]) {
-        // Most of the time nobody reads, and nothing is to be done.
+impl OwnerWakers {
+    /// Wakes the readers of `owner`: `events` are committed and can be read.
+    pub(crate) fn notify(&self, owner: &str, events: &[Arc<Event>]) {
+        // Usually there are no readers: return without taking the lock.
         if self.readers.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -47,8 +47,8 @@ impl Wakes {
         let Some(owner) = owners.get_mut(owner) else { return };
         let deleted = events.iter().filter(|event| matches!(event.body, Body::SessionDeleted {}));
         owner.deleted.extend(deleted.cloned());
-        let over = owner.deleted.len().saturating_sub(DELETED);
-        owner.deleted.drain(..over);
+        let excess = owner.deleted.len().saturating_sub(DELETED_MAX);
+        owner.deleted.drain(..excess);
         owner.wake.notify_waiters();
     }
 
@@ -71,7 +71,7 @@ impl Wakes {
         self.readers.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Deletions within a stretch of the order.
+    /// Deletions in the range (after, until].
     fn deleted(&self, owner: &str, after: Cursor, until: Cursor) -> Vec<Arc<Event>> {
         let owners = self.owners.lock();
         let deleted = owners.get(owner).into_iter().flat_map(|owner| &owner.deleted);
@@ -79,7 +79,7 @@ impl Wakes {
     }
 }
 
-/// A reader of an owner's events.
+/// A reader of the events of all sessions of an owner.
 pub struct OwnerEvents {
     shared: Arc<Shared>,
     owner: String,
@@ -87,16 +87,16 @@ pub struct OwnerEvents {
     wake: Arc<Notify>,
     at: Cursor,
     page: VecDeque<Event>,
-    /// Where it was told last that it had caught up.
-    told: Option<Cursor>,
+    /// The cursor of the last [`OwnerItem::CaughtUp`].
+    caught_up: Option<Cursor>,
 }
 
-/// What a reader of an owner's events gets.
+/// One item of an owner's events.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OwnerItem {
     /// An event.
     Event(Box<Event>),
-    /// Everything up to here has been given: come back with it.
+    /// Every event up to this cursor has been returned. Resume from here.
     CaughtUp(Cursor),
 }
 
@@ -107,11 +107,12 @@ impl OwnerEvents {
         types: Option<Vec<&'static str>>,
         after: Cursor,
     ) -> Self {
-        let wake = shared.wakes.join(owner);
-        Self { shared, owner: owner.to_owned(), types, wake, at: after, page: VecDeque::new(), told: None }
+        let wake = shared.owner_wakers.join(owner);
+        let (owner, page) = (owner.to_owned(), VecDeque::new());
+        Self { shared, owner, types, wake, at: after, page, caught_up: None }
     }
 
-    /// The next thing. Dropping the future loses nothing.
+    /// Waits for the next item. Cancel-safe.
     pub async fn next(&mut self) -> Result<OwnerItem, Error> {
         loop {
             if let Some(event) = self.page.pop_front() {
@@ -119,39 +120,40 @@ impl OwnerEvents {
             }
             let wake = self.wake.clone();
             let notified = wake.notified();
-            if self.pull(PAGE).await? {
+            if self.pull(PAGE_EVENTS).await? {
                 continue;
             }
-            if self.told != Some(self.at) {
-                self.told = Some(self.at);
+            if self.caught_up != Some(self.at) {
+                self.caught_up = Some(self.at);
                 return Ok(OwnerItem::CaughtUp(self.at));
             }
             notified.await;
         }
     }
 
-    /// At most `limit` events that are there.
-    pub(crate) async fn some(&mut self, limit: usize) -> Result<Vec<Event>, Error> {
+    /// Reads at most `limit` stored events, without waiting for new ones.
+    pub(crate) async fn page(&mut self, limit: usize) -> Result<Vec<Event>, Error> {
         while self.page.len() < limit && self.pull(limit - self.page.len()).await? {}
         Ok(std::mem::take(&mut self.page).into_iter().take(limit).collect())
     }
 
-    /// Reads what comes next; false at the end.
+    /// Reads the next page; false at the end.
     async fn pull(&mut self, limit: usize) -> Result<bool, Error> {
         let store = &self.shared.store;
-        let (events, looked) = store.owner_events(&self.owner, self.types.as_deref(), self.at, limit).await?;
-        if looked <= self.at {
+        let (events, until) = store.owner_events(&self.owner, self.types.as_deref(), self.at, limit).await?;
+        if until <= self.at {
             return Ok(false);
         }
         let mut events = VecDeque::from(events);
-        let wants = self.types.as_ref().is_none_or(|types| types.contains(&"session.deleted"));
-        for gone in self.shared.wakes.deleted(&self.owner, self.at, looked).iter().filter(|_| wants) {
-            let place = events.partition_point(|event| event.cursor < gone.cursor);
-            if events.get(place).is_none_or(|event| event.cursor != gone.cursor) {
-                events.insert(place, Event::clone(gone));
+        let wanted = self.types.as_ref().is_none_or(|types| types.contains(&"session.deleted"));
+        let deletions = self.shared.owner_wakers.deleted(&self.owner, self.at, until);
+        for deletion in deletions.iter().filter(|_| wanted) {
+            let index = events.partition_point(|event| event.cursor < deletion.cursor);
+            if events.get(index).is_none_or(|event| event.cursor != deletion.cursor) {
+                events.insert(index, Event::clone(deletion));
             }
         }
-        self.at = looked;
+        self.at = until;
         self.page.extend(events);
         Ok(true)
     }
@@ -159,6 +161,6 @@ impl OwnerEvents {
 
 impl Drop for OwnerEvents {
     fn drop(&mut self) {
-        self.shared.wakes.leave(&self.owner);
+        self.shared.owner_wakers.leave(&self.owner);
     }
 }

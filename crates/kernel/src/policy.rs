@@ -1,8 +1,8 @@
-//! Policy: who decides when an agent asks for a permission. Nothing outside this module does.
+//! Policy: decides an agent's requests for permission. Nothing outside this module decides them.
 //!
-//! `legacy` is high trust: whatever an agent asks for is allowed. It is never a default; an adapter opts into it, every
-//! run gets a grant that says so, and every decision is an event that names the grant. What was delegated has it only if
-//! its parent has it.
+//! `legacy` is high trust: everything an agent asks for is allowed. It is never a default: an adapter opts in, every run
+//! gets a grant that records it, and every decision is an event that names the grant. A delegated run has it only if its
+//! parent has it.
 
 use mainspring_core::{
     Answer, Approval, Grant, GrantEffect, GrantId, GrantSource, Mode, RunId, Time, WaitRequest,
@@ -12,12 +12,12 @@ use serde_json::Value;
 use crate::adapter::{Ask, AttemptHandle, HandleError, Record};
 
 mod rules;
-pub use rules::{Act, BadRule, Rule, Rules, Verdict, fits, offers};
+pub use rules::{Action, BadRule, Rule, Rules, Verdict, matches_pattern, may_allow};
 
-/// Who decides what an agent may do.
+/// How an agent's requests for permission are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Permissions {
-    /// A person does, each time.
+    /// A person decides each request.
     #[default]
     Ask,
     /// Everything is allowed.
@@ -27,17 +27,16 @@ pub enum Permissions {
 }
 
 impl Permissions {
-    /// What holds for a run of this mode: one that may only answer is allowed nothing.
-    pub fn of_mode(self, mode: Mode) -> Self {
+    /// The permissions of a run of this mode: a run that may only answer is denied everything.
+    pub fn for_mode(self, mode: Mode) -> Self {
         match mode {
             Mode::Act => self,
             Mode::Ask => Self::Deny,
         }
     }
 
-    /// What holds for what was delegated: at most what its parent was granted. Where that was not everything, a person
-    /// decides.
-    pub async fn narrowed(self, attempt: &AttemptHandle) -> Result<Self, HandleError> {
+    /// The permissions of a delegated run: `Legacy` becomes `Ask` unless the parent was granted everything.
+    pub async fn limited_by_parent(self, attempt: &AttemptHandle) -> Result<Self, HandleError> {
         let everything = |grant: &Grant| {
             grant.effect == GrantEffect::Allow
                 && [&grant.capability, &grant.operation, &grant.resource_pattern]
@@ -52,19 +51,19 @@ impl Permissions {
         }
     }
 
-    /// The grant that a run under this policy has from its start; none where a person decides. It is the run's, whichever
-    /// attempt of it asks.
-    pub fn standing(self, attempt: &AttemptHandle) -> Option<Grant> {
+    /// The grant that a run has from its start under these permissions; none if a person decides. Every attempt of the run
+    /// gets the same grant.
+    pub fn standing_grant(self, attempt: &AttemptHandle) -> Option<Grant> {
         let (effect, source) = match self {
             Self::Ask => return None,
             Self::Legacy => (GrantEffect::Allow, GrantSource::LegacyDefault),
             Self::Deny => (GrantEffect::Deny, GrantSource::Policy),
         };
-        let about = attempt.assignment();
+        let assignment = attempt.assignment();
         Some(Grant {
-            id: standing_id(about.run.id, effect),
-            session: about.session.id,
-            run: Some(about.run.id),
+            id: standing_grant_id(assignment.run.id, effect),
+            session: assignment.session.id,
+            run: Some(assignment.run.id),
             capability: "*".into(),
             operation: "*".into(),
             resource_pattern: "*".into(),
@@ -76,32 +75,32 @@ impl Permissions {
     }
 }
 
-/// The id of the one standing grant of a run: that of the run, so that each attempt means the same one. Another decision
-/// has another.
-fn standing_id(run: RunId, effect: GrantEffect) -> GrantId {
+/// The id of a run's standing grant. Derived from the run's id, so that every attempt gets the same grant; allow and deny
+/// have different ids.
+fn standing_grant_id(run: RunId, effect: GrantEffect) -> GrantId {
     let mut bytes = *run.as_bytes();
     bytes[15] ^= u8::from(effect == GrantEffect::Deny);
     GrantId::from_bytes(bytes)
 }
 
-/// What an agent asks.
+/// A question of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// For people.
+    /// The question, as shown to a person.
     pub text: String,
-    /// When the agent goes on without an answer; it waits until the question expires if it does not.
-    pub lapses_at: Option<Time>,
+    /// When the agent continues without an answer. If not given, it waits until the question expires.
+    pub answer_by: Option<Time>,
 }
 
 impl From<String> for Question {
     fn from(text: String) -> Self {
-        Self { text, lapses_at: None }
+        Self { text, answer_by: None }
     }
 }
 
-/// Decides what the agent asks to be allowed: by the standing grant, or by asking a person and waiting. Recorded before
-/// it returns.
-pub async fn permit(
+/// Decides an agent's request for permission by the standing grant, or by asking a person and waiting. The decision is
+/// recorded before this returns.
+pub async fn request_permission(
     attempt: &AttemptHandle,
     standing: Option<&Grant>,
     question: Question,
@@ -112,7 +111,7 @@ pub async fn permit(
     ask_approval(attempt, question).await
 }
 
-/// Has a person decide.
+/// Asks a person to decide.
 async fn ask_approval(attempt: &AttemptHandle, question: Question) -> Result<Approval, HandleError> {
     Ok(match ask(attempt, WaitRequest::Approval, question).await? {
         Some(Answer::Approval { decision }) => decision,
@@ -121,9 +120,9 @@ async fn ask_approval(attempt: &AttemptHandle, question: Question) -> Result<App
     })
 }
 
-/// Asks for what only a person knows: their input, or none if there is none in time. No grant can give it, but one that
-/// allows nothing refuses to ask. Recorded before it returns.
-pub async fn inquire(
+/// Asks a person for input; none if there is no answer in time. A standing grant that denies everything refuses without
+/// asking. The outcome is recorded before this returns.
+pub async fn request_input(
     attempt: &AttemptHandle,
     standing: Option<&Grant>,
     question: Question,
@@ -138,7 +137,7 @@ pub async fn inquire(
     })
 }
 
-/// What the grant says.
+/// Records and returns the decision of a grant.
 async fn decide(attempt: &AttemptHandle, grant: &Grant, question: Question) -> Result<Approval, HandleError> {
     let decision = match grant.effect {
         GrantEffect::Allow => Approval::Allowed,
@@ -154,9 +153,9 @@ async fn ask(
     request: WaitRequest,
     question: Question,
 ) -> Result<Option<Answer>, HandleError> {
-    let Question { text, lapses_at } = question;
-    let ask = Ask { expires_at: lapses_at, ..Ask::new(request, text) };
-    match lapses_at {
+    let Question { text, answer_by } = question;
+    let ask = Ask { expires_at: answer_by, ..Ask::new(request, text) };
+    match answer_by {
         Some(_) => attempt.ask_until(ask).await,
         None => attempt.ask(ask).await.map(Some),
     }

@@ -1,10 +1,10 @@
-//! The scheduler: permits for active work, fair across owners.
+//! The scheduler: permits to execute runs, fair across owners.
 //!
-//! A session asks for a permit when it has work that could run. Permits are bounded overall and per adapter; owners
-//! take turns, and one owner's sessions are served in the order they asked. A permit is returned when it is dropped.
+//! A session requests a permit when it has a run to execute. Permits are limited overall and per adapter. Owners are
+//! served round-robin, and the sessions of one owner in the order of their requests. Dropping a permit returns it.
 //!
-//! A run that waits for another lends it its permit, one at a time: so parents that hold all permits there are do not
-//! wait for children that get none.
+//! A run that waits for a delegated run lends it its permit, to one child at a time. This avoids a deadlock in which
+//! parents hold all permits and wait for children that get none.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -12,59 +12,65 @@ use std::sync::Arc;
 use mainspring_core::RunId;
 use parking_lot::Mutex;
 
-/// Hands out permits for active work.
+/// Hands out permits to execute runs.
 #[derive(Debug, Clone)]
-pub(crate) struct Scheduler(Arc<Mutex<State>>);
+pub(crate) struct Scheduler(Arc<Mutex<SchedulerState>>);
 
 #[derive(Debug)]
-struct State {
+struct SchedulerState {
     free: usize,
-    adapters: HashMap<String, Slots>,
-    /// Owners with tickets, in the order of their turn.
-    turns: VecDeque<String>,
-    tickets: HashMap<String, Tickets>,
-    /// How many tickets there have been.
-    drawn: u64,
-    /// How many tickets could be served by a permit that is lent.
-    lenders: usize,
-    /// Runs whose permit is lent to one that they wait for.
+    adapters: HashMap<String, AdapterPermits>,
+    /// Owners with requests, the next to be served first.
+    round_robin: VecDeque<String>,
+    requests: HashMap<String, OwnerRequests>,
+    /// Number of requests so far.
+    request_count: u64,
+    /// Queued requests that may borrow a permit.
+    borrowers: usize,
+    /// Runs whose permit is lent.
     lent: HashSet<RunId>,
 }
 
 #[derive(Debug)]
-struct Slots {
+struct AdapterPermits {
     cap: usize,
     used: usize,
 }
 
-/// One owner's tickets by adapter, so that a full adapter does not hold up another.
+/// One owner's requests by adapter, so that a full adapter does not block another.
 #[derive(Debug, Default)]
-struct Tickets(BTreeMap<String, VecDeque<Ticket>>);
+struct OwnerRequests(BTreeMap<String, VecDeque<PermitRequest>>);
 
-/// What is called with the permit; false when nobody wants it any more.
+/// Receives the permit. Returns it if it is no longer wanted.
 type Deliver = Box<dyn FnOnce(Permit) -> Result<(), Permit> + Send>;
 
-/// A place in the order, who would lend a permit, and whom to call.
-struct Ticket(u64, Option<RunId>, Deliver);
+/// A queued request for a permit.
+struct PermitRequest {
+    /// Number of the request, in order of arrival.
+    no: u64,
+    /// The run that may lend its permit.
+    lender: Option<RunId>,
+    deliver: Deliver,
+}
 
-impl std::fmt::Debug for Ticket {
+impl std::fmt::Debug for PermitRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Ticket")
+        f.write_str("PermitRequest")
     }
 }
 
-/// The right to do active work.
+/// The right to execute a run. Dropping it returns the permit.
 #[derive(Debug)]
 pub(crate) struct Permit {
     scheduler: Scheduler,
     adapter: String,
-    /// Whose permit it is, if that one only lends it.
+    /// The run this permit is borrowed from.
     lender: Option<RunId>,
     live: bool,
 }
 
 impl Permit {
-    /// True when it was given for this adapter.
+    /// True if the permit was given for `adapter`.
     pub(crate) fn is_for(&self, adapter: &str) -> bool {
         self.adapter == adapter
     }
@@ -79,16 +85,16 @@ impl Drop for Permit {
 }
 
 impl Scheduler {
-    /// A scheduler of `total` permits, at most `caps` of them for an adapter.
+    /// A scheduler of `total` permits, with `caps` on the permits of adapters.
     pub(crate) fn new(total: usize, caps: impl IntoIterator<Item = (String, usize)>) -> Self {
-        let adapters = caps.into_iter().map(|(name, cap)| (name, Slots { cap, used: 0 })).collect();
-        Self(Arc::new(Mutex::new(State {
+        let adapters = caps.into_iter().map(|(name, cap)| (name, AdapterPermits { cap, used: 0 })).collect();
+        Self(Arc::new(Mutex::new(SchedulerState {
             free: total,
             adapters,
-            turns: VecDeque::new(),
-            tickets: HashMap::new(),
-            drawn: 0,
-            lenders: 0,
+            round_robin: VecDeque::new(),
+            requests: HashMap::new(),
+            request_count: 0,
+            borrowers: 0,
             lent: HashSet::new(),
         })))
     }
@@ -99,19 +105,19 @@ impl Scheduler {
         self.grant();
     }
 
-    /// A permit, if one is free or `lender` has one to lend. Nobody is overtaken: whoever waits while a permit is free
-    /// waits for another adapter.
+    /// Takes a permit, if one is free or `lender` can lend one. Overtakes no queued request: while a permit is free, only
+    /// requests for other, full adapters are queued.
     pub(crate) fn try_acquire(&self, adapter: &str, lender: Option<RunId>) -> Option<Permit> {
-        let taken = self.0.lock().take(adapter, lender)?;
-        Some(self.permit(adapter, taken))
+        let source = self.0.lock().take(adapter, lender)?;
+        Some(self.permit(adapter, source))
     }
 
-    /// True when all that an adapter may have at once is at work.
+    /// True if all permits of an adapter are in use.
     pub(crate) fn is_full(&self, adapter: &str) -> bool {
         self.0.lock().adapters.get(adapter).is_some_and(|slots| slots.used >= slots.cap)
     }
 
-    /// Calls `deliver` with a permit when it is `owner`'s turn. It gives the permit back if nobody wants it any more.
+    /// Queues a request: `deliver` is called with a permit when it is `owner`'s turn, and may give it back.
     pub(crate) fn enqueue(
         &self,
         owner: &str,
@@ -120,19 +126,23 @@ impl Scheduler {
         deliver: impl FnOnce(Permit) -> Result<(), Permit> + Send + 'static,
     ) {
         let mut state = self.0.lock();
-        if !state.tickets.contains_key(owner) {
-            state.turns.push_back(owner.to_owned());
+        if !state.requests.contains_key(owner) {
+            state.round_robin.push_back(owner.to_owned());
         }
-        state.drawn += 1;
-        state.lenders += usize::from(lender.is_some());
-        let ticket = Ticket(state.drawn, lender, Box::new(deliver));
-        let tickets = state.tickets.entry(owner.to_owned()).or_default();
-        tickets.0.entry(adapter.to_owned()).or_default().push_back(ticket);
+        state.request_count += 1;
+        state.borrowers += usize::from(lender.is_some());
+        let request = PermitRequest { no: state.request_count, lender, deliver: Box::new(deliver) };
+        let requests = state.requests.entry(owner.to_owned()).or_default();
+        requests.0.entry(adapter.to_owned()).or_default().push_back(request);
         drop(state);
         self.grant();
     }
 
-    fn permit(&self, adapter: &str, Taken(lender): Taken) -> Permit {
+    fn permit(&self, adapter: &str, source: PermitSource) -> Permit {
+        let lender = match source {
+            PermitSource::Free => None,
+            PermitSource::Lent(lender) => Some(lender),
+        };
         Permit { scheduler: self.clone(), adapter: adapter.to_owned(), lender, live: true }
     }
 
@@ -141,13 +151,14 @@ impl Scheduler {
         self.grant();
     }
 
+    /// Serves queued requests while there are permits.
     fn grant(&self) {
         loop {
-            let Some((adapter, ticket, taken)) = self.0.lock().next() else {
+            let Some((adapter, request, source)) = self.0.lock().next() else {
                 return;
             };
-            // Delivered without the lock: it may wake an actor that asks for the next permit at once.
-            if let Err(mut refused) = ticket.2(self.permit(&adapter, taken)) {
+            // Delivered without the lock: the receiver may request the next permit at once.
+            if let Err(mut refused) = (request.deliver)(self.permit(&adapter, source)) {
                 refused.live = false;
                 self.0.lock().give_back(&adapter, refused.lender);
             }
@@ -155,32 +166,36 @@ impl Scheduler {
     }
 }
 
-/// That a permit was taken, and whose it is if it is lent.
+/// Where a permit comes from.
 #[derive(Debug, Clone, Copy)]
-struct Taken(Option<RunId>);
+enum PermitSource {
+    Free,
+    /// Lent by this run.
+    Lent(RunId),
+}
 
-impl State {
-    /// Which permit there is for an adapter: a free one, else one that is lent.
-    fn room(&self, adapter: &str, lender: Option<RunId>) -> Option<Taken> {
+impl SchedulerState {
+    /// The permit available for an adapter: a free one, else the one of `lender`.
+    fn available(&self, adapter: &str, lender: Option<RunId>) -> Option<PermitSource> {
         if self.adapters.get(adapter).is_some_and(|slots| slots.used >= slots.cap) {
             return None;
         }
         if self.free > 0 {
-            return Some(Taken(None));
+            return Some(PermitSource::Free);
         }
-        lender.filter(|lender| !self.lent.contains(lender)).map(|lender| Taken(Some(lender)))
+        lender.filter(|lender| !self.lent.contains(lender)).map(PermitSource::Lent)
     }
 
-    fn take(&mut self, adapter: &str, lender: Option<RunId>) -> Option<Taken> {
-        let taken = self.room(adapter, lender)?;
-        match taken.0 {
-            Some(lender) => drop(self.lent.insert(lender)),
-            None => self.free -= 1,
+    fn take(&mut self, adapter: &str, lender: Option<RunId>) -> Option<PermitSource> {
+        let source = self.available(adapter, lender)?;
+        match source {
+            PermitSource::Lent(lender) => drop(self.lent.insert(lender)),
+            PermitSource::Free => self.free -= 1,
         }
         if let Some(slots) = self.adapters.get_mut(adapter) {
             slots.used += 1;
         }
-        Some(taken)
+        Some(source)
     }
 
     fn give_back(&mut self, adapter: &str, lender: Option<RunId>) {
@@ -193,44 +208,43 @@ impl State {
         }
     }
 
-    /// The next ticket there is a permit for, with that taken; its owner goes to the end of the turns.
-    fn next(&mut self) -> Option<(String, Ticket, Taken)> {
-        for turn in 0..self.turns.len() {
-            let owner = self.turns[turn].clone();
-            let Some((adapter, place)) = self.ready(&owner) else { continue };
-            self.turns.remove(turn);
-            let tickets = self.tickets.get_mut(&owner)?;
-            let queue = tickets.0.get_mut(&adapter)?;
-            let ticket = queue.remove(place)?;
-            self.lenders -= usize::from(ticket.1.is_some());
+    /// Removes the next request there is a permit for, and takes that permit. Its owner moves to the end of the order.
+    fn next(&mut self) -> Option<(String, PermitRequest, PermitSource)> {
+        for turn in 0..self.round_robin.len() {
+            let owner = self.round_robin[turn].clone();
+            let Some((adapter, index)) = self.next_of(&owner) else { continue };
+            self.round_robin.remove(turn);
+            let requests = self.requests.get_mut(&owner)?;
+            let queue = requests.0.get_mut(&adapter)?;
+            let request = queue.remove(index)?;
+            self.borrowers -= usize::from(request.lender.is_some());
             if queue.is_empty() {
-                tickets.0.remove(&adapter);
+                requests.0.remove(&adapter);
             }
-            if tickets.0.is_empty() {
-                self.tickets.remove(&owner);
+            if requests.0.is_empty() {
+                self.requests.remove(&owner);
             } else {
-                self.turns.push_back(owner);
+                self.round_robin.push_back(owner);
             }
-            let taken = self.take(&adapter, ticket.1)?;
-            return Some((adapter, ticket, taken));
+            let source = self.take(&adapter, request.lender)?;
+            return Some((adapter, request, source));
         }
         None
     }
 
-    /// The oldest of an owner's tickets that there is a permit for: its adapter, and its place in the queue there.
-    fn ready(&self, owner: &str) -> Option<(String, usize)> {
-        let tickets = self.tickets.get(owner)?.0.iter();
-        let first = tickets.filter_map(|(adapter, queue)| {
-            // With a free permit the first of a queue is served; without one only who is lent one.
-            let fits = |ticket: &&Ticket| self.room(adapter, ticket.1).is_some();
-            let place = match self.room(adapter, None) {
+    /// The oldest request of an owner there is a permit for: its adapter, and its index in the adapter's queue.
+    fn next_of(&self, owner: &str) -> Option<(String, usize)> {
+        let requests = self.requests.get(owner)?.0.iter();
+        let first = requests.filter_map(|(adapter, queue)| {
+            // With a free permit the first request is served, without one the first that can borrow.
+            let index = match self.available(adapter, None) {
                 Some(_) => 0,
-                None if self.lenders == 0 => return None,
-                None => queue.iter().position(|ticket| fits(&ticket))?,
+                None if self.borrowers == 0 => return None,
+                None => queue.iter().position(|request| self.available(adapter, request.lender).is_some())?,
             };
-            Some((queue.get(place)?.0, adapter, place))
+            Some((queue.get(index)?.no, adapter, index))
         });
-        first.min_by_key(|(drawn, ..)| *drawn).map(|(_, adapter, place)| (adapter.clone(), place))
+        first.min_by_key(|(no, ..)| *no).map(|(_, adapter, index)| (adapter.clone(), index))
     }
 }
 
@@ -255,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_take_turns_whoever_asked_more() {
+    fn owners_are_served_round_robin() {
         let scheduler = Scheduler::new(1, []);
         let log = Log::default();
         let held = scheduler.try_acquire("x", None).unwrap();
@@ -271,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_adapter_does_not_hold_up_another() {
+    fn a_full_adapter_does_not_block_another() {
         let scheduler = Scheduler::new(4, [("x".to_owned(), 1)]);
         let log = Log::default();
         let held = scheduler.try_acquire("x", None).unwrap();
@@ -284,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_served_in_the_order_it_asked_whatever_the_adapter() {
+    fn an_owner_is_served_in_order_across_adapters() {
         let scheduler = Scheduler::new(1, []);
         let log = Log::default();
         let held = scheduler.try_acquire("x", None).unwrap();
@@ -297,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permit_nobody_wants_goes_to_the_next() {
+    fn a_refused_permit_goes_to_the_next_request() {
         let scheduler = Scheduler::new(1, []);
         let log = Log::default();
         let held = scheduler.try_acquire("x", None).unwrap();
@@ -309,13 +323,13 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_lends_its_permit_to_one_at_a_time() {
+    fn a_waiting_run_lends_its_permit_to_one_child_at_a_time() {
         let scheduler = Scheduler::new(1, []);
         let log = Log::default();
         let parent = RunId::from_random([1; 16]);
         let held = scheduler.try_acquire("x", None).unwrap();
         let first = scheduler.try_acquire("x", Some(parent)).unwrap();
-        assert!(scheduler.try_acquire("x", Some(parent)).is_none(), "it has one to lend, not two");
+        assert!(scheduler.try_acquire("x", Some(parent)).is_none(), "a run lends only one permit");
         enqueue(&scheduler, &log, "a", "x", "other");
         for name in ["second", "third"] {
             let log = log.clone();
@@ -326,7 +340,11 @@ mod tests {
         }
         assert!(log.lock().is_empty());
         drop(first);
-        assert_eq!(finish_one(&log), "second", "what is lent goes to who is lent it, whoever was first");
+        assert_eq!(
+            finish_one(&log),
+            "second",
+            "a lent permit goes to the run it is lent to, not to the first in the queue"
+        );
         assert_eq!(finish_one(&log), "third");
         assert!(log.lock().is_empty());
         drop(held);
@@ -334,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_adapter_has_no_room_for_what_is_lent_either() {
+    fn a_full_adapter_does_not_accept_lent_permits_either() {
         let scheduler = Scheduler::new(4, [("x".to_owned(), 1)]);
         let parent = RunId::from_random([1; 16]);
         let _held = scheduler.try_acquire("x", None).unwrap();

@@ -1,8 +1,8 @@
-//! Search: what a query finds in a text, the same in every store.
+//! Search: matching of queries, the same in every store.
 //!
-//! A text is folded into tokens: words in lower case and without accents; where a script has no spaces, each character
-//! is a token of its own. A query is a list of words. A text is found if it holds every word, each as the beginning of
-//! one of its own: `fox` finds foxes. There is no syntax, so there is nothing to get wrong.
+//! A text is split into tokens: words in lower case and without accents; in scripts without spaces each character is a
+//! token. A query is a list of words. A text matches if it contains every word, each as the prefix of a word: `fox`
+//! matches foxes. There is no query syntax.
 
 use std::ops::Range;
 
@@ -10,96 +10,99 @@ use mainspring_core::Block;
 use mainspring_core::message::text_of;
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
-/// Words of a query beyond this many are not looked at.
-const WORDS: usize = 16;
-/// How many bytes of a message are searched.
-const SEARCHED: usize = 256 << 10;
-/// How much of a text stands in a snippet, in characters: before what was found, and in all.
-const SNIPPET: (usize, usize) = (40, 160);
+/// Words of a query; further words are ignored.
+const QUERY_MAX_WORDS: usize = 16;
+/// Bytes of a message that are searched.
+const SEARCHABLE_MAX_BYTES: usize = 256 << 10;
+/// Characters of a snippet before the match.
+const SNIPPET_LEAD_CHARS: usize = 40;
+/// Characters of a snippet.
+const SNIPPET_MAX_CHARS: usize = 160;
 
-/// What somebody looks for.
+/// A parsed search query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
-    /// For each word its tokens; they follow one another in a text, and the last may go on there.
+    /// The tokens of each word. They must follow one another in a text; the last one matches as a prefix.
     words: Vec<Vec<String>>,
 }
 
 impl Query {
-    /// Reads what somebody typed; none if there is no word in it.
+    /// Parses a query; none if it contains no word.
     pub fn parse(text: &str) -> Option<Self> {
         let words = text.split_whitespace().map(|word| tokens(word).map(|(token, _)| token).collect());
         let words: Vec<Vec<String>> =
-            words.filter(|word: &Vec<String>| !word.is_empty()).take(WORDS).collect();
+            words.filter(|word: &Vec<String>| !word.is_empty()).take(QUERY_MAX_WORDS).collect();
         (!words.is_empty()).then_some(Self { words })
     }
 
-    /// True when `text` holds every word.
-    pub fn finds(&self, text: &str) -> bool {
+    /// True if `text` contains every word.
+    pub fn matches(&self, text: &str) -> bool {
         let tokens: Vec<_> = tokens(text).collect();
-        self.words.iter().all(|word| place(word, &tokens).is_some())
+        self.words.iter().all(|word| find_word(word, &tokens).is_some())
     }
 
-    /// The words with their tokens.
+    /// The tokens of each word.
     pub fn words(&self) -> &[Vec<String>] {
         &self.words
     }
 
-    /// The part of `text` where the first of the words stands, on one line.
+    /// The part of `text` around the first match, on one line.
     pub fn snippet(&self, text: &str) -> String {
         let tokens: Vec<_> = tokens(text).collect();
-        let found = self.words.iter().filter_map(|word| place(word, &tokens)).min_by_key(|range| range.start);
+        let found =
+            self.words.iter().filter_map(|word| find_word(word, &tokens)).min_by_key(|range| range.start);
         let found = found.map_or(0, |range| range.start);
-        let (before, most) = SNIPPET;
-        let start = text[..found].char_indices().rev().nth(before).map_or(0, |(at, _)| at);
-        // A word that is cut in two is left out.
+        let start = text[..found].char_indices().rev().nth(SNIPPET_LEAD_CHARS).map_or(0, |(at, _)| at);
+        // A word that would be cut in two is left out.
         let start = match start {
             0 => 0,
             cut => text[cut..found].find(char::is_whitespace).map_or(found, |space| cut + space),
         };
-        let end = text[start..].char_indices().nth(most).map_or(text.len(), |(at, _)| start + at);
-        let shown = text[start..end].split_whitespace().collect::<Vec<_>>().join(" ");
+        let end =
+            text[start..].char_indices().nth(SNIPPET_MAX_CHARS).map_or(text.len(), |(at, _)| start + at);
+        let excerpt = text[start..end].split_whitespace().collect::<Vec<_>>().join(" ");
         let (lead, trail) = (if start > 0 { "… " } else { "" }, if end < text.len() { " …" } else { "" });
-        format!("{lead}{shown}{trail}")
+        format!("{lead}{excerpt}{trail}")
     }
 }
 
-/// Where the tokens of `word` first stand in `tokens`.
-fn place(word: &[String], tokens: &[(String, Range<usize>)]) -> Option<Range<usize>> {
+/// The range of the first occurrence of `word` in `tokens`.
+fn find_word(word: &[String], tokens: &[(String, Range<usize>)]) -> Option<Range<usize>> {
     let (last, whole) = word.split_last()?;
-    let stands = |window: &&[(String, Range<usize>)]| {
+    let is_match = |window: &&[(String, Range<usize>)]| {
         window.iter().zip(whole).all(|((token, _), wanted)| token == wanted)
             && window.last().is_some_and(|(token, _)| token.starts_with(last.as_str()))
     };
-    let window = tokens.windows(word.len()).find(stands)?;
+    let window = tokens.windows(word.len()).find(is_match)?;
     Some(window.first()?.1.start..window.last()?.1.end)
 }
 
-/// What of a message is searched: its text, up to a size at which nobody looks for words any more.
-pub fn searched(content: &[Block]) -> String {
+/// The searchable text of a message: its text blocks, up to a size limit.
+pub fn searchable_text(content: &[Block]) -> String {
     let mut text = text_of(content);
-    if text.len() > SEARCHED {
-        text.truncate(text.floor_char_boundary(SEARCHED));
+    if text.len() > SEARCHABLE_MAX_BYTES {
+        text.truncate(text.floor_char_boundary(SEARCHABLE_MAX_BYTES));
     }
     text
 }
 
-/// The tokens of `text`, in order, with a space between each two: what a store indexes.
+/// The tokens of `text` in order, separated by spaces, as a store indexes them.
 pub fn folded(text: &str) -> String {
     tokens(text).map(|(token, _)| token).collect::<Vec<_>>().join(" ")
 }
 
-/// The tokens of `text` and where they stand in it.
+/// The tokens of `text`, each with its byte range.
 fn tokens(text: &str) -> impl Iterator<Item = (String, Range<usize>)> + '_ {
     let mut chars = text.char_indices().peekable();
     std::iter::from_fn(move || {
         let (mut token, mut range) = (String::new(), 0..0);
         while let Some((at, char)) = chars.peek().copied() {
-            let goes_on = char.is_alphanumeric() || is_combining_mark(char);
-            if !token.is_empty() && (!goes_on || is_spaceless(char)) {
+            let is_part = char.is_alphanumeric() || is_combining_mark(char);
+            if !token.is_empty() && (!is_part || is_spaceless(char)) {
                 break;
             }
             chars.next();
-            if goes_on {
+            if is_part {
                 fold(char, &mut token);
             }
             if !token.is_empty() {
@@ -114,13 +117,14 @@ fn tokens(text: &str) -> impl Iterator<Item = (String, Range<usize>)> + '_ {
     })
 }
 
+/// Appends `char` to `token` in lower case and without accents.
 fn fold(char: char, token: &mut String) {
     decompose_compatible(char, |part| {
         token.extend(part.to_lowercase().filter(|part| part.is_alphanumeric() && !is_combining_mark(*part)));
     });
 }
 
-/// True for scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, kana, Han.
+/// True for scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han.
 fn is_spaceless(char: char) -> bool {
     matches!(u32::from(char),
         0x0E00..=0x0EFF | 0x1000..=0x109F | 0x1780..=0x17FF | 0x3040..=0x30FF | 0x3400..=0x4DBF | 0x4E00..=0x9FFF
@@ -132,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_found_by_the_beginnings_of_its_words() {
+    fn a_text_matches_by_the_prefixes_of_its_words() {
         let text = "The quick brown FOXES jumped; naïve Café-owners paid 42,50 € in 東京都 for l’été.";
         for found in [
             "fox",
@@ -146,10 +150,10 @@ mod tests {
             "ete",
             "cafe\u{301}",
         ] {
-            assert!(Query::parse(found).unwrap().finds(text), "{found}");
+            assert!(Query::parse(found).unwrap().matches(text), "{found}");
         }
         for missed in ["oxes", "fox cat", "owners-cafe", "都京", "quickbrown"] {
-            assert!(!Query::parse(missed).unwrap().finds(text), "{missed}");
+            assert!(!Query::parse(missed).unwrap().matches(text), "{missed}");
         }
         for nothing in ["", "   ", "\"", "* AND (", "—"] {
             assert!(Query::parse(nothing).is_none_or(|query| query.words() == [["and"]]), "{nothing}");
@@ -157,12 +161,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_indexed_has_only_words_and_spaces() {
+    fn the_indexed_form_has_only_words_and_spaces() {
         assert_eq!(folded("Ångström—ﬁne “quotes”\n東京 x²"), "angstrom fine quotes 東 京 x2");
     }
 
     #[test]
-    fn a_snippet_shows_the_first_word_found_and_cuts_no_word_before_it() {
+    fn a_snippet_begins_at_a_word_before_the_first_match() {
         let query = Query::parse("needle").unwrap();
         assert_eq!(query.snippet("a needle\n  here"), "a needle here");
         let text = format!("{} needle {}", "hay ".repeat(50), "straw ".repeat(50));

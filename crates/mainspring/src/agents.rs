@@ -8,7 +8,7 @@ use std::time::Duration;
 use mainspring_adapters::process;
 use mainspring_adapters::{AcpOptions, AgentOptions, McpServer, ProcessAdapter, ScriptAdapter};
 use mainspring_agent::models::{ModelsConfigError, SCRIPTED};
-use mainspring_agent::tool::fits;
+use mainspring_agent::tool::matches_pattern;
 use mainspring_agent::tool::mcp::{McpConfig, McpServers};
 use mainspring_agent::{Definitions, Models, NativeAdapter, NativeCatalog, NativeOptions, Toolbox};
 use mainspring_kernel::adapter::Adapter;
@@ -99,7 +99,7 @@ fn options(name: &str, adapter: &AdapterConfig, kind: AdapterKind, config: &Conf
             .clone()
             .or_else(|| std::env::current_dir().ok())
             .unwrap_or_else(|| PathBuf::from("/")),
-        max_processes: adapter.max_processes.unwrap_or(config::PROCESSES),
+        max_processes: adapter.max_processes.unwrap_or(config::DEFAULT_MAX_PROCESSES),
         idle: millis(adapter.idle_ms, 300_000),
         start_timeout: millis(adapter.start_timeout_ms, 60_000),
         stop_grace: millis(adapter.stop_grace_ms, 2_000),
@@ -127,7 +127,7 @@ fn acp(adapter: &AdapterConfig, config: &Config) -> AcpOptions {
 fn mcp(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<McpServer, String>)> {
     let wanted = adapter.mcp.as_deref().unwrap_or_default();
     let servers = config.models.mcp.iter();
-    let given = servers.filter(|(name, _)| wanted.iter().any(|pattern| fits(pattern, name)));
+    let given = servers.filter(|(name, _)| wanted.iter().any(|pattern| matches_pattern(pattern, name)));
     let server = |server: &McpConfig| match (&server.command, &server.url) {
         (Some(command), _) => Ok(McpServer::Stdio {
             command: program(command, adapter)?,

@@ -1,15 +1,14 @@
-//! Configuration: one table of settings, filled layer by layer; the later layer wins.
+//! Configuration: one table of settings, filled layer by layer. Later layers override earlier ones.
 //!
 //! ```text
 //! default  <  mainspring.toml  <  MAINSPRING_* variables  <  flags
 //! ```
 //!
-//! The file is the one named by `--config` or `MAINSPRING_CONFIG`, which must exist; else `./mainspring.toml`; else
-//! `mainspring/mainspring.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
+//! The file is the one named by `--config` or `MAINSPRING_CONFIG`, which must exist; otherwise `./mainspring.toml`;
+//! otherwise `mainspring/mainspring.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
 //!
-//! Invariants: everything comes in through [`Sources`], so that loading is a function of it and of the files it
-//! names; every value of every layer is checked, even one that a later layer overrides; whatever is not understood
-//! is an error, never ignored; all problems are reported at once.
+//! Invariants: all inputs come from [`Sources`] and the files it names; every value of every layer is checked, even
+//! if a later layer overrides it; unknown input is an error and never ignored; all problems are reported at once.
 
 mod adapters;
 mod error;
@@ -27,41 +26,41 @@ use mainspring_agent::ModelsConfig;
 use mainspring_client::fits_socket;
 use serde::Serialize;
 
-pub(crate) use adapters::PROCESSES;
+pub(crate) use adapters::DEFAULT_MAX_PROCESSES;
 pub use adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterKind, AdapterSetting, Permissions};
 pub use error::{ConfigError, Problem};
 pub use rule::Value;
 pub use settings::{Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles};
 pub use source::{Origin, Sources, VARIABLES, Variable};
 
-use rule::{Given, Raw};
+use rule::{Input, Raw};
 
-/// A configuration, and where each of its values came from.
+/// A configuration with the origin of each value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
     /// The values.
     pub config: Config,
-    /// Where each value that is not the default came from, by key.
+    /// The origin of each value that is not the default, by key.
     pub origins: BTreeMap<String, Origin>,
     /// The file that was read, if there was one.
     pub file: Option<PathBuf>,
 }
 
-/// One setting as `mainspring config show` lists it.
+/// One setting as listed by `mainspring config show`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// Name of the setting, dotted.
+    /// The dotted name of the setting.
     pub key: String,
-    /// Its value.
+    /// The value.
     pub value: Value,
-    /// Where the value came from.
+    /// The origin of the value.
     pub origin: Origin,
-    /// What the setting is for.
+    /// The description of the setting.
     pub description: &'static str,
 }
 
 impl Config {
-    /// The defaults, with everything kept in `state_dir`: for programs that embed mainspring.
+    /// The defaults with all data in `state_dir`, for programs that embed mainspring.
     pub fn with_state_dir(state_dir: impl Into<PathBuf>) -> Self {
         let state_dir = state_dir.into();
         Self { agents_dir: state_dir.join("agents"), state_dir, ..Self::defaults() }
@@ -82,7 +81,7 @@ impl Config {
         Some(self.state_dir.join("relay.sock")).filter(|path| fits_socket(path))
     }
 
-    /// Reads every layer of `sources`, or says everything that is wrong with them.
+    /// Reads every layer of `sources`, or reports all their problems.
     pub fn load(sources: &Sources) -> Result<Resolved, ConfigError> {
         let mut problems = Vec::new();
         let mut entries = Vec::new();
@@ -128,7 +127,7 @@ impl Config {
 }
 
 impl Resolved {
-    /// Every setting in the order of the table, then those of adapters.
+    /// Every setting in the order of the table, then the settings of adapters.
     pub fn rows(&self) -> Vec<Row> {
         let origin = |key: &str| self.origins.get(key).cloned().unwrap_or(Origin::Default);
         let mut rows = Vec::new();
@@ -156,15 +155,15 @@ impl Resolved {
 
     fn apply(&mut self, entry: Entry, home: Option<&Path>) -> Result<(), Problem> {
         let Entry { key, raw, shown, folder, origin } = entry;
-        let given = Given { raw, folder: &folder, home };
-        let read = match settings::target(&key) {
-            Some(settings::Target::Setting(setting)) => setting.read(&mut self.config, &given),
+        let input = Input { raw, folder: &folder, home };
+        let result = match settings::target(&key) {
+            Some(settings::Target::Setting(setting)) => setting.read(&mut self.config, &input),
             Some(settings::Target::Adapter(name, setting)) => {
-                (setting.read)(self.config.adapters.entry(name.to_owned()).or_default(), &given)
+                (setting.read)(self.config.adapters.entry(name.to_owned()).or_default(), &input)
             }
             None => return Err(Problem::unknown_key(key, origin)),
         };
-        match read {
+        match result {
             Ok(()) => {
                 self.origins.insert(key, origin);
                 Ok(())
@@ -173,7 +172,7 @@ impl Resolved {
         }
     }
 
-    /// Pairs of values that are right by themselves and make no sense together.
+    /// Checks pairs of values that are valid by themselves but contradict each other.
     fn contradictions(&self) -> Vec<Problem> {
         let Config { limits, retry, .. } = &self.config;
         let mut problems = Vec::new();
@@ -186,19 +185,19 @@ impl Resolved {
             }
         };
         at_most("retry.base_ms", "retry.max_ms", retry.base_ms <= retry.max_ms);
-        // A prompt becomes a message: a longer one would be accepted and then refused.
+        // A prompt becomes a message: a longer prompt would be accepted and then refused.
         at_most("limits.prompt_bytes", "limits.message_bytes", limits.prompt_bytes <= limits.message_bytes);
         problems
     }
 }
 
-/// One value of one layer, not yet checked.
+/// One unchecked value of one layer.
 struct Entry {
     key: String,
     raw: Raw,
-    /// The value as its author wrote it.
+    /// The value as written.
     shown: String,
-    /// What a relative path is relative to.
+    /// The folder that relative paths refer to.
     folder: PathBuf,
     origin: Origin,
 }

@@ -124,10 +124,10 @@ fn options_of(config: &Config) -> Options {
             .iter()
             .filter_map(|(name, adapter)| Some((name.clone(), adapter.workers()?)))
             .collect(),
-        cancel_grace: config.cancel_grace_ms,
-        wait_expiry: config.wait_expiry_hours * 60 * 60 * 1_000,
-        idle_unload: config.idle_unload_ms,
-        retry: Retry { base: config.retry.base_ms, max: config.retry.max_ms },
+        cancel_grace_ms: config.cancel_grace_ms,
+        wait_expiry_ms: config.wait_expiry_hours * 60 * 60 * 1_000,
+        idle_unload_ms: config.idle_unload_ms,
+        retry: Retry { base_ms: config.retry.base_ms, max_ms: config.retry.max_ms },
         on_orphan: match config.on_orphan {
             config::OnOrphan::Leave => OnOrphan::Leave,
             config::OnOrphan::Retry => OnOrphan::Retry,

@@ -101,7 +101,7 @@ impl Server {
         self.stop.cancel();
         tokio::select! {
             () = self.tasks.wait() => {}
-            () = self.kernel.pause(LAST_WORDS) => {}
+            () = self.kernel.sleep(LAST_WORDS) => {}
         }
     }
 }

@@ -10,13 +10,13 @@ use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, LineId,
     MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry,
-    StateOutcome, StateSlot, Step, Time, VersionMismatch,
+    StateOutcome, StateSlot, Step, Time,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, Found, InboxItem, KeyPage, KeyRef, Loaded,
-    OwnerState, PlacedMessage, Request, Row, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError,
-    Strand, TreeRow, Unfinished,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, InboxItem, KeyPage, KeyRef,
+    Loaded, OwnerState, PlacedMessage, Request, Row, RunPage, SessionLine, SessionPage, SessionRef, StateAt,
+    Store, StoreError, TreeRow, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -298,13 +298,13 @@ impl Store for MemoryStore {
         self.read(|tables| tables.message_get(session, message))?
     }
 
-    async fn strands(
+    async fn lines_to_root(
         &self,
         session: SessionId,
         line: LineId,
         limit: usize,
-    ) -> Result<Vec<Strand>, StoreError> {
-        self.read(|tables| tables.strands(session, line, limit))?
+    ) -> Result<Vec<SessionLine>, StoreError> {
+        self.read(|tables| tables.lines_to_root(session, line, limit))?
     }
 
     async fn leaf(
@@ -343,11 +343,11 @@ impl Store for MemoryStore {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<Found>, StoreError> {
+    ) -> Result<Vec<FoundMessage>, StoreError> {
         self.read(|tables| tables.search_messages(owner, query, before, limit))
     }
 
-    async fn session_known(&self, session: SessionId) -> Result<bool, StoreError> {
+    async fn session_exists(&self, session: SessionId) -> Result<bool, StoreError> {
         self.read(|tables| tables.sessions.contains_key(&session))
     }
 
@@ -394,8 +394,8 @@ impl Store for MemoryStore {
         Ok(self.read(|tables| tables.state_all(at))??.len())
     }
 
-    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, VersionMismatch>, StoreError> {
-        Ok(self.inner.lock().tables.state_put(put))
+    async fn state_put(&self, put: OwnerState) -> Result<StateOutcome, StoreError> {
+        Ok(self.inner.lock().tables.state_put(put)?)
     }
 
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
@@ -410,7 +410,7 @@ impl Store for MemoryStore {
         self.read(|tables| tables.blob_page(after, limit))
     }
 
-    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError> {
+    async fn blob_is_used(&self, hash: &str) -> Result<bool, StoreError> {
         let mut inner = self.inner.lock();
         let claimed = inner.tables.blob_is_used(hash);
         if claimed {
@@ -423,7 +423,7 @@ impl Store for MemoryStore {
         self.read(|tables| tables.loose_blobs.iter().take(limit).cloned().collect())
     }
 
-    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
+    async fn blob_forget(&self, hash: &str) -> Result<(), StoreError> {
         self.inner.lock().tables.loose_blobs.remove(hash);
         Ok(())
     }
@@ -477,7 +477,7 @@ impl Store for MemoryStore {
         self.read(|tables| tables.agents.keys().filter(|(agent_owner, ..)| agent_owner == owner).count())
     }
 
-    async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
-        self.read(|tables| tables.owner_elsewhere(owner, org))
+    async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
+        self.read(|tables| tables.owner_outside_org(owner, org))
     }
 }

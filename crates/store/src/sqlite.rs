@@ -15,13 +15,13 @@ use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, LineId,
     MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot,
-    Step, Time, VersionMismatch,
+    Step, Time,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, Found, InboxItem, KeyPage, KeyRef, Loaded,
-    OwnerState, PlacedMessage, Request, RunPage, SessionPage, SessionRef, StateAt, Store, StoreError, Strand,
-    TreeRow, Unfinished,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, InboxItem, KeyPage, KeyRef,
+    Loaded, OwnerState, PlacedMessage, Request, RunPage, SessionLine, SessionPage, SessionRef, StateAt,
+    Store, StoreError, TreeRow, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -384,13 +384,13 @@ impl Store for SqliteStore {
         self.read(move |connection| read::tree::message_get(connection, session, message)).await
     }
 
-    async fn strands(
+    async fn lines_to_root(
         &self,
         session: SessionId,
         line: LineId,
         limit: usize,
-    ) -> Result<Vec<Strand>, StoreError> {
-        self.read(move |connection| read::tree::strands(connection, session, line, limit)).await
+    ) -> Result<Vec<SessionLine>, StoreError> {
+        self.read(move |connection| read::tree::lines_to_root(connection, session, line, limit)).await
     }
 
     async fn leaf(
@@ -430,7 +430,7 @@ impl Store for SqliteStore {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<Found>, StoreError> {
+    ) -> Result<Vec<FoundMessage>, StoreError> {
         let (owner, query) = (owner.to_owned(), query.clone());
         let read = move |connection: &Connection| {
             read::search::search_messages(connection, &owner, &query, before, limit)
@@ -438,8 +438,8 @@ impl Store for SqliteStore {
         self.read(read).await
     }
 
-    async fn session_known(&self, session: SessionId) -> Result<bool, StoreError> {
-        self.read(move |connection| read::sessions::session_known(connection, session)).await
+    async fn session_exists(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.read(move |connection| read::sessions::session_exists(connection, session)).await
     }
 
     async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError> {
@@ -479,7 +479,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::data::state_count(connection, &at)).await
     }
 
-    async fn state_put(&self, put: OwnerState) -> Result<Result<StateOutcome, VersionMismatch>, StoreError> {
+    async fn state_put(&self, put: OwnerState) -> Result<StateOutcome, StoreError> {
         self.submit(|answer| Job::StatePut(put, answer)).await
     }
 
@@ -497,7 +497,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::artifacts::blob_page(connection, &after, limit)).await
     }
 
-    async fn blob_claimed(&self, hash: &str) -> Result<bool, StoreError> {
+    async fn blob_is_used(&self, hash: &str) -> Result<bool, StoreError> {
         self.submit(|answer| Job::BlobClaimed(hash.to_owned(), answer)).await
     }
 
@@ -505,7 +505,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::artifacts::blob_loose(connection, limit)).await
     }
 
-    async fn blob_settled(&self, hash: &str) -> Result<(), StoreError> {
+    async fn blob_forget(&self, hash: &str) -> Result<(), StoreError> {
         self.submit(|answer| Job::BlobSettled(hash.to_owned(), answer)).await.map(drop)
     }
 
@@ -558,8 +558,8 @@ impl Store for SqliteStore {
         self.read(move |connection| agents::agent_count(connection, &owner)).await
     }
 
-    async fn owner_elsewhere(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
+    async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
         let (owner, org) = (owner.to_owned(), org.to_owned());
-        self.read(move |connection| read::keys::owner_elsewhere(connection, &owner, &org)).await
+        self.read(move |connection| read::keys::owner_outside_org(connection, &owner, &org)).await
     }
 }

@@ -1,4 +1,4 @@
-//! The clock: the one home of wall-clock time, and of waiting for it.
+//! The clock: the only place that reads wall-clock time or waits for it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use mainspring_core::Time;
 use tokio::sync::watch;
 
-/// Tells the time and waits for it: the system's, or one that a test turns.
+/// Reads the time and waits for it: the system's clock, or one that a test advances.
 #[derive(Debug, Clone)]
 pub struct Clock(Arc<Source>);
 
 #[derive(Debug)]
 enum Source {
-    /// And when it was made.
+    /// Holds the time at which the clock was made.
     System(Instant),
     Manual(watch::Sender<Time>),
 }
@@ -24,7 +24,7 @@ impl Clock {
         Self(Arc::new(Source::System(Instant::now())))
     }
 
-    /// A clock that stands at `start` until [`Clock::advance`] turns it.
+    /// A clock that stays at `start` until [`Clock::advance`] moves it.
     pub fn manual(start: Time) -> Self {
         Self(Arc::new(Source::Manual(watch::Sender::new(start))))
     }
@@ -37,7 +37,7 @@ impl Clock {
         }
     }
 
-    /// A moment of a time that never jumps, to tell how long something took.
+    /// Monotonic time since an arbitrary start, to measure durations.
     pub fn elapsed(&self) -> Duration {
         match &*self.0 {
             Source::System(made) => made.elapsed(),
@@ -50,13 +50,13 @@ impl Clock {
         match &*self.0 {
             Source::System(_) => system_sleep(time.since(system_now())).await,
             Source::Manual(now) => {
-                // The sender lives as long as this clock, so waiting cannot end early.
+                // The sender lives as long as this clock, so the wait cannot fail.
                 let _ = now.subscribe().wait_for(|now| *now >= time).await;
             }
         }
     }
 
-    /// Turns a manual clock on; the system's goes by itself.
+    /// Advances a manual clock. Does nothing to the system's clock.
     pub fn advance(&self, millis: u64) {
         if let Source::Manual(now) = &*self.0 {
             now.send_modify(|now| *now = now.plus(millis));

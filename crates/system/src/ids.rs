@@ -1,4 +1,4 @@
-//! Ids: the one home of random numbers.
+//! Ids: the only place that draws random numbers.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use mainspring_core::{
 };
 use parking_lot::Mutex;
 
-/// Draws ids: at random, or from a seed so that a test can be played again.
+/// Draws ids: at random, or from a seed so that a test can be repeated.
 #[derive(Debug, Clone)]
 pub struct Ids(Arc<Mutex<Source>>);
 
 #[derive(Debug)]
 enum Source {
-    /// Random bytes are asked for in blocks: one system call for many ids.
+    /// Random bytes are read in blocks: one system call for many ids.
     System {
         block: Box<[u8; 1024]>,
         used: usize,
@@ -30,7 +30,7 @@ impl Ids {
         Self(Arc::new(Mutex::new(Source::System { block: Box::new([0; 1024]), used: 1024 })))
     }
 
-    /// The ids that `seed` leads to.
+    /// Pseudo-random ids, determined by `seed`.
     pub fn seeded(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(Source::Seeded { state: seed })))
     }
@@ -81,7 +81,7 @@ draws! {
 
 #[expect(clippy::disallowed_methods, reason = "this is the home of random numbers")]
 fn refill(block: &mut [u8]) {
-    // Without a source of randomness ids could repeat, and nothing we say would be true any more.
+    // Without randomness ids could repeat, and no guarantee of the kernel would hold.
     getrandom::fill(block).expect("the operating system gives random numbers");
 }
 

@@ -1,4 +1,4 @@
-//! Tasks: the one home of spawning, so that shutdown waits for everything and no panic goes unseen.
+//! Tasks: the only place that spawns, so that shutdown waits for every task and no panic goes unseen.
 
 use std::future::Future;
 
@@ -14,7 +14,7 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Runs `future` beside the others.
+    /// Spawns `future` as a tracked task.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -23,12 +23,12 @@ impl Tasks {
         self.tracker.spawn(future)
     }
 
-    /// Resolves once the process is told to stop.
+    /// Resolves once the tasks are told to stop.
     pub async fn stopping(&self) {
         self.stop.cancelled().await;
     }
 
-    /// True once the process is told to stop.
+    /// True once the tasks are told to stop.
     pub fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()
     }
@@ -38,7 +38,7 @@ impl Tasks {
         self.stop.cancel();
     }
 
-    /// Waits until no task is left.
+    /// Waits until every task has ended.
     pub async fn wait(&self) {
         self.tracker.close();
         self.tracker.wait().await;

@@ -16,7 +16,7 @@ use agent_client_protocol::v1::schema::{
 use agent_client_protocol::{Error, ErrorCode, Responder};
 use mainspring_core::Approval;
 use mainspring_kernel::adapter::{AttemptHandle, Death, HandleError, Record};
-use mainspring_kernel::policy::{Act, Rule, Rules, offers};
+use mainspring_kernel::policy::{Action, Rule, Rules, may_allow};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -43,9 +43,9 @@ impl ClientFeatures {
     /// The features that some rule allows or has a person decide.
     pub(super) fn of(rules: &[Rule]) -> Self {
         Self {
-            read: offers(rules, "fs", "read"),
-            write: offers(rules, "fs", "write"),
-            terminal: offers(rules, "terminal", "run"),
+            read: may_allow(rules, "fs", "read"),
+            write: may_allow(rules, "fs", "write"),
+            terminal: may_allow(rules, "terminal", "run"),
         }
     }
 
@@ -250,9 +250,9 @@ impl ClientServices {
         resource: String,
     ) -> Result<Result<(), Error>, HandleError> {
         let question = excerpt(format!("Allow {operation} {resource}?"));
-        let act = Act { capability, operation: operation.to_owned(), resource };
+        let act = Action { capability, operation: operation.to_owned(), resource };
         let ClientInner { attempt, rules, standing, .. } = &*self.0;
-        let decision = rules.permit(attempt, standing.as_ref(), &act, question.into()).await?;
+        let decision = rules.request_permission(attempt, standing.as_ref(), &act, question.into()).await?;
         Ok(match decision {
             Approval::Allowed => Ok(()),
             Approval::Denied | Approval::Expired => {

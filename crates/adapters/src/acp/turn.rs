@@ -321,7 +321,7 @@ impl<'a> AcpTurn<'a> {
         let (rules, denied) = (self.turn.rules.clone(), self.denied.clone());
         async move {
             let (act, question) = (act(&request), question(&request).into());
-            let decided = rules.permit(&attempt, standing.as_ref(), &act, question).await;
+            let decided = rules.request_permission(&attempt, standing.as_ref(), &act, question).await;
             if matches!(decided, Ok(Approval::Denied | Approval::Expired)) {
                 denied.lock().insert(request.tool_call.tool_call_id.to_string());
             }

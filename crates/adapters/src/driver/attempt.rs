@@ -42,7 +42,8 @@ impl<D: Dialect> Driver<D> {
             None => attempt.origin().await?,
         };
 
-        let permissions = self.options.permissions.of_mode(assignment.run.mode).narrowed(attempt).await?;
+        let permissions =
+            self.options.permissions.for_mode(assignment.run.mode).limited_by_parent(attempt).await?;
         let key = WorkerKey { cwd: cwd.clone(), arguments: self.dialect.arguments(permissions) };
         let preferred = bound.as_deref().or_else(|| origin.as_ref()?.native.as_deref());
         let lease = self.lease_worker(attempt, &key, preferred, log).await?;
@@ -92,7 +93,7 @@ impl<D: Dialect> Driver<D> {
         };
         self.with_start_timeout(attempt, &*worker, configure).await?;
 
-        let standing = permissions.standing(attempt);
+        let standing = permissions.standing_grant(attempt);
         let granted = standing.iter().cloned().map(|grant| Record::Granted(Box::new(grant)));
         let opened = match &start {
             SessionStart::Resumed(_) => Record::Resumed,
@@ -115,7 +116,7 @@ impl<D: Dialect> Driver<D> {
             worker,
             native: &native,
             standing,
-            rules: Arc::new(Rules::of_mode(&self.options.rules, run.mode)),
+            rules: Arc::new(Rules::for_mode(&self.options.rules, run.mode)),
             launch: Launch {
                 env: vec![],
                 pass_env: vec![],

@@ -86,8 +86,8 @@ impl Dialog {
         standing: Option<&Grant>,
         asked_at: Time,
     ) -> (Value, Result<(), HandleError>) {
-        let lapses_at = self.timeout_ms.map(|timeout| asked_at.plus(timeout));
-        let asker = Asker { attempt, standing, lapses_at };
+        let answer_by = self.timeout_ms.map(|timeout| asked_at.plus(timeout));
+        let asker = Asker { attempt, standing, answer_by };
         let answer = asker.answer(&self.kind, &self.question).await;
         match answer {
             Ok(Some(answer)) => (response(&self.id, answer), Ok(())),
@@ -101,7 +101,7 @@ impl Dialog {
 struct Asker<'a> {
     attempt: &'a AttemptHandle,
     standing: Option<&'a Grant>,
-    lapses_at: Option<Time>,
+    answer_by: Option<Time>,
 }
 
 impl Asker<'_> {
@@ -119,12 +119,13 @@ impl Asker<'_> {
     }
 
     async fn permit(&self, question: &str) -> Result<bool, HandleError> {
-        let decision = policy::permit(self.attempt, self.standing, self.question(question)).await?;
+        let decision =
+            policy::request_permission(self.attempt, self.standing, self.question(question)).await?;
         Ok(decision == Approval::Allowed)
     }
 
     async fn inquire(&self, question: &str) -> Result<Option<String>, HandleError> {
-        let input = policy::inquire(self.attempt, self.standing, self.question(question)).await?;
+        let input = policy::request_input(self.attempt, self.standing, self.question(question)).await?;
         Ok(input.map(|input| input.as_str().map_or_else(|| input.to_string(), str::to_owned)))
     }
 
@@ -145,7 +146,7 @@ impl Asker<'_> {
     }
 
     fn question(&self, text: &str) -> Question {
-        Question { text: text.to_owned(), lapses_at: self.lapses_at }
+        Question { text: text.to_owned(), answer_by: self.answer_by }
     }
 }
 

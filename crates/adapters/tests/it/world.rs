@@ -292,9 +292,9 @@ impl Setup {
         let kernel = Options {
             adapter: "agent".into(),
             // Also the time in which a kill must be proven, on a busy machine.
-            cancel_grace: 2_000,
+            cancel_grace_ms: 2_000,
             artifacts: Some(folder.join("artifacts")),
-            retry: Retry { base: 1, max: 1 },
+            retry: Retry { base_ms: 1, max_ms: 1 },
             ..Options::default()
         };
         let (folder, acp, clock) = (folder.to_owned(), AcpOptions::default(), Clock::system());

@@ -19,7 +19,7 @@ use super::resume::Question;
 use super::summary::head_and_tail;
 use crate::hooks::{ToolDecision, ToolResult};
 use crate::provider::ToolUse;
-use crate::tool::{Entry, ToolCall, ToolContext, fits};
+use crate::tool::{Entry, ToolCall, ToolContext, matches_pattern};
 
 /// A tool call that has finished: its index and its outcome.
 struct Finished {
@@ -132,7 +132,8 @@ impl Execution<'_> {
         if let Err(invalid) = entry.check(&call.input) {
             return error(invalid.to_string());
         }
-        let matches_any = |patterns: &[String]| patterns.iter().any(|pattern| fits(pattern, &call.name));
+        let matches_any =
+            |patterns: &[String]| patterns.iter().any(|pattern| matches_pattern(pattern, &call.name));
         if matches_any(&self.plan.agent.deny) {
             return ToolDecision::Reject { reason: format!("you may not call {}", call.name) };
         }
@@ -160,7 +161,8 @@ impl Execution<'_> {
             return Err(ToolResult { text: "yes".into(), is_error: false });
         }
         let tool_use_id = call.id.clone();
-        let open = self.attempt.assignment().open_effects.iter().any(|effect| effect.tool_use_id == call.id);
+        let open =
+            self.attempt.assignment().open_tool_calls.iter().any(|effect| effect.tool_use_id == call.id);
         if open && !entry.traits.idempotent {
             let text = "outcome unknown: the call was interrupted and may or may not have taken effect";
             let error = Failure::new("outcome_unknown", text);

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::{Tool, ToolCall, ToolError, ToolTraits, Toolbox, fits};
+use super::{Tool, ToolCall, ToolError, ToolTraits, Toolbox, matches_pattern};
 use crate::provider::{ToolSpec, install_tls};
 
 /// The separator between the names of a server and of its tool.
@@ -179,7 +179,7 @@ impl McpServers {
     pub async fn tools(&self, patterns: &[String]) -> (Toolbox, Vec<String>) {
         let (mut tools, mut problems) = (Toolbox::default(), vec![]);
         for (name, server) in &self.servers {
-            if !patterns.iter().any(|pattern| fits(pattern, name)) {
+            if !patterns.iter().any(|pattern| matches_pattern(pattern, name)) {
                 continue;
             }
             match server.verified().await {
@@ -299,7 +299,7 @@ struct McpTool {
 impl McpTool {
     fn new(server: &Arc<Server>, tool: &rmcp::model::Tool) -> Self {
         let name = tool.name.to_string();
-        let idempotent = server.config.idempotent.iter().any(|pattern| fits(pattern, &name));
+        let idempotent = server.config.idempotent.iter().any(|pattern| matches_pattern(pattern, &name));
         let spec = ToolSpec {
             name: format!("{}{NAME_SEPARATOR}{name}", server.name),
             description: tool.description.as_deref().unwrap_or_default().to_owned(),

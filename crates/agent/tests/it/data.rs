@@ -4,7 +4,9 @@ use mainspring_agent::Toolbox;
 use mainspring_agent::tool::function;
 use mainspring_core::{ArtifactId, ArtifactRole, Block, Body, Place, Run, RunStatus, StateScope};
 use mainspring_kernel::adapter::NewArtifact;
-use mainspring_kernel::kernel::{ArtifactQuery, Caller, NewSession, RunRequest, SessionTarget, StateOf};
+use mainspring_kernel::kernel::{
+    ArtifactQuery, ArtifactsOf, Caller, NewSession, RunRequest, SessionTarget, StateOf,
+};
 use mainspring_kernel::store::SessionRef;
 use mainspring_model_server::{Protocol, Reply};
 use schemars::JsonSchema;
@@ -86,7 +88,7 @@ async fn a_long_tool_result_is_stored_and_can_be_read_in_parts() {
         assert!(text.starts_with("0 1 2 ") && text.ends_with("END"), "{protocol:?}");
         let request = world.request_body(1).to_string();
         assert!(request.contains("bytes are left out here"), "{protocol:?}");
-        let query = ArtifactQuery { of: Err(run.id), before: None, limit: None };
+        let query = ArtifactQuery { of: ArtifactsOf::Run(run.id), before: None, limit: None };
         let stored = world.kernel.artifact_list(&world.me, query).await.unwrap();
         assert_eq!(stored.len(), 1, "{protocol:?}");
         assert_eq!((stored[0].role, stored[0].name.as_deref()), (ArtifactRole::ToolOutput, Some("much.txt")));

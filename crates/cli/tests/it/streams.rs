@@ -169,7 +169,7 @@ impl Local {
 
     async fn readers(&self, count: usize) {
         let counted = async {
-            while self.kernel.held().readers != count {
+            while self.kernel.feed_memory().readers != count {
                 tokio::task::yield_now().await;
             }
         };
@@ -213,7 +213,7 @@ async fn one_who_stalls_costs_nobody_anything() {
         let frames = local.read(&format!("{}?after=0.0", from(&key))).await;
         streams.spawn(async move { (key, to_the_end(frames).await) });
     }
-    let most = local.kernel.held();
+    let most = local.kernel.feed_memory();
     for story in tokio::time::timeout(Duration::from_secs(60), readers.join_all()).await.unwrap() {
         assert_eq!(story.said, ["word ".repeat(300) + "done\n"]);
         assert_eq!(story.events, local.events("shared").await[before..], "every event once");
@@ -224,7 +224,7 @@ async fn one_who_stalls_costs_nobody_anything() {
     }
     local.kernel.drain().await;
     local.readers(2).await;
-    let held = local.kernel.held();
+    let held = local.kernel.feed_memory();
     assert_eq!(held.bytes, 0, "nothing is kept for those who read nothing: {held:?}, once {most:?}");
     assert!(held.events <= 256 * (SESSIONS + 2), "{held:?}");
     local.stop.cancel();

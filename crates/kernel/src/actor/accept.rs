@@ -3,72 +3,96 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, Message, MessageStatus, Policy, Role, Run, RunState, SessionStatus, Usage, session,
+    Body, Message, MessageStatus, Policy, Refusal, Role, Run, RunState, SessionStatus, Usage, session,
 };
 
-use super::{AcceptOutcome, Actor, created};
-use crate::error::Error;
+use super::draft::QueuedDraft;
+use super::tree::Base;
+use super::{Actor, created};
+use crate::error::{CreateError, Error};
 use crate::kernel::{Accept, Accepted};
-use crate::store::{Request, Row, StoreError};
+use crate::scheduler::Permit;
+use crate::store::{Request, Row};
 
 impl Actor {
-    pub(super) async fn accept(&mut self, accept: Accept) -> Result<AcceptOutcome, Error> {
-        if self.shared.tasks.is_stopping() || self.shutdown.is_some() {
-            return Err(Error::ShuttingDown);
-        }
-        accept.caller.check_changes(&self.hot.session)?;
-        let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
-        self.shared.check_adapter(&adapter)?;
-        if !accept.options.tools.is_empty() && !self.shared.calls_back(&adapter) {
-            return Err(Error::Unsupported { adapter, what: "call tools that you execute" });
-        }
+    pub(super) async fn accept(&mut self, accept: Accept) -> Result<Accepted, CreateError> {
+        let adapter = self.check_accept(&accept)?;
         let base = self.base(accept.place).await?;
-        let policy = self.stage(&accept, &adapter)?;
-        // To replace leaves alone what has begun, to interrupt does not, even if it pauses before it is tried again.
-        let superseded: Vec<Run> = self
-            .queue
-            .iter()
-            .filter(|run| match policy {
-                Policy::Replace => run.attempts == 0,
-                Policy::Interrupt => true,
-                Policy::Enqueue | Policy::Steer | Policy::Reject => false,
-            })
-            .cloned()
-            .collect();
-        let idle = self.is_idle() && self.shared.options.execute;
-        let lender =
-            accept.delegation.as_ref().filter(|task| task.mode.is_awaited()).map(|task| task.parent_run);
-        let permit = idle.then(|| self.shared.scheduler.try_acquire(&adapter, lender)).flatten();
-        if permit.is_none() {
-            if lender.is_some() {
-                self.shared.check_free_worker(&adapter)?;
-            }
-            self.check_room()?;
-        }
+        let policy = self.check_policy(&accept, &adapter)?;
+        let permit = self.permit_for(&accept, &adapter)?;
         let (run, prompt) = self.run_of(&accept, &adapter, base.again.clone(), permit.is_some());
-        let bound = match permit {
-            Some(_) => self.bound(&run, base.at, &prompt).await?,
-            None => None,
+        let (position, _) = self.feed.snapshot();
+        let superseded = self.queue.superseded_by(policy);
+        let starts = permit.is_some();
+        let run = match permit {
+            Some(permit) => self.accept_started(&accept, run, policy, &base, prompt, permit).await?,
+            None => self.accept_queued(&accept, run, policy, prompt).await?,
         };
+        // The store has the wait now.
+        drop(accept.pending_wait);
+        let session = self.hot.session.clone();
+        if !starts {
+            // Boxed: it holds the futures of cancellations.
+            Box::pin(self.supersede(&superseded, policy == Policy::Interrupt)).await;
+        }
+        Ok(Accepted { session, run, policy, position, replayed: false })
+    }
 
-        let (position, _) = self.feed.now();
-        let (mut draft, _) = self.draft(false);
+    /// Commits the run and its first attempt, and hands the attempt to the adapter.
+    async fn accept_started(
+        &mut self,
+        accept: &Accept,
+        run: Run,
+        policy: Policy,
+        base: &Base,
+        prompt: Arc<Message>,
+        permit: Permit,
+    ) -> Result<Run, CreateError> {
+        let bound = self.bound(&run, base.at, &prompt).await?;
+        let own = is_own(accept, &prompt).then(|| (prompt.clone(), false));
+        let draft = self.accept_draft(accept, run, policy)?;
+        let mut draft = self.give_up_on_error(draft.start(self.shared.node, base, own))?;
+        self.give_up_on_error(self.open(&mut draft, bound))?;
+        let started = self.commit(draft).await?;
+        self.queue.accepted(started.run.no);
+        let run = started.run.clone();
+        self.launch(started.run, started.attempt, permit, prompt, None);
+        Ok(run)
+    }
+
+    /// Commits the run and queues it.
+    async fn accept_queued(
+        &mut self,
+        accept: &Accept,
+        run: Run,
+        policy: Policy,
+        prompt: Arc<Message>,
+    ) -> Result<Run, CreateError> {
+        let mut draft = self.accept_draft(accept, run, policy)?;
+        if is_own(accept, &prompt) {
+            draft.row(Row::Message(prompt, None));
+        }
+        let run = self.commit(draft).await?.run;
+        self.queue.accepted(run.no);
+        self.queue.push(run.clone(), policy);
+        if let Some(active) = self.active.as_ref().filter(|_| policy == Policy::Steer) {
+            active.steering.send_replace(true);
+        }
+        Ok(run)
+    }
+
+    /// Opens a draft in which `run` is queued, in a session that exists and is open.
+    fn accept_draft(&self, accept: &Accept, run: Run, policy: Policy) -> Result<QueuedDraft, Refusal> {
+        let mut draft = self.draft();
         if !self.stored {
             draft.emit(created(&self.hot.session));
         }
-        if self.hot.session.status != SessionStatus::Open
-            && let Err(refusal) = draft.session_command(session::Command::Reopen)
-        {
-            self.give_up();
-            return Err(refusal.into());
+        if self.hot.session.status != SessionStatus::Open {
+            self.give_up_on_error(draft.session_command(session::Command::Reopen))?;
         }
-        draft.run = Some(run);
-        draft.emit(Body::RunQueued {
-            adapter: adapter.clone(),
-            mode: accept.mode,
-            policy: Some(policy),
-            retry_at_ms: None,
-        });
+        let adapter = run.adapter.clone();
+        let mut draft = draft.of_run(run);
+        draft.emit(Body::RunQueued { adapter, mode: accept.mode, policy: Some(policy), retry_at_ms: None });
         if let Some(delegation) = &accept.delegation {
             draft.accept_delegation(delegation);
         }
@@ -82,50 +106,25 @@ impl Actor {
                 at: self.shared.clock.now(),
             })));
         }
-        if permit.is_some() {
-            let own = run_prompts(&accept, &prompt).then(|| (prompt.clone(), false));
-            let started =
-                draft.start(self.shared.node, &base, own).and_then(|()| self.open(&mut draft, bound));
-            if let Err(refusal) = started {
-                self.give_up();
-                return Err(refusal.into());
-            }
-        } else if run_prompts(&accept, &prompt) {
-            draft.row(Row::Message(prompt.clone(), None));
-        }
-        let (run, attempt) = match self.commit(draft).await {
-            Ok(committed) => committed,
-            Err(conflict @ StoreError::Conflict(_)) => return Ok(Err(conflict)),
-            Err(error) => return Err(error.into()),
-        };
-        // The store has the wait now.
-        drop(accept.pending_wait);
-        let Some(run) = run else {
-            return Err(Error::Invalid("the run was lost".into()));
-        };
-        self.next_no = run.no + 1;
-        let accepted = Accepted {
-            session: self.hot.session.clone(),
-            run: run.clone(),
-            policy,
-            position,
-            replayed: false,
-        };
-        match attempt {
-            Some(attempt) => self.launch(run, attempt, permit, prompt, None),
-            None => {
-                self.queue.insert(self.turn_of(policy), run);
-                if let Some(active) = self.active.as_ref().filter(|_| policy == Policy::Steer) {
-                    active.steering.send_replace(true);
-                }
-                self.supersede(&superseded, policy == Policy::Interrupt).await;
-            }
-        }
-        Ok(Ok(accepted))
+        Ok(draft)
     }
 
-    /// What the policy makes of a busy session: the policy that takes effect, or a refusal.
-    fn stage(&self, accept: &Accept, adapter: &str) -> Result<Policy, Error> {
+    /// Checks what does not depend on the session's work, and returns the run's adapter.
+    fn check_accept(&self, accept: &Accept) -> Result<String, Error> {
+        if self.shared.tasks.is_stopping() || self.lifetime.is_shutting_down() {
+            return Err(Error::ShuttingDown);
+        }
+        accept.caller.check_changes(&self.hot.session)?;
+        let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
+        self.shared.check_adapter(&adapter)?;
+        if !accept.options.tools.is_empty() && !self.shared.supports_client_tools(&adapter) {
+            return Err(Error::Unsupported { adapter, what: "call tools that you execute" });
+        }
+        Ok(adapter)
+    }
+
+    /// Returns the policy that takes effect, or refuses a prompt that a busy session cannot take.
+    fn check_policy(&self, accept: &Accept, adapter: &str) -> Result<Policy, Error> {
         let limits = &self.shared.options.limits;
         let Some(status) = self.busy() else {
             return Ok(accept.policy);
@@ -142,16 +141,24 @@ impl Actor {
         Ok(accept.policy)
     }
 
-    /// Whether one more run may wait. A session that is idle waits too, when no worker is free.
-    fn check_room(&self) -> Result<(), Error> {
-        let limit = self.shared.options.limits.queue_total;
-        if self.shared.queue_len() < limit {
-            return Ok(());
+    /// The permit to start the run at once; none if the run must wait. Refused if the kernel's queue is full then: an
+    /// idle session waits too when no worker is free.
+    fn permit_for(&self, accept: &Accept, adapter: &str) -> Result<Option<Permit>, Error> {
+        let lender =
+            accept.delegation.as_ref().filter(|task| task.mode.is_awaited()).map(|task| task.parent_run);
+        let starts = self.is_idle() && self.shared.options.execute;
+        let permit = starts.then(|| self.shared.scheduler.try_acquire(adapter, lender)).flatten();
+        if permit.is_none() && lender.is_some() {
+            self.shared.check_free_worker(adapter)?;
         }
-        Err(Error::Overloaded { what: "the queue", limit })
+        let limit = self.shared.options.limits.queue_total;
+        if permit.is_none() && self.shared.queue_len() >= limit {
+            return Err(Error::Overloaded { what: "the queue", limit });
+        }
+        Ok(permit)
     }
 
-    /// The run, and the message it answers: its own prompt, or an earlier one.
+    /// The run, and the message it answers: its own prompt, or the earlier prompt `again`.
     fn run_of(
         &self,
         accept: &Accept,
@@ -177,13 +184,13 @@ impl Actor {
             id: accept.run,
             session: self.fence.session,
             owner: self.hot.session.owner.clone(),
-            no: self.next_no,
+            no: self.queue.next_no(),
             parent: accept.delegation.as_ref().map(|task| task.parent_run),
             request: accept.name.clone(),
             fingerprint: accept.fingerprint,
             adapter: adapter.to_owned(),
             mode: accept.mode,
-            prompt: run_prompts(accept, &prompt).then_some(prompt.id),
+            prompt: is_own(accept, &prompt).then_some(prompt.id),
             options: accept.options.or(&self.hot.session.run_defaults()),
             place: accept.place,
             steers: accept.policy == Policy::Steer && self.busy().is_some(),
@@ -205,6 +212,6 @@ impl Actor {
 }
 
 /// True when `prompt` is the run's own, not an earlier one that is answered again.
-fn run_prompts(accept: &Accept, prompt: &Message) -> bool {
+fn is_own(accept: &Accept, prompt: &Message) -> bool {
     prompt.run == Some(accept.run)
 }

@@ -1,42 +1,44 @@
-//! Bindings: which native session an attempt takes up, and where the one it used stands afterwards.
+//! Bindings: the native session that an attempt resumes, and the message that it stands at afterwards.
 //!
-//! The latest binding of the session and adapter is found and checked when an attempt starts, so that an agent never
-//! answers from a path it is not on. While an attempt uses a binding, the binding stands at the attempt's prompt, which
-//! is above no other prompt: whatever goes wrong, nobody takes it up from there. When the run ends on the session's
-//! path, the binding stands at the run's last message.
+//! The latest binding of the session and adapter is checked when an attempt starts, so that an agent never answers from
+//! another path. While an attempt uses a binding, the binding stands at the attempt's prompt. No other prompt lies
+//! beneath that message, so after a crash no run resumes the binding. When the run ends on the session's path, the
+//! binding stands at the run's last message.
 
 use mainspring_core::binding::{Command as BindingCommand, apply, decide};
 use mainspring_core::run::Outcome;
+use mainspring_core::tree::before;
 use mainspring_core::{
-    Approval, Binding, BindingStatus, Body, Failure, Fidelity, GrantId, Message, MessageId, NodeId, Place,
-    Point, Refusal, Run, RunStatus, SessionId,
+    Binding, BindingStatus, Body, Failure, Fidelity, Message, MessageId, NodeId, Place, Point, Refusal, Run,
+    RunStatus, SessionId,
 };
 
-use super::{Actor, Draft, before};
+use super::draft::{AttemptSlot, OfRun};
+use super::{Actor, AttemptDraft, Draft, SessionDraft, Subject};
 use crate::error::Error;
 use crate::kernel::{Adopted, Shared, instructions_hash};
 use crate::store::{Row, StoreError};
 
-/// How many bindings of a session and an adapter are looked at, the newest generation first.
+/// The number of bindings of a session and an adapter that are read, newest generation first.
 pub(crate) const BINDINGS: usize = 50;
 
-/// What an attempt of an adapter with bindings finds.
+/// The binding that an attempt may resume.
 pub(super) struct Bound {
     latest: Option<Box<Binding>>,
     /// The message above the run's prompt.
     at: Option<MessageId>,
 }
 
-/// What somebody wants of a session's binding.
+/// A change of a session's binding.
 pub(crate) enum BindingChange {
-    /// It must not be used again.
+    /// Invalidates the latest binding of an adapter: it is not used again.
     Invalidate(String),
-    /// The session's first binding of an adapter is one that exists already.
+    /// Makes an existing native session the session's first binding of an adapter.
     Adopt(String, Adopted),
 }
 
 impl Actor {
-    /// What the next attempt of `run` finds; none for an adapter without bindings.
+    /// The binding that the next attempt of `run` may resume; none for an adapter without bindings.
     pub(super) async fn bound(
         &self,
         run: &Run,
@@ -47,7 +49,7 @@ impl Actor {
         if !adapter.is_some_and(|adapter| adapter.capabilities().uses_bindings) {
             return Ok(None);
         }
-        // Boxed, so that runs of other adapters do not carry it along.
+        // Boxed to keep the future of other adapters' runs small.
         let find = Box::pin(async {
             let latest = self.binding_latest(&run.adapter).await?;
             let at = match &latest {
@@ -89,29 +91,27 @@ impl Actor {
         })
     }
 
-    /// The runtime no longer knows the native session: that is recorded, and the run is tried again at once.
+    /// Records that the runtime has lost the native session. The run is tried again at once.
     pub(super) async fn stale(&mut self, reason: String) -> Outcome {
         let error = Failure::new("stale_binding", reason.clone());
-        let lost = match self.active_draft() {
-            Some(mut draft) => match draft.binding_lose(reason) {
-                Ok(()) => self.take_over(draft).await.is_ok(),
-                Err(_) => {
-                    self.give_up();
-                    false
-                }
-            },
-            None => false,
-        };
-        match lost {
+        match self.record_lost(reason).await.is_ok() {
             true => Outcome::Failed {
                 status: RunStatus::Failed,
                 error,
                 retryable: true,
                 retry_at: Some(self.shared.clock.now()),
             },
-            // Without a binding to lose it would go on for ever; as a failure it is tried again a few times.
+            // Without a binding to lose, an immediate retry could loop for ever: this failure counts as one.
             false => self.failed(error, true),
         }
+    }
+
+    async fn record_lost(&mut self, reason: String) -> Result<(), Error> {
+        let Some(active) = &self.active else { return Err(Error::not_found("run", "active")) };
+        let mut draft = self.draft_of(active);
+        self.give_up_on_error(draft.binding_lose(reason))?;
+        self.take_over(draft).await?;
+        Ok(())
     }
 
     pub(super) async fn change_binding(&mut self, change: BindingChange) -> Result<Binding, Error> {
@@ -120,7 +120,7 @@ impl Actor {
             return Err(Error::Busy { status });
         }
         let latest = self.binding_latest(adapter).await?;
-        let (mut draft, _) = self.draft(false);
+        let mut draft = self.draft();
         draft.hot.binding = latest;
         let changed = match change {
             BindingChange::Invalidate(adapter) => match draft.hot.binding {
@@ -129,10 +129,7 @@ impl Actor {
             },
             BindingChange::Adopt(adapter, adopted) => draft.binding_adopt(adapter, adopted, self.shared.node),
         };
-        if let Err(error) = changed {
-            self.give_up();
-            return Err(error);
-        }
+        self.give_up_on_error(changed)?;
         match self.commit(draft).await {
             Ok(_) => self.hot.binding.as_deref().cloned().ok_or(Error::ShuttingDown),
             Err(StoreError::Conflict(_)) => Err(Error::native_taken()),
@@ -142,7 +139,7 @@ impl Actor {
 }
 
 impl Shared {
-    /// Tells runtimes that these native sessions are not going to be taken up soon.
+    /// Tells the adapters that these native sessions are not resumed soon.
     pub(crate) fn natives_forget<'a>(&self, bindings: impl Iterator<Item = &'a Binding>) {
         for binding in bindings {
             if let (Some(adapter), Some(native)) = (self.adapters.get(&binding.adapter), &binding.native) {
@@ -151,7 +148,7 @@ impl Shared {
         }
     }
 
-    /// The native sessions that a session would take up, one of each adapter.
+    /// The bindings that the session would resume, one per adapter.
     pub(crate) async fn natives(&self, session: SessionId) -> Result<Vec<Binding>, StoreError> {
         let mut natives = vec![];
         for (name, adapter) in &self.adapters {
@@ -164,24 +161,25 @@ impl Shared {
     }
 }
 
-impl Draft {
-    /// Takes up what was found if it fits the run, and says that it is stale if it does not.
+impl AttemptDraft {
+    /// Takes the binding up if it fits the run, and records that it is stale if it does not.
     pub(super) fn bind(&mut self, bound: Bound, node: NodeId) {
         self.hot.binding = bound.latest;
-        let (Some(binding), Some(run)) = (&self.hot.binding, &self.run) else { return };
+        let Some(binding) = &self.hot.binding else { return };
+        let run = &self.subject.run;
         let resume = BindingCommand::Resume {
             node,
             at: bound.at,
             cwd: run.options.cwd.clone(),
             system_prompt_hash: instructions_hash(run.options.system_prompt.as_deref()),
         };
-        // That it was resumed is recorded once the runtime has.
+        // `binding.resumed` is recorded when the runtime reports it.
         if let Ok(body @ Body::BindingStale { .. }) = decide(binding, resume) {
             self.binding_emit(body, node);
         }
     }
 
-    /// A new native session is there; it takes the place of the one before.
+    /// Records a new native session, which replaces the one before.
     pub(super) fn binding_open(
         &mut self,
         native: Option<String>,
@@ -189,7 +187,7 @@ impl Draft {
         reconstructed: bool,
         node: NodeId,
     ) {
-        let Some(run) = &self.run else { return };
+        let run = &self.subject.run;
         let binding = Binding {
             id: self.ids.binding(),
             session: run.session,
@@ -199,7 +197,7 @@ impl Draft {
             fidelity,
             status: BindingStatus::Active,
             node,
-            last_message: prompt_of(run),
+            last_message: run.answered_message(),
             cwd: run.options.cwd.clone(),
             system_prompt_hash: instructions_hash(run.options.system_prompt.as_deref()),
             reconstructed,
@@ -209,7 +207,7 @@ impl Draft {
         if self.hot.binding.as_ref().is_some_and(|before| before.status == BindingStatus::Active) {
             let _ = self.binding_lose("another native session was opened".into());
         }
-        // Refused for one that was closed in good order, which nothing needs to be said of.
+        // Refused for a binding that was closed: nothing replaces that.
         let _ = self.binding_command(BindingCommand::Replace { by: binding.id });
         self.emit(Body::BindingCreated {
             binding_id: binding.id,
@@ -223,23 +221,21 @@ impl Draft {
         self.hot.binding = Some(binding);
     }
 
-    /// The native session that was found goes on.
+    /// Records that the native session was resumed.
     pub(super) fn binding_resume(&mut self, node: NodeId) -> Result<(), Refusal> {
         let active = self.hot.binding.as_mut().filter(|binding| binding.status == BindingStatus::Active);
         let Some(binding) = active else {
             return Err(Refusal::WrongState { what: "binding", status: "missing" });
         };
-        binding.last_message = self.run.as_ref().and_then(prompt_of);
+        binding.last_message = self.subject.run.answered_message();
         let binding_id = binding.id;
         self.binding_emit(Body::BindingResumed { binding_id }, node);
         Ok(())
     }
+}
 
-    pub(super) fn binding_lose(&mut self, reason: String) -> Result<(), Refusal> {
-        self.binding_command(BindingCommand::Lose { reason })
-    }
-
-    /// Makes a native session that exists already the session's first of this adapter.
+impl SessionDraft {
+    /// Makes an existing native session the session's first binding of this adapter.
     pub(super) fn binding_adopt(
         &mut self,
         adapter: String,
@@ -280,25 +276,27 @@ impl Draft {
         self.hot.binding = Some(binding);
         Ok(())
     }
+}
 
-    /// The run has ended on the session's path: so has what its native session knows.
-    pub(super) fn binding_follows(&mut self) {
-        let used = self.attempt.as_ref().and_then(|attempt| attempt.binding);
+impl<A: AttemptSlot> Draft<OfRun<A>> {
+    /// Moves the binding that the attempt used to the run's last message: the run has ended on the session's path.
+    pub(super) fn binding_follow(&mut self) {
+        let used = self.subject.attempt.get().and_then(|attempt| attempt.binding);
         let Some(binding) = &mut self.hot.binding else { return };
         if used != Some(binding.id) || binding.status != BindingStatus::Active {
             return;
         }
-        binding.last_message = self.run.as_ref().and_then(|run| run.final_message);
+        binding.last_message = self.subject.run.final_message;
         binding.updated_at = self.at;
         let row = Row::Binding(binding.clone());
         self.row(row);
     }
+}
 
-    /// A permission that nobody was asked for: what was asked and what was decided, one after the other.
-    pub(super) fn decided(&mut self, question: String, decision: Approval, grant_id: Option<GrantId>) {
-        let wait_id = self.ids.wait();
-        self.emit(Body::ApprovalRequested { wait_id, question, expires_at_ms: None });
-        self.emit(Body::ApprovalResolved { wait_id, decision, grant_id });
+impl<S: Subject> Draft<S> {
+    /// Records that the runtime has lost the native session.
+    pub(super) fn binding_lose(&mut self, reason: String) -> Result<(), Refusal> {
+        self.binding_command(BindingCommand::Lose { reason })
     }
 
     fn binding_command(&mut self, command: BindingCommand) -> Result<(), Refusal> {
@@ -319,12 +317,4 @@ impl Draft {
         }
         self.emit(body);
     }
-}
-
-/// The user message that `run` answers.
-fn prompt_of(run: &Run) -> Option<MessageId> {
-    run.prompt.or(match run.place {
-        Place::Regenerate { message_id } => Some(message_id),
-        _ => None,
-    })
 }

@@ -1,21 +1,72 @@
 //! Cancellation: requested, dispatched, acknowledged, stopped; each recorded before the next.
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
-use mainspring_core::{Attempt, AttemptId, CancelReason, Failure, Proof, Run, RunId, RunStatus, Usage};
+use mainspring_core::{Attempt, AttemptId, CancelReason, Failure, Proof, Run, RunId, RunStatus, Time, Usage};
 use tokio::sync::oneshot;
 
-use super::{Actor, Command, Reply};
+use super::commit::FIRST_PAUSE_MS;
+use super::{Active, Actor, Reply, Report};
 use crate::adapter::{Death, Dispatch, HandleError};
 use crate::error::Error;
 use crate::kernel::CancelOutcome;
 
+/// The progress of stopping the active run.
+#[derive(Default)]
+pub(super) struct Stop {
+    /// Callers that wait until the cancellation is dispatched.
+    replies: Vec<Reply<CancelOutcome>>,
+    /// True while the adapter is told to stop and its answer is not recorded.
+    dispatching: bool,
+    /// When the attempt is killed unless it has stopped by then.
+    kill_at: Option<Time>,
+    /// The outcome of the attempt once nothing acts for it; set when its execution is given up.
+    killing: Option<Outcome>,
+}
+
+impl Stop {
+    /// True once the execution is given up.
+    pub(super) fn is_killing(&self) -> bool {
+        self.killing.is_some()
+    }
+
+    pub(super) fn is_dispatching(&self) -> bool {
+        self.dispatching
+    }
+
+    /// Begins to tell the adapter to stop.
+    fn dispatch(&mut self, kill_at: Time) {
+        self.dispatching = true;
+        self.kill_at = Some(kill_at);
+    }
+
+    /// Gives the execution up; the attempt is to end as `outcome`.
+    fn kill(&mut self, outcome: Outcome) {
+        self.kill_at = None;
+        self.killing = Some(outcome);
+    }
+
+    /// Answers every caller that waits for the dispatch.
+    pub(super) fn answer(&mut self, outcome: &CancelOutcome) {
+        for reply in self.replies.drain(..) {
+            let _ = reply.send(Ok(outcome.clone()));
+        }
+    }
+
+    fn refuse(&mut self, error: &Error) {
+        for reply in self.replies.drain(..) {
+            let _ = reply.send(Err(error.clone()));
+        }
+    }
+}
+
 impl Actor {
+    /// Stops a run because a caller asked for it.
     pub(super) async fn cancel(&mut self, run: RunId, reply: Reply<CancelOutcome>) {
         match &mut self.active {
-            Some(active) if active.run.id == run => match active.run.state.status() {
-                RunStatus::Cancelling if active.telling => active.cancelling.push(reply),
+            Some(active) if active.run.id == run => match active.status() {
+                RunStatus::Cancelling if active.stop.dispatching => active.stop.replies.push(reply),
                 RunStatus::Cancelling => {
-                    let _ = reply.send(Ok(outcome(&active.run, Some(&active.attempt))));
+                    let _ = reply.send(Ok(cancel_outcome(&active.run, Some(&active.attempt))));
                 }
                 _ => self.cancel_active(CancelReason::Requested, Some(reply)).await,
             },
@@ -26,81 +77,76 @@ impl Actor {
         }
     }
 
-    /// Stops a run for another reason than that somebody asked; one that has ended is stopped.
+    /// Stops a run for another reason than a caller's request. A run that has ended needs no stop.
     pub(super) async fn stop(&mut self, run: RunId, reason: CancelReason) -> Result<(), Error> {
         if self.active.as_ref().is_some_and(|active| active.run.id == run) {
             self.stop_active(reason).await;
-        } else if self.queue.iter().any(|queued| queued.id == run) {
+        } else if self.queue.get(run).is_some() {
             self.cancel_queued(run, reason).await?;
         }
         Ok(())
     }
 
-    /// Ends a run that is not being executed, at once.
-    async fn cancel_queued(&mut self, run: RunId, reason: CancelReason) -> Result<CancelOutcome, Error> {
-        let Some(at) = self.queue.iter().position(|queued| queued.id == run) else {
-            let known = self.run_known(run).await?;
-            return Err(known.not_live().into());
+    /// Ends a queued run at once.
+    async fn cancel_queued(&mut self, id: RunId, reason: CancelReason) -> Result<CancelOutcome, Error> {
+        let Some(queued) = self.queue.get(id).cloned() else {
+            return Err(self.run_known(id).await?.not_live().into());
         };
-        let queued = self.queue[at].clone();
-        let turn = self.turn_to(queued.pen).await?;
-        let (draft, _) = self.draft(false);
-        let mut draft = draft.with_run(queued, None).with_turn(turn);
-        if let Err(refusal) = draft.command(RunCommand::Cancel { reason }) {
-            self.give_up();
-            return Err(refusal.into());
-        }
-        let (run, _) = self.commit(draft).await?;
-        self.queue.remove(at);
-        run.map(|run| outcome(&run, None)).ok_or(Error::ShuttingDown)
+        let change = self.path_change_to(queued.pen).await?;
+        let mut draft = self.draft().of_run(queued).with_path_change(change);
+        self.give_up_on_error(draft.command(RunCommand::Cancel { reason }))?;
+        let cancelled = self.commit(draft).await?;
+        self.queue.remove(id);
+        Ok(cancel_outcome(&cancelled.run, None))
     }
 
-    /// Stops the active run: asks first, and kills what has not stopped after the grace period.
+    /// Stops the active run: tells its adapter, and kills the attempt after the grace period.
     async fn cancel_active(&mut self, reason: CancelReason, reply: Option<Reply<CancelOutcome>>) {
-        let Some(pen) = self.active.as_ref().map(|active| active.run.pen) else { return };
-        let turn = match self.turn_to(pen).await {
-            Ok(turn) => turn,
+        if let Some(active) = &mut self.active {
+            active.stop.replies.extend(reply);
+        }
+        match self.try_cancel_active(reason).await {
+            Ok(true) => self.dispatch_cancel(),
+            Ok(false) => {}
             Err(error) => {
-                let _ = reply.map(|reply| reply.send(Err(error.into())));
-                return;
+                if let Some(active) = &mut self.active {
+                    active.stop.refuse(&error);
+                }
             }
+        }
+    }
+
+    /// Records the cancellation. Returns true if the adapter must be told, false if the run has ended with it.
+    async fn try_cancel_active(&mut self, reason: CancelReason) -> Result<bool, Error> {
+        let Some(pen) = self.active.as_ref().map(|active| active.run.pen) else { return Ok(false) };
+        let change = self.path_change_to(pen).await?;
+        let Some(active) = &self.active else { return Ok(false) };
+        // While only the store holds a wait, nothing is executed: then the run ends here.
+        let draft = match active.task {
+            Some(_) => self.draft_of(active),
+            None => self.draft_completing(active),
         };
-        let Some(active) = &self.active else { return };
-        let (by, adapter) = (active.attempt.id, active.run.adapter.clone());
-        // Nothing executes while the store alone holds a wait: then the run ends here.
-        let (draft, text) = self.draft(active.task.is_none());
-        let draft = draft.with_run(active.run.clone(), Some(active.attempt.clone()));
-        let mut draft = draft.with_text(text).with_turn(turn);
-        if let Err(refusal) = draft.command(RunCommand::Cancel { reason }) {
-            self.give_up();
-            let _ = reply.map(|reply| reply.send(Err(refusal.into())));
-            return;
+        let mut draft = draft.with_path_change(change);
+        self.give_up_on_error(draft.command(RunCommand::Cancel { reason }))?;
+        if draft.subject.run.state.status().is_ended() {
+            self.conclude(draft).await?;
+            return Ok(false);
         }
-        let ends = draft.run.as_ref().is_some_and(|run| run.state.status().is_ended());
-        if ends {
-            if let (Some(active), Some(reply)) = (&mut self.active, reply) {
-                active.cancelling.push(reply);
-            }
-            if let Err(error) = self.conclude(draft).await {
-                self.refuse_cancelling(&error);
-            }
-            return;
-        }
-        if let Err(error) = self.take_over(draft).await {
-            let _ = reply.map(|reply| reply.send(Err(error.into())));
-            return;
-        }
+        self.take_over(draft).await?;
+        Ok(true)
+    }
+
+    /// Tells the adapter of the active run to stop.
+    fn dispatch_cancel(&mut self) {
         let Some(active) = &mut self.active else { return };
-        active.cancelling.extend(reply);
-        active.telling = true;
+        let (by, clock) = (active.attempt.id, self.shared.clock.clone());
+        let kill_at = clock.now().plus(self.shared.options.cancel_grace_ms);
+        active.stop.dispatch(kill_at);
         active.cancel.cancel();
         if let Some(held) = active.held.take() {
             let _ = held.reply.send(Err(HandleError::Revoked));
         }
-        let kill_at = self.shared.clock.now().plus(self.shared.options.cancel_grace);
-        active.kill_at = Some(kill_at);
-        let (tx, clock) = (self.tx.clone(), self.shared.clock.clone());
-        let adapter = self.shared.adapters.get(&adapter).cloned();
+        let (tx, adapter) = (self.tx.clone(), self.shared.adapters.get(&active.run.adapter).cloned());
         self.shared.tasks.spawn(async move {
             let nothing = Dispatch { dispatched: false, acknowledged: false };
             let dispatch = match adapter {
@@ -110,59 +156,50 @@ impl Actor {
                 },
                 None => nothing,
             };
-            let _ = tx.send(Command::Dispatched(by, dispatch));
+            let _ = tx.send(Report::Dispatched(by, dispatch).into());
         });
     }
 
-    fn refuse_cancelling(&mut self, error: &Error) {
-        for reply in
-            self.active.as_mut().map(|active| std::mem::take(&mut active.cancelling)).unwrap_or_default()
-        {
-            let _ = reply.send(Err(error.clone()));
-        }
-    }
-
-    /// The adapter was told to stop.
+    /// Records that the adapter was told to stop, and answers the callers that wait for it.
     pub(super) async fn dispatched(&mut self, by: AttemptId, dispatch: Dispatch) {
-        let holds = self.active.as_ref().is_some_and(|active| active.run.state.holder() == Some(by));
-        if !holds {
-            return;
-        }
-        let Some(mut draft) = self.active_draft() else {
-            return;
-        };
+        let Some(active) = self.active.as_ref().filter(|active| active.is_held_by(by)) else { return };
+        let mut draft = self.draft_of(active);
         let Dispatch { dispatched, acknowledged } = dispatch;
-        if draft.command(RunCommand::Dispatched { by, dispatched, acknowledged }).is_err() {
-            self.give_up();
+        let recorded = draft.command(RunCommand::Dispatched { by, dispatched, acknowledged });
+        if self.give_up_on_error(recorded).is_err() {
             return;
         }
-        if let Err(error) = self.take_over(draft).await {
-            self.refuse_cancelling(&error.into());
-            return;
-        }
+        let recorded = self.take_over(draft).await;
         let Some(active) = &mut self.active else { return };
-        active.telling = false;
-        let outcome = outcome(&active.run, Some(&active.attempt));
-        for reply in std::mem::take(&mut active.cancelling) {
-            let _ = reply.send(Ok(outcome.clone()));
+        match recorded {
+            Ok(()) => {
+                active.stop.dispatching = false;
+                active.stop.answer(&cancel_outcome(&active.run, Some(&active.attempt)));
+            }
+            Err(error) => active.stop.refuse(&error.into()),
         }
     }
 
-    /// Gives the execution up: it is dropped, then whatever acts for it is killed, then the attempt ends as `outcome`.
+    /// When the active run is killed unless it has stopped by then.
+    pub(super) fn kill_at(&self) -> Option<Time> {
+        self.active.as_ref()?.stop.kill_at
+    }
+
+    /// Gives the execution up: it is aborted, then the adapter kills what is left of it, then the attempt ends as
+    /// `outcome`.
     pub(super) fn kill(&mut self, outcome: Outcome) {
         let Some(active) = &mut self.active else { return };
-        active.kill_at = None;
-        active.killing = Some(outcome);
+        active.stop.kill(outcome);
         if let Some(task) = &active.task {
             task.abort();
         }
     }
 
-    /// The execution that was given up is gone; its adapter ends what is left of it. An adapter that does not say in
-    /// time that it has, or fails at it, has proven nothing.
-    pub(super) fn bury(&self, adapter: &str, by: AttemptId) {
+    /// Lets the adapter kill what is left of an aborted execution. An adapter that fails or does not answer within the
+    /// grace period has proven nothing.
+    pub(super) fn kill_remains(&self, adapter: &str, by: AttemptId) {
         let (tx, clock) = (self.tx.clone(), self.shared.clock.clone());
-        let until = clock.now().plus(self.shared.options.cancel_grace);
+        let until = clock.now().plus(self.shared.options.cancel_grace_ms);
         let killing = self.shared.adapters.get(adapter).cloned().map(|adapter| {
             let kill = async move { adapter.kill(by).await };
             self.shared.tasks.spawn(kill)
@@ -178,17 +215,14 @@ impl Actor {
                 },
                 None => Death::Proven,
             };
-            let _ = tx.send(Command::Killed(by, death));
+            let _ = tx.send(Report::Killed(by, death).into());
         });
     }
 
+    /// Ends an attempt that was killed.
     pub(super) async fn killed(&mut self, by: AttemptId, death: Death) {
-        let holds = self.active.as_ref().is_some_and(|active| active.run.state.holder() == Some(by));
-        if !holds {
-            return;
-        }
-        let wanted = self.active.as_mut().and_then(|active| active.killing.take());
-        let outcome = match (death, wanted) {
+        let Some(active) = self.active.as_mut().filter(|active| active.is_held_by(by)) else { return };
+        let outcome = match (death, active.stop.killing.take()) {
             (Death::Proven, Some(outcome)) => outcome,
             (Death::Proven, None) => Outcome::Stopped { proof: Proof::Killed },
             (Death::Unproven, _) => Outcome::Failed {
@@ -201,16 +235,16 @@ impl Actor {
                 retry_at: None,
             },
         };
-        self.finish(by, outcome, Usage::default()).await;
+        self.finish(outcome, Usage::default()).await;
     }
 
-    /// A newer prompt takes the place of these.
-    pub(super) async fn supersede(&mut self, superseded: &[Run], interrupt: bool) {
+    /// Cancels the runs that a newer prompt takes the place of.
+    pub(super) async fn supersede(&mut self, superseded: &[RunId], interrupt: bool) {
         for run in superseded {
-            let mut pause = 50;
-            while let Err(error) = self.cancel_queued(run.id, CancelReason::Superseded).await {
-                if self.over || !error.is_retryable() {
-                    tracing::warn!(%error, run = %run.id, "a superseded prompt could not be cancelled");
+            let mut pause = FIRST_PAUSE_MS;
+            while let Err(error) = self.cancel_queued(*run, CancelReason::Superseded).await {
+                if self.lifetime.is_over() || !error.is_retryable() {
+                    tracing::warn!(%error, %run, "a superseded prompt could not be cancelled");
                     break;
                 }
                 self.rest(&mut pause).await;
@@ -221,22 +255,22 @@ impl Actor {
         }
     }
 
+    /// Stops the active run because the process stops.
     pub(super) async fn shut_down(&mut self, done: oneshot::Sender<()>) {
-        self.shutdown = Some(done);
+        self.lifetime.shut_down(done);
         if self.active.as_ref().is_some_and(|active| active.task.is_some()) {
             self.stop_active(CancelReason::Shutdown).await;
         }
     }
 
-    /// Stops the active run for the kernel's own reasons: nobody asks again, so this does not give up.
+    /// Stops the active run for a reason of the kernel's own. Retries until the cancellation is recorded: nobody would
+    /// ask again.
     async fn stop_active(&mut self, reason: CancelReason) {
-        let goes_on = |active: &super::Active| {
-            active.killing.is_none() && active.run.state.status() != RunStatus::Cancelling
-        };
-        let mut pause = 50;
+        let goes_on = |active: &Active| !active.stop.is_killing() && active.status() != RunStatus::Cancelling;
+        let mut pause = FIRST_PAUSE_MS;
         while self.active.as_ref().is_some_and(goes_on) {
             self.cancel_active(reason, None).await;
-            if self.over || !self.active.as_ref().is_some_and(goes_on) {
+            if self.lifetime.is_over() || !self.active.as_ref().is_some_and(goes_on) {
                 return;
             }
             self.rest(&mut pause).await;
@@ -244,8 +278,8 @@ impl Actor {
     }
 }
 
-/// What a cancellation answers.
-pub(super) fn outcome(run: &Run, attempt: Option<&Attempt>) -> CancelOutcome {
+/// The answer to a cancellation.
+pub(super) fn cancel_outcome(run: &Run, attempt: Option<&Attempt>) -> CancelOutcome {
     let stages = attempt.map(|attempt| attempt.cancellation).unwrap_or_default();
     CancelOutcome {
         accepted: true,

@@ -1,113 +1,163 @@
-//! What an actor is told, by callers, by adapters and by the kernel itself.
+//! The inputs of an actor: commands from callers and other sessions, reports from its own attempts, and signals from
+//! the kernel.
 
 use std::sync::Arc;
 
 use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{
-    Answer, AttemptId, Binding, Cursor, Delegation, DelegationId, Message, MessageId, Point, Position, Run,
-    RunId, Session, WaitId,
+    Answer, Artifact, ArtifactId, AttemptId, Binding, Cursor, Delegation, DelegationId, Message, MessageId,
+    Point, Position, Run, RunId, Session, StateOutcome, Usage, WaitId,
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
-use super::{Begins, BindingChange, Data, Instant};
-use crate::adapter::{Ask, Death, Dispatch, Executed, Holder, Record, Recording};
-use crate::error::Error;
+use super::{BindingChange, Instant, SessionSeed, StateWrite};
+use crate::adapter::{Ask, AskReply, Death, Dispatch, Executed, HandleReply, Record};
+use crate::error::{CreateError, Error};
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
 use crate::scheduler::Permit;
-use crate::store::{Request, StoreError};
+use crate::store::Request;
 
 /// The answer to a command.
-pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
+pub(crate) type Reply<T, E = Error> = oneshot::Sender<Result<T, E>>;
 
-/// What an actor is told.
+/// Everything that an actor receives.
+pub(crate) enum Input {
+    Command(Command),
+    Report(Report),
+    Signal(Signal),
+}
+
+/// A command from a caller or from another session. An actor that is about to leave passes it on to its successor.
 pub(crate) enum Command {
-    /// Accept a prompt.
-    Accept(Box<Accept>, Reply<AcceptOutcome>),
-    /// Create the session, if it is new, and remember the request that asked for it.
-    Create(Option<Box<Request>>, Begins, Reply<Result<Session, StoreError>>),
-    /// Stop a run.
+    /// Accepts a prompt.
+    Accept(Box<Accept>, Reply<Accepted, CreateError>),
+    /// Creates the session, if it is new, and remembers the request that asked for it.
+    Create(Option<Box<Request>>, SessionSeed, Reply<Session, CreateError>),
+    /// Stops a run.
     Cancel(RunId, Reply<CancelOutcome>),
-    /// Try an ended run again.
+    /// Tries an ended run again.
     Retry(RunId, Reply<Run>),
-    /// Answer a waiting run.
+    /// Answers a waiting run.
     Answer(RunId, WaitId, Answer, Reply<Run>),
-    /// Change the session itself.
+    /// Changes the session, if it stands at the version given.
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
-    /// Change what the session is bound to.
+    /// Changes a binding of the session.
     Binding(BindingChange, Reply<Binding>),
-    /// Say how things stand.
+    /// Reads the session at one instant.
     Snapshot(Reply<Instant>),
-    /// Be in memory for whoever opened the session; `started` if it was not before.
+    /// Keeps the session in memory for a caller that opened it; `started` if the session was not in memory before.
     Open { started: bool, reply: Reply<Session> },
-    /// Leave memory now.
+    /// Makes the session leave memory now.
     Close(Reply<()>),
-    /// Whoever kept the session in memory does so no more.
-    Release,
-    /// Prune events before this one.
+    /// Prunes the events before a cursor.
     Compact(Cursor, Reply<Position>),
-    /// Change state or artifacts.
-    Data(Box<Data>),
-    /// Move the active path.
+    /// Changes state of the session or of one of its runs.
+    StateWrite(Box<StateWrite>, Reply<StateOutcome>),
+    /// Adds an artifact whose bytes are stored.
+    ArtifactAdd(Box<Artifact>, Option<Box<Request>>, Reply<(), CreateError>),
+    /// Deletes an artifact.
+    ArtifactDelete(ArtifactId, Reply<()>),
+    /// Names the session with a model's title, if it found one, and counts the usage of the model.
+    Title(Option<String>, Usage, Reply<()>),
+    /// Moves the active path, if the session stands at the version given.
     Navigate(Option<MessageId>, Option<u64>, Reply<Session>),
-    /// Make a session that goes on from a message of this one.
-    Fork(Box<Forking>, Reply<Result<Session, StoreError>>),
-    /// An adapter records.
-    Record { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
-    /// An adapter leaves what is recorded when its execution ends.
-    RecordAtEnd { by: AttemptId, records: Vec<Record>, reply: Recording<()> },
-    /// An adapter records, and takes the prompts that wait to join its run.
-    Steer { by: AttemptId, records: Vec<Record>, reply: Recording<Vec<Arc<Message>>> },
-    /// An adapter asks a person and waits.
-    Ask { by: AttemptId, ask: Ask, holder: Holder },
-    /// An adapter reads where its path ends.
-    Head { by: AttemptId, reply: Recording<Option<Point>> },
-    /// An execution has returned, panicked or been aborted.
-    Executed(AttemptId, Result<Executed, JoinError>),
-    /// An adapter was told to stop.
-    Dispatched(AttemptId, Dispatch),
-    /// An attempt that did not stop in time was killed.
-    Killed(AttemptId, Death),
-    /// A worker is free.
-    Granted(Permit),
-    /// Other sessions have left something.
+    /// Makes a session that continues from a message of this one.
+    Fork(Box<Forking>, Reply<Session, CreateError>),
+    /// Takes the notes that other sessions have left.
     Inbox,
-    /// An adapter wants to know when delegated work has ended.
-    Settled(DelegationId, Recording<Delegation>),
-    /// Stop what runs, because the process stops.
+}
+
+/// A report from an attempt of this actor, or about its execution. Without the actor the attempt has lost its authority,
+/// and the report is dropped.
+pub(crate) enum Report {
+    /// Makes records durable.
+    Record { by: AttemptId, records: Vec<Record>, reply: HandleReply<()> },
+    /// Keeps records for the commit that ends the execution.
+    RecordAtEnd { by: AttemptId, records: Vec<Record>, reply: HandleReply<()> },
+    /// Makes records durable, and takes the prompts that wait to join the run.
+    Steer { by: AttemptId, records: Vec<Record>, reply: HandleReply<Vec<Arc<Message>>> },
+    /// Asks a person and waits.
+    Ask { by: AttemptId, ask: Ask, holder: AskReply },
+    /// Reads the end of the attempt's path.
+    Head { by: AttemptId, reply: HandleReply<Option<Point>> },
+    /// Changes state of the session or of the attempt's run.
+    StateWrite { by: AttemptId, write: Box<StateWrite>, reply: HandleReply<StateOutcome> },
+    /// Adds an artifact whose bytes are stored.
+    ArtifactAdd { by: AttemptId, artifact: Box<Artifact>, reply: HandleReply<()> },
+    /// Waits until a delegation is settled.
+    DelegationWait { delegation: DelegationId, reply: HandleReply<Delegation> },
+    /// The execution has returned, panicked or been aborted.
+    Executed(AttemptId, Result<Executed, JoinError>),
+    /// The adapter was told to stop.
+    Dispatched(AttemptId, Dispatch),
+    /// The attempt did not stop in time and was killed.
+    Killed(AttemptId, Death),
+}
+
+/// A signal from the kernel.
+pub(crate) enum Signal {
+    /// A permit for the work that was ordered.
+    Granted(Permit),
+    /// The last reason to stay in memory is gone.
+    Release,
+    /// The process stops: stop the active run.
     Shutdown(oneshot::Sender<()>),
 }
 
-impl Command {
-    /// True for what a caller asks; false for what comes of an attempt of this very actor.
-    pub(super) fn is_call(&self) -> bool {
+impl Input {
+    /// False for inputs that only read. They do not prolong the session's time in memory.
+    pub(super) fn is_change(&self) -> bool {
         match self {
-            Self::Accept(..) | Self::Create(..) | Self::Cancel(..) | Self::Retry(..) => true,
-            Self::Answer(..) | Self::Session(..) | Self::Snapshot(_) | Self::Compact(..) => true,
-            Self::Open { .. } | Self::Close(_) | Self::Inbox => true,
-            Self::Settled(..) => false,
-            Self::Release | Self::Record { .. } | Self::RecordAtEnd { .. } | Self::Ask { .. } => false,
-            Self::Head { .. } | Self::Executed(..) | Self::Steer { .. } => false,
-            Self::Data(data) => data.is_call(),
-            Self::Navigate(..) | Self::Fork(..) | Self::Binding(..) => true,
-            Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => false,
+            Self::Command(command) => !matches!(
+                command,
+                Command::Snapshot(_) | Command::Create(..) | Command::Open { .. } | Command::Close(_)
+            ),
+            Self::Report(report) => !matches!(report, Report::Head { .. }),
+            Self::Signal(_) => true,
         }
     }
 
-    /// False for what only looks, and so does not prolong the session's stay in memory.
-    pub(super) fn is_change(&self) -> bool {
-        !matches!(
-            self,
-            Self::Snapshot(_) | Self::Head { .. } | Self::Create(..) | Self::Open { .. } | Self::Close(_)
-        )
+    pub(crate) fn into_command(self) -> Option<Command> {
+        match self {
+            Self::Command(command) => Some(command),
+            Self::Report(_) | Self::Signal(_) => None,
+        }
     }
 
-    /// Answers a command that nobody will carry out.
+    /// Refuses a command. An attempt learns from the closed channel that it has lost its authority.
+    pub(crate) fn refuse(self, error: &Error) {
+        if let Some(command) = self.into_command() {
+            command.refuse(error);
+        }
+    }
+}
+
+impl From<Command> for Input {
+    fn from(command: Command) -> Self {
+        Self::Command(command)
+    }
+}
+
+impl From<Report> for Input {
+    fn from(report: Report) -> Self {
+        Self::Report(report)
+    }
+}
+
+impl From<Signal> for Input {
+    fn from(signal: Signal) -> Self {
+        Self::Signal(signal)
+    }
+}
+
+impl Command {
+    /// Answers the command with `error`: nobody carries it out.
     pub(crate) fn refuse(self, error: &Error) {
         let error = error.clone();
         match self {
-            Self::Accept(_, reply) => drop(reply.send(Err(error))),
-            Self::Create(_, _, reply) => drop(reply.send(Err(error))),
+            Self::Accept(_, reply) => drop(reply.send(Err(error.into()))),
+            Self::Create(_, _, reply) => drop(reply.send(Err(error.into()))),
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
             Self::Retry(_, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
@@ -117,24 +167,14 @@ impl Command {
             Self::Open { reply, .. } => drop(reply.send(Err(error))),
             Self::Close(reply) => drop(reply.send(Err(error))),
             Self::Compact(_, reply) => drop(reply.send(Err(error))),
-            Self::Data(data) => data.refuse(error),
+            Self::StateWrite(_, reply) => drop(reply.send(Err(error))),
+            Self::ArtifactAdd(_, _, reply) => drop(reply.send(Err(error.into()))),
+            Self::ArtifactDelete(_, reply) => drop(reply.send(Err(error))),
+            Self::Title(_, _, reply) => drop(reply.send(Err(error))),
             Self::Navigate(_, _, reply) => drop(reply.send(Err(error))),
-            Self::Fork(_, reply) => drop(reply.send(Err(error))),
-            // Whoever executes has lost its authority and learns it by the closed channel.
-            Self::Release
-            | Self::Record { .. }
-            | Self::RecordAtEnd { .. }
-            | Self::Ask { .. }
-            | Self::Steer { .. }
-            | Self::Head { .. }
-            | Self::Settled(..)
-            | Self::Executed(..) => {}
-            // It is in the store, for whoever loads the session next.
+            Self::Fork(_, reply) => drop(reply.send(Err(error.into()))),
+            // The notes are in the store, for the next load of the session.
             Self::Inbox => {}
-            Self::Dispatched(..) | Self::Killed(..) | Self::Granted(_) | Self::Shutdown(_) => {}
         }
     }
 }
-
-/// What came of an acceptance: accepted, or the name is taken and the caller looks who has it.
-pub(crate) type AcceptOutcome = Result<Accepted, StoreError>;

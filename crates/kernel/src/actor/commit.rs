@@ -1,107 +1,148 @@
-//! Committing: a draft becomes durable, then is taken over, then is published; or nothing has changed.
+//! Commits: a draft becomes durable, then the actor takes its state over, then its events are published. On an error
+//! nothing has changed.
 
 use std::sync::Arc;
 
-use mainspring_core::{Attempt, Binding, BindingStatus, Cursor, Event, Run};
+use mainspring_core::{Binding, BindingStatus, Body, Cursor, Event, Run, RunId, SessionChange};
 
-use super::{Actor, Command, Draft};
+use super::draft::{Finished, Subject};
+use super::{Active, Actor, AttemptDraft, Command, Draft, Hot, SessionDraft};
 use crate::feed::OpenText;
-use crate::store::{Commit, Row, StoreError};
+use crate::store::{Commit, NewEvent, Row, StoreError};
 
 impl Actor {
-    /// A draft on the state as it is; `seal` when it completes what is being streamed.
-    pub(super) fn draft(&self, seal: bool) -> (Draft, Vec<OpenText>) {
-        let (pos, text) = self.feed.hold(seal);
+    /// Opens a draft on the present state. The feed holds new text back until the draft is committed or given up.
+    pub(super) fn draft(&self) -> SessionDraft {
+        self.draft_sealing(false).0
+    }
+
+    /// Opens a draft of the active run that leaves the streamed text open.
+    pub(super) fn draft_of(&self, active: &Active) -> AttemptDraft {
+        self.draft().of_attempt(active.run.clone(), active.attempt.clone())
+    }
+
+    /// Opens a draft of the active run that completes the text streamed so far.
+    pub(super) fn draft_completing(&self, active: &Active) -> AttemptDraft {
+        let (draft, text) = self.draft_sealing(true);
+        draft.of_attempt(active.run.clone(), active.attempt.clone()).with_text(text)
+    }
+
+    fn draft_sealing(&self, seal: bool) -> (SessionDraft, Vec<OpenText>) {
+        let (pos, text) = self.feed.begin_commit(seal);
         (Draft::new(self.shared.ids.clone(), self.shared.clock.now(), pos, self.hot.clone()), text)
     }
 
-    /// Gives a draft up: what was held back flows again.
+    /// Gives the open draft up: the feed publishes new text again.
     pub(super) fn give_up(&self) {
         self.feed.publish(vec![], None);
-        self.feed.unseal();
+        self.feed.reopen();
     }
 
-    /// Makes `draft` durable, takes its state over and publishes its events. On an error nothing has changed.
-    pub(super) async fn commit(
-        &mut self,
-        mut draft: Draft,
-    ) -> Result<(Option<Run>, Option<Attempt>), StoreError> {
+    /// Gives the open draft up if `result` is an error.
+    pub(super) fn give_up_on_error<T, E>(&self, result: Result<T, E>) -> Result<T, E> {
+        if result.is_err() {
+            self.give_up();
+        }
+        result
+    }
+
+    /// Makes `draft` durable, takes its state over and publishes its events. Returns the run and attempt of the draft.
+    pub(super) async fn commit<S: Subject>(&mut self, mut draft: Draft<S>) -> Result<S, StoreError> {
         if draft.is_empty() {
             self.give_up();
-            return Ok((draft.run, draft.attempt));
+            return Ok(draft.subject);
         }
         draft.propagate_status();
-        let (commit, completed) = draft.commit(self.fence);
-        let commit = Arc::new(commit);
-        let (clock, meters) = (&self.shared.clock, &self.shared.meters);
+        let Finished { commit, completed_to, hot, subject } = draft.finish(self.fence);
+        self.store_commit(Arc::new(commit), completed_to, hot).await?;
+        Ok(subject)
+    }
+
+    async fn store_commit(
+        &mut self,
+        commit: Arc<Commit>,
+        completed_to: Option<u64>,
+        hot: Hot,
+    ) -> Result<(), StoreError> {
+        let clock = &self.shared.clock;
         let begun = clock.elapsed();
-        let cursors = match self.shared.store.commit(commit.clone()).await {
+        let outcome = match self.shared.store.commit(commit.clone()).await {
             Err(StoreError::Unavailable(why)) => self.look_up(&commit, why).await,
             outcome => outcome,
         };
-        match cursors {
+        let meters = &self.shared.meters;
+        match outcome {
             Ok(cursors) => {
                 meters.committed(cursors.len(), clock.elapsed().saturating_sub(begun));
-                // An ended run is only ever changed by the commit that ended it.
-                for run in runs(&commit).filter(|run| run.state.status().is_ended()) {
-                    meters.ended(&run.adapter, run.state.status());
-                }
-                let request = |of| runs(&commit).find(|run| Some(run.id) == of)?.request.request_id.clone();
-                let events = commit.events.iter().zip(cursors).map(|(event, cursor)| {
-                    Arc::new(Event {
-                        id: event.id,
-                        cursor,
-                        pos: event.pos,
-                        session: self.fence.session,
-                        run: event.run,
-                        attempt: event.attempt,
-                        request: request(event.run),
-                        at: event.at,
-                        body: event.body.clone(),
-                    })
-                });
-                let bindings = commit.rows.iter().filter_map(|row| match row {
-                    Row::Binding(binding) => Some(&**binding),
-                    _ => None,
-                });
-                let over = |binding: &&Binding| {
-                    matches!(binding.status, BindingStatus::Closed | BindingStatus::Invalid)
-                };
-                self.shared.natives_forget(bindings.filter(over));
-                self.feed.show_guests(draft.hot.session.visibility);
-                let events: Vec<_> = events.collect();
-                self.shared.wakes.happened(&draft.hot.session.owner, &events);
-                self.feed.publish(events, completed);
-                if draft.is_searched() {
-                    self.shared.written.notify_one();
-                }
-                for row in &commit.rows {
-                    if let Row::Inbox(to, _) = row {
-                        self.shared.dispatch(*to, Command::Inbox);
-                    }
-                }
-                self.known.follow(&commit.rows);
-                self.hot = draft.hot;
-                self.stored = true;
-                Ok((draft.run, draft.attempt))
+                self.committed(&commit, cursors, completed_to, hot);
+                Ok(())
             }
             Err(error) => {
                 meters.commit_failures.add(1);
                 self.give_up();
                 if error == StoreError::Fenced {
                     tracing::error!(session = %self.fence.session, "another writer has taken over this session");
-                    self.over = true;
+                    self.lifetime.end();
                 }
                 Err(error)
             }
         }
     }
 
-    /// Finds out what became of a commit whose outcome is not known, before anybody is told anything.
-    pub(super) async fn look_up(&self, commit: &Commit, why: String) -> Result<Vec<Cursor>, StoreError> {
-        let (at, _) = self.feed.now();
+    /// Takes the state of a durable commit over, publishes its events and wakes the readers and sessions that
+    /// depend on them.
+    fn committed(&mut self, commit: &Commit, cursors: Vec<Cursor>, completed_to: Option<u64>, hot: Hot) {
+        let shared = &self.shared;
+        // An ended run is only ever changed by the commit that ended it.
+        for run in runs(commit).filter(|run| run.state.status().is_ended()) {
+            shared.meters.ended(&run.adapter, run.state.status());
+        }
+        shared.natives_forget(closed_bindings(commit));
+        self.feed.set_visibility(hot.session.visibility);
+        let events = self.events_of(commit, cursors);
+        shared.owner_wakers.notify(&hot.session.owner, &events);
+        self.feed.publish(events, completed_to);
+        if commit.events.iter().any(is_searchable) {
+            shared.search_stale.notify_one();
+        }
+        for row in &commit.rows {
+            if let Row::Inbox(to, _) = row {
+                shared.dispatch(*to, Command::Inbox);
+            }
+        }
+        self.known.follow(&commit.rows);
+        self.hot = hot;
+        self.stored = true;
+    }
+
+    /// The events of a commit as readers get them.
+    fn events_of(&self, commit: &Commit, cursors: Vec<Cursor>) -> Vec<Arc<Event>> {
+        let request = |of: RunId| {
+            let active = self.active.iter().map(|active| &active.run);
+            let run = runs(commit).chain(active).find(|run| run.id == of)?;
+            run.request.request_id.clone()
+        };
+        let event = |(event, cursor): (&NewEvent, Cursor)| {
+            Arc::new(Event {
+                id: event.id,
+                cursor,
+                pos: event.pos,
+                session: self.fence.session,
+                run: event.run,
+                attempt: event.attempt,
+                request: event.run.and_then(request),
+                at: event.at,
+                body: event.body.clone(),
+            })
+        };
+        commit.events.iter().zip(cursors).map(event).collect()
+    }
+
+    /// Finds out whether a commit of unknown outcome is durable, before anybody is answered.
+    async fn look_up(&self, commit: &Commit, why: String) -> Result<Vec<Cursor>, StoreError> {
+        let (at, _) = self.feed.snapshot();
         let first = commit.events.first().map(|event| event.id);
-        let mut pause = 50;
+        let mut pause = FIRST_PAUSE_MS;
         loop {
             let limit = commit.events.len();
             match self.shared.store.events_after(self.fence.session, None, at.cursor, limit).await {
@@ -118,13 +159,19 @@ impl Actor {
         }
     }
 
-    /// Rests before the store is asked again, longer each time.
+    /// Sleeps for `pause` milliseconds before the store is asked again, and doubles the pause.
     pub(super) async fn rest(&self, pause: &mut u64) {
         let clock = &self.shared.clock;
         clock.sleep_until(clock.now().plus(*pause)).await;
-        *pause = (*pause * 2).min(5_000);
+        *pause = (*pause * 2).min(LONGEST_PAUSE_MS);
     }
 }
+
+/// The first pause after which something that failed is tried again.
+pub(super) const FIRST_PAUSE_MS: u64 = 50;
+
+/// The longest such pause.
+pub(super) const LONGEST_PAUSE_MS: u64 = 5_000;
 
 /// The runs that a commit changes.
 fn runs(commit: &Commit) -> impl Iterator<Item = &Run> {
@@ -132,4 +179,24 @@ fn runs(commit: &Commit) -> impl Iterator<Item = &Run> {
         Row::Run(run) => Some(&**run),
         _ => None,
     })
+}
+
+/// The bindings that a commit closes or invalidates.
+fn closed_bindings(commit: &Commit) -> impl Iterator<Item = &Binding> {
+    commit.rows.iter().filter_map(|row| match row {
+        Row::Binding(binding) if matches!(binding.status, BindingStatus::Closed | BindingStatus::Invalid) => {
+            Some(&**binding)
+        }
+        _ => None,
+    })
+}
+
+/// True for an event whose text the search index holds.
+fn is_searchable(event: &NewEvent) -> bool {
+    matches!(
+        event.body,
+        Body::MessageCompleted { .. }
+            | Body::SessionCreated { .. }
+            | Body::SessionUpdated { change: SessionChange::Title { .. } }
+    )
 }

@@ -1,49 +1,49 @@
-//! What an actor knows of its session's tree: the lines it has walked, and the cursors on them.
+//! A cache of the session's tree: the lines that the actor has read, and the cursors on them.
 //!
-//! Nobody else changes a session's lines and cursors, so what was read once stays true while the actor follows its own
-//! commits. A walk over lines that are known asks the store nothing, however many it passes.
+//! Only the actor changes its session's lines and cursors, so the cache stays correct while the actor applies its own
+//! commits to it. A walk over cached lines does not ask the store.
 
 use std::collections::HashMap;
 
 use mainspring_core::tree::diverging_ranges;
 use mainspring_core::{Line, LineId, Point, Range};
 
-use crate::store::{Row, Strand};
+use crate::store::{Row, SessionLine};
 
-/// More lines than this are not kept from one walk to the next.
-const KEPT: usize = 8_192;
+/// A cache of more lines than this is cleared before the next walk.
+const LINES_KEPT: usize = 8_192;
 
-/// How a path turns.
+/// A change from one path to another.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
-    /// What of the new path is not on the old one, root first.
+pub(super) struct PathChange {
+    /// The ranges of the new path that are not on the old one, root first.
     pub(super) ranges: Vec<Range>,
-    /// Those of its lines that are the session's own.
+    /// The lines of the ranges that are the session's own.
     pub(super) lines: Vec<Line>,
     /// The session's cursors within the ranges: the line to follow from a point, where it is not the point's own.
     pub(super) cursors: Vec<(Point, LineId)>,
 }
 
-/// A line that must be asked for.
+/// A line that is not cached and must be read.
 #[derive(Debug)]
 pub(super) struct Unknown(pub(super) LineId);
 
 #[derive(Debug, Default)]
-pub(super) struct Known(HashMap<LineId, Strand>);
+pub(super) struct Known(HashMap<LineId, SessionLine>);
 
 impl Known {
-    /// Forgets everything if that is much. Never in the midst of a walk, which would begin again and again.
+    /// Clears a cache that has become large. Not to be called during a walk, which would start again.
     pub(super) fn trim(&mut self) {
-        if self.0.len() > KEPT {
+        if self.0.len() > LINES_KEPT {
             self.0.clear();
         }
     }
 
-    pub(super) fn learn(&mut self, strands: Vec<Strand>) {
+    pub(super) fn insert(&mut self, strands: Vec<SessionLine>) {
         self.0.extend(strands.into_iter().map(|strand| (strand.line.id, strand)));
     }
 
-    /// Takes over what a commit of this session has changed.
+    /// Applies the rows of a commit of this session.
     pub(super) fn follow(&mut self, rows: &[Row]) {
         for row in rows {
             match row {
@@ -64,10 +64,11 @@ impl Known {
         }
     }
 
-    /// How far the cursors lead from `at` over lines that are known: the leaf beneath is the leaf beneath `at`.
-    pub(super) fn far(&self, at: Point) -> Point {
+    /// Follows the cursors from `at` as far as the lines are cached. The leaf beneath the result is the leaf beneath
+    /// `at`.
+    pub(super) fn follow_cursors(&self, at: Point) -> Point {
         let mut at = at;
-        // A turn leads deeper, so this ends whatever was stored.
+        // Every cursor leads deeper, so the loop ends whatever was stored.
         loop {
             let Some(strand) = self.0.get(&at.line).filter(|strand| strand.own) else { return at };
             if !(strand.line.start()..strand.line.end).contains(&at.pos) {
@@ -76,10 +77,10 @@ impl Known {
             let mut next = Point { pos: strand.line.end - 1, ..at };
             for (pos, to) in strand.cursors.range(at.pos..strand.line.end) {
                 let here = Point { pos: *pos, ..at };
-                // Whether it leads anywhere is for the store to say.
-                let Some(turned) = self.0.get(to).map(|turned| turned.line) else { return here };
-                if turned.parent == Some(here) && !turned.abandoned && turned.end > turned.start() {
-                    next = Point { line: turned.id, pos: turned.start() };
+                // Only the store knows whether the cursor leads anywhere.
+                let Some(line) = self.0.get(to).map(|strand| strand.line) else { return here };
+                if line.parent == Some(here) && !line.abandoned && line.end > line.start() {
+                    next = Point { line: line.id, pos: line.start() };
                     break;
                 }
             }
@@ -90,17 +91,17 @@ impl Known {
         }
     }
 
-    /// How the path turns if it is to end at `to` and not at `from`.
-    pub(super) fn turn(&self, from: Option<Point>, to: Point) -> Result<Turn, Unknown> {
+    /// The change of a path that ended at `from` and is to end at `to`.
+    pub(super) fn path_change(&self, from: Option<Point>, to: Point) -> Result<PathChange, Unknown> {
         let known = |id: LineId| self.0.get(&id).ok_or(Unknown(id));
-        let mut turn =
-            Turn { ranges: diverging_ranges(from, to, |id| Ok(known(id)?.line.parent))?, ..Turn::default() };
-        for range in &turn.ranges {
+        let ranges = diverging_ranges(from, to, |id| Ok(known(id)?.line.parent))?;
+        let mut change = PathChange { ranges, ..PathChange::default() };
+        for range in &change.ranges {
             let strand = known(range.line)?;
             let cursors = strand.cursors.range(range.from..=range.to);
-            turn.cursors.extend(cursors.map(|(pos, to)| (Point { line: range.line, pos: *pos }, *to)));
-            turn.lines.extend(strand.own.then_some(strand.line));
+            change.cursors.extend(cursors.map(|(pos, to)| (Point { line: range.line, pos: *pos }, *to)));
+            change.lines.extend(strand.own.then_some(strand.line));
         }
-        Ok(turn)
+        Ok(change)
     }
 }

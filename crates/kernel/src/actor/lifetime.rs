@@ -1,85 +1,141 @@
-//! How long a session stays in memory.
+//! The lifetime of an actor: when its session leaves memory.
 //!
 //! ```text
-//!            a change, a turn's end, the last controller gone
-//! unarmed ────────────────────────────────────────────────────▶ armed ──idle_unload──▶ away
-//!    ▲                                                            │
-//!    └──────────── a controller joins, a turn begins ─────────────┘
+//!            a change, the end of a run, the last controller leaves
+//! unarmed ────────────────────────────────────────────────────────▶ armed ──idle_unload_ms──▶ unloaded
+//!    ▲                                                                │
+//!    └──────────────── a controller joins, a run starts ──────────────┘
 //! ```
 //!
-//! A session that was only opened is unarmed: it waits for whoever opened it. One that is busy or has a controller does
-//! not leave, whatever was armed before.
+//! A session that was only opened is unarmed: it waits for the caller that opened it. A session that is busy or has a
+//! controller stays, whatever was armed before.
 
-use mainspring_core::{SessionStatus, Time};
+use mainspring_core::{RunStatus, Time};
+use tokio::sync::oneshot;
 
-use super::{Active, Actor, Reply};
-use crate::board::{LiveSession, LiveStatus};
+use super::{Actor, Reply};
 use crate::error::Error;
 
-/// What a session's stay in memory depends on.
+/// When the actor ends.
 #[derive(Default)]
-pub(super) struct Stay {
-    /// When it leaves, and how many controllers had ever joined when that was decided.
-    until: Option<(Time, u64)>,
-    /// Somebody opened it, and nothing has happened since.
+pub(super) struct Lifetime {
+    unload: Option<Unload>,
+    /// True when a caller has opened the session and nothing has happened since.
     opened: bool,
-    /// Who wants it to leave now.
-    pub(super) closing: Vec<Reply<()>>,
+    /// Callers that want the session to leave memory now.
+    closing: Vec<Reply<()>>,
+    over: bool,
+    shutdown: Option<oneshot::Sender<()>>,
+}
+
+#[derive(Clone, Copy)]
+struct Unload {
+    at: Time,
+    /// The number of controllers that had ever joined when the unload was armed.
+    joins: u64,
+}
+
+impl Lifetime {
+    fn arm(&mut self, at: Time, joins: u64) {
+        self.opened = false;
+        self.unload = Some(Unload { at, joins });
+    }
+
+    fn disarm(&mut self) {
+        self.unload = None;
+    }
+
+    /// Ends the actor: another writer has taken over, or the session is deleted.
+    pub(super) fn end(&mut self) {
+        self.over = true;
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Makes the session leave memory as soon as it is idle, or refuses while it is busy.
+    pub(super) fn close(&mut self, reply: Reply<()>) {
+        self.closing.push(reply);
+    }
+
+    fn refuse_closing(&mut self, status: RunStatus) {
+        for reply in self.closing.drain(..) {
+            let _ = reply.send(Err(Error::Busy { status }));
+        }
+    }
+
+    /// Ends the actor once nothing is executed any more, and then answers `done`.
+    pub(super) fn shut_down(&mut self, done: oneshot::Sender<()>) {
+        self.shutdown = Some(done);
+    }
+
+    pub(super) fn is_shutting_down(&self) -> bool {
+        self.shutdown.is_some()
+    }
+
+    /// Answers everybody who waits for the end of the actor.
+    pub(super) fn ended(self) {
+        for reply in self.closing {
+            let _ = reply.send(Ok(()));
+        }
+        if let Some(done) = self.shutdown {
+            let _ = done.send(());
+        }
+    }
 }
 
 impl Actor {
-    /// Something happened: from now on the session may leave after a while.
-    pub(crate) fn arm(&mut self) {
-        self.stay.opened = false;
-        self.stay.until =
-            Some((self.shared.clock.now().plus(self.shared.options.idle_unload), self.feed.joins()));
+    /// Arms the unload: something has changed, and the time starts anew.
+    pub(super) fn arm(&mut self) {
+        let at = self.shared.clock.now().plus(self.shared.options.idle_unload_ms);
+        self.lifetime.arm(at, self.feed.controller_joins());
     }
 
-    /// Somebody looked. A session that came into memory for that alone leaves again.
+    /// Arms the unload of a session that was loaded only to be read.
     pub(super) fn arm_loaded(&mut self) {
-        if self.stay.until.is_none() && !self.stay.opened {
+        if self.lifetime.unload.is_none() && !self.lifetime.opened {
             self.arm();
         }
     }
 
-    /// Somebody opened the session; `started` if it was not in memory. Who opens it is given the time to join.
+    /// Gives a caller that opened the session the time to join; `started` if the session was not in memory.
     pub(super) fn opened(&mut self, started: bool) {
-        match started {
-            true => self.stay = Stay { until: None, opened: true, ..std::mem::take(&mut self.stay) },
-            false if self.stay.until.is_some() => self.arm(),
-            false => {}
+        if started {
+            self.lifetime.disarm();
+            self.lifetime.opened = true;
+        } else if self.lifetime.unload.is_some() {
+            self.arm();
         }
     }
 
-    /// When the session leaves, if nothing happens until then.
+    /// When the session leaves memory, if nothing happens until then.
     pub(super) fn unload_at(&self) -> Option<Time> {
-        // With a permit on order it cannot leave, so it waits for the permit, not for the time.
-        let may = self.is_idle() && !self.ordered && self.feed.controllers() == 0;
-        self.stay.until.map(|(at, _)| at).filter(|_| may)
+        // The session cannot leave with a permit on order: then it waits for the permit.
+        let may = self.is_idle() && !self.permit_order.is_open() && self.feed.controllers() == 0;
+        self.lifetime.unload.map(|unload| unload.at).filter(|_| may)
     }
 
-    /// Leaves memory if it was told to, or if nobody needs the session; false if it stays.
+    /// Leaves memory if a caller closed the session or if nobody needs it; returns false if it stays.
     pub(super) fn leave(&mut self) -> bool {
         if let Some(status) = self.busy() {
-            for reply in self.stay.closing.drain(..) {
-                let _ = reply.send(Err(Error::Busy { status }));
-            }
+            self.lifetime.refuse_closing(status);
             return false;
         }
-        if !self.stay.closing.is_empty() {
-            // Controllers keep their streams, which go on when the session is back.
+        if !self.lifetime.closing.is_empty() {
+            // Controllers keep their streams, which continue when the session is loaded again.
             return self.leave_if(|_| true);
         }
-        let Some((_, joins)) = self.stay.until.filter(|_| self.is_due()) else { return false };
-        if self.feed.joins() != joins {
-            // A controller has come since, and perhaps gone: then the time begins anew.
-            self.stay.until = None;
+        let Some(Unload { joins, .. }) = self.lifetime.unload.filter(|_| self.is_due()) else { return false };
+        if self.feed.controller_joins() != joins {
+            // A controller has joined since, and perhaps left again: then the time starts anew.
+            self.lifetime.disarm();
             if self.feed.controllers() == 0 {
                 self.arm();
             }
             return false;
         }
-        self.leave_if(|actor| actor.feed.controllers() == 0 && actor.feed.joins() == joins)
+        self.leave_if(|actor| actor.feed.controllers() == 0 && actor.feed.controller_joins() == joins)
     }
 
     fn is_due(&self) -> bool {
@@ -88,32 +144,6 @@ impl Actor {
 
     fn leave_if(&self, may: impl FnOnce(&Self) -> bool) -> bool {
         let may = || self.rx.is_empty() && may(self);
-        self.shared.leave(&self.feed, &self.tx, may, || self.unshow())
-    }
-
-    /// Tells the board what the session is doing.
-    pub(super) fn show(&mut self) {
-        if !self.stored || self.hot.session.status == SessionStatus::Deleted {
-            return;
-        }
-        let waits = |active: &Active| active.run.state.wait().is_some_and(|wait| wait.answer.is_none());
-        let status = match &self.active {
-            Some(active) if waits(active) => LiveStatus::Paused,
-            None if self.queue.is_empty() => LiveStatus::Idle,
-            _ => LiveStatus::Busy,
-        };
-        let session = &self.hot.session;
-        if self.shown.as_ref().is_some_and(|(known, title)| *known == status && *title == session.title) {
-            return;
-        }
-        let (session_id, key, title) = (session.id, session.key.clone(), session.title.clone());
-        self.shared.board.put(&session.owner, LiveSession { session_id, key, title: title.clone(), status });
-        self.shown = Some((status, title));
-    }
-
-    /// Tells the board that the session leaves memory.
-    pub(super) fn unshow(&self) {
-        let session = &self.hot.session;
-        self.shared.board.remove(&session.owner, session.id, session.status == SessionStatus::Deleted);
+        self.shared.unload(&self.feed, &self.tx, may, || self.remove_from_board())
     }
 }

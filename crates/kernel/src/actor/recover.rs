@@ -1,19 +1,18 @@
-//! Recovery: what a session finds when it is loaded after its process ended without saying goodbye.
+//! Recovery: a session is loaded after its process has died, and runs are retried.
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
+use mainspring_core::tree::before;
 use mainspring_core::{Attempt, Failure, MessageStatus, Role, Run, RunId, RunStatus, Usage};
-use tokio_util::sync::CancellationToken;
 
-use super::{Active, Actor, before};
+use super::{Active, Actor};
 use crate::error::Error;
 use crate::kernel::OnOrphan;
 use crate::store::RunPage;
 
 impl Actor {
-    /// Takes up a run that was active: a wait that the store holds goes on, everything else has lost its executor.
+    /// Takes up a run that was active. A wait that the store alone holds continues; any other run has lost its executor.
     pub(crate) async fn recover(&mut self, run: Run, attempt: Attempt) -> Result<(), Error> {
         let survives = run.state.wait().is_some_and(|wait| !wait.held);
-        let by = attempt.id;
         if let Some(tip) = run.pen.and_then(before) {
             let path = self.shared.store.path(tip, None, 1).await?;
             let of_run = |by: RunId| by == run.id || self.hot.merged.iter().any(|merged| merged.id == by);
@@ -33,49 +32,33 @@ impl Actor {
         if attempt.binding.is_some() {
             self.hot.binding = self.binding_latest(&run.adapter).await?;
         }
-        self.active = Some(Active {
-            run,
-            attempt,
-            permit: None,
-            task: None,
-            cancel: CancellationToken::new(),
-            prompt,
-            held: None,
-            cancelling: vec![],
-            telling: false,
-            kill_at: None,
-            killing: None,
-            at_end: vec![],
-            steering: tokio::sync::watch::Sender::new(false),
-        });
+        self.active = Some(Active::new(run, attempt, prompt));
         if survives {
             return Ok(());
         }
-        let retry = self.shared.options.on_orphan == OnOrphan::Retry
-            && self
-                .active
-                .as_ref()
-                .is_some_and(|active| active.run.attempts < self.shared.options.limits.attempts);
+        let options = &self.shared.options;
+        let left = self.active.as_ref().is_some_and(|active| active.run.attempts < options.limits.attempts);
+        let retry = left && options.on_orphan == OnOrphan::Retry;
         let outcome = Outcome::Failed {
             status: RunStatus::Orphaned,
             error: Failure::new("executor_lost", "the process that executed it has ended"),
             retryable: true,
             retry_at: retry.then(|| self.shared.clock.now()),
         };
-        // Its turn is over, so the session need not stay.
+        // The run is over, so the session need not stay in memory.
         self.arm();
-        // Not tried for ever as at a run's own end: a start that cannot record what was left says so and ends.
-        self.try_finish(by, outcome, Usage::default()).await
+        // Tried once, unlike the end of a run that this process has executed: a start that cannot record it fails.
+        self.try_finish(outcome, Usage::default()).await
     }
 
-    /// A run of this session, from memory or from the store.
+    /// A run of this session, as it is stored.
     pub(super) async fn run_known(&self, run: RunId) -> Result<Run, Error> {
         let found = self.shared.store.run_get(run).await?;
         found.filter(|run| run.session == self.fence.session).ok_or_else(|| Error::not_found("run", run))
     }
 
-    /// Refuses a run that others have come after. What was cancelled before it began has not, and what became part of
-    /// it has not: that is given back.
+    /// Refuses a run that a later run has started after. Returns the runs that were merged into it; these, and runs that
+    /// were cancelled before they started, do not count as later.
     async fn check_latest(&self, run: &Run) -> Result<Vec<Run>, Error> {
         let mut merged = vec![];
         let mut page = RunPage {
@@ -99,7 +82,7 @@ impl Actor {
         }
     }
 
-    /// Tries an ended run again, beneath the last message that was not part of its failure.
+    /// Tries an ended run again, beneath the last message before its failure.
     pub(super) async fn retry(&mut self, id: RunId) -> Result<Run, Error> {
         if let Some(status) = self.busy() {
             return Err(Error::Busy { status });
@@ -112,24 +95,19 @@ impl Actor {
                 && message.role == Role::Assistant
                 && message.status == MessageStatus::Failed
         };
-        // What a failure leaves is a message, or one for each stretch that was streamed between two questions.
+        // A failure leaves one message, or one for each stretch of text between two questions.
         let (mut base, mut from) = (None, run.pen.and_then(before));
         while let (None, Some(tip)) = (&base, from) {
             let path = self.shared.store.path(tip, None, 8).await?;
             from = path.first().and_then(|placed| placed.point).and_then(before);
             base = path.into_iter().rfind(|placed| !failed(placed));
         }
-        let (draft, _) = self.draft(false);
-        let mut draft = draft.with_run(run, None);
+        let mut draft = self.draft().of_run(run);
         draft.hot.merged = merged;
-        if let Err(refusal) = draft.command(RunCommand::Retry) {
-            self.give_up();
-            return Err(refusal.into());
-        }
+        self.give_up_on_error(draft.command(RunCommand::Retry))?;
         draft.reopen(base.as_ref().and_then(|placed| placed.point), base.map(|placed| placed.message.id));
-        let (run, _) = self.commit(draft).await?;
-        let run = run.ok_or_else(|| Error::not_found("run", id))?;
-        self.queue.push_front(run.clone());
+        let run = self.commit(draft).await?.run;
+        self.queue.push_first(run.clone());
         Ok(run)
     }
 }

@@ -1,19 +1,19 @@
 //! The session itself: created, renamed, archived, deleted.
 
 use mainspring_core::session::Command as SessionCommand;
-use mainspring_core::{Body, Cursor, Refusal, RunStatus, Session, SessionStatus};
+use mainspring_core::{Body, Cursor, Refusal, Session, SessionStatus};
 
 use super::Actor;
-use crate::error::Error;
+use crate::error::{CreateError, Error};
 use crate::kernel::Adopted;
-use crate::store::{Loaded, Request, Row, StateRow, StoreError};
+use crate::store::{Loaded, Request, Row, StateRow};
 
-/// What a session has from its beginning.
+/// Data that a new session starts with.
 #[derive(Default)]
-pub(crate) struct Begins {
-    /// State of the session it goes on from.
+pub(crate) struct SessionSeed {
+    /// State of the session it was forked from.
     pub(crate) state: Vec<StateRow>,
-    /// A native session that exists already, and its adapter.
+    /// An existing native session, and its adapter.
     pub(crate) adopted: Option<Box<(String, Adopted)>>,
 }
 
@@ -21,30 +21,24 @@ impl Actor {
     pub(super) async fn create(
         &mut self,
         request: Option<Box<Request>>,
-        begins: Begins,
-    ) -> Result<Result<Session, StoreError>, Error> {
+        seed: SessionSeed,
+    ) -> Result<Session, CreateError> {
         if self.stored {
-            return Ok(Ok(self.hot.session.clone()));
+            return Ok(self.hot.session.clone());
         }
-        let (mut draft, _) = self.draft(false);
+        let mut draft = self.draft();
         draft.emit(created(&self.hot.session));
         request.into_iter().for_each(|request| draft.row(Row::Request(request)));
-        begins.state.into_iter().for_each(|state| draft.row(Row::State(Box::new(state))));
-        if let Some(adopted) = begins.adopted {
+        seed.state.into_iter().for_each(|state| draft.row(Row::State(Box::new(state))));
+        if let Some(adopted) = seed.adopted {
             let (adapter, adopted) = *adopted;
-            if let Err(error) = draft.binding_adopt(adapter, adopted, self.shared.node) {
-                self.give_up();
-                return Err(error);
-            }
+            self.give_up_on_error(draft.binding_adopt(adapter, adopted, self.shared.node))?;
         }
-        match self.commit(draft).await {
-            Ok(_) => Ok(Ok(self.hot.session.clone())),
-            Err(conflict @ StoreError::Conflict(_)) => Ok(Err(conflict)),
-            Err(error) => Err(error.into()),
-        }
+        self.commit(draft).await?;
+        Ok(self.hot.session.clone())
     }
 
-    /// Changes the session, if it still stands at `version` where one is given.
+    /// Changes the session, if it stands at `version`, where one is given.
     pub(super) async fn change_session(
         &mut self,
         commands: Vec<SessionCommand>,
@@ -52,19 +46,18 @@ impl Actor {
     ) -> Result<Session, Error> {
         self.check_version(version)?;
         let leaves = |command| matches!(command, &SessionCommand::Archive | &SessionCommand::Delete { .. });
-        // Once it is deleted, nobody finds them any more.
+        // The bindings of a deleted session cannot be read any more.
         let natives = match commands.iter().any(leaves) {
             true => Box::pin(self.shared.natives(self.fence.session)).await?,
             false => vec![],
         };
-        let (mut draft, _) = self.draft(false);
+        let mut draft = self.draft();
         for command in commands {
             let command = match command {
                 SessionCommand::Delete { .. } => SessionCommand::Delete { live: !self.is_idle() },
                 other => other,
             };
-            if let Err(refusal) = draft.session_command(command) {
-                self.give_up();
+            if let Err(refusal) = self.give_up_on_error(draft.session_command(command)) {
                 return Err(match (self.busy(), refusal) {
                     (Some(status), Refusal::WrongState { .. }) => Error::Busy { status },
                     (_, refusal) => refusal.into(),
@@ -74,13 +67,13 @@ impl Actor {
         self.commit(draft).await?;
         self.shared.natives_forget(natives.iter());
         if self.hot.session.status == SessionStatus::Deleted {
-            self.over = true;
+            self.lifetime.end();
             self.shared.purge(self.fence.session);
         }
         Ok(self.hot.session.clone())
     }
 
-    /// Refuses a change of a version that is not the present one.
+    /// Refuses a version that is not the present one.
     pub(super) fn check_version(&self, expected: Option<u64>) -> Result<(), Error> {
         let now = self.hot.session.version;
         match expected.filter(|expected| *expected != now) {
@@ -88,15 +81,9 @@ impl Actor {
             None => Ok(()),
         }
     }
-
-    /// Where the run stands that keeps the session busy.
-    pub(super) fn busy(&self) -> Option<RunStatus> {
-        let active = self.active.as_ref().map(|active| active.run.state.status());
-        active.or_else(|| self.queue.front().map(|run| run.state.status()))
-    }
 }
 
-/// The event that says what `session` is like.
+/// The event that creates `session`.
 pub(super) fn created(session: &Session) -> Body {
     Body::SessionCreated {
         key: session.key.clone(),
@@ -107,7 +94,7 @@ pub(super) fn created(session: &Session) -> Body {
     }
 }
 
-/// What a new session's actor starts from.
+/// The stored state of a new session, before its first commit.
 pub(crate) fn unborn(session: Session) -> Loaded {
     Loaded {
         session,
@@ -115,7 +102,7 @@ pub(crate) fn unborn(session: Session) -> Loaded {
         latest: None,
         lines: vec![],
         chunks: vec![],
-        effects: vec![],
+        open_tool_calls: vec![],
         inbox: vec![],
         delegations: vec![],
         cursor: Cursor::START,

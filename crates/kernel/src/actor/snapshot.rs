@@ -1,18 +1,19 @@
-//! Snapshots: the session at one instant between two commits. The actor hands out what it has in memory; what the
-//! snapshot shows of the history is read outside of it, since a path to a point never changes.
+//! Snapshots: the session at one instant between two commits. The actor hands out its state in memory; the messages are
+//! read outside the actor, since the path to a point never changes.
 
 use std::sync::Arc;
 
+use mainspring_core::tree::before;
 use mainspring_core::{Message, Point, Position, Run, Session};
 
-use super::{Actor, before};
+use super::Actor;
 use crate::error::Error;
 use crate::feed::{OpenText, open_texts};
 use crate::kernel::Snapshot;
 use crate::store::{Loaded, Store};
 
-/// How many messages of the path a snapshot shows; the rest is read by page.
-const TAIL: usize = 50;
+/// The number of messages in a snapshot; earlier ones are read by page.
+const TAIL_MESSAGES: usize = 50;
 
 /// A snapshot without its messages.
 pub(crate) struct Instant {
@@ -25,11 +26,11 @@ pub(crate) struct Instant {
 
 impl Actor {
     pub(super) fn instant(&self) -> Instant {
-        let (position, partial) = self.feed.now();
+        let (position, partial) = self.feed.snapshot();
         Instant {
             session: self.hot.session.clone(),
             active: self.active.as_ref().map(|active| active.run.clone()),
-            queued: self.hot.merged.iter().chain(&self.queue).cloned().collect(),
+            queued: self.hot.merged.iter().chain(self.queue.iter()).cloned().collect(),
             partial,
             position,
         }
@@ -37,7 +38,7 @@ impl Actor {
 }
 
 impl Instant {
-    /// That of a session which nobody writes, as it is stored.
+    /// The instant of a session that is not loaded, from the store.
     pub(crate) fn of(loaded: Loaded) -> Self {
         let (active, queued) = loaded
             .runs
@@ -53,7 +54,7 @@ impl Instant {
         }
     }
 
-    /// The snapshot, with what the store holds of it.
+    /// Completes the snapshot with messages from the store.
     pub(crate) async fn complete(self, store: &dyn Store) -> Result<Snapshot, Error> {
         let Self { session, active, queued, partial, position } = self;
         let messages = tail(store, session.tip).await?;
@@ -76,6 +77,6 @@ impl Instant {
 
 async fn tail(store: &dyn Store, tip: Option<Point>) -> Result<Vec<Arc<Message>>, Error> {
     let Some(tip) = tip else { return Ok(vec![]) };
-    let path = store.path(tip, None, TAIL).await?;
+    let path = store.path(tip, None, TAIL_MESSAGES).await?;
     Ok(path.into_iter().map(|placed| placed.message).collect())
 }

@@ -1,4 +1,4 @@
-//! The session's tree: where a run begins, where the path turns, and forks.
+//! The session's tree: the start of a run, changes of the path, and forks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,28 +8,28 @@ use mainspring_core::{
     Visibility,
 };
 
-use super::known::{Turn, Unknown};
-use super::{Actor, Begins, Command};
-use crate::error::Error;
+use super::known::{PathChange, Unknown};
+use super::{Actor, Command, SessionSeed};
+use crate::error::{CreateError, Error};
 use crate::kernel::Forking;
 use crate::store::{PlacedMessage, StateAt, StatePlace, StateRow, StoreError};
 
-/// Half as many lines as are read first: most often all but one are known.
-const STRANDS: usize = 4;
+/// Half the number of lines in the first read: usually all but one are cached.
+const LINES_READ: usize = 4;
 
-/// Where a run begins.
+/// The place where a run starts.
 #[derive(Debug, Default)]
 pub(super) struct Base {
-    /// The message above its first one.
+    /// The message above the run's first one.
     pub(super) at: Option<Point>,
-    /// The user message that it answers again.
+    /// The earlier user message that the run answers again.
     pub(super) again: Option<Arc<Message>>,
-    /// Tool calls of the message above that have no result, id and name: they get one before anything else is said.
+    /// Tool calls of the message above that have no result, id and name: the run first gives them one.
     pub(super) owed: Vec<(String, String)>,
 }
 
 impl Actor {
-    /// Where a run with this place begins.
+    /// The start of a run with this place.
     pub(super) async fn base(&self, place: Place) -> Result<Base, Error> {
         let (message_id, role) = match place {
             Place::Root => return Ok(Base::default()),
@@ -52,7 +52,7 @@ impl Actor {
         }
     }
 
-    /// Tool calls without a result at the tip. A run of this actor leaves none; a fork or an import may stand anywhere.
+    /// Tool calls without a result at the tip. An ended run leaves none, but a fork or an import may start anywhere.
     async fn owed(&self, tip: Option<Point>) -> Result<Vec<(String, String)>, Error> {
         let Some(tip) = tip.filter(|tip| self.answered != Some(*tip)) else {
             return Ok(vec![]);
@@ -61,43 +61,46 @@ impl Actor {
         Ok(last.last().map(|placed| placed.message.tool_calls()).unwrap_or_default())
     }
 
-    /// A message that this session sees and that was not rolled back.
+    /// A message that this session sees and that is not on an abandoned line.
     async fn message_at(&self, id: MessageId) -> Result<(Point, PlacedMessage, Option<Line>), Error> {
         let found = self.shared.store.message_get(self.fence.session, id).await?;
         let (placed, line) = found.ok_or_else(|| Error::not_found("message", id))?;
         if line.is_some_and(|line| line.abandoned) {
             return Err(Error::Abandoned(id));
         }
-        // A prompt that waits its turn has no place yet.
+        // A queued prompt has no place yet.
         let point = placed.point.ok_or_else(|| Error::not_found("message", id))?;
         Ok((point, placed, line))
     }
 
-    /// How the path turns to where a run writes; none if that is where the path ends.
-    pub(super) async fn turn_to(&mut self, pen: Option<Point>) -> Result<Option<Turn>, StoreError> {
+    /// The change of the path to the place where a run writes; none if the path ends there already.
+    pub(super) async fn path_change_to(
+        &mut self,
+        pen: Option<Point>,
+    ) -> Result<Option<PathChange>, StoreError> {
         let Some(pen) = pen else { return Ok(None) };
         let is_root = self.hot.lines.get(&pen.line).is_some_and(|line| line.parent.is_none());
         let stays = self.hot.session.tip.is_some_and(|tip| tip.line == pen.line);
         if is_root || stays {
             return Ok(None);
         }
-        // The place of the next message: the run's line may be empty still.
-        self.turn(pen).await.map(Some)
+        // Up to the place of the next message: the run's line may still be empty.
+        self.path_change(pen).await.map(Some)
     }
 
-    /// How the path turns if it is to end at `to`.
-    async fn turn(&mut self, to: Point) -> Result<Turn, StoreError> {
+    /// The change of the path that lets it end at `to`.
+    async fn path_change(&mut self, to: Point) -> Result<PathChange, StoreError> {
         let from = self.hot.session.tip;
         self.known.trim();
-        let mut many = STRANDS;
+        let mut limit = LINES_READ;
         loop {
-            let Unknown(line) = match self.known.turn(from, to) {
-                Ok(turn) => return Ok(turn),
+            let Unknown(line) = match self.known.path_change(from, to) {
+                Ok(change) => return Ok(change),
                 Err(unknown) => unknown,
             };
-            // Twice as many each time: a long way up is a few questions.
-            many *= 2;
-            self.known.learn(self.shared.store.strands(self.fence.session, line, many).await?);
+            // Twice as many lines each time: a long path costs few reads.
+            limit *= 2;
+            self.known.insert(self.shared.store.lines_to_root(self.fence.session, line, limit).await?);
         }
     }
 
@@ -112,37 +115,35 @@ impl Actor {
             return Err(Error::Busy { status });
         }
         let (session, store) = (self.fence.session, self.shared.store.clone());
-        let (mut leaf, mut line, mut turn) = (None, None, None);
+        let (mut leaf, mut line, mut change) = (None, None, None);
         if let Some(to) = to {
             let (point, ..) = self.message_at(to).await?;
-            let found = store.leaf(session, self.known.far(point)).await?;
+            let found = store.leaf(session, self.known.follow_cursors(point)).await?;
             let (placed, own) = found.ok_or_else(|| Error::Corrupt(format!("{to} leads nowhere")))?;
             let end = placed.point.unwrap_or(point);
             leaf = Some((end, placed.message.id));
             line = own;
             if leaf.map(|(_, message)| message) != self.hot.session.tip_message {
-                turn = Some(self.turn(end).await?);
+                change = Some(self.path_change(end).await?);
             }
         }
-        let (draft, _) = self.draft(false);
-        let mut draft = draft.with_turn(turn);
-        if let Err(refusal) = draft.navigate(leaf, line) {
-            self.give_up();
-            return Err(refusal.into());
-        }
+        let mut draft = self.draft().with_path_change(change);
+        self.give_up_on_error(draft.navigate(leaf, line))?;
         self.commit(draft).await?;
         Ok(self.hot.session.clone())
     }
 
-    /// Makes a session that goes on from a message of this one: it sees the path to it, and nothing that comes later.
+    /// Makes a session that continues from a message of this one. The fork sees the path to the message, and nothing
+    /// later.
     ///
-    /// While this waits for the fork to be stored, this session is not deleted under it.
-    pub(super) async fn fork(&mut self, fork: Forking) -> Result<Result<Session, StoreError>, Error> {
+    /// This session cannot be deleted before the fork is stored, since its actor waits for that.
+    pub(super) async fn fork(&mut self, fork: Forking) -> Result<Session, CreateError> {
         let (point, placed, _) = self.message_at(fork.message).await?;
-        // What a run is writing, or will go on writing, may yet be rolled back.
-        let live = self.active.iter().map(|active| &active.run).chain(&self.queue).chain(&self.hot.merged);
+        // The messages of a run that has not ended may yet be abandoned.
+        let live =
+            self.active.iter().map(|active| &active.run).chain(self.queue.iter()).chain(&self.hot.merged);
         if let Some(run) = { live }.find(|run| placed.message.run == Some(run.id)) {
-            return Err(Error::Busy { status: run.state.status() });
+            return Err(Error::Busy { status: run.state.status() }.into());
         }
         let now = self.shared.clock.now();
         let source = &self.hot.session;
@@ -169,17 +170,17 @@ impl Actor {
             ..source.clone()
         };
         let state = match source.forked_from {
-            Some(_) => self.seen_by_fork(&session, point).await?,
+            Some(_) => self.state_for_fork(&session, point).await?,
             None => vec![],
         };
-        self.shared.birth(session).await?;
-        let begins = Begins { state, adopted: None };
-        self.shared.call(fork.id, |reply| Command::Create(fork.request, begins, reply)).await
+        self.shared.start_new_actor(session).await?;
+        let seed = SessionSeed { state, adopted: None };
+        self.shared.call(fork.id, |reply| Command::Create(fork.request, seed, reply)).await
     }
 
-    /// State that a fork of this fork is to see and would not find by itself: on the lines of others it would see what
-    /// their owner has set since this session was made, and not what this one has.
-    async fn seen_by_fork(&self, fork: &Session, point: Point) -> Result<Vec<StateRow>, Error> {
+    /// State to copy into a fork of this fork. On lines of other sessions the new fork would see state that was set after
+    /// this session was forked, and not the state that this session has set there.
+    async fn state_for_fork(&self, fork: &Session, point: Point) -> Result<Vec<StateRow>, Error> {
         let at = |session| StateAt::Session { session, at: Some(point) };
         let keys = |entries: Vec<StateEntry>| -> BTreeMap<String, StateEntry> {
             entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect()
@@ -188,7 +189,7 @@ impl Actor {
         let here = keys(store.state_page(&at(self.fence.session), None, usize::MAX).await?);
         let there = keys(store.state_page(&at(fork.id), None, usize::MAX).await?);
         let place = StatePlace::Session { at: Some(point), aside: false };
-        // Of two at the same place the higher version holds.
+        // Of two entries at the same place, the one with the higher version counts.
         let above = |key: &str| there.get(key).map_or(0, |entry| entry.version + 1);
         let row = |entry: &StateEntry, value| StateRow {
             place,

@@ -22,23 +22,23 @@ fn pull(feed: &mut LiveFeed) -> Vec<LiveChange> {
 }
 
 #[test]
-fn what_is_forgotten_is_found_out_by_comparing() {
+fn a_reader_far_behind_finds_dropped_removals_by_comparing() {
     let board = Board::default();
-    let count = u16::try_from(GONE * 2).unwrap();
+    let count = u16::try_from(REMOVED_MAX * 2).unwrap();
     (0..count).for_each(|n| board.put("a", session(n)));
     let mut feed = board.read("a");
     (0..count).for_each(|n| board.remove("a", id(n), n % 2 == 0));
     board.put("a", session(count));
-    let told = pull(&mut feed);
-    let of = |kind: &str| told.iter().filter(|change| change.kind() == kind).count();
-    assert_eq!(told.len(), usize::from(count) + 1);
-    // Of those that are remembered it is known which were deleted; the others are closed, which is true as well.
-    assert_eq!((of("deleted"), of("closed"), of("opened")), (GONE / 2, GONE * 3 / 2, 1));
-    assert_eq!(feed.held(), 1);
+    let changes = pull(&mut feed);
+    let of = |kind: &str| changes.iter().filter(|change| change.kind() == kind).count();
+    assert_eq!(changes.len(), usize::from(count) + 1);
+    // Deletions are reported for the remembered half; the others are reported as closed, which is true as well.
+    assert_eq!((of("deleted"), of("closed"), of("opened")), (REMOVED_MAX / 2, REMOVED_MAX * 3 / 2, 1));
+    assert_eq!(feed.buffered(), 1);
 }
 
 #[test]
-fn nothing_is_kept_of_an_owner_without_sessions_and_readers() {
+fn an_owner_without_sessions_and_readers_is_dropped() {
     let board = Board::default();
     board.put("a", session(1));
     let feed = board.read("a");

@@ -1,4 +1,4 @@
-//! A feed's life: who reads it, and whether its session is in memory.
+//! A feed's readers, and whether its session is in memory.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -7,26 +7,26 @@ pub use mainspring_api::SubscriptionMode;
 use mainspring_core::{Position, RunId, SessionId};
 use tokio::sync::Notify;
 
-use super::{Feed, Phase, Segment, State};
+use super::{Feed, FeedState, Phase, Segment};
 use crate::error::Error;
 use crate::store::{Chunk, Fence, Loaded};
 
-/// Who reads. Counted under the lock of the seats, so that nobody joins a session that is leaving.
+/// Counts of readers. Changed under the lock of the session slots, so that nobody joins a session being unloaded.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
     controllers: AtomicUsize,
     observers: AtomicUsize,
-    /// How many controllers ever joined.
-    joins: AtomicU64,
-    left: Notify,
+    /// Controllers that have ever joined.
+    controller_joins: AtomicU64,
+    last_controller_left: Notify,
 }
 
 impl Readers {
-    pub(super) fn all(&self) -> usize {
+    pub(super) fn total(&self) -> usize {
         self.controllers.load(Ordering::Relaxed) + self.observers.load(Ordering::Relaxed)
     }
 
-    fn of(&self, mode: SubscriptionMode) -> &AtomicUsize {
+    fn counter(&self, mode: SubscriptionMode) -> &AtomicUsize {
         match mode {
             SubscriptionMode::Controller => &self.controllers,
             SubscriptionMode::Observer => &self.observers,
@@ -34,66 +34,65 @@ impl Readers {
     }
 }
 
-/// Where a feed stands between two looks at the store.
+/// Whether a feed is written. Compared before and after a read of the store to detect a change in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// An actor serves it, or is about to.
+pub(crate) enum FeedStatus {
+    /// The session has an actor.
     Live,
-    /// Nobody writes; changed by the next tenure.
-    Away(u64),
+    /// The session has no actor; the number grows whenever one is attached.
+    Unloaded(u64),
 }
 
 impl Feed {
-    /// The session.
     pub(crate) fn session(&self) -> SessionId {
         self.session
     }
 
-    /// One more reader.
-    pub(crate) fn join(&self, mode: SubscriptionMode) {
-        self.readers.of(mode).fetch_add(1, Ordering::Relaxed);
+    /// Counts one more reader.
+    pub(crate) fn add_reader(&self, mode: SubscriptionMode) {
+        self.readers.counter(mode).fetch_add(1, Ordering::Relaxed);
         self.meters.subscribers.fetch_add(1, Ordering::Relaxed);
         if mode == SubscriptionMode::Controller {
-            self.readers.joins.fetch_add(1, Ordering::Relaxed);
+            self.readers.controller_joins.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// One reader less. The actor learns when it was the last controller.
-    pub(crate) fn part(&self, mode: SubscriptionMode) {
-        let before = self.readers.of(mode).fetch_sub(1, Ordering::Relaxed);
+    /// Counts one reader less, and notifies the actor if it was the last controller.
+    pub(crate) fn remove_reader(&self, mode: SubscriptionMode) {
+        let before = self.readers.counter(mode).fetch_sub(1, Ordering::Relaxed);
         self.meters.subscribers.fetch_sub(1, Ordering::Relaxed);
         if mode == SubscriptionMode::Controller && before == 1 {
-            self.readers.left.notify_one();
+            self.readers.last_controller_left.notify_one();
         }
     }
 
-    /// Resolves when the last controller has left.
-    pub(crate) async fn left(&self) {
-        self.readers.left.notified().await;
+    /// Resolves once the last controller has left.
+    pub(crate) async fn last_controller_left(&self) {
+        self.readers.last_controller_left.notified().await;
     }
 
-    /// How many controllers there are.
+    /// Number of controllers now.
     pub(crate) fn controllers(&self) -> usize {
         self.readers.controllers.load(Ordering::Relaxed)
     }
 
-    /// How many controllers ever joined: whoever armed a timer sees whether somebody came since.
-    pub(crate) fn joins(&self) -> u64 {
-        self.readers.joins.load(Ordering::Relaxed)
+    /// Number of controllers that have ever joined, to detect a join since a timer was started.
+    pub(crate) fn controller_joins(&self) -> u64 {
+        self.readers.controller_joins.load(Ordering::Relaxed)
     }
 
-    /// True while somebody reads.
-    pub(crate) fn is_read(&self) -> bool {
-        self.readers.all() > 0
+    /// True while the feed has a reader.
+    pub(crate) fn has_readers(&self) -> bool {
+        self.readers.total() > 0
     }
 
-    /// An actor takes the feed up, as the session is stored. `run` is the one whose text was being streamed.
-    pub(crate) fn take_up(&self, fence: Fence, loaded: &Loaded, run: Option<RunId>) {
+    /// Connects the feed to an actor that has loaded the session. `run` is the run whose text was being streamed.
+    pub(crate) fn attach_actor(&self, fence: Fence, loaded: &Loaded, run: Option<RunId>) {
         let mut state = self.state.lock();
-        self.show_guests(loaded.session.visibility);
-        state.stand_at(loaded);
+        self.set_visibility(loaded.session.visibility);
+        state.set_position(loaded);
         state.phase = Phase::Live;
-        state.tenures += 1;
+        state.actor_generation += 1;
         state.fence = fence;
         state.barrier = None;
         state.writer = None;
@@ -102,47 +101,47 @@ impl Feed {
         self.wake.notify_waiters();
     }
 
-    /// Where the stream of a session that is not in memory stands. Whoever writes it knows better.
-    pub(crate) fn found(&self, loaded: &Loaded) {
+    /// Sets the position of a session that is not in memory. Does nothing once an actor is attached.
+    pub(crate) fn set_stored_position(&self, loaded: &Loaded) {
         let mut state = self.state.lock();
         if state.phase == Phase::Loading {
-            self.show_guests(loaded.session.visibility);
-            state.stand_at(loaded);
-            state.phase = Phase::Away;
+            self.set_visibility(loaded.session.visibility);
+            state.set_position(loaded);
+            state.phase = Phase::Unloaded;
             self.wake.notify_waiters();
         }
     }
 
-    /// The session leaves memory; its readers stay.
-    pub(crate) fn leave(&self) {
+    /// Disconnects the feed from its actor: the session leaves memory, its readers stay.
+    pub(crate) fn detach_actor(&self) {
         let mut state = self.state.lock();
-        state.phase = Phase::Away;
+        state.phase = Phase::Unloaded;
         state.writer = None;
         state.thoughts = VecDeque::new();
     }
 
-    /// The session could not be loaded: readers are told why, and come back with their position.
+    /// Ends the feed because the session could not be loaded. Readers get the error and may resume at their position.
     pub(crate) fn fail(&self, error: &Error) {
         self.state.lock().phase = Phase::Failed(error.clone());
         self.wake.notify_waiters();
     }
 
-    /// Ends the feed: readers get what is left and then the end.
+    /// Ends the feed. Readers get everything published so far, then the end.
     pub(crate) fn close(&self) {
         self.state.lock().phase = Phase::Closed;
         self.wake.notify_waiters();
     }
 
-    /// Returns once it is known where the stream stands.
-    pub(crate) async fn ready(&self) -> Result<Standing, Error> {
+    /// Waits until the stream's position is known.
+    pub(crate) async fn loaded(&self) -> Result<FeedStatus, Error> {
         loop {
             let notified = self.wake.notified();
             {
                 let state = self.state.lock();
                 match &state.phase {
                     Phase::Loading => {}
-                    Phase::Live => return Ok(Standing::Live),
-                    Phase::Away => return Ok(Standing::Away(state.tenures)),
+                    Phase::Live => return Ok(FeedStatus::Live),
+                    Phase::Unloaded => return Ok(FeedStatus::Unloaded(state.actor_generation)),
                     Phase::Closed => return Err(Error::not_found("session", self.session)),
                     Phase::Failed(error) => return Err(error.clone()),
                 }
@@ -152,9 +151,9 @@ impl Feed {
     }
 }
 
-impl State {
-    /// The stream stands where the store says. What is remembered is kept if nobody else has written since.
-    fn stand_at(&mut self, loaded: &Loaded) {
+impl FeedState {
+    /// Moves the stream to the stored position. Keeps the recent events unless another process has written since.
+    fn set_position(&mut self, loaded: &Loaded) {
         let at = Position { cursor: loaded.cursor, pos: loaded.pos };
         if self.cursor != at.cursor || self.phase == Phase::Loading {
             self.recent.clear();

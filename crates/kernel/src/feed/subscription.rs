@@ -1,26 +1,27 @@
-//! Subscriptions: a reader's place in a feed.
+//! Subscriptions: a reader's position in a feed.
 //!
 //! Invariant: a reader gets every event exactly once and in order, and every streamed byte exactly once, as a delta
 //! or within the `message.completed` that replaces its deltas.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mainspring_core::{AttemptId, Body, Cursor, Event, LiveEvent, MessageId, Position, RunId, SessionId};
 
-use super::{Feed, Phase, State, SubscriptionMode};
+use super::{Feed, FeedState, Phase, SubscriptionMode};
 use crate::error::Error;
 use crate::kernel::{Shared, Snapshot};
 use crate::store::StoreError;
 
-/// How many events are read from the store at a time.
-const PAGE: usize = 256;
+/// Events read from the store at a time.
+const PAGE_EVENTS: usize = 256;
 
-/// How much text a reader is given at a time, so that one who does not take it holds little.
-const STRETCH: usize = 64 << 10;
+/// Largest text of one delta, so that a reader that does not consume it holds little memory.
+const DELTA_MAX_BYTES: usize = 64 << 10;
 
-/// A reader's place in a session's stream. Dropping it is leaving.
+/// A reader of a session's stream. Dropping it unsubscribes.
 pub struct Subscription {
     feed: Arc<Feed>,
     shared: Arc<Shared>,
@@ -28,56 +29,57 @@ pub struct Subscription {
     at: Position,
     backlog: VecDeque<Arc<Event>>,
     thought: u64,
-    /// Reads what another owner shows, for as long as it is shown.
+    /// The reader is not the session's owner: it may read while the session is visible to its org.
     guest: bool,
     /// Skips streamed text and thoughts.
     events_only: bool,
 }
 
-/// One thing a reader gets.
+/// One item of a session's stream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
     /// An event.
     Event(Arc<Event>),
     /// Streamed text.
     Delta(Delta),
-    /// A thought: shown live, never again.
+    /// A thought. It is sent live only and never stored.
     Thought(Thought),
-    /// A crash lost text after this position that this reader had been shown.
+    /// A crash lost text after this position that this reader has already received.
     Truncated(Position),
-    /// What this reader had not seen yet was pruned: it starts again from here, and gets everything after.
+    /// Events that this reader had not received were pruned. It starts again from this snapshot, and gets everything
+    /// after it.
     Reset(Box<Snapshot>),
 }
 
 /// Streamed text of a message that is not complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delta {
-    /// The run it belongs to; none if that is not known any more.
+    /// The run, if it is still known.
     pub run: Option<RunId>,
     /// The message.
     pub message: MessageId,
-    /// Which block of it.
+    /// Number of the block within the message.
     pub block: u32,
     /// The text.
     pub text: String,
-    /// The resume point right after it.
+    /// The resume point right after this text.
     pub position: Position,
 }
 
-/// Something the agent thought.
+/// Reasoning text of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thought {
     pub(super) no: u64,
-    /// Who thought it.
+    /// The attempt that produced it.
     pub attempt: AttemptId,
     /// The text.
     pub text: Arc<str>,
-    /// Where the stream stood.
+    /// Position of the stream when it was published.
     pub(super) at: Position,
 }
 
 impl Item {
-    /// What of it is shown live and never stored, with its envelope; none for events and thoughts.
+    /// Wraps a delta or truncation in the envelope of a live event; none for events, thoughts and resets.
     pub fn live(&self, session: SessionId) -> Option<LiveEvent> {
         match self {
             Self::Delta(delta) => {
@@ -94,7 +96,8 @@ impl Item {
     }
 }
 
-enum Step {
+/// What a reader does next.
+enum ReadStep {
     Ready(Item),
     Load,
     Wait,
@@ -103,7 +106,7 @@ enum Step {
 }
 
 impl Subscription {
-    /// A reader that is counted already, at a place that is still to be given.
+    /// Makes a reader that is already counted. Its position is set by [`Subscription::resume`].
     pub(crate) fn new(feed: Arc<Feed>, shared: Arc<Shared>, mode: SubscriptionMode) -> Self {
         let thought = feed.state.lock().thought_no;
         Self {
@@ -118,13 +121,13 @@ impl Subscription {
         }
     }
 
-    /// The same reader, which has seen everything up to `at`.
+    /// Sets the position after which the reader continues.
     pub(crate) fn resume(mut self, at: Position) -> Self {
         self.at = at;
         self
     }
 
-    /// The same reader, as a guest of another owner's session or not.
+    /// Sets whether the reader is not the session's owner.
     pub(crate) fn guest(mut self, guest: bool) -> Self {
         self.guest = guest;
         self
@@ -140,57 +143,65 @@ impl Subscription {
         &self.feed
     }
 
-    /// Whether it keeps the session in memory.
+    /// Whether this subscription keeps the session in memory.
     pub fn mode(&self) -> SubscriptionMode {
         self.mode
     }
 
-    /// Changes that in place. A session that is away is loaded for its new controller.
+    /// Changes the mode. An unloaded session is loaded for its new controller.
     pub fn set_mode(&mut self, mode: SubscriptionMode) {
         let before = std::mem::replace(&mut self.mode, mode);
         if before != mode {
-            self.shared.mode_change(&self.feed, before, mode);
+            self.shared.change_mode(&self.feed, before, mode);
         }
     }
 
-    /// How many calls of attempts without authority were refused since the session is in memory.
-    pub fn late(&self) -> u64 {
-        self.feed.late()
+    /// Number of calls refused since the feed exists because their attempt had lost its authority.
+    pub fn late_calls(&self) -> u64 {
+        self.feed.late_calls()
     }
 
-    /// The session it reads.
+    /// The session this subscription reads.
     pub fn session(&self) -> SessionId {
         self.feed.session
     }
 
-    /// The resume point: hand it to a later subscription and nothing is missed or seen twice.
+    /// The resume point. A later subscription from here misses nothing and sees nothing twice.
     pub fn position(&self) -> Position {
         self.at
     }
 
-    /// The next thing; none once the session is gone, or not shown to this reader any more. Dropping the future loses nothing.
+    /// Waits for the next item; none once the session is deleted, or no longer readable for this reader. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
         loop {
             let feed = self.feed.clone();
             let notified = feed.wake.notified();
-            match self.step() {
-                Step::Ready(item) => return Some(Ok(item)),
-                Step::Wait => notified.await,
-                Step::End => return None,
-                Step::Fail(error) => return Some(Err(error)),
-                Step::Load => {
-                    let store = &self.shared.store;
-                    match store.events_after(self.feed.session, None, self.at.cursor, PAGE).await {
-                        Ok(events) if events.is_empty() => {
-                            // Everything up to the floor was deleted with its session: nothing more will come.
-                            return None;
-                        }
-                        Ok(events) => self.backlog.extend(events.into_iter().map(Arc::new)),
-                        Err(StoreError::Pruned(_)) => return Some(self.reset().await),
-                        Err(error) => return Some(Err(error.into())),
+            match self.next_step() {
+                ReadStep::Ready(item) => return Some(Ok(item)),
+                ReadStep::Wait => notified.await,
+                ReadStep::End => return None,
+                ReadStep::Fail(error) => return Some(Err(error)),
+                ReadStep::Load => {
+                    if let ControlFlow::Break(end) = self.load_events().await {
+                        return end;
                     }
                 }
             }
+        }
+    }
+
+    /// Reads the next page of events from the store. Breaks with the result of [`Subscription::next`] if there are none.
+    async fn load_events(&mut self) -> ControlFlow<Option<Result<Item, Error>>> {
+        let store = &self.shared.store;
+        match store.events_after(self.feed.session, None, self.at.cursor, PAGE_EVENTS).await {
+            // The session was deleted with all events up to the floor: nothing more will come.
+            Ok(events) if events.is_empty() => ControlFlow::Break(None),
+            Ok(events) => {
+                self.backlog.extend(events.into_iter().map(Arc::new));
+                ControlFlow::Continue(())
+            }
+            Err(StoreError::Pruned(_)) => ControlFlow::Break(Some(self.reset().await)),
+            Err(error) => ControlFlow::Break(Some(Err(error.into()))),
         }
     }
 
@@ -200,24 +211,24 @@ impl Subscription {
         Ok(Item::Reset(Box::new(snapshot)))
     }
 
-    fn step(&mut self) -> Step {
+    fn next_step(&mut self) -> ReadStep {
         let feed = self.feed.clone();
         let state = feed.state.lock();
         match &state.phase {
-            Phase::Loading => return Step::Wait,
-            Phase::Failed(error) => return Step::Fail(error.clone()),
-            Phase::Live | Phase::Away | Phase::Closed => {}
+            Phase::Loading => return ReadStep::Wait,
+            Phase::Failed(error) => return ReadStep::Fail(error.clone()),
+            Phase::Live | Phase::Unloaded | Phase::Closed => {}
         }
-        if self.guest && !feed.shown.load(Ordering::Acquire) {
-            return Step::End;
+        if self.guest && !feed.org_readable.load(Ordering::Acquire) {
+            return ReadStep::End;
         }
         while self.backlog.front().is_some_and(|event| event.cursor <= self.at.cursor) {
             self.backlog.pop_front();
         }
         let event = match self.backlog.front() {
             Some(event) => Some(event.clone()),
-            None if self.at.cursor < state.floor => return Step::Load,
-            None => after(&state, self.at.cursor),
+            None if self.at.cursor < state.floor => return ReadStep::Load,
+            None => event_after(&state, self.at.cursor),
         };
         if self.events_only {
             return self.step_event(event, &state.phase);
@@ -228,43 +239,43 @@ impl Subscription {
         };
         if self.at.pos > limit {
             self.at.pos = limit;
-            return Step::Ready(Item::Truncated(self.at));
+            return ReadStep::Ready(Item::Truncated(self.at));
         }
         let thought = state.thoughts.iter().find(|thought| thought.no > self.thought);
         let until = thought.map_or(limit, |thought| limit.min(thought.at.pos.max(self.at.pos)));
-        if let Some(delta) = self.delta(&state, until) {
-            return Step::Ready(Item::Delta(delta));
+        if let Some(delta) = self.next_delta(&state, until) {
+            return ReadStep::Ready(Item::Delta(delta));
         }
-        // A thought comes after the text and the events that were there before it; if the text is gone from memory, before
-        // the message that holds it.
+        // A thought follows the text and events that preceded it. If that text has left memory, the thought comes
+        // before the message that holds the text.
         if let Some(thought) = thought.filter(|thought| thought.at.pos <= limit)
             && event.as_ref().is_none_or(|event| event.cursor > thought.at.cursor)
         {
             self.thought = thought.no;
-            return Step::Ready(Item::Thought(thought.clone()));
+            return ReadStep::Ready(Item::Thought(thought.clone()));
         }
         self.step_event(event, &state.phase)
     }
 
-    fn step_event(&mut self, event: Option<Arc<Event>>, phase: &Phase) -> Step {
+    fn step_event(&mut self, event: Option<Arc<Event>>, phase: &Phase) -> ReadStep {
         match event {
             Some(event) => {
                 self.at = event.position();
-                Step::Ready(Item::Event(event))
+                ReadStep::Ready(Item::Event(event))
             }
-            None if *phase == Phase::Closed => Step::End,
-            None => Step::Wait,
+            None if *phase == Phase::Closed => ReadStep::End,
+            None => ReadStep::Wait,
         }
     }
 
-    /// The next stretch of streamed text before `limit`. Text that is gone from memory is in a completed message,
-    /// whose event is still to come.
-    fn delta(&mut self, state: &State, limit: u64) -> Option<Delta> {
+    /// Takes the next streamed text before position `limit`. Text that has left memory is in a completed message, whose
+    /// event is still to come.
+    fn next_delta(&mut self, state: &FeedState, limit: u64) -> Option<Delta> {
         let first = state.text.partition_point(|segment| segment.end() <= self.at.pos);
         let segment = state.text.get(first).filter(|segment| segment.start < limit)?;
         let from = segment.start.max(self.at.pos);
         let text = segment.slice(from, segment.end().min(limit));
-        let text = text[..text.floor_char_boundary(STRETCH)].to_owned();
+        let text = text[..text.floor_char_boundary(DELTA_MAX_BYTES)].to_owned();
         self.at.pos = from + text.len() as u64;
         (!text.is_empty()).then_some(Delta {
             run: segment.run,
@@ -278,11 +289,11 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.shared.detach(&self.feed, self.mode);
+        self.shared.unsubscribe(&self.feed, self.mode);
     }
 }
 
-fn after(state: &State, cursor: Cursor) -> Option<Arc<Event>> {
+fn event_after(state: &FeedState, cursor: Cursor) -> Option<Arc<Event>> {
     let first = state.recent.partition_point(|event| event.cursor <= cursor);
     state.recent.get(first).cloned()
 }

@@ -1,69 +1,71 @@
-//! Access: who calls, and what of a session they may read and change.
+//! Access control for sessions and their runs.
 //!
-//! An owner reads and changes what is its own. Whoever belongs to the session's org reads what the owner shows to it,
-//! and changes nothing. What a caller may not read is not found.
+//! An owner reads and changes its own sessions. Members of a session's org read the sessions that are visible to the
+//! org, and change nothing. A session that a caller may not read is reported as not found.
 
 use mainspring_core::{AccessRole, KeyId, Run, Session, Visibility};
 
 use crate::error::Error;
 
-/// Who calls.
+/// The identity behind a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// For whom it acts: whose sessions it reads and changes.
+    /// The owner the caller acts for.
     pub owner: String,
-    /// The org it belongs to: it reads what is shown to it, and the sessions it makes belong to it.
+    /// The caller's org: the caller reads sessions visible to it, and new sessions belong to it.
     pub org: Option<String>,
-    /// What it may do.
+    /// The operations the caller may use.
     pub role: AccessRole,
-    /// The API key it showed.
+    /// The API key of the request, if one was used.
     pub key: Option<KeyId>,
 }
 
 impl Caller {
-    /// A caller that acts for `owner`, as a member and without an org.
+    /// A member that acts for `owner`, without an org.
     pub fn new(owner: impl Into<String>) -> Self {
         Self { owner: owner.into(), org: None, role: AccessRole::Member, key: None }
     }
 
-    /// The same caller, in `org`.
+    /// Sets the caller's org.
     pub fn in_org(self, org: impl Into<String>) -> Self {
         Self { org: Some(org.into()), ..self }
     }
 
-    /// The same caller, in `role`.
+    /// Sets the caller's role.
     pub fn with_role(self, role: AccessRole) -> Self {
         Self { role, ..self }
     }
 
-    /// Whether it may read `session`.
-    pub fn reads(&self, session: &Session) -> bool {
-        let shown = session.visibility == Visibility::Org && session.org.is_some();
-        self.owner == session.owner || (shown && self.org == session.org)
+    /// True if the caller may read `session`.
+    pub fn may_read(&self, session: &Session) -> bool {
+        let org_visible = session.visibility == Visibility::Org && session.org.is_some();
+        self.owner == session.owner || (org_visible && self.org == session.org)
     }
 
-    /// Refuses who may not change `session`: it is not found, or forbidden to who may read it.
+    /// Refuses a caller that may not change `session`: as forbidden if it may read the session, else as not found.
     pub(crate) fn check_changes(&self, session: &Session) -> Result<(), Error> {
-        match self.reads(session) {
+        match self.may_read(session) {
             false => Err(Error::not_found("session", session.id)),
             true => self.check_changes_of("session", session.id, &session.owner),
         }
     }
 
-    /// Refuses who may read `run` but not change it.
+    /// Refuses a caller that may read `run` but not change it.
     pub(crate) fn check_changes_run(&self, run: &Run) -> Result<(), Error> {
         self.check_changes_of("run", run.id, &run.owner)
     }
 
     fn check_changes_of(&self, what: &str, name: impl std::fmt::Display, owner: &str) -> Result<(), Error> {
         if self.owner == owner {
-            return self.check_makes();
+            return self.check_writes();
         }
-        Err(Error::Forbidden(format!("the {what} {name} is another owner's: you may read it, not change it")))
+        Err(Error::Forbidden(format!(
+            "the {what} {name} belongs to another owner: you may read it, not change it"
+        )))
     }
 
-    /// Refuses who only reads.
-    pub(crate) fn check_makes(&self) -> Result<(), Error> {
+    /// Refuses a caller whose role is read-only.
+    pub(crate) fn check_writes(&self) -> Result<(), Error> {
         match self.role {
             AccessRole::Admin | AccessRole::Member => Ok(()),
             AccessRole::Viewer => {
@@ -72,7 +74,7 @@ impl Caller {
         }
     }
 
-    /// Refuses who does not manage keys.
+    /// Refuses a caller that is not an admin.
     pub(crate) fn check_admin(&self) -> Result<(), Error> {
         match self.role {
             AccessRole::Admin => Ok(()),

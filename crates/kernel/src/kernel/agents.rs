@@ -1,7 +1,7 @@
-//! Verbs on agent definitions.
+//! Operations on agent definitions.
 //!
-//! An owner has those that it made and those that are everybody's, and sees nobody else's. A version never changes: the
-//! same name with another body is a conflict, also after it was deleted.
+//! An owner sees its own definitions and the shared ones. A version never changes: the same name with different content
+//! is a conflict, even after the version was deleted.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use super::{Caller, Kernel};
 use crate::error::Error;
 use crate::store::{AgentRow, StoreError, Unique};
 
-/// How many versions of agents an owner may have made, the deleted ones included.
+/// Versions of agents that an owner may make, counting deleted ones.
 pub const AGENTS_PER_OWNER: usize = 10_000;
 
-/// Which agents to list.
+/// Selects agents to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AgentQuery {
-    /// Only those after this one.
+    /// Only agents after this one.
     pub after: Option<AgentName>,
-    /// How many; 50 if not given.
+    /// Page size; 50 if not given.
     pub limit: Option<usize>,
 }
 
@@ -35,13 +35,13 @@ fn owned_agent(row: AgentRow) -> Agent {
 }
 
 impl Kernel {
-    /// Makes a version of an agent; says whether it was made now. The same again is the same.
+    /// Makes a version of an agent. Returns false with it if the same version exists already.
     pub async fn agent_create(
         &self,
         caller: &Caller,
         definition: AgentDefinition,
     ) -> Result<(Agent, bool), Error> {
-        caller.check_makes()?;
+        caller.check_writes()?;
         definition.check_name()?;
         let size = serde_json::to_vec(&definition).map_or(0, |json| json.len());
         let limit = self.shared.options.limits.prompt_bytes;
@@ -70,7 +70,7 @@ impl Kernel {
             Err(StoreError::Conflict(Unique::Agent)) => {
                 return Err(Error::AgentTaken { name: name.to_string() });
             }
-            // Whether it was written is not known: it is looked up.
+            // The outcome is unknown: look it up.
             Err(StoreError::Unavailable(why)) => match self.agent_row(caller, &name).await? {
                 Some(found) if found.hash == row.hash => true,
                 _ => return Err(Error::Unavailable(why)),
@@ -81,34 +81,34 @@ impl Kernel {
         row.map(|row| (owned_agent(row), made)).ok_or_else(|| Error::not_found("agent", name))
     }
 
-    /// One agent, by `ID@VERSION`, or the latest version of `ID`.
+    /// Gets an agent by `ID@VERSION`, or the latest version of `ID`.
     pub async fn agent_get(&self, caller: &Caller, name: &AgentName) -> Result<Agent, Error> {
         let owned = self.agent_row(caller, name).await?.map(owned_agent);
         let shared = self.agent_shared(name).map(shared_agent);
-        // What an owner made was there before a file of the same name, or could not have been made.
+        // An owner cannot make a version that is shared, so its own version is older than a shared one of the same name.
         let found = [shared, owned].into_iter().flatten().max_by_key(|agent| agent.definition.version);
         found.ok_or_else(|| Error::not_found("agent", name))
     }
 
-    /// The agents that `caller` has, by id and version.
+    /// Lists the agents that `caller` may use, by id and version.
     pub async fn agent_list(&self, caller: &Caller, query: AgentQuery) -> Result<Vec<Agent>, Error> {
         let limit = self.page(query.limit)?;
         let after = query.after.map(|name| (name.id, name.version.unwrap_or(0)));
         let rows = self.shared.store.agent_page(&caller.owner, after.as_ref(), limit).await?;
-        let place = |definition: &AgentDefinition| (definition.id.clone(), definition.version);
+        let order = |definition: &AgentDefinition| (definition.id.clone(), definition.version);
         let mut found: BTreeMap<(String, u32), Agent> = BTreeMap::new();
         for shared in self.shared.options.agents.shared() {
-            if after.as_ref().is_none_or(|after| place(&shared) > *after) {
-                found.insert(place(&shared), shared_agent(shared));
+            if after.as_ref().is_none_or(|after| order(&shared) > *after) {
+                found.insert(order(&shared), shared_agent(shared));
             }
         }
-        found.extend(rows.into_iter().map(|row| (place(&row.definition), owned_agent(row))));
+        found.extend(rows.into_iter().map(|row| (order(&row.definition), owned_agent(row))));
         Ok(found.into_values().take(limit).collect())
     }
 
-    /// Deletes a version that the owner made. Sessions that name it cannot run until they name another.
+    /// Deletes a version that the caller made. Sessions that use it cannot run until they use another one.
     pub async fn agent_delete(&self, caller: &Caller, name: &AgentName) -> Result<(), Error> {
-        caller.check_makes()?;
+        caller.check_writes()?;
         let Some(version) = name.version else {
             return Err(Error::Invalid(format!("which version? name it as {}@VERSION", name.id)));
         };
@@ -130,13 +130,13 @@ impl Kernel {
         Ok(self.shared.store.agent_find(&caller.owner, &name.id, name.version).await?)
     }
 
-    /// The latest version of those that are everybody's and fit.
+    /// Finds a shared definition: the named version, or the latest.
     fn agent_shared(&self, name: &AgentName) -> Option<AgentDefinition> {
-        let fits = |one: &AgentDefinition| {
+        let matches = |one: &AgentDefinition| {
             one.id == name.id && name.version.is_none_or(|version| one.version == version)
         };
         let shared = self.shared.options.agents.shared();
-        shared.into_iter().filter(fits).max_by_key(|one| one.version)
+        shared.into_iter().filter(matches).max_by_key(|one| one.version)
     }
 }
 
@@ -144,7 +144,7 @@ fn same(a: &AgentDefinition, b: &AgentDefinition) -> bool {
     hash(a) == hash(b)
 }
 
-/// The hash of what a definition says, whatever the order of its maps.
+/// Hash of a definition's content, independent of the order of map keys.
 fn hash(definition: &AgentDefinition) -> [u8; 32] {
     let mut ordered = definition.clone();
     ordered.output_schema.iter_mut().for_each(Value::sort_all_objects);

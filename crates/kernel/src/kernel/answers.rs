@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::store::StoreError;
 
 impl Kernel {
-    /// Answers a waiting run. The same result of a tool again changes nothing, also once the run has gone on.
+    /// Answers a waiting run. Sending the same tool results again changes nothing, even after the run has continued.
     pub async fn run_answer(
         &self,
         caller: &Caller,
@@ -31,15 +31,16 @@ impl Kernel {
         check_size("the tool results together", json_size(Some(&results)), limit)?;
         match self.shared.call(session, |reply| Command::Answer(run, wait, answer, reply)).await {
             Err(Error::Refused(not_waiting @ Refusal::NotWaiting { .. })) => {
-                self.given_before(session, run, wait, &results, not_waiting).await?;
+                self.check_repeated(session, run, wait, &results, not_waiting).await?;
                 self.run_get(caller, run).await
             }
             answered => answered,
         }
     }
 
-    /// Whoever did not hear that results were taken sends them again, when the run has long gone on.
-    async fn given_before(
+    /// Accepts tool results that were recorded before: a caller that lost the answer sends them again, after the run has
+    /// continued. Any other result is refused with `not_waiting`.
+    async fn check_repeated(
         &self,
         session: SessionId,
         run: RunId,
@@ -59,7 +60,7 @@ impl Kernel {
 }
 
 impl Shared {
-    /// What the events of a run say of its tool calls; nothing of those that were pruned.
+    /// Reads from the events of a run which tool calls were begun and which results the caller gave. Skips pruned events.
     pub(crate) async fn earlier_calls(&self, session: SessionId, run: RunId) -> Result<EarlierCalls, Error> {
         let (mut earlier, mut after) = (EarlierCalls::default(), Cursor::START);
         loop {

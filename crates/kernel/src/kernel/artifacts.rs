@@ -1,4 +1,4 @@
-//! Verbs on artifacts, and the care of their bytes.
+//! Operations on artifacts, and the lifecycle of their bytes.
 
 use mainspring_core::limits::{check_media_type, check_text};
 use mainspring_core::{
@@ -8,21 +8,21 @@ use serde::Serialize;
 use tokio::io::AsyncRead;
 
 use super::{Caller, Kernel, Shared};
-use crate::actor::{Command, Data};
-use crate::blobs::{BlobReader, Blobs, Staged};
-use crate::error::Error;
-use crate::store::{ArtifactPage, Request, SessionRef, StoreError, Unique};
+use crate::actor::Command;
+use crate::blobs::{BlobReader, Blobs, StagedBlob};
+use crate::error::{CreateError, Error};
+use crate::store::{ArtifactPage, Request, SessionRef, Unique};
 
-/// What a new artifact is like.
+/// Settings of a new artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NewArtifact {
-    /// What it is, for example `patch`.
+    /// Kind, for example `patch`.
     pub kind: String,
-    /// What it is for.
+    /// Purpose.
     pub role: ArtifactRole,
-    /// Its name for people.
+    /// Name to display.
     pub name: Option<String>,
-    /// Its media type; any bytes if not given.
+    /// Media type; `application/octet-stream` if not given.
     pub mime_type: Option<String>,
 }
 
@@ -32,34 +32,43 @@ impl Default for NewArtifact {
     }
 }
 
-/// Which artifacts to list.
+/// Selects artifacts to list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArtifactQuery {
-    /// Whose: a session's, or one run's.
-    pub of: Result<SessionRef, RunId>,
-    /// Only those before this one.
+    /// A session, or one of its runs.
+    pub of: ArtifactsOf,
+    /// Only artifacts before this one.
     pub before: Option<(Time, ArtifactId)>,
-    /// How many; 50 if not given.
+    /// Page size; 50 if not given.
     pub limit: Option<usize>,
 }
 
-/// The health of artifacts' bytes.
+/// The session or run whose artifacts are listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ArtifactsOf {
+    /// All artifacts of a session.
+    Session(SessionRef),
+    /// The artifacts of one run.
+    Run(RunId),
+}
+
+/// Result of checking the bytes of all artifacts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BlobsCheck {
-    /// Different contents.
+    /// Number of distinct contents.
     pub blobs: u64,
-    /// Bytes of them all.
+    /// Total size in bytes.
     pub bytes: u64,
-    /// What is wrong.
+    /// Description of each problem found.
     pub problems: Vec<String>,
 }
 
-/// The verb whose idempotency keys are remembered.
-const PUT: &str = "artifact_put";
+/// Operation name under which idempotency keys are stored.
+const PUT_OPERATION: &str = "artifact_put";
 
 impl Kernel {
-    /// Keeps all of `content` as an artifact of the session; the same request again gives the same artifact. Says
-    /// whether it was made.
+    /// Stores `content` as an artifact of the session. Returns false with the artifact if the same request has made it
+    /// before.
     pub async fn artifact_put(
         &self,
         caller: &Caller,
@@ -70,8 +79,8 @@ impl Kernel {
     ) -> Result<(Artifact, bool), Error> {
         let session = self.session_changed(caller, by).await?.id;
         let (staged, artifact) = self.shared.artifact_stage(session, new.clone(), content).await?;
-        let asked =
-            idempotency_key.map(|key| self.request_of(caller, PUT, key, &(session, new, &staged.hash)));
+        let asked = idempotency_key
+            .map(|key| self.request_new(caller, PUT_OPERATION, key, &(session, new, &staged.hash)));
         let request = asked.transpose()?.map(|asked| Request { answer: artifact.id.to_string(), ..asked });
         if let Some(request) = &request
             && let Some(earlier) = self.artifact_replayed(request).await?
@@ -81,25 +90,25 @@ impl Kernel {
         let (shared, made, asked) = (self.shared.clone(), artifact.clone(), request.clone());
         let commit = async move {
             shared
-                .call(session, |reply| Command::Data(Box::new(Data::Artifact(made, asked, reply))))
-                .await?
-                .map_err(Conflicting::from)
+                .call(session, |reply| Command::ArtifactAdd(Box::new(made), asked.map(Box::new), reply))
+                .await
         };
         match (self.shared.artifact_keep(staged, commit).await, request) {
             (Ok(()), _) => Ok((artifact, true)),
-            // Somebody was faster with the same key: theirs is found now.
-            (Err(Conflicting::Key), Some(request)) => match self.artifact_replayed(&request).await? {
-                Some(earlier) => Ok((earlier, false)),
-                None => Err(Error::Unavailable("the same request is under way; try again".into())),
-            },
-            (Err(Conflicting::Key), None) => Err(Error::Corrupt("a key that nobody gave is taken".into())),
-            (Err(Conflicting::Other(error)), _) => Err(error),
+            // A concurrent request with the same key has committed first: answer with its artifact.
+            (Err(CreateError::Taken(Unique::RequestKey)), Some(request)) => {
+                match self.artifact_replayed(&request).await? {
+                    Some(earlier) => Ok((earlier, false)),
+                    None => Err(Error::Unavailable("the same request is under way; try again".into())),
+                }
+            }
+            (Err(error), _) => Err(error.into()),
         }
     }
 
-    /// What an earlier request under the same key made.
+    /// The artifact that an earlier request under the same key made.
     async fn artifact_replayed(&self, request: &Request) -> Result<Option<Artifact>, Error> {
-        let Some(earlier) = self.request_known(request).await? else {
+        let Some(earlier) = self.request_replayed(request).await? else {
             return Ok(None);
         };
         let id: ArtifactId = earlier.parse().map_err(|bad: BadId| Error::Corrupt(bad.to_string()))?;
@@ -107,13 +116,13 @@ impl Kernel {
         found.map(Some).ok_or_else(|| Error::not_found("artifact", id))
     }
 
-    /// One artifact.
+    /// Gets an artifact that the caller may read.
     pub async fn artifact_get(&self, caller: &Caller, id: ArtifactId) -> Result<Artifact, Error> {
-        Ok(self.artifact_known(caller, id).await?.0)
+        Ok(self.artifact_readable(caller, id).await?.0)
     }
 
-    /// One artifact that the caller may see, and its session: whoever may see a session may see what it made.
-    async fn artifact_known(&self, caller: &Caller, id: ArtifactId) -> Result<(Artifact, Session), Error> {
+    /// Gets an artifact and its session, if the caller may read the session.
+    async fn artifact_readable(&self, caller: &Caller, id: ArtifactId) -> Result<(Artifact, Session), Error> {
         let not_found = || Error::not_found("artifact", id);
         let artifact = self.shared.store.artifact_get(id).await?.ok_or_else(not_found)?;
         match self.session_get(caller, &SessionRef::Id(artifact.session)).await {
@@ -123,17 +132,17 @@ impl Kernel {
         }
     }
 
-    /// Artifacts of a session or of a run, the newest first.
+    /// Lists artifacts of a session or run, newest first.
     pub async fn artifact_list(&self, caller: &Caller, query: ArtifactQuery) -> Result<Vec<Artifact>, Error> {
         let (session, run) = match &query.of {
-            Ok(by) => (self.session_get(caller, by).await?.id, None),
-            Err(run) => (self.run_get(caller, *run).await?.session, Some(*run)),
+            ArtifactsOf::Session(by) => (self.session_get(caller, by).await?.id, None),
+            ArtifactsOf::Run(run) => (self.run_get(caller, *run).await?.session, Some(*run)),
         };
         let page = ArtifactPage { session, run, before: query.before, limit: self.page(query.limit)? };
         Ok(self.shared.store.artifact_page(&page).await?)
     }
 
-    /// The bytes of an artifact, `length` of them from `from` on; all that follow if no length is given.
+    /// Reads `length` bytes of an artifact from offset `from`; to the end if no length is given.
     pub async fn artifact_read(
         &self,
         caller: &Caller,
@@ -146,18 +155,16 @@ impl Kernel {
         Ok((artifact, read))
     }
 
-    /// Deletes an artifact, and its bytes unless others have the same.
+    /// Deletes an artifact, and its bytes unless another artifact has the same content.
     pub async fn artifact_delete(&self, caller: &Caller, id: ArtifactId) -> Result<(), Error> {
-        let (_, session) = self.artifact_known(caller, id).await?;
+        let (_, session) = self.artifact_readable(caller, id).await?;
         caller.check_changes(&session)?;
-        self.shared
-            .call(session.id, |reply| Command::Data(Box::new(Data::ArtifactDelete(id, reply))))
-            .await?;
-        self.shared.blobs_settle().await;
+        self.shared.call(session.id, |reply| Command::ArtifactDelete(id, reply)).await?;
+        self.shared.blobs_collect().await;
         Ok(())
     }
 
-    /// Looks whether the bytes of every artifact are there; `thorough` reads them all.
+    /// Checks that the bytes of every artifact exist; `thorough` also reads them and compares their hashes.
     pub async fn blobs_check(&self, thorough: bool) -> Result<BlobsCheck, Error> {
         let mut check = BlobsCheck::default();
         let mut after = None;
@@ -173,20 +180,19 @@ impl Kernel {
         }
     }
 
-    /// A prompt whose attachments name artifacts that exist and are the owner's: what they are is the artifacts' word,
-    /// not the caller's.
-    pub(super) async fn attached(
+    /// Checks that every attachment of a prompt is an artifact of the caller, and sets its media type from the artifact.
+    pub(super) async fn resolve_attachments(
         &self,
         caller: &Caller,
         mut prompt: Vec<Block>,
     ) -> Result<Vec<Block>, Error> {
         for block in &mut prompt {
             if let Block::Attachment { artifact, mime_type, name } = block {
-                let (known, session) = self.artifact_known(caller, *artifact).await?;
+                let (known, session) = self.artifact_readable(caller, *artifact).await?;
                 if session.owner != caller.owner {
                     return Err(Error::not_found("artifact", known.id));
                 }
-                *mime_type = known.mime_type.unwrap_or_else(|| ANY.into());
+                *mime_type = known.mime_type.unwrap_or_else(|| ANY_MEDIA_TYPE.into());
                 *name = name.take().or(known.name);
             }
         }
@@ -194,42 +200,20 @@ impl Kernel {
     }
 }
 
-/// Refuses what no artifact may be called.
+/// Refuses an invalid kind, name or media type of an artifact.
 pub(super) fn check_names(kind: &str, name: Option<&str>, mime_type: Option<&str>) -> Result<(), BadName> {
     check_text("an artifact's kind", kind)?;
     name.map_or(Ok(()), |name| check_text("an artifact's name", name))?;
     mime_type.map_or(Ok(()), check_media_type)
 }
 
-/// Where the bytes of a hash are.
+/// The URI of the bytes with a hash.
 pub(super) fn uri_of(hash: &str) -> String {
     format!("blake3:{hash}")
 }
 
-/// The media type of any bytes.
-const ANY: &str = "application/octet-stream";
-
-/// Why the row of an artifact was not committed.
-enum Conflicting {
-    /// The idempotency key is taken.
-    Key,
-    Other(Error),
-}
-
-impl From<Error> for Conflicting {
-    fn from(error: Error) -> Self {
-        Self::Other(error)
-    }
-}
-
-impl From<StoreError> for Conflicting {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Conflict(Unique::RequestKey) => Self::Key,
-            other => Self::Other(other.into()),
-        }
-    }
-}
+/// Media type of arbitrary bytes.
+const ANY_MEDIA_TYPE: &str = "application/octet-stream";
 
 impl Shared {
     pub(super) fn blobs(&self) -> Result<&Blobs, Error> {
@@ -238,7 +222,7 @@ impl Shared {
         self.blobs.as_ref().ok_or_else(none)
     }
 
-    /// The bytes of an artifact, `length` of them from `from` on; all that follow if no length is given.
+    /// Opens `length` bytes of an artifact from offset `from`; to the end if no length is given.
     pub(crate) async fn artifact_open(
         &self,
         artifact: &Artifact,
@@ -254,13 +238,13 @@ impl Shared {
         read.map_err(|error| Error::Corrupt(format!("the bytes of {id}: {error}")))
     }
 
-    /// Writes `content` where it is durable, and says what artifact it is to be.
+    /// Writes `content` durably, and makes the artifact for it. The artifact is not stored yet.
     pub(crate) async fn artifact_stage(
         &self,
         session: SessionId,
         new: NewArtifact,
         content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
-    ) -> Result<(Staged, Artifact), Error> {
+    ) -> Result<(StagedBlob, Artifact), Error> {
         check_names(&new.kind, new.name.as_deref(), new.mime_type.as_deref())?;
         let id = self.ids.artifact();
         let staged = self.blobs()?.stage(id, content, self.options.limits.artifact_bytes).await?;
@@ -273,7 +257,7 @@ impl Shared {
             role: new.role,
             uri: uri_of(&staged.hash),
             name: new.name,
-            mime_type: new.mime_type.or_else(|| Some(ANY.into())),
+            mime_type: new.mime_type.or_else(|| Some(ANY_MEDIA_TYPE.into())),
             content_hash: Some(staged.hash.clone()),
             size_bytes: Some(staged.size),
             created_at: self.clock.now(),
@@ -281,11 +265,11 @@ impl Shared {
         Ok((staged, artifact))
     }
 
-    /// Keeps what was staged and commits its row; both or, but for a crash, neither. Goes on to its end even if
-    /// nobody waits for it.
+    /// Keeps staged bytes and commits their artifact: both, or neither unless the process crashes in between. Runs to its
+    /// end even if the caller drops the future.
     pub(crate) async fn artifact_keep<T, E>(
         &self,
-        staged: Staged,
+        staged: StagedBlob,
         commit: impl Future<Output = Result<T, E>> + Send + 'static,
     ) -> Result<T, E>
     where
@@ -303,8 +287,8 @@ impl Shared {
                 blobs.done(kept).await;
             } else {
                 let (hash, marker) = Blobs::give_up(kept);
-                // What could not be looked at now is looked at by the next start.
-                if me.blob_settle(&hash).await.is_ok() {
+                // After an error the marker stays, and the next start retries.
+                if me.blob_remove_unused(&hash).await.is_ok() {
                     blobs.marker_remove(&marker).await;
                 }
             }
@@ -313,46 +297,46 @@ impl Shared {
         kept.await.unwrap_or_else(|_| Err(Error::ShuttingDown.into()))
     }
 
-    /// Removes the bytes of `hash` if nothing names it.
-    async fn blob_settle(&self, hash: &str) -> Result<(), Error> {
+    /// Removes the bytes of `hash` if no artifact uses them.
+    async fn blob_remove_unused(&self, hash: &str) -> Result<(), Error> {
         let blobs = self.blobs()?;
-        let _alone = blobs.alone().await;
-        if !self.store.blob_claimed(hash).await? {
+        let _exclusive = blobs.block_commits().await;
+        if !self.store.blob_is_used(hash).await? {
             blobs.remove(hash).await?;
-            self.store.blob_settled(hash).await?;
+            self.store.blob_forget(hash).await?;
         }
         Ok(())
     }
 
-    /// Removes the bytes that artifacts named which are gone. What cannot be removed now is found again later.
-    pub(crate) async fn blobs_settle(&self) {
+    /// Removes the bytes of deleted artifacts that no other artifact uses. Bytes that cannot be removed are retried later.
+    pub(crate) async fn blobs_collect(&self) {
         if self.blobs.is_none() {
             return;
         }
-        let settle = async {
+        let collect = async {
             loop {
                 let loose = self.store.blob_loose(100).await?;
                 if loose.is_empty() || self.tasks.is_stopping() {
                     return Ok::<_, Error>(());
                 }
                 for hash in loose {
-                    self.blob_settle(&hash).await?;
+                    self.blob_remove_unused(&hash).await?;
                 }
             }
         };
-        if let Err(error) = settle.await {
-            tracing::warn!(%error, "bytes of artifacts that are gone could not be removed");
+        if let Err(error) = collect.await {
+            tracing::warn!(%error, "cannot remove the bytes of deleted artifacts");
         }
     }
 
-    /// Looks at what an earlier process left half done: as much work as there are leftovers.
+    /// Finishes or undoes the artifact writes that an earlier process left incomplete.
     pub(super) async fn blobs_recover(&self) -> Result<(), Error> {
         let Some(blobs) = &self.blobs else { return Ok(()) };
         for (hash, marker) in blobs.leftovers().await? {
-            self.blob_settle(&hash).await?;
+            self.blob_remove_unused(&hash).await?;
             blobs.marker_remove(&marker).await;
         }
-        self.blobs_settle().await;
+        self.blobs_collect().await;
         Ok(())
     }
 }

@@ -1,30 +1,30 @@
-//! Bindings: what native sessions a session is or was tied to.
+//! Operations on bindings: the ties of a session to runtime-native sessions.
 
 pub use mainspring_api::SessionAdopted;
 use mainspring_core::limits::check_text;
 use mainspring_core::{Binding, RunOptions, SessionId};
 
-use super::sessions::Taken;
+use super::sessions::OnNameTaken;
 use super::{Caller, Kernel, Opening, SessionTarget};
 use crate::actor::{BindingChange, Command};
 use crate::error::Error;
 use crate::store::SessionRef;
 
-/// A native session that exists already. What it was opened with must be what the next run asks for: else that run opens
-/// another.
+/// An existing native session to adopt. If its folder or instructions differ from what the next run asks for, that run
+/// opens another native session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Adopted {
-    /// The runtime's own id.
+    /// The runtime's id of the native session.
     pub native: String,
-    /// The folder it was opened in; the session's if not given.
+    /// The folder the native session was opened in; the session's if not given.
     pub cwd: Option<String>,
-    /// The instructions it was opened with; the session's if not given.
+    /// The instructions the native session was opened with; the session's if not given.
     pub system_prompt: Option<String>,
 }
 
 impl Kernel {
-    /// The bindings of a session, by adapter and the newest generation first; those after that of an adapter and
-    /// generation.
+    /// Lists the bindings of a session, by adapter, newest generation first. `after` pages past the binding of that
+    /// adapter and generation.
     pub async fn binding_list(
         &self,
         caller: &Caller,
@@ -36,10 +36,10 @@ impl Kernel {
         Ok(self.shared.store.bindings(session.id, None, after, self.page(limit)?).await?)
     }
 
-    /// The session that `target` names, made if there is none, tied to a native session that exists already, unless it has
-    /// been tied to one of that adapter: then it stays as it is.
+    /// Binds the session that `target` names to an existing native session, creating the session if there is none. A
+    /// session that already has a binding of that adapter stays as it is.
     ///
-    /// A new session is made and tied in one commit. Asked again this does nothing more.
+    /// A new session is created and bound in one commit. Repeating the request changes nothing.
     pub async fn session_adopt(
         &self,
         caller: &Caller,
@@ -52,7 +52,7 @@ impl Kernel {
         }
         self.check_adopted(adapter, &adopted).await?;
         let adopts = Some((adapter, &adopted));
-        let made = self.session_made(caller, target, "session_adopt", None, Taken::Opens, adopts);
+        let made = self.session_made(caller, target, "session_adopt", None, OnNameTaken::Open, adopts);
         let (session, opening) = made.await?;
         let refusal = match opening {
             Opening::Created => None,
@@ -69,8 +69,7 @@ impl Kernel {
         }
     }
 
-    /// Makes sure that the session's native session at `adapter` is not used again. The session stays as it is; its
-    /// next run opens a native session anew.
+    /// Invalidates the session's binding of `adapter`. The next run opens a new native session.
     pub async fn binding_invalidate(
         &self,
         caller: &Caller,
@@ -83,8 +82,8 @@ impl Kernel {
         self.shared.call(session.id, |reply| Command::Binding(change, reply)).await
     }
 
-    /// Ties the session to a native session that exists already, as the first generation. Refused where the session
-    /// has a binding of this adapter.
+    /// Binds the session to an existing native session, as the first generation. Refused if the session already has a
+    /// binding of this adapter.
     pub async fn binding_adopt(
         &self,
         caller: &Caller,
@@ -102,7 +101,7 @@ impl Kernel {
         self.check_binds(adapter)?;
         check_text("a native session id", &adopted.native)?;
         if let Ok(own) = adopted.native.parse::<SessionId>()
-            && self.shared.store.session_known(own).await?
+            && self.shared.store.session_exists(own).await?
         {
             return Err(Error::Invalid(format!("{own} is a session here, not one of the agent's own")));
         }
@@ -110,7 +109,7 @@ impl Kernel {
         self.check_options(&RunOptions { cwd, system_prompt, ..RunOptions::default() })
     }
 
-    /// Refuses an adapter that has no native sessions.
+    /// Refuses an adapter without native sessions.
     fn check_binds(&self, adapter: &str) -> Result<(), Error> {
         self.shared.check_adapter(adapter)?;
         let known = self.shared.adapters.get(adapter);
@@ -121,7 +120,7 @@ impl Kernel {
     }
 }
 
-/// What the instructions of native sessions are compared by.
+/// Hash by which the instructions of native sessions are compared.
 pub fn instructions_hash(system_prompt: Option<&str>) -> Option<String> {
     system_prompt.map(|text| blake3::hash(text.as_bytes()).to_hex().to_string())
 }

@@ -1,4 +1,4 @@
-//! Idempotency: the same request under the same key gets the same answer, for 24 hours.
+//! Idempotency: for 24 hours, the same request under the same key gets the same answer.
 
 use serde::Serialize;
 
@@ -7,19 +7,19 @@ use crate::error::Error;
 use crate::store::Request;
 
 impl Kernel {
-    /// Returns the answer to an earlier `wanted`, if it is kept. Another request under the same key is a conflict.
-    pub(super) async fn request_known(&self, wanted: &Request) -> Result<Option<String>, Error> {
+    /// Finds the answer to an earlier request equal to `wanted`. Fails if the key was used for a different request.
+    pub(super) async fn request_replayed(&self, wanted: &Request) -> Result<Option<String>, Error> {
         let Request { owner, operation, key, .. } = wanted;
         let known = self.shared.store.request_get(owner, operation, key).await?;
         match known.filter(|known| known.at >= Request::oldest_kept(wanted.at)) {
             None => Ok(None),
             Some(known) if known.fingerprint == wanted.fingerprint => Ok(Some(known.answer)),
-            Some(_) => Err(Error::RequestConflict { name: named(key) }),
+            Some(_) => Err(Error::RequestConflict { name: key_name(key) }),
         }
     }
 
-    /// What `caller` asks now under `key`, to be answered with the id of what is made.
-    pub(super) fn request_of(
+    /// Makes the record of a request under `key`. Its answer, the id of the created object, is set later.
+    pub(super) fn request_new(
         &self,
         caller: &Caller,
         operation: &str,
@@ -38,12 +38,12 @@ impl Kernel {
     }
 }
 
-/// How an idempotency key is spoken of.
-pub(super) fn named(key: &str) -> String {
+/// Text that names an idempotency key in an error.
+pub(super) fn key_name(key: &str) -> String {
     format!("the idempotency key {key:?}")
 }
 
-/// The hash of what is asked, so that the same name with another body is seen.
+/// Hash of a request's content, to detect the same name with different content.
 pub(super) fn fingerprint(asked: &impl Serialize) -> [u8; 16] {
     let json = serde_json::to_vec(asked).unwrap_or_default();
     let mut hash = [0; 16];

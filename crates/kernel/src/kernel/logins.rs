@@ -1,4 +1,4 @@
-//! Logins: how the runtimes of adapters are authenticated.
+//! Logins: authentication of adapter runtimes.
 
 use mainspring_core::AuthMethod;
 
@@ -18,7 +18,7 @@ impl Kernel {
         let login = self.shared.adapter(adapter)?.login();
         let login = login
             .ok_or_else(|| Error::Unsupported { adapter: adapter.to_owned(), what: "be authenticated" })?;
-        mainspring_core::limits::check_text("a way to authenticate", method)?;
+        mainspring_core::limits::check_text("an authentication method", method)?;
         let done = login.authenticate(method).await;
         done.map_err(|failure| Error::LoginFailed { adapter: adapter.to_owned(), why: failure.message })
     }

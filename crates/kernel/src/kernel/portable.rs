@@ -1,11 +1,11 @@
-//! A session as one file: JSON Lines, as docs/export.md describes them.
+//! Export and import of a session as one JSON Lines file. docs/export.md describes the format.
 //!
 //! ```text
 //! session ─▶ message… ─▶ run… ─▶ (artifact ─▶ bytes…)… ─▶ state… ─▶ event… ─▶ end
 //! ```
 //!
-//! Messages come line by line of the tree, parents before children, so that whoever reads the file never has to look
-//! ahead. Both ways hold a page at a time, not the session.
+//! Messages come line by line of the tree, parents before children, so that a reader never has to look ahead. Export
+//! and import hold one page in memory at a time, not the session.
 
 use std::sync::Arc;
 
@@ -16,33 +16,34 @@ use serde_json::{Value, json};
 mod data;
 mod export;
 mod import;
+mod partial;
 pub use export::Export;
 pub use import::Import;
 
-/// What the first line calls the file.
+/// Format name in the first line.
 const FORMAT: &str = "mainspring.session";
-/// The version of the form that is written and read.
+/// Version of the format that is written and read.
 const VERSION: u32 = 1;
 
 /// One line of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase")]
-enum Line {
-    /// The first: the session itself.
+enum FileLine {
+    /// First line: the session itself.
     Session { format: String, version: u32, session: Box<Session> },
     /// A message of the tree.
     Message(Box<MessageLine>),
-    /// A run that has ended, and its attempts.
+    /// An ended run and its attempts.
     Run(Box<RunLine>),
     /// An artifact of the session.
     Artifact { artifact: Box<Artifact> },
     /// The next bytes of the artifact above, in base64.
     Bytes { data: String },
-    /// What a key holds where the active path ends.
+    /// An entry of the session's state at the tip.
     State { entry: StateEntry },
-    /// An event, in order; a completed message is named and not told again.
+    /// An event, in order. A completed message is referenced by id, since it has its own line.
     Event { event: Value },
-    /// The last: how many lines stand above.
+    /// Last line: the number of lines before it.
     End { lines: u64 },
 }
 
@@ -50,14 +51,14 @@ enum Line {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct MessageLine {
-    /// The number of its line of the tree: 0 for the first, and one more for each line opened after it.
+    /// Number of the message's line of the tree: 0 for the first line opened, then counting up.
     line: u64,
-    /// The message above.
+    /// The parent message.
     parent_id: Option<MessageId>,
-    /// Its line was rolled back.
+    /// The line was rolled back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     abandoned: bool,
-    /// The cursor of the message above leads here.
+    /// The parent's cursor leads to this message.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     followed: bool,
     message: Arc<Message>,
@@ -68,22 +69,22 @@ struct MessageLine {
 #[serde(rename_all = "camelCase")]
 struct RunLine {
     run: Run,
-    /// The hash of what was asked: 32 hexadecimal digits.
+    /// Hash of the request: 32 hexadecimal digits.
     fingerprint: String,
     attempts: Vec<Attempt>,
-    /// Its model calls.
+    /// Model calls of the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     steps: Vec<Step>,
-    /// Its own state.
+    /// State of the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     state: Vec<StateEntry>,
-    /// The prompt, if the run never began and it has no place in the tree.
+    /// The prompt, if the run never began and the prompt is not in the tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     prompt: Option<Arc<Message>>,
 }
 
-impl Line {
-    /// The line that an event is, without what only its store knows.
+impl FileLine {
+    /// The line of an event, without the fields that depend on the store.
     fn event(event: &Event) -> Self {
         let mut value = json!(event);
         if let Some(fields) = value.as_object_mut() {

@@ -1,4 +1,4 @@
-//! What callers send and get.
+//! Types that callers send to the kernel and receive from it.
 
 pub use mainspring_api::{CancelOutcome, Opening, Scope, Snapshot};
 use mainspring_core::{
@@ -11,55 +11,56 @@ use serde_json::{Map, Value};
 use super::Caller;
 use super::waits::PendingWait;
 
-/// Which session a prompt is for: the first name given that is found, else a new session with these names.
+/// Names the session of a prompt: the first of the given names that is found, else a new session with these names.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct SessionTarget {
-    /// By id: it must exist.
+    /// Id of the session, which must exist.
     pub id: Option<SessionId>,
-    /// By the caller's key.
+    /// The caller's own name for the session.
     pub key: Option<String>,
-    /// By what it stands for.
+    /// Object in the caller's application that the session belongs to.
     pub external_ref: Option<ExternalRef>,
-    /// By a compatibility alias.
+    /// Compatibility alias.
     pub legacy_alias: Option<LegacyAlias>,
-    /// What a new session is like.
+    /// Settings of a new session.
     pub new: NewSession,
 }
 
-/// What a new session is like.
+/// Settings of a new session.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct NewSession {
-    /// Its title.
+    /// Title.
     pub title: Option<String>,
-    /// What kind of surface opens it; `api` if not given.
+    /// Kind of surface that opens the session; `api` if not given.
     pub surface_kind: Option<String>,
-    /// Its adapter; the kernel's default if not given.
+    /// Adapter; the kernel's default if not given.
     pub adapter: Option<String>,
-    /// Its folder.
+    /// Working directory.
     pub cwd: Option<String>,
-    /// Its model profile.
+    /// Model profile.
     pub model_profile: Option<String>,
-    /// The agent definition it follows.
+    /// Agent definition.
     pub agent_definition: Option<String>,
     /// The caller's own data: an object.
     pub metadata: Option<Value>,
-    // Part of the fingerprint of requests since some were made without them: absent where nothing is said.
-    /// Who may read it; nobody else if not given.
+    // The following fields were added later. Absent ones are skipped, so that the fingerprints of older requests stay
+    // the same.
+    /// Who may read the session besides its owner; nobody if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Visibility>,
-    /// Its model.
+    /// Model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Its instructions.
+    /// System prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// Its options for the model's provider.
+    /// Options for the model's provider.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_options: Option<Map<String, Value>>,
 }
 
 impl SessionTarget {
-    /// The same, with its maps in order, so that its hash is that of what it says.
+    /// The same target with sorted map keys, so that its hash does not depend on their order.
     pub(super) fn in_order(&self) -> Self {
         let mut ordered = self.clone();
         ordered.new.model_options = in_order(&self.new.model_options);
@@ -68,8 +69,8 @@ impl SessionTarget {
     }
 }
 
-/// The same map in the order of its keys. Whether maps have that order by themselves depends on who else is in the
-/// build; what is asked does not.
+/// The same map with sorted keys. `serde_json` sorts them by itself unless another crate in the build enables
+/// `preserve_order`; a request's hash must not depend on that.
 pub(super) fn in_order(map: &Option<Map<String, Value>>) -> Option<Map<String, Value>> {
     let mut map = map.clone();
     if let Some(map) = &mut map {
@@ -80,7 +81,7 @@ pub(super) fn in_order(map: &Option<Map<String, Value>>) -> Option<Map<String, V
 }
 
 impl NewSession {
-    /// What its runs use unless they say otherwise.
+    /// The options of the session's runs where a run gives none.
     pub(super) fn run_defaults(&self) -> RunOptions {
         RunOptions {
             system_prompt: self.system_prompt.clone(),
@@ -96,26 +97,26 @@ impl NewSession {
 /// A prompt.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RunRequest {
-    /// For which session.
+    /// The session.
     pub session: SessionTarget,
-    /// What is said. Empty only when an earlier message is answered again.
+    /// Content of the prompt. Empty only if an earlier message is answered again.
     pub prompt: Vec<Block>,
-    /// The adapter; the session's if not given.
+    /// Adapter; the session's if not given.
     pub adapter: Option<String>,
-    /// Whether it may act.
+    /// Whether the run may act or only answer.
     pub mode: Mode,
-    /// All else.
+    /// Further options of the run.
     pub options: RunOptions,
-    /// Where in the tree.
+    /// Position of the prompt in the tree.
     pub place: Place,
-    /// What it does to a busy session.
+    /// Handling of a busy session.
     pub policy: Policy,
-    /// The caller's names for it: the same names again give the same run.
+    /// The caller's names for the request: the same names again return the same run.
     pub name: RequestName,
 }
 
 impl RunRequest {
-    /// A prompt of plain text for the session of this key.
+    /// A prompt of plain text for the session with this key.
     pub fn text(key: impl Into<String>, text: impl Into<String>) -> Self {
         Self {
             session: SessionTarget { key: Some(key.into()), ..SessionTarget::default() },
@@ -125,29 +126,29 @@ impl RunRequest {
     }
 }
 
-/// A prompt that was accepted.
+/// An accepted prompt.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Accepted {
-    /// Its session.
+    /// The session.
     pub session: Session,
-    /// Its run.
+    /// The run.
     pub run: Run,
     /// The policy that took effect.
     pub policy: Policy,
-    /// Where the session's stream stood before: whoever subscribes from here sees all of the run.
+    /// The session's position before the run: a subscription from here sees all of it.
     pub position: Position,
-    /// True when the run existed already: this request was sent before.
+    /// True if the same request had created the run before.
     pub replayed: bool,
 }
 
-/// What an actor needs of a prompt.
+/// A prompt as sent to the session's actor.
 #[derive(Debug)]
 pub(crate) struct Accept {
     pub(crate) run: RunId,
     pub(crate) caller: Caller,
     pub(crate) prompt: Vec<Block>,
-    /// The session's if not given.
+    /// The session's adapter if none.
     pub(crate) adapter: Option<String>,
     pub(crate) mode: Mode,
     pub(crate) options: RunOptions,
@@ -161,68 +162,68 @@ pub(crate) struct Accept {
     pub(crate) pending_wait: Option<PendingWait>,
 }
 
-/// What of a session to change. Absent is as it is.
+/// Changes of a session. Absent fields stay as they are; an inner none removes the value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionPatch {
-    /// Its title; none for none.
+    /// Title.
     pub title: Option<Option<String>>,
     /// Open or archived.
     pub status: Option<SessionStatus>,
-    /// Whether it is kept at hand.
+    /// Whether the session is pinned.
     pub pinned: Option<bool>,
-    /// Who may read it.
+    /// Who may read the session besides its owner.
     pub visibility: Option<Visibility>,
-    /// Its model; none for none.
+    /// Model.
     pub model: Option<Option<String>>,
-    /// Its model profile; none for none.
+    /// Model profile.
     pub model_profile: Option<Option<String>>,
-    /// Its instructions; none for none.
+    /// System prompt.
     pub system_prompt: Option<Option<String>>,
-    /// Its options for the model's provider, all of them; none for none.
+    /// Options for the model's provider; replaces all of them.
     pub model_options: Option<Option<Map<String, Value>>>,
-    /// Its folder; none for none.
+    /// Working directory.
     pub cwd: Option<Option<String>>,
-    /// The caller's own data, all of it: an object.
+    /// The caller's own data, an object; replaces all of it.
     pub metadata: Option<Value>,
-    /// Only if it still stands at this version.
+    /// Apply the patch only if the session has this version.
     pub version: Option<u64>,
 }
 
-/// A session that was deleted.
+/// A deleted session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Deleted {
-    /// As it was last.
+    /// The session as it was before.
     pub session: Session,
-    /// The sessions that were forked from it: what they see of it stays until they are deleted too.
+    /// Forks of the session. The messages they share with it are kept until they are deleted too.
     pub forks: Vec<SessionId>,
 }
 
-/// Which sessions to list.
+/// Selects sessions to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionQuery {
-    /// Whose.
+    /// The caller's own sessions, or those visible to its org.
     pub scope: Scope,
-    /// Only those that are kept at hand, or only the others.
+    /// Only pinned, or only unpinned sessions.
     pub pinned: Option<bool>,
-    /// Only these.
+    /// Only sessions with this status.
     pub status: Option<SessionStatus>,
-    /// Only these.
+    /// Only sessions of this kind of surface.
     pub surface_kind: Option<String>,
-    /// Only those before this one.
+    /// Only sessions before this one.
     pub before: Option<(Time, SessionId)>,
-    /// How many; 50 if not given.
+    /// Page size; 50 if not given.
     pub limit: Option<usize>,
 }
 
-/// Which runs to list.
+/// Selects runs to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RunQuery {
-    /// Only this session's.
+    /// Only runs of this session.
     pub session: Option<SessionId>,
-    /// Only these.
+    /// Only runs with this status.
     pub status: Option<RunStatus>,
-    /// Only those before this one.
+    /// Only runs before this one.
     pub before: Option<(Time, RunId)>,
-    /// How many; 50 if not given.
+    /// Page size; 50 if not given.
     pub limit: Option<usize>,
 }

@@ -18,14 +18,14 @@ impl Kernel {
         if has_paused(&found) {
             return Ok(found);
         }
-        let subscription = self.shared.attach(found.session, SubscriptionMode::Observer).await?;
-        let now = subscription.feed().at();
+        let subscription = self.shared.subscribe(found.session, SubscriptionMode::Observer).await?;
+        let now = subscription.feed().position();
         let events = subscription.guest(caller.owner != found.owner).resume(now).events_only();
         // The subscription exists before the run is read again, so no event is missed between the two.
         tokio::select! {
             biased;
             paused = self.run_paused(caller, run, events) => paused,
-            () = self.pause(timeout) => self.run_get(caller, run).await,
+            () = self.sleep(timeout) => self.run_get(caller, run).await,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Verbs on runs.
+//! Operations on runs.
 
 use mainspring_core::limits::check_text;
 use mainspring_core::tool::check_client_tools;
@@ -14,18 +14,18 @@ use super::requests::in_order;
 use super::sessions::check_target;
 use super::{Accept, Accepted, Caller, CancelOutcome, Kernel, RunQuery, RunRequest, SessionTarget};
 use crate::actor::Command;
-use crate::error::Error;
-use crate::store::{Request, RunPage, SessionRef, StoreError, Unique};
+use crate::error::{CreateError, Error};
+use crate::store::{Request, RunPage, SessionRef, Unique};
 
 impl Kernel {
-    /// Accepts a prompt: exactly one run for it, however often it is sent under the same name.
+    /// Accepts a prompt. Under one request name it creates exactly one run, however often it is sent.
     pub async fn run_create(&self, caller: &Caller, request: RunRequest) -> Result<Accepted, Error> {
         self.check_request(caller, &request)?;
         self.run_made(caller, &request, fingerprint(&request), None).await
     }
 
-    /// Accepts a request that was checked, or finds the run that an earlier request under its name made. `delegation` is
-    /// given if the run is the child of a delegation.
+    /// Accepts a checked request, or finds the run that an earlier request under its name created. `delegation` is given
+    /// if the run is the child of a delegation.
     pub(super) async fn run_made(
         &self,
         caller: &Caller,
@@ -41,7 +41,7 @@ impl Kernel {
         }
         match outcome {
             Ok(accepted) => Ok(accepted),
-            // A request that was accepted before is answered as before, whatever would be said to it now.
+            // A request that was accepted before gets the same answer, even if it would be refused now.
             Err(error) => {
                 match self.run_replayed(caller, &request.name, request.policy, fingerprint).await? {
                     Some(accepted) => Ok(accepted),
@@ -60,7 +60,7 @@ impl Kernel {
     ) -> Result<Accepted, Error> {
         loop {
             let id = match request.session.id.filter(|id| self.shared.is_live(*id)) {
-                // Its actor knows it, and whose it is.
+                // The actor checks the owner.
                 Some(live) => live,
                 None => self.session_for(caller, request).await?,
             };
@@ -72,7 +72,7 @@ impl Kernel {
             let accept = Accept {
                 run: delegation.map_or_else(|| self.shared.ids.run(), |delegation| delegation.child_run),
                 caller: caller.clone(),
-                prompt: self.attached(caller, request.prompt.clone()).await?,
+                prompt: self.resolve_attachments(caller, request.prompt.clone()).await?,
                 adapter: request.adapter.clone(),
                 mode: request.mode,
                 options: request.options.clone(),
@@ -83,22 +83,22 @@ impl Kernel {
                 delegation: delegation.cloned().map(Box::new),
                 pending_wait,
             };
-            match self.shared.call(id, |reply| Command::Accept(Box::new(accept), reply)).await? {
+            match self.shared.call(id, |reply| Command::Accept(Box::new(accept), reply)).await {
                 Ok(accepted) => return Ok(accepted),
-                // Somebody made the session in the meantime: it is found now.
-                Err(StoreError::Conflict(Unique::SessionName)) => {}
-                Err(conflict) => return Err(conflict.into()),
+                // Another request has created the session since: the next lookup finds it.
+                Err(CreateError::Taken(Unique::SessionName)) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// The session that a prompt is for; a new one, which its first run creates, if there is none.
+    /// The session of a prompt. If there is none, starts an actor for a new session, which its first run creates.
     async fn session_for(&self, caller: &Caller, request: &RunRequest) -> Result<SessionId, Error> {
         if let Some(found) = self.session_named(caller, &request.session).await? {
             caller.check_changes(&found)?;
             return Ok(found.id);
         }
-        caller.check_makes()?;
+        caller.check_writes()?;
         if request.place.is_branch() && request.place != Place::Root {
             return Err(Error::Invalid("a session must exist before it can be branched".into()));
         }
@@ -107,11 +107,11 @@ impl Kernel {
             session.adapter.clone_from(adapter);
         }
         let id = session.id;
-        self.shared.birth(session).await?;
+        self.shared.start_new_actor(session).await?;
         Ok(id)
     }
 
-    /// The run that an earlier request under the same name made.
+    /// The run that an earlier request under the same name created.
     pub(super) async fn run_replayed(
         &self,
         caller: &Caller,
@@ -131,14 +131,14 @@ impl Kernel {
             && let Some(earlier) = store.request_get(&caller.owner, "run_create", key).await?
             && earlier.at >= Request::oldest_kept(self.shared.clock.now())
         {
-            let (same, name) = (earlier.fingerprint == fingerprint, idempotency::named(key));
+            let (same, name) = (earlier.fingerprint == fingerprint, idempotency::key_name(key));
             let run = match earlier.answer.parse() {
                 Ok(run) => store.run_get(run).await?,
                 Err(_) => None,
             };
             found = match run {
                 Some(run) => Some((same, run, name)),
-                // Its session was deleted. That does not make the request a new one.
+                // The run was deleted with its session, but the request is not a new one.
                 None if same => return Err(Error::not_found("run", earlier.answer)),
                 None => return Err(Error::RequestConflict { name }),
             };
@@ -154,7 +154,7 @@ impl Kernel {
         }
     }
 
-    /// One run.
+    /// Gets a run that the caller may read.
     pub async fn run_get(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
         let not_found = || Error::not_found("run", run);
         let found = self.shared.store.run_get(run).await?.ok_or_else(not_found)?;
@@ -163,38 +163,38 @@ impl Kernel {
         }
         let by = SessionRef::Id(found.session);
         let session = self.shared.store.session_find(&caller.owner, &by).await?;
-        session.filter(|session| caller.reads(session)).map(|_| found).ok_or_else(not_found)
+        session.filter(|session| caller.may_read(session)).map(|_| found).ok_or_else(not_found)
     }
 
-    /// The session of a run that `caller` may change.
+    /// The session of a run that the caller may change.
     pub(super) async fn run_changed(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
         let run = self.run_get(caller, run).await?;
         caller.check_changes_run(&run)?;
         Ok(run.session)
     }
 
-    /// The attempts of a run, the first first.
+    /// Lists the attempts of a run, oldest first.
     pub async fn run_attempts(&self, caller: &Caller, run: RunId) -> Result<Vec<Attempt>, Error> {
         self.run_get(caller, run).await?;
         Ok(self.shared.store.attempts(run).await?)
     }
 
-    /// What a run may do, as far as it was decided beforehand: its grants, the oldest first.
+    /// Lists the grants of a run, oldest first.
     pub async fn run_grants(&self, caller: &Caller, run: RunId) -> Result<Vec<Grant>, Error> {
         let run = self.run_get(caller, run).await?;
         Ok(self.shared.store.grants(run.session, run.id).await?)
     }
 
-    /// The model calls of a run, the first first: what each was shown, made and used.
+    /// Lists the model calls of a run, oldest first: prompt, result and usage of each.
     pub async fn run_steps(&self, caller: &Caller, run: RunId) -> Result<Vec<Step>, Error> {
         self.run_get(caller, run).await?;
         Ok(self.shared.store.steps(run).await?)
     }
 
-    /// Runs, the newest first.
+    /// Lists runs, newest first.
     pub async fn run_list(&self, caller: &Caller, query: RunQuery) -> Result<Vec<Run>, Error> {
         let owner = match query.session {
-            // Perhaps another's, who lets the caller's org read it.
+            // The session may belong to another owner of the caller's org.
             Some(session) => self.session_get(caller, &SessionRef::Id(session)).await?.owner,
             None => caller.owner.clone(),
         };
@@ -208,7 +208,7 @@ impl Kernel {
         Ok(self.shared.store.run_page(&page).await?)
     }
 
-    /// Events of a run after `after`, in order.
+    /// Lists events of a run after `after`, in order.
     pub async fn run_events(
         &self,
         caller: &Caller,
@@ -220,13 +220,14 @@ impl Kernel {
         Ok(self.shared.store.events_after(session, Some(run), after, self.page(limit)?).await?)
     }
 
-    /// Stops a run. Answers once the wish is recorded and the adapter was told; the run's end follows as an event.
+    /// Cancels a run. Returns once the cancellation is recorded and passed on to the adapter; the run's end follows as an
+    /// event.
     pub async fn run_cancel(&self, caller: &Caller, run: RunId) -> Result<CancelOutcome, Error> {
         let session = self.run_changed(caller, run).await?;
         self.shared.call(session, |reply| Command::Cancel(run, reply)).await
     }
 
-    /// Tries an ended run again.
+    /// Retries an ended run.
     pub async fn run_retry(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
         let session = self.run_changed(caller, run).await?;
         self.shared.call(session, |reply| Command::Retry(run, reply)).await
@@ -252,21 +253,7 @@ impl Kernel {
                 "name a request by its id or by an idempotency key, not by both".into(),
             ));
         }
-        let again = matches!(request.place, Place::Regenerate { .. });
-        let text_only =
-            request.prompt.iter().all(|block| matches!(block, Block::Text { .. } | Block::Attachment { .. }));
-        let is_blank = |block: &Block| matches!(block, Block::Text { text } if text.trim().is_empty());
-        match request.prompt.iter().all(is_blank) {
-            true if matches!(request.place, Place::Edit { .. }) => {
-                let what = "what stands after an answer is said anew: give the new prompt, which must not be empty; \
-                            to have a prompt answered again, name the prompt";
-                return Err(Error::Invalid(what.into()));
-            }
-            true if !again => return Err(Error::Invalid("a prompt must not be empty".into())),
-            false if again => return Err(Error::Invalid("to answer a message again, give no prompt".into())),
-            _ if !text_only => return Err(Error::Invalid("a prompt holds text and attachments only".into())),
-            _ => {}
-        }
+        check_prompt(request)?;
         if request.mode == Mode::Ask && !request.options.tools.is_empty() {
             return Err(Error::Invalid(
                 "a run that may only answer calls no tools: leave the tools out, or let it act".into(),
@@ -284,7 +271,7 @@ impl Kernel {
         self.check_options(&request.options)
     }
 
-    /// Checks what a run needs besides its prompt, or a session says of its runs.
+    /// Checks the options of a run, or the default options of a session's runs.
     pub(super) fn check_options(&self, options: &RunOptions) -> Result<(), Error> {
         let limits = &self.shared.options.limits;
         options.model.as_deref().map_or(Ok(()), |model| check_text("a model", model))?;
@@ -294,14 +281,33 @@ impl Kernel {
         }
         let system = options.system_prompt.as_ref().map_or(0, String::len);
         check_size("the system prompt", system, limits.prompt_bytes)?;
-        check_size("the folder", options.cwd.as_ref().map_or(0, String::len), PATH_BYTES)?;
+        check_size("the folder", options.cwd.as_ref().map_or(0, String::len), PATH_MAX_BYTES)?;
         check_size("the model options", json_size(options.model_options.as_ref()), limits.metadata_bytes)?;
         check_client_tools(&options.tools, limits).map_err(|bad| Error::Invalid(bad.to_string()))?;
         check_size("the tools together", json_size(Some(&options.tools)), limits.client_tools_bytes)
     }
 }
 
-/// The hash of what is asked, so that the same name with another body is seen.
+/// Checks that the prompt has the content that its place in the tree requires.
+fn check_prompt(request: &RunRequest) -> Result<(), Error> {
+    let again = matches!(request.place, Place::Regenerate { .. });
+    let text_only =
+        request.prompt.iter().all(|block| matches!(block, Block::Text { .. } | Block::Attachment { .. }));
+    let is_blank = |block: &Block| matches!(block, Block::Text { text } if text.trim().is_empty());
+    let reason = match request.prompt.iter().all(is_blank) {
+        true if matches!(request.place, Place::Edit { .. }) => {
+            "an edit replaces the prompt after an answer: give the new prompt, which must not be empty; to have a \
+             prompt answered again, name the prompt"
+        }
+        true if !again => "a prompt must not be empty",
+        false if again => "to answer a message again, give no prompt",
+        _ if !text_only => "a prompt holds text and attachments only",
+        _ => return Ok(()),
+    };
+    Err(Error::Invalid(reason.into()))
+}
+
+/// Hash of a request's content, to detect the same name with different content.
 fn fingerprint(request: &RunRequest) -> [u8; 16] {
     #[derive(Serialize)]
     struct Asked<'a> {
@@ -330,14 +336,14 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
     idempotency::fingerprint(&asked)
 }
 
-/// Bytes of a path, as Linux has it.
-const PATH_BYTES: usize = 4096;
+/// Longest path, as on Linux.
+const PATH_MAX_BYTES: usize = 4096;
 
 pub(super) fn check_size(what: &'static str, size: usize, limit: usize) -> Result<(), Error> {
     if size > limit { Err(Error::TooLarge { what, size, limit }) } else { Ok(()) }
 }
 
-/// How many bytes `value` has as JSON; 0 if there is none.
+/// Size of `value` as JSON, in bytes; 0 if there is none.
 pub(super) fn json_size(value: Option<&impl Serialize>) -> usize {
     value.and_then(|value| serde_json::to_vec(value).ok()).map_or(0, |json| json.len())
 }
@@ -346,9 +352,9 @@ pub(super) fn json_size(value: Option<&impl Serialize>) -> usize {
 mod tests {
     use super::*;
 
-    /// Requests are remembered by their fingerprint: what can be asked since must not change that of what could before.
+    /// Requests are remembered by their fingerprint: fields added later must not change the fingerprints of older requests.
     #[test]
-    fn a_request_has_the_fingerprint_it_always_had() {
+    fn a_request_keeps_its_fingerprint_across_versions() {
         let first = r#"{"session":{"id":null,"key":"a","external_ref":null,"legacy_alias":null,"new":{"title":null,"surface_kind":null,"adapter":null,"cwd":null,"model_profile":null,"agent_definition":null,"metadata":null}},"prompt":[{"type":"text","text":"hi"}],"adapter":null,"mode":"act","options":{"model":"m"},"place":{"kind":"tip"},"policy":"enqueue"}"#;
         let mut asked = RunRequest::text("a", "hi");
         asked.options.model = Some("m".into());
@@ -356,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_keys_is_not_part_of_what_is_asked() {
+    fn the_order_of_map_keys_does_not_change_a_fingerprint() {
         let asked = |options: &str, metadata: &str| {
             let mut asked = RunRequest::text("a", "hi");
             asked.options.model_options = serde_json::from_str(options).unwrap();

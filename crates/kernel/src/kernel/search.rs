@@ -1,63 +1,63 @@
-//! Search over the titles and messages of the caller's own sessions.
+//! Search in the titles and messages of the caller's own sessions.
 
 use mainspring_core::{MessageId, Role, SessionId, Time};
 use serde::Serialize;
 
 use super::{Caller, Kernel};
 use crate::error::Error;
-use crate::search::{Query, searched};
+use crate::search::{Query, searchable_text};
 
-/// What to look for.
+/// A search request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SearchQuery {
-    /// Words; each is found as the beginning of a word, and all must be there.
+    /// Words to find. All must occur, each as the beginning of a word.
     pub text: String,
-    /// Only messages before this place, which an earlier answer gave as its `next`.
+    /// Only messages before this one: the `next` of the previous page.
     pub before: Option<u64>,
-    /// How many messages, and at first how many titles; 50 if not given.
+    /// Page size of messages, and on the first page also of titles; 50 if not given.
     pub limit: Option<usize>,
 }
 
-/// What was found.
+/// A page of search results.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SearchResult {
-    /// Sessions by their titles, the latest activity first; then messages, the latest first.
+    /// Sessions whose title matches, by latest activity; then matching messages, newest first.
     pub hits: Vec<SearchHit>,
-    /// The place of the last message, if there may be more before it.
+    /// The `before` of the next page, if there may be more messages.
     pub next: Option<u64>,
 }
 
-/// One thing that was found: a title, or a message.
+/// One search result: a session title or a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SearchHit {
-    /// The session.
+    /// Id of the session.
     pub session_id: SessionId,
-    /// Its title.
+    /// Title of the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The message; none if the title was found.
+    /// The message; none if the title matched.
     #[serde(flatten)]
     pub message: Option<MessageHit>,
-    /// The part of the text where it was found, on one line.
+    /// The text around the match, on one line.
     pub snippet: String,
 }
 
-/// A message that was found.
+/// A message that matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessageHit {
-    /// The message.
+    /// Id of the message.
     pub message_id: MessageId,
-    /// Who speaks in it.
+    /// Author of the message.
     pub role: Role,
-    /// When it was made.
+    /// When the message was created.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
 }
 
 impl Kernel {
-    /// Finds words in the titles and messages of the caller's own sessions.
+    /// Searches the titles and messages of the caller's own sessions.
     pub async fn session_search(&self, caller: &Caller, search: &SearchQuery) -> Result<SearchResult, Error> {
         let limit = self.page(search.limit)?;
         let query = Query::parse(&search.text)
@@ -71,7 +71,7 @@ impl Kernel {
             }
         }
         let found = store.search_messages(owner, &query, search.before, limit).await?;
-        let next = found.last().filter(|_| found.len() == limit).map(|last| last.place);
+        let next = found.last().filter(|_| found.len() == limit).map(|last| last.arrival);
         hits.extend(found.into_iter().map(|found| {
             let message = &found.message;
             SearchHit {
@@ -82,7 +82,7 @@ impl Kernel {
                     role: message.role,
                     created_at: message.created_at,
                 }),
-                snippet: query.snippet(&searched(&message.content)),
+                snippet: query.snippet(&searchable_text(&message.content)),
             }
         }));
         Ok(SearchResult { hits, next })

@@ -1,4 +1,4 @@
-//! Verbs on sessions.
+//! Operations on sessions.
 
 use std::sync::Arc;
 
@@ -14,58 +14,60 @@ use super::runs::{check_size, json_size};
 use super::{
     Adopted, Caller, Deleted, Kernel, NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget,
 };
-use crate::actor::{Begins, Command};
-use crate::error::Error;
-use crate::store::{Request, SessionPage, SessionRef, StoreError, Unique, Whose};
+use crate::actor::{Command, SessionSeed};
+use crate::error::{CreateError, Error};
+use crate::store::{Request, SessionPage, SessionRef, SessionsOf, Unique};
 
-/// What becomes of a request for a new session whose name is taken.
+/// Handling of a request for a new session whose name is taken.
 #[derive(Clone, Copy)]
-pub(super) enum Taken {
-    /// It opens the session that has the name.
-    Opens,
-    /// It is refused.
-    Refused,
+pub(super) enum OnNameTaken {
+    /// Open the session that has the name.
+    Open,
+    /// Refuse the request.
+    Refuse,
 }
 
 impl Kernel {
-    /// The session that `target` names, in memory; a new one if there is none. The same request under the same
-    /// idempotency key gives the session it made.
+    /// Opens the session that `target` names, creating it if there is none. The same request under the same idempotency
+    /// key returns the session it created.
     ///
-    /// It stays in memory until something happens in it, or until very many others were opened after it.
+    /// The session stays in memory until it is used, or until many others were opened after it.
     pub async fn session_open(
         &self,
         caller: &Caller,
         target: &SessionTarget,
         idempotency_key: Option<&str>,
     ) -> Result<(Session, Opening), Error> {
-        self.session_made(caller, target, "session_open", idempotency_key, Taken::Opens, None).await
+        self.session_made(caller, target, "session_open", idempotency_key, OnNameTaken::Open, None).await
     }
 
-    /// Makes the session that `target` names, tied to what it adopts, once, however often `operation` is sent under the same idempotency key.
+    /// Opens or creates the session that `target` names. Under one idempotency key, `operation` creates it at most once.
+    ///
+    /// `adopted` binds a new session to an existing native session of an adapter.
     pub(super) async fn session_made(
         &self,
         caller: &Caller,
         target: &SessionTarget,
         operation: &'static str,
         idempotency_key: Option<&str>,
-        taken: Taken,
+        on_name_taken: OnNameTaken,
         adopted: Option<(&str, &Adopted)>,
     ) -> Result<(Session, Opening), Error> {
         check_target(self, caller, target)?;
-        let asked = |key| self.request_of(caller, operation, key, &target.in_order());
+        let asked = |key| self.request_new(caller, operation, key, &target.in_order());
         let request = idempotency_key.map(asked).transpose()?;
         loop {
             if let Some(request) = &request
-                && let Some(answer) = self.request_known(request).await?
+                && let Some(answer) = self.request_replayed(request).await?
             {
                 let made = self.session_get(caller, &session_ref(&answer)?).await?;
                 return self.shared.open(made.id).await;
             }
             let found = self.session_named(caller, target).await?;
-            if let (Some(found), Taken::Opens) = (&found, taken) {
+            if let (Some(found), OnNameTaken::Open) = (&found, on_name_taken) {
                 return self.shared.open(found.id).await;
             }
-            caller.check_makes()?;
+            caller.check_writes()?;
             if found.is_some() {
                 let name = format!("{:?}", target.key.as_deref().unwrap_or_default());
                 return Err(Error::AlreadyExists { name });
@@ -73,52 +75,52 @@ impl Kernel {
             let session = self.session_new(caller, target);
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
-            self.shared.birth(session).await?;
+            self.shared.start_new_actor(session).await?;
             let adopts =
                 |(adapter, adopted): (&str, &Adopted)| Box::new((adapter.to_owned(), adopted.clone()));
-            let begins = Begins { state: vec![], adopted: adopted.map(adopts) };
-            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), begins, reply)).await? {
+            let seed = SessionSeed { state: vec![], adopted: adopted.map(adopts) };
+            match self.shared.call(id, |reply| Command::Create(request.map(Box::new), seed, reply)).await {
                 Ok(session) => {
                     self.shared.note_opened(id);
                     return Ok((session, Opening::Created));
                 }
-                // Somebody was faster: theirs is found now.
-                Err(StoreError::Conflict(Unique::SessionName | Unique::RequestKey)) => {}
-                Err(StoreError::Conflict(_)) if adopted.is_some() => return Err(Error::native_taken()),
+                // Another request has created the session since: the next lookup finds it.
+                Err(CreateError::Taken(Unique::SessionName | Unique::RequestKey)) => {}
+                Err(CreateError::Taken(_)) if adopted.is_some() => return Err(Error::native_taken()),
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// One session, for reading.
+    /// Gets a session that the caller may read.
     pub async fn session_get(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
         let found = self.shared.store.session_find(&caller.owner, by).await?;
-        let readable = found.filter(|session| caller.reads(session));
-        readable.ok_or_else(|| Error::not_found("session", shown(by)))
+        let readable = found.filter(|session| caller.may_read(session));
+        readable.ok_or_else(|| Error::not_found("session", name_of(by)))
     }
 
-    /// One session that `caller` may change. Every verb that changes a session begins here.
+    /// Gets a session that the caller may change. Every operation that changes a session begins here.
     pub(super) async fn session_changed(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
         let session = self.session_get(caller, by).await?;
         caller.check_changes(&session)?;
         Ok(session)
     }
 
-    /// Sessions, the latest activity first, each with its latest run.
+    /// Lists sessions by latest activity, each with its latest run.
     pub async fn session_list(
         &self,
         caller: &Caller,
         query: SessionQuery,
     ) -> Result<Vec<(Session, Option<Run>)>, Error> {
-        let whose = match (query.scope, &caller.org) {
-            (Scope::Own, _) => Whose::Owner(caller.owner.clone()),
-            (Scope::Org, Some(org)) => Whose::Org(org.clone()),
+        let of = match (query.scope, &caller.org) {
+            (Scope::Own, _) => SessionsOf::Owner(caller.owner.clone()),
+            (Scope::Org, Some(org)) => SessionsOf::Org(org.clone()),
             (Scope::Org, None) => {
                 return Err(Error::Invalid("you belong to no org: use the key of one".into()));
             }
         };
         let page = SessionPage {
-            whose,
+            of,
             pinned: query.pinned,
             status: query.status,
             surface_kind: query.surface_kind,
@@ -128,14 +130,14 @@ impl Kernel {
         Ok(self.shared.store.session_page(&page).await?)
     }
 
-    /// Changes what `patch` names, all of it or nothing.
+    /// Applies `patch` atomically.
     pub async fn session_patch(
         &self,
         caller: &Caller,
         by: &SessionRef,
         patch: SessionPatch,
     ) -> Result<Session, Error> {
-        let changes = self.settings_of(&patch)?;
+        let changes = self.patch_changes(&patch)?;
         let mut commands: Vec<_> = changes.into_iter().map(session::Command::Set).collect();
         match patch.status {
             None => {}
@@ -158,8 +160,8 @@ impl Kernel {
         self.session_change(caller, by, commands, patch.version).await
     }
 
-    /// The settings that `patch` changes, each checked.
-    fn settings_of(&self, patch: &SessionPatch) -> Result<Vec<SessionChange>, Error> {
+    /// Checks the settings in `patch` and turns them into changes.
+    fn patch_changes(&self, patch: &SessionPatch) -> Result<Vec<SessionChange>, Error> {
         let SessionPatch { title, model, model_profile, system_prompt, model_options, cwd, .. } =
             patch.clone();
         let title =
@@ -188,7 +190,7 @@ impl Kernel {
         Ok(changes.into_iter().flatten().collect())
     }
 
-    /// Deletes a session and everything of it, but what its forks see. They are named.
+    /// Deletes a session and all its data, except what its forks still see. Returns the forks.
     pub async fn session_delete(&self, caller: &Caller, by: &SessionRef) -> Result<Deleted, Error> {
         let id = self.session_changed(caller, by).await?.id;
         let forks = self.shared.store.session_forks(id).await?;
@@ -197,14 +199,14 @@ impl Kernel {
         Ok(Deleted { session, forks })
     }
 
-    /// Lets an idle session leave memory now; true if it was there. A busy one is refused.
+    /// Unloads an idle session; true if it was in memory. Refused for a busy session.
     ///
-    /// Its readers keep their streams, which go on when the session is back.
+    /// Its readers keep their streams, which continue when the session is loaded again.
     pub async fn session_close(&self, caller: &Caller, by: &SessionRef) -> Result<bool, Error> {
         let session = self.session_changed(caller, by).await?;
         let (reply, closed) = oneshot::channel();
         let Some(actor) = self.shared.actor(session.id) else { return Ok(false) };
-        if actor.send(Command::Close(reply)).is_err() {
+        if actor.send(Command::Close(reply).into()).is_err() {
             return Ok(false);
         }
         match closed.await {
@@ -214,13 +216,13 @@ impl Kernel {
                 self.shared.natives_forget(natives.iter());
                 Ok(true)
             }
-            // It left before it read this.
+            // The actor stopped before it read the command.
             Err(_) => Ok(false),
         }
     }
 
-    /// Prunes a session's events before `before`: those of runs that have ended, and no messages. Says up to where
-    /// events are gone; whoever had not read them starts again from a snapshot.
+    /// Prunes a session's events before `before`: only events of ended runs, and no messages. Returns the position up to
+    /// which events are gone. Readers that have not received them start again from a snapshot.
     pub async fn session_compact(
         &self,
         caller: &Caller,
@@ -242,7 +244,7 @@ impl Kernel {
         self.shared.call(session.id, |reply| Command::Session(commands, version, reply)).await
     }
 
-    /// The last messages of the active path above depth `before`, root first.
+    /// Lists the last messages of the active path above depth `before`, root first.
     pub async fn session_path(
         &self,
         caller: &Caller,
@@ -256,7 +258,7 @@ impl Kernel {
         Ok(path.into_iter().map(|placed| placed.message).collect())
     }
 
-    /// Events of a session after `after`, in order.
+    /// Lists events of a session after `after`, in order.
     pub async fn session_events(
         &self,
         caller: &Caller,
@@ -268,7 +270,7 @@ impl Kernel {
         Ok(self.shared.store.events_after(session.id, None, after, self.page(limit)?).await?)
     }
 
-    /// Resolution order: id, key, external reference, legacy alias.
+    /// Finds the session that `target` names: by id, then key, external reference and legacy alias.
     pub(super) async fn session_named(
         &self,
         caller: &Caller,
@@ -290,6 +292,7 @@ impl Kernel {
         Ok(None)
     }
 
+    /// Makes a new session, not stored yet, with the names and settings of `target`.
     pub(super) fn session_new(&self, caller: &Caller, target: &SessionTarget) -> Session {
         let now = self.shared.clock.now();
         let new = target.new.clone();
@@ -329,20 +332,18 @@ impl Kernel {
         }
     }
 
-    /// How many items a page has; refused beyond the limit rather than cut without a word.
+    /// Checks a requested page size. A size beyond the limit is refused, not truncated silently.
     pub(super) fn page(&self, limit: Option<usize>) -> Result<usize, Error> {
-        let most = self.shared.options.limits.page;
-        match limit.unwrap_or(most.min(50)) {
+        let max = self.shared.options.limits.page;
+        match limit.unwrap_or(max.min(50)) {
             0 => Err(Error::Invalid("a limit must be at least 1".into())),
-            limit if limit > most => {
-                Err(Error::Invalid(format!("a limit may be at most {most}, not {limit}")))
-            }
+            limit if limit > max => Err(Error::Invalid(format!("a limit may be at most {max}, not {limit}"))),
             limit => Ok(limit),
         }
     }
 }
 
-/// Checks every name and size of a target, before anything is made.
+/// Checks every name and size in `target` before anything is created.
 pub(super) fn check_target(kernel: &Kernel, caller: &Caller, target: &SessionTarget) -> Result<(), Error> {
     check_text("an owner", &caller.owner)?;
     target.key.as_deref().map_or(Ok(()), check_key)?;
@@ -376,10 +377,10 @@ pub(super) fn check_metadata(kernel: &Kernel, metadata: Option<&Value>) -> Resul
 }
 
 pub(super) fn check_title(kernel: &Kernel, title: Option<&str>) -> Result<(), Error> {
-    let most = kernel.shared.options.limits.title_chars;
+    let max = kernel.shared.options.limits.title_chars;
     match title {
-        Some(title) if title.chars().count() > most => {
-            Err(Error::Invalid(format!("a title has at most {most} characters")))
+        Some(title) if title.chars().count() > max => {
+            Err(Error::Invalid(format!("a title has at most {max} characters")))
         }
         Some(title) if title.chars().any(char::is_control) => {
             Err(Error::Invalid("a title must not hold control characters".into()))
@@ -388,7 +389,8 @@ pub(super) fn check_title(kernel: &Kernel, title: Option<&str>) -> Result<(), Er
     }
 }
 
-fn shown(by: &SessionRef) -> String {
+/// Text that names a session in an error.
+fn name_of(by: &SessionRef) -> String {
     match by {
         SessionRef::Id(id) => id.to_string(),
         SessionRef::Key(key) => key.clone(),
@@ -397,7 +399,7 @@ fn shown(by: &SessionRef) -> String {
     }
 }
 
-/// Reads how a person names a session: by id, or by key.
+/// Parses a session id or key.
 pub fn session_ref(text: &str) -> Result<SessionRef, Error> {
     if text.starts_with("ses_") {
         return text.parse::<SessionId>().map(SessionRef::Id).map_err(|bad| Error::Invalid(bad.to_string()));

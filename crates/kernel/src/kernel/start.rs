@@ -1,33 +1,33 @@
-//! Starting a session: a new one, or one that exists, under rules that say whose word counts.
+//! Starting a session: a new one, or an existing one.
 //!
 //! | field | new | load |
 //! |---|---|---|
-//! | model, model profile | as given | what is stored, else as given |
-//! | system prompt, model options, folder | as given | as given, else what is stored |
-//! | title, messages | title as given, no messages | what is stored |
+//! | model, model profile | as given | as stored, else as given |
+//! | system prompt, model options, folder | as given | as given, else as stored |
+//! | title, messages | title as given, no messages | as stored |
 //! | tools | with each prompt | with each prompt |
 //!
-//! Loading writes nothing: what it works out goes along with the prompts, as their options.
+//! Loading writes nothing: the resulting options are sent with each prompt.
 
 use mainspring_core::{RunOptions, Session};
 
-use super::sessions::Taken;
+use super::sessions::OnNameTaken;
 use super::{Caller, Kernel, NewSession, Opening, SessionTarget};
 use crate::error::Error;
 use crate::store::SessionRef;
 
-/// How a session is started.
+/// A request to start a session.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SessionStart {
-    /// Make a new one: under this key, or under none.
+    /// Make a new session, with this key or without one.
     pub new: Option<Option<String>>,
-    /// Take up the one that this names. Without either a new one is made.
+    /// Load this session. With neither `new` nor `load`, a new session is made.
     pub load: Option<SessionRef>,
-    /// What a new one is like. Of one that is loaded, only what its runs use matters.
+    /// Settings of a new session. For a loaded one, only the settings used by its runs apply.
     pub like: NewSession,
-    /// True when whoever starts it cannot do without a model.
+    /// True to refuse the start if no model is given or stored.
     pub model_required: bool,
-    /// True when messages were given to begin with: the tree is the only way in for messages.
+    /// True if the request brought initial messages, which are refused: messages enter only through the tree.
     pub messages: bool,
 }
 
@@ -36,21 +36,21 @@ pub struct SessionStart {
 pub struct Started {
     /// The session.
     pub session: Session,
-    /// How it came into memory.
+    /// Whether the session was made, loaded, or in memory before.
     pub opening: Opening,
-    /// What its prompts are to be sent with.
+    /// The options to send with each prompt.
     pub options: RunOptions,
 }
 
 impl Started {
-    /// True when it was made.
+    /// True if the session was made by this request.
     pub fn is_new(&self) -> bool {
         self.opening == Opening::Created
     }
 }
 
 impl Kernel {
-    /// Starts a session: makes one whose name must be free, or loads one that must be there.
+    /// Starts a session: makes one whose name must be free, or loads one that must exist.
     pub async fn session_start(
         &self,
         caller: &Caller,
@@ -58,7 +58,7 @@ impl Kernel {
         idempotency_key: Option<&str>,
     ) -> Result<Started, Error> {
         let given = start.like.run_defaults();
-        let needs = |options: &RunOptions| match start.model_required && !options.has_model() {
+        let check_model = |options: &RunOptions| match start.model_required && !options.has_model() {
             true => Err(Error::NoModel),
             false => Ok(()),
         };
@@ -68,13 +68,13 @@ impl Kernel {
                 self.check_options(&given)?;
                 let session = self.session_get(caller, &by).await?;
                 let options = given.resumed(&session.run_defaults());
-                needs(&options)?;
+                check_model(&options)?;
                 let (session, opening) = self.shared.open(session.id).await?;
                 Ok(Started { session, opening, options })
             }
             (_, None) if start.messages => Err(Error::InitialMessages),
             (new, None) => {
-                needs(&given)?;
+                check_model(&given)?;
                 let target =
                     SessionTarget { key: new.flatten(), new: start.like, ..SessionTarget::default() };
                 let made = self.session_made(
@@ -82,7 +82,7 @@ impl Kernel {
                     &target,
                     "session_start",
                     idempotency_key,
-                    Taken::Refused,
+                    OnNameTaken::Refuse,
                     None,
                 );
                 let (session, opening) = made.await?;

@@ -1,27 +1,27 @@
-//! Verbs on state: of a session, a run or an owner.
+//! Operations on the state of a session, a run or an owner.
 
 use mainspring_core::limits::check_state_key;
 use mainspring_core::{Expect, MessageId, Point, RunId, Session, StateEntry, StateOutcome};
 use serde_json::Value;
 
 use super::{Caller, Kernel, Shared};
-use crate::actor::{Command, Data, StateWrite};
+use crate::actor::{Command, StateWrite};
 use crate::error::Error;
 use crate::store::{OwnerState, SessionRef, StateAt, StoreError};
 
-/// Whose state.
+/// Selects a state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateOf {
-    /// A session's: where its path ends, or as of a message.
+    /// State of a session, at the tip or as of a message.
     Session(SessionRef, Option<MessageId>),
-    /// A run's.
+    /// State of a run.
     Run(RunId),
-    /// The caller's own, across sessions.
+    /// State of the caller's owner, across sessions.
     Owner,
 }
 
 impl Kernel {
-    /// What a key holds.
+    /// Gets the entry of a key.
     pub async fn state_get(&self, caller: &Caller, of: &StateOf, key: &str) -> Result<StateEntry, Error> {
         check_state_key(key)?;
         let at = self.state_at(caller, of).await?;
@@ -29,7 +29,7 @@ impl Kernel {
         slot.entry.ok_or_else(|| Error::not_found("state", key))
     }
 
-    /// Entries in the order of their keys, those after `after`.
+    /// Lists entries by key. `after` pages past that key.
     pub async fn state_list(
         &self,
         caller: &Caller,
@@ -41,9 +41,9 @@ impl Kernel {
         Ok(self.shared.store.state_page(&at, after, self.page(limit)?).await?)
     }
 
-    /// Sets a key, or removes it, if what is expected is there.
+    /// Sets a key, or removes it if `value` is none, provided that the present entry is as expected.
     ///
-    /// A session's state is changed where its path ends, while no run acts there; a run's until it has ended.
+    /// State of a session is changed at the tip, while no run is active; state of a run until the run has ended.
     pub async fn state_set(
         &self,
         caller: &Caller,
@@ -52,10 +52,10 @@ impl Kernel {
         value: Option<Value>,
         expect: Expect,
     ) -> Result<StateOutcome, Error> {
-        self.shared.state_check(key, value.as_ref())?;
+        self.shared.check_state_entry(key, value.as_ref())?;
         let (session, run) = match of {
             StateOf::Owner => {
-                caller.check_makes()?;
+                caller.check_writes()?;
                 return self.shared.owner_state_put(&caller.owner, key, value, expect).await;
             }
             StateOf::Session(_, Some(_)) => {
@@ -65,10 +65,10 @@ impl Kernel {
             StateOf::Run(run) => (self.run_changed(caller, *run).await?, Some(*run)),
         };
         let write = StateWrite { run, key: key.to_owned(), value, expect };
-        self.shared.call(session, |reply| Command::Data(Box::new(Data::State(write, reply)))).await
+        self.shared.call(session, |reply| Command::StateWrite(Box::new(write), reply)).await
     }
 
-    /// Where the state is that `of` names, if the caller may see it.
+    /// Resolves `of` to a place in the store, if the caller may read it.
     async fn state_at(&self, caller: &Caller, of: &StateOf) -> Result<StateAt, Error> {
         Ok(match of {
             StateOf::Owner => StateAt::Owner(caller.owner.clone()),
@@ -84,7 +84,7 @@ impl Kernel {
         })
     }
 
-    /// The place of a message of the session.
+    /// The point of a message in the session's tree.
     async fn point_of(&self, session: &Session, message: MessageId) -> Result<Point, Error> {
         let found = self.shared.store.message_get(session.id, message).await?;
         let point = found.and_then(|(placed, _)| placed.point);
@@ -93,8 +93,8 @@ impl Kernel {
 }
 
 impl Shared {
-    /// Refuses a key or a value that does not fit.
-    pub(crate) fn state_check(&self, key: &str, value: Option<&Value>) -> Result<(), Error> {
+    /// Refuses an invalid key or a value that is too large.
+    pub(crate) fn check_state_entry(&self, key: &str, value: Option<&Value>) -> Result<(), Error> {
         check_state_key(key)?;
         let (size, limit) =
             (value.map_or(0, |value| value.to_string().len()), self.options.limits.state_value_bytes);
@@ -104,8 +104,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Refuses one more key where there are enough.
-    pub(crate) async fn state_room(&self, at: &StateAt) -> Result<(), Error> {
+    /// Refuses a new key if the limit on keys is reached.
+    pub(crate) async fn check_state_room(&self, at: &StateAt) -> Result<(), Error> {
         let limit = self.options.limits.state_keys;
         if self.store.state_count(at).await? >= limit {
             return Err(Error::TooMany { what: "keys", limit });
@@ -113,7 +113,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Changes state of an owner.
+    /// Sets or removes a key of an owner's state.
     pub(crate) async fn owner_state_put(
         &self,
         owner: &str,
@@ -124,13 +124,13 @@ impl Shared {
         let at = StateAt::Owner(owner.to_owned());
         let before = self.store.state_get(&at, key).await?.entry;
         if before.is_none() && value.is_some() {
-            self.state_room(&at).await?;
+            self.check_state_room(&at).await?;
         }
         let now = self.clock.now();
         let put = OwnerState { owner: owner.into(), key: key.into(), value: value.clone(), expect, at: now };
         match self.store.state_put(put).await {
             Err(StoreError::Unavailable(why)) => {
-                // Whether it was done is not known: what is there now says it.
+                // The outcome is unknown: compare with what is stored now.
                 let entry = self.store.state_get(&at, key).await?.entry;
                 let done = entry != before && entry.as_ref().map(|entry| &entry.value) == value.as_ref();
                 match done {
@@ -138,7 +138,7 @@ impl Shared {
                     false => Err(Error::Unavailable(why)),
                 }
             }
-            outcome => Ok(outcome??),
+            outcome => Ok(outcome?),
         }
     }
 }

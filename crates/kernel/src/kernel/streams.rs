@@ -1,4 +1,4 @@
-//! Verbs on streams: a snapshot, what comes after it, and what all sessions do.
+//! Operations on streams: snapshots, subscriptions, and the events of all sessions of an owner.
 
 use std::sync::Arc;
 
@@ -8,28 +8,28 @@ use super::{Caller, Kernel, Shared, Snapshot};
 use crate::actor::{Command, Instant};
 use crate::board::LiveFeed;
 use crate::error::Error;
-use crate::feed::{Feed, Standing, Subscription, SubscriptionMode};
+use crate::feed::{Feed, FeedStatus, Subscription, SubscriptionMode};
 use crate::owner_events::OwnerEvents;
 use crate::store::{SessionRef, StoreError};
 
 impl Kernel {
-    /// The session at one instant. Subscribe from its position and nothing is missed or seen twice.
+    /// Takes a snapshot of a session. A subscription from its position misses nothing and sees nothing twice.
     ///
-    /// A session that is not in memory stays so.
+    /// Does not load a session that is not in memory.
     pub async fn session_snapshot(&self, caller: &Caller, by: &SessionRef) -> Result<Snapshot, Error> {
         let session = self.session_get(caller, by).await?.id;
-        let reader = self.shared.attach(session, SubscriptionMode::Observer).await?;
+        let reader = self.shared.subscribe(session, SubscriptionMode::Observer).await?;
         let snapshot = self.shared.snapshot(reader.feed()).await?;
-        // It may have been shown to others a moment ago, and not any more.
-        match caller.reads(&snapshot.session) {
+        // Its visibility may have changed since it was looked up.
+        match caller.may_read(&snapshot.session) {
             true => Ok(snapshot),
             false => Err(Error::not_found("session", session)),
         }
     }
 
-    /// Every event and byte of the session after `from`, exactly once; from now on if none is given.
+    /// Subscribes to every event and byte of a session after `from`, each exactly once; from now on if `from` is none.
     ///
-    /// The subscription is a controller: the session stays in memory for it. See [`Kernel::session_observe`].
+    /// The subscription is a controller: it keeps the session in memory. See [`Kernel::session_observe`].
     pub async fn session_subscribe(
         &self,
         caller: &Caller,
@@ -40,8 +40,8 @@ impl Kernel {
         self.subscribe(caller, &session, from, SubscriptionMode::Controller).await
     }
 
-    /// Like [`Kernel::session_subscribe`], but as an observer: the session neither comes into memory nor stays there
-    /// for it.
+    /// Subscribes like [`Kernel::session_subscribe`], but as an observer: neither loads the session nor keeps it in
+    /// memory.
     pub async fn session_observe(
         &self,
         caller: &Caller,
@@ -52,8 +52,9 @@ impl Kernel {
         self.subscribe(caller, &session, from, SubscriptionMode::Observer).await
     }
 
-    /// The stream of a run's session after `from`; from the run's first event if none is given. As an observer: a run
-    /// that has not ended keeps its session in memory itself.
+    /// Subscribes to the stream of a run's session after `from`; from the run's first event if `from` is none.
+    ///
+    /// The subscription is an observer, since an unfinished run keeps its session in memory itself.
     pub async fn run_observe(
         &self,
         caller: &Caller,
@@ -69,11 +70,11 @@ impl Kernel {
         self.subscribe(caller, &session, Some(from), SubscriptionMode::Observer).await
     }
 
-    /// Right before the run's first event.
+    /// The position right before the run's first event.
     async fn run_start(&self, session: SessionId, run: RunId) -> Result<Position, Error> {
         let first = match self.shared.store.events_after(session, Some(run), Cursor::START, 1).await {
             Ok(events) => events.into_iter().next(),
-            // The reader is told of what is gone.
+            // The subscription starts with a reset for the pruned events.
             Err(StoreError::Pruned(_)) => None,
             Err(error) => return Err(error.into()),
         };
@@ -89,10 +90,10 @@ impl Kernel {
         mode: SubscriptionMode,
     ) -> Result<Subscription, Error> {
         let (session, guest) = (session.id, caller.owner != session.owner);
-        let subscription = self.shared.attach(session, mode).await?.guest(guest);
-        let now = subscription.feed().at();
+        let subscription = self.shared.subscribe(session, mode).await?.guest(guest);
+        let now = subscription.feed().position();
         let Some(from) = from else { return Ok(subscription.resume(now)) };
-        // What was committed a moment ago may be known to the caller before it is published.
+        // The caller may know an event that is committed but not published yet.
         if from.cursor > now.cursor && from.cursor > self.shared.last_cursor(session).await? {
             return Err(Error::Invalid(format!(
                 "the cursor {from} lies ahead of the session, which stands at {now}"
@@ -101,13 +102,13 @@ impl Kernel {
         Ok(subscription.resume(from))
     }
 
-    /// The caller's sessions that are in memory, and from then on what becomes of each.
-    pub fn feed(&self, caller: &Caller) -> LiveFeed {
+    /// Reads the status of the caller's sessions that are in memory, and every change of it from now on.
+    pub fn live_feed(&self, caller: &Caller) -> LiveFeed {
         self.shared.board.read(&caller.owner)
     }
 
-    /// Every event of the caller's sessions after `after`, in one order; from now on if none is given. Of these `types` alone
-    /// if they are given.
+    /// Reads every event of the caller's sessions after `after`, in one order; from now on if `after` is none. With
+    /// `types`, only events of those types.
     pub async fn owner_events(
         &self,
         caller: &Caller,
@@ -125,7 +126,7 @@ impl Kernel {
         Ok(OwnerEvents::new(self.shared.clone(), &caller.owner, types, after))
     }
 
-    /// A page of the caller's events after `after`.
+    /// Lists a page of the events of the caller's sessions after `after`.
     pub async fn owner_history(
         &self,
         caller: &Caller,
@@ -134,7 +135,7 @@ impl Kernel {
         limit: Option<usize>,
     ) -> Result<Vec<Event>, Error> {
         let limit = self.page(limit)?;
-        OwnerEvents::new(self.shared.clone(), &caller.owner, types, after).some(limit).await
+        OwnerEvents::new(self.shared.clone(), &caller.owner, types, after).page(limit).await
     }
 }
 
@@ -144,24 +145,24 @@ impl Shared {
         Ok(loaded.ok_or_else(|| Error::not_found("session", session))?.cursor)
     }
 
-    /// The session of `feed` at one instant: told by its actor, or read from the store while there is none.
+    /// Takes a snapshot of the session of `feed`: from its actor, or from the store while it has none.
     pub(crate) async fn snapshot(&self, feed: &Arc<Feed>) -> Result<Snapshot, Error> {
         let session = feed.session();
         let instant = loop {
-            let standing = feed.ready().await?;
-            if standing == Standing::Live {
+            let status = feed.loaded().await?;
+            if status == FeedStatus::Live {
                 break self.call(session, Command::Snapshot).await?;
             }
             let loaded = self.store.session_load(session).await?;
             let loaded = loaded.ok_or_else(|| Error::not_found("session", session))?;
-            // Somebody may have begun to write while this was read.
-            if feed.ready().await? == standing {
+            // An actor may have been attached during the read.
+            if feed.loaded().await? == status {
                 break Instant::of(loaded);
             }
         };
         let owner = instant.session.owner.clone();
         match instant.complete(&*self.store).await {
-            // What cannot be read any more may have been deleted meanwhile.
+            // The session may have been deleted during the read.
             Err(error) => match self.store.session_find(&owner, &SessionRef::Id(session)).await? {
                 None => Err(Error::not_found("session", session)),
                 Some(_) => Err(error),

@@ -1,4 +1,4 @@
-//! Verbs on a session's tree.
+//! Operations on a session's message tree.
 
 pub use mainspring_api::{MessageView, TreeNode, TreeQuery};
 use mainspring_core::limits::check_key;
@@ -9,44 +9,44 @@ use serde::Serialize;
 use super::sessions::check_title;
 use super::{Caller, Kernel};
 use crate::actor::Command;
-use crate::error::Error;
-use crate::store::{PlacedMessage, Request, SessionRef, StoreError, TreeRow, Unique};
+use crate::error::{CreateError, Error};
+use crate::store::{PlacedMessage, Request, SessionRef, TreeRow, Unique};
 
-/// What a fork is like.
+/// A request to fork a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ForkRequest {
-    /// The last message that the two sessions have in common.
+    /// The last message that the two sessions share.
     pub message: MessageId,
     /// The fork's key.
     pub key: Option<String>,
-    /// The fork's title; that of its source if not given.
+    /// The fork's title; the title of its source if not given.
     pub title: Option<String>,
 }
 
-/// What an actor needs of a fork.
+/// A fork as sent to the actor of the source session.
 #[derive(Debug)]
 pub(crate) struct Forking {
     pub(crate) id: SessionId,
     pub(crate) message: MessageId,
-    /// The org of whoever forks.
+    /// The org of the caller.
     pub(crate) org: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) title: Option<String>,
     pub(crate) request: Option<Box<Request>>,
 }
 
-/// A part of a session's tree with its messages.
+/// A page of a session's tree.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MessageTree {
-    /// Its nodes: line by line in the order of opening, parents before children.
+    /// Nodes line by line, in the order in which the lines were opened; parents before children.
     pub nodes: Vec<TreeNode>,
-    /// The last of them, if there may be more after it.
+    /// The `after` of the next page, if there may be more nodes.
     pub next: Option<MessageId>,
 }
 
 impl Kernel {
-    /// Makes the path through `to` the active one: it ends at the leaf that the cursors lead to from there. With none
-    /// the path is empty, and the next prompt is a new root.
+    /// Makes the path through `to` active: it ends at the leaf that the cursors lead to from there. If `to` is none the
+    /// path becomes empty, and the next prompt is a new root.
     pub async fn session_navigate(
         &self,
         caller: &Caller,
@@ -58,8 +58,10 @@ impl Kernel {
         self.shared.call(session.id, |reply| Command::Navigate(to, version, reply)).await
     }
 
-    /// Makes a session that goes on from a message of another. It copies nothing, and neither sees what is written in
-    /// the other afterwards. Says whether it was made: the same request under the same key gives the same fork.
+    /// Makes a session that continues from a message of another one. Nothing is copied, and neither session sees what is
+    /// written in the other afterwards.
+    ///
+    /// Returns false with the fork if the same request under the same idempotency key has made it before.
     pub async fn session_fork(
         &self,
         caller: &Caller,
@@ -71,11 +73,11 @@ impl Kernel {
         fork.key.as_deref().map_or(Ok(()), check_key)?;
         check_title(self, fork.title.as_deref())?;
         let asked = (source.id, &fork);
-        let request = idempotency_key.map(|key| self.request_of(caller, "session_fork", key, &asked));
+        let request = idempotency_key.map(|key| self.request_new(caller, "session_fork", key, &asked));
         let request = request.transpose()?;
         loop {
             if let Some(request) = &request
-                && let Some(answer) = self.request_known(request).await?
+                && let Some(answer) = self.request_replayed(request).await?
             {
                 return Ok((self.session_get(caller, &super::session_ref(&answer)?).await?, false));
             }
@@ -84,10 +86,10 @@ impl Kernel {
                 request.clone().map(|request| Box::new(Request { answer: id.to_string(), ..request }));
             let ForkRequest { message, key, title } = fork.clone();
             let forking = Box::new(Forking { id, message, org: caller.org.clone(), key, title, request });
-            match self.shared.call(source.id, |reply| Command::Fork(forking, reply)).await? {
+            match self.shared.call(source.id, |reply| Command::Fork(forking, reply)).await {
                 Ok(session) => return Ok((session, true)),
-                Err(StoreError::Conflict(Unique::RequestKey)) => {}
-                Err(StoreError::Conflict(Unique::SessionName)) => {
+                Err(CreateError::Taken(Unique::RequestKey)) => {}
+                Err(CreateError::Taken(Unique::SessionName)) => {
                     return Err(Error::AlreadyExists { name: fork.key.unwrap_or_default() });
                 }
                 Err(error) => return Err(error.into()),
@@ -95,7 +97,7 @@ impl Kernel {
         }
     }
 
-    /// One message of a session, with its parent, children, siblings and cursor.
+    /// Gets one message of a session, with its parent, children, siblings and cursor.
     pub async fn session_message(
         &self,
         caller: &Caller,
@@ -103,20 +105,20 @@ impl Kernel {
         message: MessageId,
     ) -> Result<MessageView, Error> {
         let session = self.session_get(caller, by).await?;
-        let (store, most) = (&self.shared.store, self.shared.options.limits.page);
+        let (store, limit) = (&self.shared.store, self.shared.options.limits.page);
         let row = store.tree_row(session.id, message).await?;
         let row = row.ok_or_else(|| Error::not_found("message", message))?;
         let (children, more_children) =
-            ids(store.children(session.id, Some(row.point), most + 1).await?, most);
+            ids(store.children(session.id, Some(row.point), limit + 1).await?, limit);
         let (siblings, more_siblings) = match row.abandoned {
             true => (vec![], false),
-            false => ids(store.children(session.id, row.above, most + 1).await?, most),
+            false => ids(store.children(session.id, row.parent_point, limit + 1).await?, limit),
         };
         let node = node(row, &self.active_path(&session).await?);
         Ok(MessageView { node, children, siblings, more: more_children || more_siblings })
     }
 
-    /// A part of a session's tree. Parents come before children, also from one part to the next.
+    /// Lists a page of a session's tree. Parents come before children, also across pages.
     pub async fn session_tree(
         &self,
         caller: &Caller,
@@ -140,14 +142,14 @@ impl Kernel {
         Ok(MessageTree { nodes: nodes.collect(), next })
     }
 
-    /// The stretches of the active path.
+    /// The line ranges of the active path.
     async fn active_path(&self, session: &Session) -> Result<Vec<Range>, Error> {
         let Some(tip) = session.tip else { return Ok(vec![]) };
-        let strands = self.shared.store.strands(session.id, tip.line, usize::MAX).await?;
-        // Each hangs beneath the next.
-        let mut strands = strands.iter();
-        let lost = || Error::Corrupt(format!("the path of {} has a gap", session.id));
-        ranges(Some(tip), |_| Ok(strands.next().ok_or_else(lost)?.line.parent))
+        let lines = self.shared.store.lines_to_root(session.id, tip.line, usize::MAX).await?;
+        // Each line branches off from the next.
+        let mut lines = lines.iter();
+        let gap = || Error::Corrupt(format!("the path of {} has a gap", session.id));
+        ranges(Some(tip), |_| Ok(lines.next().ok_or_else(gap)?.line.parent))
     }
 }
 
@@ -162,8 +164,8 @@ fn node(row: TreeRow, path: &[Range]) -> TreeNode {
     }
 }
 
-/// At most `most` ids, and whether there are more.
-fn ids(placed: Vec<PlacedMessage>, most: usize) -> (Vec<MessageId>, bool) {
-    let more = placed.len() > most;
-    (placed.into_iter().take(most).map(|placed| placed.message.id).collect(), more)
+/// At most `limit` ids, and whether there are more.
+fn ids(placed: Vec<PlacedMessage>, limit: usize) -> (Vec<MessageId>, bool) {
+    let more = placed.len() > limit;
+    (placed.into_iter().take(limit).map(|placed| placed.message.id).collect(), more)
 }

@@ -1,8 +1,7 @@
-//! Rules: what may be done without asking, what may not, and what a person decides; by capability, operation and
-//! resource.
+//! Rules: allow, deny or ask, by capability, operation and resource.
 //!
-//! The first rule that fits decides. Whatever none fits is decided as if there were none. A rule that allows or denies
-//! becomes a grant of the run when it is first used, so that every decision names one.
+//! The first rule that matches decides. Without a match, the run's permissions decide. A rule that allows or denies
+//! becomes a grant of the run when it is first used, so that every decision names a grant.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,26 +10,26 @@ use std::str::FromStr;
 use mainspring_core::{Approval, Grant, GrantEffect, GrantId, GrantSource, Mode};
 use parking_lot::Mutex;
 
-use super::{Question, ask_approval, permit};
+use super::{Question, ask_approval, request_permission};
 use crate::adapter::{AttemptHandle, HandleError, Record};
 
-/// One thing that an agent wants to do.
+/// An action that an agent asks to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Act {
-    /// What it uses, for example `fs`.
+pub struct Action {
+    /// Capability, for example `fs`.
     pub capability: &'static str,
-    /// Which part of it, for example `write`.
+    /// Operation of the capability, for example `write`.
     pub operation: String,
-    /// On what.
+    /// Object of the operation, for example a path.
     pub resource: String,
 }
 
-/// What a rule says of what it fits.
+/// The decision of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may be done.
+    /// The action is allowed.
     Allow,
-    /// It may not.
+    /// The action is denied.
     Deny,
     /// A person decides.
     Ask,
@@ -40,17 +39,17 @@ impl Verdict {
     const ALL: [(&'static str, Self); 3] = [("allow", Self::Allow), ("deny", Self::Deny), ("ask", Self::Ask)];
 }
 
-/// A verdict on all that fits three patterns, in which `*` stands for anything: `allow fs read /data/*`.
+/// A verdict on actions that match three patterns, in which `*` stands for any text: `allow fs read /data/*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// What it says.
+    /// The decision.
     pub verdict: Verdict,
     capability: String,
     operation: String,
     resource: String,
 }
 
-/// A text that is no rule.
+/// A text that is not a valid rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no rule: write allow, deny or ask, then capability, operation and resource, such as \"allow fs read *\""
@@ -80,31 +79,31 @@ impl fmt::Display for Rule {
 }
 
 impl Rule {
-    fn fits(&self, act: &Act) -> bool {
-        self.is_about(act.capability, &act.operation) && fits(&self.resource, &act.resource)
+    fn matches(&self, action: &Action) -> bool {
+        self.covers(action.capability, &action.operation) && matches_pattern(&self.resource, &action.resource)
     }
 
-    fn is_about(&self, capability: &str, operation: &str) -> bool {
-        fits(&self.capability, capability) && fits(&self.operation, operation)
+    fn covers(&self, capability: &str, operation: &str) -> bool {
+        matches_pattern(&self.capability, capability) && matches_pattern(&self.operation, operation)
     }
 }
 
-/// True when some rule lets an operation happen at all, be it that a person is asked.
-pub fn offers(rules: &[Rule], capability: &str, operation: &str) -> bool {
-    rules.iter().any(|rule| rule.verdict != Verdict::Deny && rule.is_about(capability, operation))
+/// True if some rule allows an operation, or lets a person decide.
+pub fn may_allow(rules: &[Rule], capability: &str, operation: &str) -> bool {
+    rules.iter().any(|rule| rule.verdict != Verdict::Deny && rule.covers(capability, operation))
 }
 
-/// The rules as they hold for one attempt.
+/// The rules of one attempt.
 #[derive(Debug, Default)]
 pub struct Rules {
     rules: Vec<Rule>,
-    /// What rules have become, by their place.
+    /// Grants made from rules, by the rule's index.
     grants: Mutex<HashMap<usize, GrantId>>,
 }
 
 impl Rules {
-    /// Those that hold for a run of this mode: one that may only answer is allowed nothing, whatever they say.
-    pub fn of_mode(rules: &[Rule], mode: Mode) -> Self {
+    /// The rules for a run of this mode: none apply to a run that may only answer, which is denied everything.
+    pub fn for_mode(rules: &[Rule], mode: Mode) -> Self {
         let rules = match mode {
             Mode::Act => rules.to_vec(),
             Mode::Ask => vec![],
@@ -112,18 +111,18 @@ impl Rules {
         Self { rules, grants: Mutex::default() }
     }
 
-    /// Decides whether `act` may be done: by the first rule that fits, else as [`permit`] does. Recorded before it
-    /// returns.
-    pub async fn permit(
+    /// Decides an agent's request to do `action` by the first rule that matches, else as [`request_permission`] does. The
+    /// decision is recorded before this returns.
+    pub async fn request_permission(
         &self,
         attempt: &AttemptHandle,
         standing: Option<&Grant>,
-        act: &Act,
+        action: &Action,
         question: Question,
     ) -> Result<Approval, HandleError> {
-        let found = self.rules.iter().enumerate().find(|(_, rule)| rule.fits(act));
-        let (place, rule, effect, decision) = match found {
-            None => return permit(attempt, standing, question).await,
+        let found = self.rules.iter().enumerate().find(|(_, rule)| rule.matches(action));
+        let (index, rule, effect, decision) = match found {
+            None => return request_permission(attempt, standing, question).await,
             Some((_, Rule { verdict: Verdict::Ask, .. })) => return ask_approval(attempt, question).await,
             Some((at, rule @ Rule { verdict: Verdict::Allow, .. })) => {
                 (at, rule, GrantEffect::Allow, Approval::Allowed)
@@ -132,15 +131,15 @@ impl Rules {
                 (at, rule, GrantEffect::Deny, Approval::Denied)
             }
         };
-        let known = self.grants.lock().get(&place).copied();
+        let known = self.grants.lock().get(&index).copied();
         let (grant, granted) = match known {
             Some(known) => (known, None),
             None => {
-                let about = attempt.assignment();
+                let assignment = attempt.assignment();
                 let grant = Grant {
                     id: attempt.new_grant(),
-                    session: about.session.id,
-                    run: Some(about.run.id),
+                    session: assignment.session.id,
+                    run: Some(assignment.run.id),
                     capability: rule.capability.clone(),
                     operation: rule.operation.clone(),
                     resource_pattern: rule.resource.clone(),
@@ -154,18 +153,18 @@ impl Rules {
         };
         let decided = Record::Decided { question: question.text, decision, grant: Some(grant) };
         attempt.record(granted.into_iter().chain([decided]).collect()).await?;
-        self.grants.lock().insert(place, grant);
+        self.grants.lock().insert(index, grant);
         Ok(decision)
     }
 }
 
-/// True when `text` fits `pattern`, in which `*` stands for anything.
-pub fn fits(pattern: &str, text: &str) -> bool {
+/// True if `text` matches `pattern`, in which `*` stands for any text.
+pub fn matches_pattern(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
         Some((start, rest)) => text.strip_prefix(start).is_some_and(|text| {
             let ends = (0..=text.len()).filter(|at| text.is_char_boundary(*at));
-            { ends }.any(|at| fits(rest, &text[at..]))
+            { ends }.any(|at| matches_pattern(rest, &text[at..]))
         }),
     }
 }
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_what_is_written() {
+    fn a_rule_parses_and_prints() {
         for text in ["allow fs read *", "deny terminal run rm *", "ask * * /a b/*.md"] {
             assert_eq!(rule(text).to_string(), text);
         }
@@ -189,25 +188,25 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_fits_by_its_three_patterns() {
-        let act = |operation: &str, resource: &str| Act {
+    fn a_rule_matches_by_its_three_patterns() {
+        let action = |operation: &str, resource: &str| Action {
             capability: "fs",
             operation: operation.into(),
             resource: resource.into(),
         };
-        assert!(rule("allow fs read /data/*").fits(&act("read", "/data/a/b")));
-        assert!(!rule("allow fs read /data/*").fits(&act("read", "/other")));
-        assert!(!rule("allow fs read /data/*").fits(&act("write", "/data/a")));
-        assert!(rule("allow * * *.md").fits(&act("write", "/x/y.md")));
-        assert!(!rule("allow terminal * *").fits(&act("read", "/x")));
+        assert!(rule("allow fs read /data/*").matches(&action("read", "/data/a/b")));
+        assert!(!rule("allow fs read /data/*").matches(&action("read", "/other")));
+        assert!(!rule("allow fs read /data/*").matches(&action("write", "/data/a")));
+        assert!(rule("allow * * *.md").matches(&action("write", "/x/y.md")));
+        assert!(!rule("allow terminal * *").matches(&action("read", "/x")));
     }
 
     #[test]
-    fn what_is_only_denied_is_not_offered() {
+    fn an_operation_that_is_only_denied_is_never_allowed() {
         let rules = [rule("deny fs write *"), rule("ask fs read /data/*")];
-        assert!(offers(&rules, "fs", "read"));
-        assert!(!offers(&rules, "fs", "write"));
-        assert!(!offers(&rules, "terminal", "run"));
-        assert!(offers(&[rule("allow * * *")], "terminal", "run"));
+        assert!(may_allow(&rules, "fs", "read"));
+        assert!(!may_allow(&rules, "fs", "write"));
+        assert!(!may_allow(&rules, "terminal", "run"));
+        assert!(may_allow(&[rule("allow * * *")], "terminal", "run"));
     }
 }

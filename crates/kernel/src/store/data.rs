@@ -1,80 +1,80 @@
-//! What a store is asked about state and artifacts.
+//! State and artifacts as the store reads and writes them.
 
 use mainspring_core::{ArtifactId, Expect, Point, RunId, SessionId, Time};
 use serde_json::Value;
 
-/// Where state is looked for.
+/// Selects the state to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateAt {
-    /// What a session sees from a point of its tree: what lies nearest on the path from there to the root counts.
+    /// State that a session sees at a point of its tree: of each key, the entry nearest on the path to the root.
     ///
-    /// What was written at a point after a line was opened beneath it is not seen from that line, so neither a branch
-    /// nor a fork sees what happened later to where it came from.
+    /// An entry written at a point after a line branched off there is not visible from that line. So neither a branch
+    /// nor a fork sees later changes of the path it came from.
     Session {
-        /// Who looks.
+        /// The session.
         session: SessionId,
-        /// From where; none before every message.
+        /// The point; none for before the first message.
         at: Option<Point>,
     },
-    /// That of a run.
+    /// State of a run.
     Run(RunId),
-    /// That of an owner.
+    /// State of an owner.
     Owner(String),
 }
 
-/// A piece of state of a session or of a run.
+/// A state entry of a session or run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateRow {
-    /// Where it is.
+    /// Place of the entry.
     pub place: StatePlace,
-    /// Its key.
+    /// Key of the entry.
     pub key: String,
-    /// Higher than every version the session or run has given to this key.
+    /// Version, higher than every version the session or run has given to this key.
     pub version: u64,
-    /// What the key holds from here on; none for nothing.
+    /// Value from this place on; none if the key was removed.
     pub value: Option<Value>,
-    /// When.
+    /// When the entry was written.
     pub at: Time,
 }
 
-/// Where a piece of state is.
+/// The place of a state entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatePlace {
-    /// With a point of the session that is written.
+    /// At a point of the session being written.
     Session {
-        /// The point; none before every message.
+        /// The point; none for before the first message.
         at: Option<Point>,
-        /// True where the line went on from there before: those later messages do not see it.
+        /// True if the line already continues after the point. Those later messages do not see the entry.
         aside: bool,
     },
-    /// With a run of the session that is written.
+    /// At a run of the session being written.
     Run(RunId),
 }
 
 /// A change of an owner's state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OwnerState {
-    /// Whose.
+    /// The owner.
     pub owner: String,
     /// The key.
     pub key: String,
-    /// What it is to hold; none for nothing.
+    /// New value; none to remove the key.
     pub value: Option<Value>,
-    /// What must be there.
+    /// Expected present entry.
     pub expect: Expect,
-    /// When.
+    /// When the change is made.
     pub at: Time,
 }
 
-/// Which artifacts to list.
+/// Selects artifacts to list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArtifactPage {
-    /// Whose.
+    /// Session of the artifacts.
     pub session: SessionId,
-    /// Only this run's.
+    /// Only artifacts of this run.
     pub run: Option<RunId>,
-    /// Only those before this one in the order.
+    /// Only artifacts before this one.
     pub before: Option<(Time, ArtifactId)>,
-    /// How many.
+    /// Page size.
     pub limit: usize,
 }

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use mainspring_core::{
-    AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, Position, Run, RunId,
-    SessionId, Visibility, WaitId,
+    AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, Position, Run, SessionId,
+    Visibility, WaitId,
 };
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
-    Adopted, AgentQuery, ArtifactQuery, Caller, DelegationRequest, ForkRequest, NewArtifact, NewSession,
-    RunQuery, RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
+    Adopted, AgentQuery, ArtifactQuery, ArtifactsOf, Caller, DelegationRequest, ForkRequest, NewArtifact,
+    NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::json;
@@ -55,12 +55,15 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
             outcome(kernel.state_list(caller, &StateOf::Session(by.clone(), None), None, None).await),
         ),
         ("state_list of run", outcome(kernel.state_list(caller, &StateOf::Run(run.id), None, None).await)),
-        ("artifact_list", outcome(kernel.artifact_list(caller, artifacts(Ok(by))).await)),
-        ("artifact_list of run", outcome(kernel.artifact_list(caller, artifacts(Err(run.id))).await)),
+        ("artifact_list", outcome(kernel.artifact_list(caller, artifacts(ArtifactsOf::Session(by))).await)),
+        (
+            "artifact_list of run",
+            outcome(kernel.artifact_list(caller, artifacts(ArtifactsOf::Run(run.id))).await),
+        ),
     ]
 }
 
-fn artifacts(of: Result<SessionRef, RunId>) -> ArtifactQuery {
+fn artifacts(of: ArtifactsOf) -> ArtifactQuery {
     ArtifactQuery { of, before: None, limit: None }
 }
 

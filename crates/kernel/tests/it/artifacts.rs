@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use mainspring_core::{AccessRole, Artifact, ArtifactRole, Block, Body, Limits, Message, Visibility};
 use mainspring_kernel::adapter::{End, HandleError};
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::kernel::{ArtifactQuery, Caller, NewArtifact, NewSession, RunRequest, SessionTarget};
+use mainspring_kernel::kernel::{
+    ArtifactQuery, ArtifactsOf, Caller, NewArtifact, NewSession, RunRequest, SessionTarget,
+};
 use mainspring_kernel::store::SessionRef;
 use mainspring_kernel::{Error, Options};
 use mainspring_store::Fault;
@@ -52,7 +54,7 @@ impl World {
         bytes
     }
 
-    pub(crate) async fn list(&self, of: Result<SessionRef, mainspring_core::RunId>) -> Vec<Artifact> {
+    pub(crate) async fn list(&self, of: ArtifactsOf) -> Vec<Artifact> {
         let query = ArtifactQuery { of, before: None, limit: None };
         self.kernel.artifact_list(&self.me, query).await.unwrap()
     }
@@ -118,7 +120,7 @@ async fn equal_bytes_are_stored_once_and_removed_with_the_last_artifact() {
         assert_eq!(world.bytes(&same, 1, Some(3)).await, b"ell", "{name}");
         assert_eq!(world.bytes(&same, 3, Some(99)).await, b"lo", "{name}");
         assert_eq!(world.bytes(&third, 0, None).await, large, "{name}");
-        assert_eq!(world.list(Ok(by_key("a"))).await.len(), 3, "{name}");
+        assert_eq!(world.list(ArtifactsOf::Session(by_key("a"))).await.len(), 3, "{name}");
         assert_eq!(world.kernel.blobs_check(true).await.unwrap().problems, Vec::<String>::new(), "{name}");
 
         world.kernel.artifact_delete(&world.me, first.id).await.unwrap();
@@ -160,7 +162,7 @@ async fn a_refused_artifact_leaves_nothing() {
         world.disk.inject_fault(Fault::CommitFails);
         assert_eq!(world.put("a", b"x").await.unwrap_err().code(), "unavailable", "{name}");
         assert_eq!(files(&folder), Vec::<String>::new(), "{name}");
-        assert_eq!(world.list(Ok(by_key("a"))).await, [], "{name}");
+        assert_eq!(world.list(ArtifactsOf::Session(by_key("a"))).await, [], "{name}");
         world.disk.inject_fault(Fault::OutcomeUnknown);
         let known = world.put("a", b"x").await.unwrap();
         assert_eq!(world.bytes(&known, 0, None).await, b"x", "{name}: it was looked up");
@@ -202,7 +204,7 @@ async fn a_repeated_upload_returns_the_same_artifact() {
         let both = tokio::join!(world.put_once("a", b"x", Some("l")), world.put_once("a", b"x", Some("l")));
         let (one, other) = (both.0.unwrap(), both.1.unwrap());
         assert_eq!((one.0.id, one.1 != other.1), (other.0.id, true), "{name}: one of two made it");
-        assert_eq!(world.list(Ok(by_key("a"))).await.len(), 2, "{name}");
+        assert_eq!(world.list(ArtifactsOf::Session(by_key("a"))).await.len(), 2, "{name}");
         assert_eq!(files(&folder).len(), 2, "{name}");
     }
 }
@@ -280,7 +282,7 @@ async fn an_attempt_records_artifacts_and_prompts_refer_to_them() {
         let late = handle.artifact(new, &mut &b"late"[..]).await;
         assert_eq!(late, Err(HandleError::Revoked), "{name}");
         assert_eq!(files(&folder), [file_of(&made)], "{name}: late artifacts are not stored");
-        assert_eq!(world.list(Err(run)).await, std::slice::from_ref(&made), "{name}");
+        assert_eq!(world.list(ArtifactsOf::Run(run)).await, std::slice::from_ref(&made), "{name}");
         let recorded = world.events("a").await.into_iter().find_map(|event| match event.body {
             Body::ArtifactCreated { artifact_id, size_bytes, .. } => {
                 Some((artifact_id, size_bytes, event.run))

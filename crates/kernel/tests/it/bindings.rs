@@ -245,7 +245,7 @@ async fn deleting_removes_bindings_and_compacting_keeps_them() {
         let session = world.kernel.session_get(&world.me, &by_key("a")).await.unwrap().id;
         world.kernel.session_delete(&world.me, &by_key("a")).await.unwrap();
         with_timeout(async {
-            while world.disk.store.session_known(session).await.unwrap() {
+            while world.disk.store.session_exists(session).await.unwrap() {
                 tokio::task::yield_now().await;
             }
         })

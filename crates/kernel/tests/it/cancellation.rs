@@ -204,7 +204,7 @@ async fn records_after_the_end_of_a_run_are_refused_and_counted() {
         world.ended(run.id).await;
         let (_, events) = world.subscribe("a", None).await;
         let before = world.events("a").await;
-        let counted = events.late();
+        let counted = events.late_calls();
         assert_eq!(late.delta(0, "late").unwrap_err(), HandleError::Revoked);
         assert_eq!(late.thought("late").unwrap_err(), HandleError::Revoked);
         let record = vec![Record::Progress { text: "late".into() }];
@@ -212,7 +212,7 @@ async fn records_after_the_end_of_a_run_are_refused_and_counted() {
         assert_eq!(late.path(1).await.unwrap_err(), HandleError::Revoked);
         let ask = crate::puppet::question(mainspring_core::WaitRequest::Input, None);
         assert_eq!(late.ask(ask).await.unwrap_err(), HandleError::Revoked);
-        assert_eq!(events.late() - counted, 5);
+        assert_eq!(events.late_calls() - counted, 5);
         // The ended attempt cannot affect the next run of its session.
         world.send(puppet_request("a", "next")).await.unwrap();
         let next = control.next().await;
@@ -223,7 +223,7 @@ async fn records_after_the_end_of_a_run_are_refused_and_counted() {
         world.ended(run).await;
         assert!(!world.path_text("a").await.contains("late"));
         assert_eq!(world.events("a").await[..before.len()], before, "{}", world.disk.name);
-        assert_eq!(events.late() - counted, 7);
+        assert_eq!(events.late_calls() - counted, 7);
     }
 }
 

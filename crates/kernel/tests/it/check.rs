@@ -91,7 +91,7 @@ async fn session_holds(world: &World, key: &str, id: mainspring_core::SessionId,
     assert!(loaded.runs.iter().all(|(run, _)| !run.state.status().is_ended()), "an ended run is queued");
     if live.is_empty() {
         assert!(loaded.chunks.is_empty(), "streamed text without a run: {:?}", loaded.chunks);
-        assert!(loaded.effects.is_empty(), "tool calls without a run: {:?}", loaded.effects);
+        assert!(loaded.open_tool_calls.is_empty(), "tool calls without a run: {:?}", loaded.open_tool_calls);
     }
     assert_eq!(Some(loaded.cursor), events.last().map(|event| event.cursor));
     let session = world.kernel.session_get(&world.me, &SessionRef::Id(id)).await.unwrap();

@@ -366,15 +366,15 @@ async fn a_child_gets_no_more_grants_than_its_parent() {
     let act = |name: &str| DelegationRequest { run_mode: Mode::Act, ..request(DelegationMode::Spawn, name) };
     delegate(&execution.handle, act("1")).await;
     let child = control.next().await;
-    assert_eq!(Permissions::Legacy.narrowed(&child.handle).await.unwrap(), Permissions::Ask);
-    assert_eq!(Permissions::Deny.narrowed(&child.handle).await.unwrap(), Permissions::Deny);
-    assert_eq!(Permissions::Legacy.narrowed(&execution.handle).await.unwrap(), Permissions::Legacy);
+    assert_eq!(Permissions::Legacy.limited_by_parent(&child.handle).await.unwrap(), Permissions::Ask);
+    assert_eq!(Permissions::Deny.limited_by_parent(&child.handle).await.unwrap(), Permissions::Deny);
+    assert_eq!(Permissions::Legacy.limited_by_parent(&execution.handle).await.unwrap(), Permissions::Legacy);
 
-    let standing = Permissions::Legacy.standing(&execution.handle).unwrap();
+    let standing = Permissions::Legacy.standing_grant(&execution.handle).unwrap();
     execution.handle.record(vec![Record::Granted(Box::new(standing))]).await.unwrap();
-    assert_eq!(Permissions::Legacy.narrowed(&child.handle).await.unwrap(), Permissions::Legacy);
+    assert_eq!(Permissions::Legacy.limited_by_parent(&child.handle).await.unwrap(), Permissions::Legacy);
     // A child without a grant of its own passes nothing on.
     delegate(&child.handle, act("2")).await;
     let deeper = control.next().await;
-    assert_eq!(Permissions::Legacy.narrowed(&deeper.handle).await.unwrap(), Permissions::Ask);
+    assert_eq!(Permissions::Legacy.limited_by_parent(&deeper.handle).await.unwrap(), Permissions::Ask);
 }

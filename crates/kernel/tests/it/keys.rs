@@ -26,7 +26,7 @@ async fn create_key(world: &World, caller: &Caller, new: NewKey) -> Result<(ApiK
 }
 
 async fn authenticate(world: &World, secret: &Secret) -> Option<Caller> {
-    world.kernel.key_caller(secret.reveal()).await.unwrap()
+    world.kernel.caller_by_secret(secret.reveal()).await.unwrap()
 }
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn only_the_secret_of_a_key_gives_its_access() {
         assert!(text.starts_with("msk_") && text.len() == 4 + 64, "256 bits");
         for wrong in ["", "msk_", &text[..67], &format!("{text}0"), &text.to_uppercase(), &key.id.to_string()]
         {
-            assert_eq!(world.kernel.key_caller(wrong).await.unwrap(), None, "{wrong}");
+            assert_eq!(world.kernel.caller_by_secret(wrong).await.unwrap(), None, "{wrong}");
         }
         assert!(!format!("{secret:?} {key:?}").contains(&text[4..]), "not shown by accident");
         let (_, other) = create_key(&world, &root(), new("ada", None)).await.unwrap();
@@ -91,17 +91,17 @@ async fn a_caller_is_notified_when_its_key_ends() {
     let (key, secret) = create_key(&world, &root(), new("ada", None)).await.unwrap();
     let (brief, ada) =
         (authenticate(&world, &brief).await.unwrap(), authenticate(&world, &secret).await.unwrap());
-    world.advance_until(100, kernel.key_over(&brief)).await;
+    world.advance_until(100, kernel.key_ended(&brief)).await;
     assert_eq!(world.clock.now(), NOW.plus(1_000));
     let revoke = async {
         create_key(&world, &root(), new("bob", None)).await.unwrap();
         kernel.key_revoke(&root(), key.id).await.unwrap();
     };
-    with_timeout(async { tokio::join!(kernel.key_over(&ada), revoke) }).await;
-    with_timeout(kernel.key_over(&ada)).await;
+    with_timeout(async { tokio::join!(kernel.key_ended(&ada), revoke) }).await;
+    with_timeout(kernel.key_ended(&ada)).await;
     tokio::select! {
         biased;
-        () = kernel.key_over(&world.me) => panic!("a caller without a key has no expiry"),
+        () = kernel.key_ended(&world.me) => panic!("a caller without a key has no expiry"),
         () = run_ready_tasks() => {}
     }
 }

@@ -6,7 +6,7 @@ use mainspring_kernel::kernel::{Opening, SessionTarget};
 
 use crate::world::{Disk, World, by_key, every_store, read_until, run_ready_tasks, with_timeout};
 
-/// The default of `idle_unload`.
+/// The default of `idle_unload_ms`.
 const IDLE_UNLOAD_MS: u64 = 30_000;
 
 impl World {
@@ -207,7 +207,7 @@ async fn an_observer_that_becomes_a_controller_loads_its_session() {
     drop(events);
     world.advance(IDLE_UNLOAD_MS).await;
     assert_eq!(world.loaded_sessions(), 0);
-    assert_eq!(world.kernel.held().readers, 0, "nothing is buffered for disconnected readers");
+    assert_eq!(world.kernel.feed_memory().readers, 0, "nothing is buffered for disconnected readers");
 }
 
 #[tokio::test]
@@ -255,7 +255,7 @@ async fn ten_thousand_subscribe_while_the_actor_is_busy() {
             with_timeout(world.kernel.session_subscribe(&world.me, &by_key("a"), Some(from))).await.unwrap(),
         );
     }
-    assert_eq!(world.kernel.held().readers, 10_000);
+    assert_eq!(world.kernel.feed_memory().readers, 10_000);
     world.advance_until(100, world.kernel.drain()).await;
     for reader in &mut readers {
         read_until(reader, "run.succeeded").await;

@@ -40,7 +40,7 @@ async fn rename(world: &World, key: &str, title: &str) {
 #[tokio::test]
 async fn a_session_is_followed_from_its_first_prompt_to_its_end() {
     let world = World::on(Disk::memory()).await;
-    let mut feed = world.kernel.feed(&world.me);
+    let mut feed = world.kernel.live_feed(&world.me);
     assert_eq!(feed.snapshot(), []);
     let run = world.prompt("a", "ask which?; say fine").await;
     let wait = world.wait_for_question(run.id).await;
@@ -61,7 +61,7 @@ async fn a_session_is_followed_from_its_first_prompt_to_its_end() {
     rename(&world, "a", "Tea").await;
     rename(&world, "a", "Tea").await;
     assert_eq!(read_changes(&mut feed).await, ["title Tea", "status Idle"]);
-    let late = world.kernel.feed(&world.me);
+    let late = world.kernel.live_feed(&world.me);
     let [known] = late.snapshot() else { panic!("{:?}", late.snapshot()) };
     assert_eq!(
         (known.key.as_deref(), known.title.as_deref(), known.status),
@@ -80,16 +80,16 @@ async fn a_session_is_followed_from_its_first_prompt_to_its_end() {
 #[tokio::test]
 async fn the_feed_contains_only_sessions_of_the_owner() {
     let world = World::on(Disk::memory()).await;
-    let mut feed = world.kernel.feed(&Caller::new("eve"));
+    let mut feed = world.kernel.live_feed(&Caller::new("eve"));
     world.play("a", "say hi").await;
     assert_eq!((feed.snapshot().len(), read_changes(&mut feed).await.len()), (0, 0));
-    assert_eq!(world.kernel.feed(&Caller::new("eve")).snapshot(), []);
+    assert_eq!(world.kernel.live_feed(&Caller::new("eve")).snapshot(), []);
 }
 
 #[tokio::test]
 async fn the_feed_ends_when_the_kernel_stops_after_all_changes() {
     let world = World::on(Disk::memory()).await;
-    let mut feed = world.kernel.feed(&world.me);
+    let mut feed = world.kernel.live_feed(&world.me);
     world.play("a", "say hi").await;
     with_timeout(world.kernel.shutdown()).await;
     let mut all = vec![];
@@ -122,7 +122,8 @@ fn apply(known: &mut BTreeMap<SessionId, LiveSession>, change: LiveChange) {
 async fn fast_and_slow_readers_end_with_the_same_state() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        let mut feeds: Vec<_> = (0..3).map(|_| (world.kernel.feed(&world.me), BTreeMap::new())).collect();
+        let mut feeds: Vec<_> =
+            (0..3).map(|_| (world.kernel.live_feed(&world.me), BTreeMap::new())).collect();
         for no in 0..120 {
             let key = format!("s{}", no % 12);
             world.play(&key, "say hi").await;
@@ -137,10 +138,10 @@ async fn fast_and_slow_readers_end_with_the_same_state() {
                 if at == 0 || no % 20 == 0 {
                     drain(feed, known).await;
                 }
-                assert!(feed.held() <= 24, "{}", feed.held());
+                assert!(feed.buffered() <= 24, "{}", feed.buffered());
             }
         }
-        let now: BTreeMap<_, _> = (world.kernel.feed(&world.me).snapshot().iter())
+        let now: BTreeMap<_, _> = (world.kernel.live_feed(&world.me).snapshot().iter())
             .map(|session| (session.session_id, session.clone()))
             .collect();
         assert!(now.len() > 3);

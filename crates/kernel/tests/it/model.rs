@@ -363,7 +363,7 @@ fn history(seed: u64, disk: &Disk, acts: usize) {
         lives += 1;
         run_process(async {
             let clock = Clock::manual(NOW.plus(lives * 1_000));
-            let options = Options { idle_unload: [0, 30_000][random.below(2)], ..Options::default() };
+            let options = Options { idle_unload_ms: [0, 30_000][random.below(2)], ..Options::default() };
             let world = World::boot(disk.clone(), options, vec![], clock, seed * 100_000 + lives).await;
             let mut player = Player { world: &world, random: &mut random, model: &mut model };
             if let Some((key, act)) = unknown.take() {

@@ -132,7 +132,7 @@ async fn the_export_of_a_fork_is_complete() {
         let id = SessionRef::Id(fork.id);
         world.kernel.session_delete(&world.me, &id).await.unwrap();
         with_timeout(async {
-            while world.disk.store.session_known(fork.id).await.unwrap() {
+            while world.disk.store.session_exists(fork.id).await.unwrap() {
                 tokio::task::yield_now().await;
             }
         })
@@ -330,7 +330,7 @@ fn an_import_cut_off_by_a_crash_leaves_nothing() {
         run_process(async {
             let world = World::reboot(&disk).await;
             with_timeout(async {
-                while world.disk.store.session_known(id).await.unwrap() {
+                while world.disk.store.session_exists(id).await.unwrap() {
                     tokio::task::yield_now().await;
                 }
             })

@@ -109,7 +109,7 @@ fn open_tool_calls_become_unknown_with_results_on_the_path() {
                 "#);
             }
             let session = world.kernel.session_get(&world.me, &by_key("a")).await.unwrap();
-            assert!(disk.store.session_load(session.id).await.unwrap().unwrap().effects.is_empty());
+            assert!(disk.store.session_load(session.id).await.unwrap().unwrap().open_tool_calls.is_empty());
         });
     }
 }

@@ -295,7 +295,7 @@ fn history(seed: u64, disk: &Disk, lives: u64, steps: usize) {
         let mut options = Options {
             max_workers: 1 + random.below(3),
             on_orphan: [OnOrphan::Leave, OnOrphan::Retry][random.below(2)],
-            idle_unload: [0, 500, 30_000][random.below(3)],
+            idle_unload_ms: [0, 500, 30_000][random.below(3)],
             ..Options::default()
         };
         now = run_process(async {

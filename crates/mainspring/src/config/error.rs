@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: each problem names the value, its place and the remedy.
+//! Configuration errors: each problem names the value, its origin and the remedy.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use super::adapters::ADAPTER_SETTINGS;
 use super::settings::{self, SETTINGS};
 use super::source::Origin;
 
-/// Why a configuration was refused: every problem that was found, one per line.
+/// A configuration was refused. Lists every problem that was found, one per line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// The problems, in the order of the layers; never empty.
@@ -33,72 +33,72 @@ impl From<Problem> for ConfigError {
     }
 }
 
-/// One thing that is wrong with a configuration.
+/// One problem of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// A value is not one that the setting takes.
+    /// The setting does not allow this value.
     #[error("{key} = {shown} ({origin}): must be {must}")]
     Invalid {
         /// The setting.
         key: String,
-        /// The value as it was written.
+        /// The value as written.
         shown: String,
-        /// Where it was written.
+        /// The origin of the value.
         origin: Origin,
-        /// What it must be.
+        /// A description of the allowed values.
         must: String,
     },
-    /// What is said of models makes no sense.
+    /// The configuration of models is inconsistent.
     #[error("{key} ({origin}): {reason}")]
     Models {
-        /// The place.
+        /// The key.
         key: String,
-        /// Where it was written.
+        /// The origin of the value.
         origin: Origin,
-        /// What is wrong, and what would be right.
+        /// The problem and its remedy.
         reason: String,
     },
-    /// There is no such setting.
+    /// The setting does not exist.
     #[error("unknown setting `{key}` ({origin}): {}", remedy(near))]
     UnknownKey {
-        /// What was written.
+        /// The key as written.
         key: String,
-        /// Where it was written.
+        /// The origin of the key.
         origin: Origin,
-        /// What was probably meant.
+        /// The most similar setting.
         near: Option<String>,
     },
-    /// There is no such variable.
+    /// The variable does not exist.
     #[error("unknown variable {name}: {}", remedy(near))]
     UnknownVariable {
         /// The variable.
         name: String,
-        /// What was probably meant.
+        /// The most similar variable.
         near: Option<String>,
     },
-    /// A variable is not Unicode.
+    /// The value of a variable is not Unicode.
     #[error("{name} is not valid UTF-8: give a value that is")]
     NotUnicode {
         /// The variable.
         name: String,
     },
-    /// Two values make no sense together.
+    /// Two values contradict each other.
     #[error(
         "{} = {} ({}) is more than {} = {} ({}): lower the first or raise the second",
         low.key, low.value, low.origin, high.key, high.value, high.origin
     )]
     Contradiction {
-        /// The one that must not be the greater.
+        /// The setting that must not be greater.
         low: Box<Row>,
-        /// The other.
+        /// The other setting.
         high: Box<Row>,
     },
-    /// What is set for an adapter is not complete, or makes no sense together.
+    /// The settings of an adapter are incomplete or inconsistent.
     #[error("{key} {must}")]
     Adapter {
         /// The setting.
         key: String,
-        /// What is wrong, and what to do.
+        /// The problem and its remedy.
         must: String,
     },
     /// The file cannot be read.
@@ -106,9 +106,9 @@ pub enum Problem {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What named it; nothing, if it was found where such files lie.
+        /// The flag or variable that named the file; `None` if it was found in a default location.
         named_by: Option<Origin>,
-        /// What the operating system says.
+        /// The error of the operating system.
         reason: String,
     },
     /// The file is not TOML.
@@ -120,16 +120,16 @@ pub enum Problem {
         line: usize,
         /// The column, counted from 1.
         column: usize,
-        /// What the parser says.
+        /// The error of the parser.
         message: String,
     },
-    /// There is no folder for the state.
+    /// There is no folder for the state directory.
     #[error("no folder for state_dir: there is no HOME; set MAINSPRING_STATE_DIR")]
     NoStateDir,
     /// There is no current folder.
     #[error("the current folder cannot be determined: {reason}; start in one that exists")]
     NoFolder {
-        /// What the operating system says.
+        /// The error of the operating system.
         reason: String,
     },
 }
@@ -158,26 +158,26 @@ fn named(by: &Option<Origin>) -> String {
     by.as_ref().map(|origin| format!(" (named by {origin})")).unwrap_or_default()
 }
 
-/// The key that `word` was probably meant to be.
+/// The existing key that is most similar to `word`, if it is similar enough.
 fn near(word: &str) -> Option<String> {
-    const ENOUGH: f64 = 0.6;
+    const MIN_SIMILARITY: f64 = 0.6;
     let keys = SETTINGS.iter().map(|setting| setting.key).chain(settings::GROUPS.iter().copied());
     let keys = keys.chain(["adapters", "config"]).map(str::to_owned);
     let of_adapters = ADAPTER_SETTINGS.iter().map(|setting| settings::adapter_key("NAME", setting.key));
-    // Within an adapter's table only its keys can be meant.
+    // In an adapter's table, suggest only the keys of adapters.
     let in_table = word.starts_with("adapters.") && word.matches('.').count() == 2;
     let keys = of_adapters.chain(keys.filter(|_| !in_table));
-    let scored = keys.map(|key| (likeness(word, &key), key));
+    let scored = keys.map(|key| (similarity(word, &key), key));
     let (score, key) = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
-    (score >= ENOUGH).then_some(key)
+    (score >= MIN_SIMILARITY).then_some(key)
 }
 
-/// How much `word` looks like `key`, or like its last part: people forget the table that a key is in.
-fn likeness(word: &str, key: &str) -> f64 {
+/// The similarity of `word` to `key`, or to its last part: people forget the table that a key is in.
+fn similarity(word: &str, key: &str) -> f64 {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['.', '-'], "_");
     let last = |text: &str| plain(text.rsplit('.').next().unwrap_or(text));
     let whole = strsim::normalized_damerau_levenshtein(&plain(word), &plain(key));
     let part = strsim::normalized_damerau_levenshtein(&last(word), &last(key));
-    // Where the last parts are equally alike, the whole decides.
+    // If the last parts are equally similar, the whole keys decide.
     whole.max(0.95 * part + 0.04 * whole)
 }

@@ -1,4 +1,4 @@
-//! The layer of the file: TOML, of which every key must be known.
+//! The file layer: TOML in which every key must be known.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::rule::{ADAPTER_NAME, Raw, is_adapter_name};
 use super::settings::{self, GROUPS};
 use super::source::Origin;
 
-/// The values that the file at `path` gives, whose content is `text`.
+/// Reads the values of the file at `path` with the content `text`.
 pub(super) fn entries(path: &Path, text: &str, problems: &mut Vec<Problem>) -> Vec<Entry> {
     let mut reader = Reader { path, text, entries: Vec::new(), problems };
     match DeTable::parse(text) {
@@ -36,11 +36,11 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the table at `at`, which is empty or ends with a dot.
+    /// Reads the table with the key prefix `at`, which is empty or ends with a dot.
     fn table(&mut self, at: &str, table: &DeTable<'_>) {
         for (name, value) in table {
             let key = format!("{at}{}", name.get_ref());
-            // A quoted key with a dot in it looks like two keys and is one.
+            // A quoted key with a dot in it looks like two keys but is one.
             let plain = !name.get_ref().contains('.');
             if plain && settings::target(&key).is_some() {
                 self.value(key, value);
@@ -49,7 +49,7 @@ impl Reader<'_> {
             } else if plain && key == "adapters" {
                 self.adapters(value);
             } else if plain && MODEL_TABLES.contains(&key.as_str()) {
-                // Read by `models`, as a whole.
+                // Read as a whole by `models`.
             } else {
                 let origin = self.origin(name.span().start);
                 let key = if plain { key } else { format!("{at}{:?}", name.get_ref()) };
@@ -101,13 +101,13 @@ impl Reader<'_> {
         };
         let folder = self.path.parent().map(PathBuf::from).unwrap_or_default();
         let secret = key.ends_with(".env");
-        let shown = if secret { "{…}".to_owned() } else { self.shown(value) };
+        let shown = if secret { "{…}".to_owned() } else { self.excerpt(value) };
         let origin = self.origin(value.span().start);
         self.entries.push(Entry { key, raw, shown, folder, origin });
     }
 
     fn invalid(&mut self, key: &str, value: &Spanned<DeValue<'_>>, must: &str) {
-        let (shown, origin) = (self.shown(value), self.origin(value.span().start));
+        let (shown, origin) = (self.excerpt(value), self.origin(value.span().start));
         self.problems.push(Problem::Invalid { key: key.to_owned(), shown, origin, must: must.to_owned() });
     }
 
@@ -115,20 +115,20 @@ impl Reader<'_> {
         Origin::File { path: self.path.to_owned(), line: position(self.text, start).0 }
     }
 
-    /// The value as it stands in the file, on one line and not too long.
-    fn shown(&self, value: &Spanned<DeValue<'_>>) -> String {
-        const LONG: usize = 60;
+    /// The value as written in the file, on one line and shortened.
+    fn excerpt(&self, value: &Spanned<DeValue<'_>>) -> String {
+        const MAX_CHARS: usize = 60;
         let written = self.text.get(value.span()).unwrap_or_default();
-        let mut shown: String =
-            written.chars().take(LONG).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        if written.chars().nth(LONG).is_some() {
-            shown.push('…');
+        let mut excerpt: String =
+            written.chars().take(MAX_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        if written.chars().nth(MAX_CHARS).is_some() {
+            excerpt.push('…');
         }
-        shown
+        excerpt
     }
 }
 
-/// Line and column of the byte at `start`, counted from 1.
+/// The line and column of the byte at `start`, counted from 1.
 pub(super) fn position(text: &str, start: usize) -> (usize, usize) {
     let before = text.get(..start).unwrap_or(text);
     let line = before.matches('\n').count() + 1;

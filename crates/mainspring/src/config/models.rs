@@ -1,4 +1,4 @@
-//! The tables of the file that describe models: `providers`, `models`, `prices`, `mcp`. They have no variables and no flags.
+//! The tables `providers`, `models`, `prices` and `mcp` of the file. They have no variables and no flags.
 
 use std::path::Path;
 
@@ -12,14 +12,14 @@ use super::source::Origin;
 /// The tables that are read here.
 pub(super) const MODEL_TABLES: [&str; 4] = ["providers", "models", "prices", "mcp"];
 
-/// What the file at `path` says of models.
+/// Reads the model tables of the file at `path`.
 pub(super) fn read(
     path: &Path,
     text: &str,
     home: Option<&Path>,
     problems: &mut Vec<Problem>,
 ) -> ModelsConfig {
-    // Whether it is TOML at all was seen before.
+    // TOML syntax errors were already reported.
     let Ok(whole) = text.parse::<toml::Table>() else {
         return ModelsConfig::default();
     };

@@ -1,6 +1,6 @@
-//! Rules: what values a setting takes, how they are read and how they are shown.
+//! Rules: the allowed values of a setting, and how they are parsed and displayed.
 //!
-//! A variable or a flag is untyped text; a value in the file has a type, and the wrong one is refused, so that a file
+//! Variables and flags are untyped text. Values in the file have a type, and a wrong type is refused, so that a file
 //! means what it looks like.
 
 use std::collections::BTreeMap;
@@ -12,15 +12,15 @@ use mainspring_kernel::policy;
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
-/// A value as it is shown.
+/// A value for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Value {
     /// A number.
     Number(u64),
-    /// A text, a word or a path.
+    /// A text, a keyword or a path.
     Text(String),
-    /// Several texts.
+    /// A list of texts.
     List(Vec<String>),
 }
 
@@ -34,30 +34,30 @@ impl fmt::Display for Value {
     }
 }
 
-/// What a layer gave for a setting.
+/// An unchecked value of a layer.
 pub(super) enum Raw {
-    /// The text of a variable or flag, which may mean anything.
+    /// The text of a variable or flag, of any type.
     Untyped(String),
-    /// A text of the file.
+    /// A string of the file.
     Text(String),
     /// An integer of the file; `None` if it is negative or beyond 64 bits.
     Integer(Option<u64>),
-    /// A list of texts of the file.
+    /// A list of strings of the file.
     List(Vec<String>),
-    /// A table of texts of the file.
+    /// A table of strings of the file.
     Table(BTreeMap<String, String>),
-    /// Anything else of the file.
+    /// Any other value of the file.
     Other,
 }
 
-/// What a layer gave, and what a path in it is relative to.
-pub(super) struct Given<'a> {
+/// An unchecked value with the folders that its paths are relative to.
+pub(super) struct Input<'a> {
     pub(super) raw: Raw,
     pub(super) folder: &'a Path,
     pub(super) home: Option<&'a Path>,
 }
 
-impl Given<'_> {
+impl Input<'_> {
     fn text(&self) -> Option<&str> {
         match &self.raw {
             Raw::Untyped(text) | Raw::Text(text) => Some(text),
@@ -66,17 +66,17 @@ impl Given<'_> {
     }
 }
 
-/// What values a setting of type `T` takes.
+/// The allowed values of a setting of type `T`.
 pub(super) trait Rule<T> {
-    /// The value, or what it must be instead.
-    fn read(&self, given: &Given<'_>) -> Result<T, String>;
-    /// How `value` is shown.
+    /// Parses the value, or returns a description of the allowed values.
+    fn read(&self, input: &Input<'_>) -> Result<T, String>;
+    /// Converts `value` for display.
     fn show(&self, value: &T) -> Value;
-    /// What values are allowed, to be read after "must be".
+    /// A description of the allowed values that continues "must be".
     fn allowed(&self) -> String;
 }
 
-/// `rule.allowed()`, where the field that `_of` reads says which type the rule is for.
+/// Calls `rule.allowed()`; `_of` only selects the type of the rule.
 pub(super) fn allowed_of<C, T>(rule: &impl Rule<T>, _of: fn(&C) -> &T) -> String {
     rule.allowed()
 }
@@ -96,9 +96,9 @@ impl<T> Rule<T> for Number
 where
     T: Copy + TryFrom<u64> + TryInto<u64>,
 {
-    fn read(&self, given: &Given<'_>) -> Result<T, String> {
+    fn read(&self, input: &Input<'_>) -> Result<T, String> {
         let allowed = || Rule::<T>::allowed(self);
-        let number = match &given.raw {
+        let number = match &input.raw {
             Raw::Untyped(text) => digits(text),
             Raw::Integer(number) => *number,
             Raw::Text(_) => return Err(format!("{}, without quotes", allowed())),
@@ -119,29 +119,29 @@ where
     }
 }
 
-/// A decimal number, where single underscores may stand between digits, as in the file.
+/// Parses a decimal number. Single underscores are allowed between digits, as in TOML.
 fn digits(text: &str) -> Option<u64> {
     let grouped = text.split('_').all(|group| !group.is_empty() && group.bytes().all(|b| b.is_ascii_digit()));
     if grouped { text.replace('_', "").parse().ok() } else { None }
 }
 
-/// A type that has few values, each with a word.
-pub(super) trait Word: Copy + PartialEq + 'static {
-    /// Every value and its word.
+/// An enum whose values have keywords.
+pub(super) trait Keywords: Copy + PartialEq + 'static {
+    /// Every value and its keyword.
     const ALL: &'static [(&'static str, Self)];
 }
 
-/// One of the words of a type.
-pub(super) struct Words;
+/// A rule that accepts the keywords of an enum.
+pub(super) struct OneKeyword;
 
-/// One of the words of the setting's type.
-pub(super) const fn word() -> Words {
-    Words
+/// One of the keywords of the setting's type.
+pub(super) const fn keyword() -> OneKeyword {
+    OneKeyword
 }
 
-impl<T: Word> Rule<T> for Words {
-    fn read(&self, given: &Given<'_>) -> Result<T, String> {
-        let found = given.text().and_then(|text| T::ALL.iter().find(|(word, _)| *word == text));
+impl<T: Keywords> Rule<T> for OneKeyword {
+    fn read(&self, input: &Input<'_>) -> Result<T, String> {
+        let found = input.text().and_then(|text| T::ALL.iter().find(|(word, _)| *word == text));
         found.map(|(_, value)| *value).ok_or_else(|| Rule::<T>::allowed(self))
     }
 
@@ -156,7 +156,7 @@ impl<T: Word> Rule<T> for Words {
     }
 }
 
-/// A text that passes a check.
+/// A rule that accepts texts that pass a check.
 pub(super) struct Text {
     allowed: &'static str,
     check: fn(&str) -> bool,
@@ -175,13 +175,13 @@ pub(super) const fn adapter_name() -> Text {
     Text { allowed: ADAPTER_NAME, check: is_adapter_name }
 }
 
-/// What the name of an adapter may be.
+/// The allowed names of adapters.
 pub(super) const ADAPTER_NAME: &str =
     "1 to 64 lower-case letters, digits and single hyphens between them, starting with a letter";
 
-/// Whether `name` can name an adapter.
+/// True when `name` is a well-formed adapter name.
 ///
-/// The alphabet is this small so that every name can be written in a variable and found back.
+/// The alphabet is restricted so that every name can be converted to a variable name and back.
 pub(super) fn is_adapter_name(name: &str) -> bool {
     name.len() <= 64
         && name.starts_with(|c: char| c.is_ascii_lowercase())
@@ -198,7 +198,7 @@ pub(super) const fn address() -> Text {
     }
 }
 
-/// A list of host names: in the file a list, elsewhere with commas between them.
+/// A rule that accepts a list of host names: a list in the file, comma-separated elsewhere.
 pub(super) struct Hosts;
 
 /// A list of host names.
@@ -207,8 +207,8 @@ pub(super) const fn hosts() -> Hosts {
 }
 
 impl Rule<Vec<String>> for Hosts {
-    fn read(&self, given: &Given<'_>) -> Result<Vec<String>, String> {
-        let hosts: Vec<String> = match &given.raw {
+    fn read(&self, input: &Input<'_>) -> Result<Vec<String>, String> {
+        let hosts: Vec<String> = match &input.raw {
             Raw::List(hosts) => hosts.clone(),
             Raw::Untyped(text) if text.trim().is_empty() => vec![],
             Raw::Untyped(text) => text.split(',').map(|host| host.trim().to_owned()).collect(),
@@ -233,7 +233,7 @@ fn is_host(host: &str) -> bool {
     host.parse::<std::net::IpAddr>().is_ok() || (host.len() <= 253 && host.split('.').all(is_label))
 }
 
-/// A filter of tracing.
+/// A tracing filter.
 pub(super) const fn filter() -> Text {
     Text {
         allowed: "a tracing filter such as \"warn\" or \"info,mainspring=debug\", with the levels off, error, warn, info, debug, trace",
@@ -245,7 +245,8 @@ pub(super) const fn filter() -> Text {
     }
 }
 
-/// Whether a lone word of a filter is meant as a level: tracing takes it for a module and logs that at every level.
+/// True when a single word of a filter looks like a misspelt level. Tracing would take it for a module name and log
+/// that module at every level.
 fn is_misspelt_level(directive: &str) -> bool {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let word = directive.to_ascii_lowercase();
@@ -253,8 +254,8 @@ fn is_misspelt_level(directive: &str) -> bool {
 }
 
 impl Rule<String> for Text {
-    fn read(&self, given: &Given<'_>) -> Result<String, String> {
-        let text = given.text().filter(|text| (self.check)(text));
+    fn read(&self, input: &Input<'_>) -> Result<String, String> {
+        let text = input.text().filter(|text| (self.check)(text));
         text.map(str::to_owned).ok_or_else(|| self.allowed())
     }
 
@@ -267,7 +268,7 @@ impl Rule<String> for Text {
     }
 }
 
-/// A text of one line.
+/// A text on one line.
 pub(super) const fn text() -> Text {
     Text {
         allowed: "a text of 1 to 512 bytes without control characters",
@@ -275,7 +276,7 @@ pub(super) const fn text() -> Text {
     }
 }
 
-/// A command: in the file a list, elsewhere words with blanks between them.
+/// A rule that accepts a command: a list in the file, words separated by whitespace elsewhere.
 pub(super) struct Command;
 
 /// A command and its arguments.
@@ -284,8 +285,8 @@ pub(super) const fn command() -> Command {
 }
 
 impl Rule<Vec<String>> for Command {
-    fn read(&self, given: &Given<'_>) -> Result<Vec<String>, String> {
-        let mut words: Vec<String> = match &given.raw {
+    fn read(&self, input: &Input<'_>) -> Result<Vec<String>, String> {
+        let mut words: Vec<String> = match &input.raw {
             Raw::List(words) => words.clone(),
             Raw::Untyped(text) => text.split_whitespace().map(str::to_owned).collect(),
             _ => return Err(self.allowed()),
@@ -294,9 +295,9 @@ impl Rule<Vec<String>> for Command {
         if program.as_ref().is_some_and(|program| program.is_empty()) {
             return Err(self.allowed());
         }
-        // A bare name is looked up in PATH when it is started.
+        // A bare name is looked up in PATH when the command is started.
         if let Some(program) = program.filter(|program| program.contains('/')) {
-            *program = expand(Path::new(program), given.folder, given.home)?.to_string_lossy().into_owned();
+            *program = expand(Path::new(program), input.folder, input.home)?.to_string_lossy().into_owned();
         }
         if words.iter().any(|word| word.contains('\0')) { Err(self.allowed()) } else { Ok(words) }
     }
@@ -310,18 +311,18 @@ impl Rule<Vec<String>> for Command {
     }
 }
 
-/// Names of one kind: in the file a list, elsewhere with commas between them.
+/// A rule that accepts a list of names: a list in the file, comma-separated elsewhere.
 pub(super) struct Names {
     allowed: &'static str,
     check: fn(&str) -> bool,
 }
 
-/// Names of variables.
+/// Names of environment variables.
 pub(super) const fn names() -> Names {
     Names { allowed: "a list of names of variables, such as [\"ANTHROPIC_API_KEY\"]", check: is_variable }
 }
 
-/// Names of MCP servers, or patterns for them.
+/// Names of MCP servers, or patterns.
 pub(super) const fn servers() -> Names {
     Names {
         allowed: "a list of names of MCP servers, such as [\"fs\"]",
@@ -330,8 +331,8 @@ pub(super) const fn servers() -> Names {
 }
 
 impl Rule<Vec<String>> for Names {
-    fn read(&self, given: &Given<'_>) -> Result<Vec<String>, String> {
-        let names: Vec<String> = match &given.raw {
+    fn read(&self, input: &Input<'_>) -> Result<Vec<String>, String> {
+        let names: Vec<String> = match &input.raw {
             Raw::List(names) => names.clone(),
             Raw::Untyped(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
             _ => return Err(self.allowed()),
@@ -348,17 +349,17 @@ impl Rule<Vec<String>> for Names {
     }
 }
 
-/// Rules of a policy: in the file a list, elsewhere with commas between them.
+/// A rule that accepts policy rules: a list in the file, comma-separated elsewhere.
 pub(super) struct Policies;
 
-/// Rules of a policy.
+/// Policy rules.
 pub(super) const fn policies() -> Policies {
     Policies
 }
 
 impl Rule<Vec<policy::Rule>> for Policies {
-    fn read(&self, given: &Given<'_>) -> Result<Vec<policy::Rule>, String> {
-        let rules: Vec<String> = match &given.raw {
+    fn read(&self, input: &Input<'_>) -> Result<Vec<policy::Rule>, String> {
+        let rules: Vec<String> = match &input.raw {
             Raw::List(rules) => rules.clone(),
             Raw::Untyped(text) => text.split(',').map(|rule| rule.trim().to_owned()).collect(),
             _ => return Err(self.allowed()),
@@ -380,19 +381,19 @@ fn is_variable(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0']) && !name.contains(char::is_whitespace)
 }
 
-/// Variables and their values, of which only the names are shown.
+/// A rule that accepts a table of environment variables. Only their names are displayed.
 pub(super) struct Variables;
 
-/// Variables and their values.
+/// Environment variables with their values.
 pub(super) const fn table() -> Variables {
     Variables
 }
 
 impl Rule<BTreeMap<String, String>> for Variables {
-    fn read(&self, given: &Given<'_>) -> Result<BTreeMap<String, String>, String> {
-        let Raw::Table(table) = &given.raw else { return Err(self.allowed()) };
-        let fits = |(name, value): (&String, &String)| is_variable(name) && !value.contains('\0');
-        if table.iter().all(fits) { Ok(table.clone()) } else { Err(self.allowed()) }
+    fn read(&self, input: &Input<'_>) -> Result<BTreeMap<String, String>, String> {
+        let Raw::Table(table) = &input.raw else { return Err(self.allowed()) };
+        let is_valid = |(name, value): (&String, &String)| is_variable(name) && !value.contains('\0');
+        if table.iter().all(is_valid) { Ok(table.clone()) } else { Err(self.allowed()) }
     }
 
     fn show(&self, value: &BTreeMap<String, String>) -> Value {
@@ -404,17 +405,17 @@ impl Rule<BTreeMap<String, String>> for Variables {
     }
 }
 
-/// The address of a server, or none.
+/// A rule that accepts a URL or an empty text.
 pub(super) struct Urls;
 
-/// The address of a server; empty for none.
+/// The URL of a server; empty for none.
 pub(super) const fn url() -> Urls {
     Urls
 }
 
 impl Rule<Option<String>> for Urls {
-    fn read(&self, given: &Given<'_>) -> Result<Option<String>, String> {
-        let text = given.text().ok_or_else(|| self.allowed())?;
+    fn read(&self, input: &Input<'_>) -> Result<Option<String>, String> {
+        let text = input.text().ok_or_else(|| self.allowed())?;
         let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
         match host {
             None if text.is_empty() => Ok(None),
@@ -432,7 +433,7 @@ impl Rule<Option<String>> for Urls {
     }
 }
 
-/// A path, made absolute.
+/// A rule that accepts a path and makes it absolute.
 pub(super) struct Paths;
 
 /// A path.
@@ -441,9 +442,9 @@ pub(super) const fn path() -> Paths {
 }
 
 impl Rule<PathBuf> for Paths {
-    fn read(&self, given: &Given<'_>) -> Result<PathBuf, String> {
-        let text = given.text().ok_or_else(|| self.allowed())?;
-        expand(Path::new(text), given.folder, given.home)
+    fn read(&self, input: &Input<'_>) -> Result<PathBuf, String> {
+        let text = input.text().ok_or_else(|| self.allowed())?;
+        expand(Path::new(text), input.folder, input.home)
     }
 
     fn show(&self, value: &PathBuf) -> Value {
@@ -455,7 +456,8 @@ impl Rule<PathBuf> for Paths {
     }
 }
 
-/// `path` as an absolute one: relative to `folder`, or to `home` after `~`; or what it must be instead.
+/// Makes `path` absolute: relative to `folder`, or to `home` after `~`. Returns a description of the allowed values
+/// if that is impossible.
 pub(super) fn expand(path: &Path, folder: &Path, home: Option<&Path>) -> Result<PathBuf, String> {
     let start = match path.components().next() {
         None => return Err("a path that is not empty".to_owned()),
@@ -472,6 +474,6 @@ pub(super) fn expand(path: &Path, folder: &Path, home: Option<&Path>) -> Result<
         }
         Err(_) => folder.join(path),
     };
-    // Collecting the components drops `.` and doubled or trailing slashes.
+    // Collecting the components removes `.` and repeated or trailing slashes.
     Ok(whole.components().collect())
 }

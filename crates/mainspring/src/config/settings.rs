@@ -1,8 +1,8 @@
-//! The settings: one table, from which the struct, its defaults, the variables, the flags, `config show` and the
-//! reference are made.
+//! The table of settings. The struct, its defaults, the variables, the flags, `config show` and the reference
+//! documentation are generated from it.
 //!
-//! A line reads: what it is for, name and type, the rule its values obey, the default, and the variable of an older
-//! system that means the same. The struct and its defaults are made of the same lines, so that a field without a
+//! Each line has a description, the name and type, the rule of its values, the default, and the variable of an older
+//! system that is accepted as an alias. The struct and its defaults come from the same lines, so a field without a
 //! line, or a line without a field, does not compile.
 
 use std::collections::BTreeMap;
@@ -14,14 +14,14 @@ use mainspring_http::HttpLimits;
 
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKERS};
 use super::rule::{
-    self, Given, Rule, Value, Word, adapter_name, address, command, filter, hosts, number, owner_name, path,
-    url, word,
+    self, Input, Keywords, Rule, Value, adapter_name, address, command, filter, hosts, keyword, number,
+    owner_name, path, url,
 };
 
-const SECOND: u64 = 1000;
-const HOUR: u64 = 3600 * SECOND;
-/// SQLite holds at most 1,000,000,000 bytes in one value; this leaves room for what surrounds a text.
-const TEXT: u64 = 512 << 20;
+const SECOND_MS: u64 = 1000;
+const HOUR_MS: u64 = 3600 * SECOND_MS;
+/// SQLite holds at most 1,000,000,000 bytes in one value; this leaves room for the data around a text.
+const MAX_TEXT_BYTES: u64 = 512 << 20;
 
 macro_rules! settings {
     (
@@ -39,14 +39,14 @@ macro_rules! settings {
         pub struct Config {
             $( #[doc = $doc] pub $key: $type, )*
             $( $(#[$group_doc])* pub $group: $group_type, )*
-            /// What is set for single adapters, by the adapter's name.
+            /// The settings of adapters, by adapter name.
             pub adapters: BTreeMap<String, AdapterConfig>,
             /// Model providers, profiles and prices.
             pub models: ModelsConfig,
         }
 
         impl Config {
-            /// The defaults; the caller replaces `state_dir`, whose default depends on the machine.
+            /// The defaults. The caller replaces `state_dir`, whose default depends on the machine.
             pub(super) fn defaults() -> Self {
                 Self {
                     $( $key: $default, )*
@@ -57,7 +57,7 @@ macro_rules! settings {
             }
         }
 
-        /// Every setting, in the order in which it is shown; those of single adapters are not among them.
+        /// Every setting, in the order of display, without the settings of adapters.
         pub const SETTINGS: &[Setting] = &[
             $( settings!(@row $doc, stringify!($key), [$key], $rule, [$($alias)?]), )*
             $( $( settings!(
@@ -74,8 +74,8 @@ macro_rules! settings {
             key: $key,
             alias: [$(Some($alias),)? None][0],
             doc: $doc,
-            read: |config, given| {
-                config.$($field)+ = $rule.read(given)?;
+            read: |config, input| {
+                config.$($field)+ = $rule.read(input)?;
                 Ok(())
             },
             show: |config| $rule.show(&config.$($field)+),
@@ -86,225 +86,225 @@ macro_rules! settings {
 
 settings! {
     {
-        /// Folder of everything mainspring keeps; by default `mainspring` in `$XDG_STATE_HOME` or `~/.local/state`.
+        /// Folder of all data of mainspring; by default `mainspring` in `$XDG_STATE_HOME` or `~/.local/state`.
         state_dir: PathBuf, path(), "~/.local/state/mainspring".into(), alias "OMI_AGENT_STATE_DIR";
-        /// Folder of agent definitions, a `.toml` file each; by default `agents` in the state directory.
+        /// Folder of agent definitions, one `.toml` file each; by default `agents` in the state directory.
         agents_dir: PathBuf, path(), "~/.local/state/mainspring/agents".into();
-        /// Owner of the sessions that are made without naming one.
+        /// Default owner of new sessions.
         owner: String, owner_name(), "local".into();
-        /// Adapter of the runs that do not name one.
+        /// Default adapter of runs.
         adapter: String, adapter_name(), "script".into();
-        /// Runs that may be active at once.
+        /// Maximum number of active runs.
         max_workers: usize, WORKERS, 8, alias "OMI_AGENT_MAX_WORKERS";
         /// Whether an acknowledgement survives a power loss (full) or only a crash of the process (normal).
-        durability: Durability, word(), Durability::Full;
+        durability: Durability, keyword(), Durability::Full;
         /// Milliseconds between asking an agent to stop and killing it.
-        cancel_grace_ms: u64, number(0, HOUR), 5 * SECOND;
-        /// Hours after which a run that waits for an answer has timed out.
+        cancel_grace_ms: u64, number(0, HOUR_MS), 5 * SECOND_MS;
+        /// Hours after which a wait for an answer expires and its run times out.
         wait_expiry_hours: u64, number(1, 24 * 366), 24;
         /// Milliseconds that an idle session stays in memory.
-        idle_unload_ms: u64, number(0, 24 * HOUR), 30 * SECOND;
-        /// Connections that read the database.
+        idle_unload_ms: u64, number(0, 24 * HOUR_MS), 30 * SECOND_MS;
+        /// Number of database connections for reading.
         readers: usize, number(1, 64), 4;
-        /// What happens to a run that a crash interrupted: leave it to somebody, or retry it.
-        on_orphan: OnOrphan, word(), OnOrphan::Leave;
-        /// Who names a session that nobody has named: the first words of its first completed turn, then the model `titler` if there is one; or nobody (off).
-        titles: Titles, word(), Titles::Heuristic;
-        /// Bytes of a tool's answer that the native adapter's models are shown; a longer one is kept as an artifact.
+        /// Whether a run that a crash interrupted stays orphaned (leave) or is retried (retry).
+        on_orphan: OnOrphan, keyword(), OnOrphan::Leave;
+        /// How sessions without a title get one: from the first words of the first completed turn, then from the model `titler` if there is one (heuristic), or not at all (off).
+        titles: Titles, keyword(), Titles::Heuristic;
+        /// Maximum bytes of a tool result that models of the native adapter see; longer results are stored as artifacts.
         tool_result_bytes: usize, number(1_000, 16 << 20), 64 << 10;
-        /// Address that `serve` listens on; on any but a loopback address, TLS belongs in front of it.
+        /// Address that `serve` listens on; put TLS in front of any address that is not loopback.
         listen: String, address(), "127.0.0.1:7433".into();
-        /// Server that the command line talks to instead of the state directory's, such as `http://127.0.0.1:7433`.
+        /// Server that the command line uses instead of the state directory, such as `http://127.0.0.1:7433`.
         url: Option<String>, url(), None;
-        /// Host names besides this machine's own that `serve` answers to, such as that of a proxy in front of it.
+        /// Additional host names that `serve` accepts, such as that of a proxy in front of it.
         allowed_hosts: Vec<String>, hosts(), Vec::new();
-        /// Milliseconds that `serve` lets active runs finish before it stops them.
-        drain_ms: u64, number(0, HOUR), 10 * SECOND;
-        /// What is logged: a tracing filter.
+        /// Milliseconds that `serve` waits for active runs before it stops them.
+        drain_ms: u64, number(0, HOUR_MS), 10 * SECOND_MS;
+        /// Log filter, in the syntax of tracing.
         log: String, filter(), "warn".into();
-        /// Command that holds the processes of agents; `mainspring guard` itself if empty. For programs that embed it.
+        /// Command that supervises the processes of agents, for programs that embed mainspring; `mainspring guard` if empty.
         guard: Vec<String>, command(), Vec::new();
     }
-    /// What is too much.
+    /// Size and count limits.
     limits: Limits {
-        /// Bytes of a prompt.
-        prompt_bytes, number(1, TEXT), Limits::default().prompt_bytes;
-        /// Bytes of one message, streamed or recorded.
-        message_bytes, number(1, TEXT), Limits::default().message_bytes;
-        /// Characters of a title.
+        /// Maximum bytes of a prompt.
+        prompt_bytes, number(1, MAX_TEXT_BYTES), Limits::default().prompt_bytes;
+        /// Maximum bytes of one message, streamed or recorded.
+        message_bytes, number(1, MAX_TEXT_BYTES), Limits::default().message_bytes;
+        /// Maximum characters of a title.
         title_chars, number(1, 10_000), Limits::default().title_chars;
-        /// Bytes of a session's metadata, and of its model options, as JSON.
+        /// Maximum bytes of a session's metadata and of its model options, as JSON.
         metadata_bytes, number(2, 16 << 20), Limits::default().metadata_bytes;
-        /// Bytes of one value of state, as JSON.
+        /// Maximum bytes of one state value, as JSON.
         state_value_bytes, number(1, 16 << 20), Limits::default().state_value_bytes;
-        /// Keys of state of one run, session or owner.
+        /// Maximum number of state keys per run, session or owner.
         state_keys, number(1, 1_000_000), Limits::default().state_keys;
-        /// Client tools of one prompt.
+        /// Maximum number of client tools per prompt.
         client_tools, number(0, 1_000), Limits::default().client_tools;
-        /// Bytes of the client tools of one prompt, as JSON.
+        /// Maximum bytes of the client tools of one prompt, as JSON.
         client_tools_bytes, number(1, 16 << 20), Limits::default().client_tools_bytes;
-        /// Bytes of one artifact.
+        /// Maximum bytes of one artifact.
         artifact_bytes, number(1, 1 << 40), Limits::default().artifact_bytes;
-        /// Bytes of a file that is imported.
+        /// Maximum bytes of an imported file.
         import_bytes, number(1, 1 << 40), Limits::default().import_bytes;
-        /// Items of one page.
+        /// Maximum number of items on one page.
         page, number(1, 10_000), Limits::default().page;
-        /// Prompts that wait in one session.
+        /// Maximum number of queued prompts per session.
         queue_per_session, number(1, 1_000_000), Limits::default().queue_per_session;
-        /// Prompts that wait in all sessions.
+        /// Maximum number of queued prompts in all sessions.
         queue_total, number(1, 10_000_000), Limits::default().queue_total;
-        /// Attempts of one run without somebody asking for another.
+        /// Maximum number of automatic attempts per run.
         attempts, number(1, 100), Limits::default().attempts;
     }
-    /// What is too much for the HTTP API.
+    /// Limits of the HTTP API.
     http: HttpLimits {
-        /// Requests that `serve` works on at once; streams are not among them.
+        /// Maximum number of concurrent requests, without streams.
         requests, number(1, 1_000_000), HttpLimits::default().requests;
-        /// Streams that are open at once.
+        /// Maximum number of open streams.
         streams, number(1, 1_000_000), HttpLimits::default().streams;
-        /// Streams of one session that are open at once.
+        /// Maximum number of open streams per session.
         session_streams, number(1, 1_000_000), HttpLimits::default().session_streams;
-        /// Bytes of a request's line and headers.
+        /// Maximum bytes of a request's line and headers.
         header_bytes, number(1 << 10, 16 << 20), HttpLimits::default().header_bytes;
-        /// Headers of a request.
+        /// Maximum number of headers of a request.
         headers, number(1, 10_000), HttpLimits::default().headers;
-        /// Milliseconds in which the headers of a connection's next request must have come.
-        header_ms, number(1, HOUR), HttpLimits::default().header_ms;
-        /// Milliseconds in which a request's body must have come.
-        body_ms, number(1, HOUR), HttpLimits::default().body_ms;
+        /// Milliseconds in which the headers of a connection's next request must arrive.
+        header_ms, number(1, HOUR_MS), HttpLimits::default().header_ms;
+        /// Milliseconds in which the body of a request must arrive.
+        body_ms, number(1, HOUR_MS), HttpLimits::default().body_ms;
     }
-    /// A host that asks over standard input and output.
+    /// Limits of a host that communicates over standard input and output.
     stdio: Stdio {
         /// Milliseconds that an agent waits for a tool of the host of `stdio`.
-        tool_timeout_ms, number(1, HOUR), 120 * SECOND;
-        /// Bytes of one line of the host of `stdio`.
-        line_bytes, number(1 << 10, TEXT), 32 << 20;
+        tool_timeout_ms, number(1, HOUR_MS), 120 * SECOND_MS;
+        /// Maximum bytes of one line of the host of `stdio`.
+        line_bytes, number(1 << 10, MAX_TEXT_BYTES), 32 << 20;
     }
-    /// How long to wait before a failed attempt is repeated.
+    /// Delays between attempts.
     retry: Retry {
-        /// Milliseconds before the second attempt; each further one waits longer.
-        base_ms, number(1, HOUR), 500;
-        /// Milliseconds that no wait between attempts exceeds.
-        max_ms, number(1, 24 * HOUR), 30 * SECOND;
+        /// Milliseconds before the second attempt; the delay grows with each further attempt.
+        base_ms, number(1, HOUR_MS), 500;
+        /// Maximum milliseconds between two attempts.
+        max_ms, number(1, 24 * HOUR_MS), 30 * SECOND_MS;
     }
 }
 
-/// What holds for a host that asks over standard input and output.
+/// Limits of a host that communicates over standard input and output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stdio {
     /// Milliseconds that an agent waits for a tool of the host.
     pub tool_timeout_ms: u64,
-    /// Bytes of one line.
+    /// Maximum bytes of one line.
     pub line_bytes: usize,
 }
 
-/// How long to wait before a failed attempt is repeated.
+/// Delays between attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
     /// Milliseconds before the second attempt.
     pub base_ms: u64,
-    /// Milliseconds that no wait exceeds.
+    /// Maximum milliseconds between two attempts.
     pub max_ms: u64,
 }
 
-/// What an acknowledgement survives.
+/// The failures that an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// A power loss.
     Full,
-    /// A crash of the process.
+    /// Only a crash of the process.
     Normal,
 }
 
-impl Word for Durability {
+impl Keywords for Durability {
     const ALL: &'static [(&'static str, Self)] = &[("full", Self::Full), ("normal", Self::Normal)];
 }
 
-/// What happens to a run that a crash interrupted.
+/// How a run that a crash interrupted is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnOrphan {
-    /// It stays orphaned until somebody retries it.
+    /// The run stays orphaned until a caller retries it.
     Leave,
-    /// It is retried from its last committed message.
+    /// The run is retried from its last committed message.
     Retry,
 }
 
-impl Word for OnOrphan {
+impl Keywords for OnOrphan {
     const ALL: &'static [(&'static str, Self)] = &[("leave", Self::Leave), ("retry", Self::Retry)];
 }
 
-/// Who names a session that nobody has named.
+/// How sessions without a title get one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Titles {
-    /// The first words of its first completed turn.
+    /// From the first words of the first completed turn.
     Heuristic,
-    /// Nobody.
+    /// Not at all.
     Off,
 }
 
-impl Word for Titles {
+impl Keywords for Titles {
     const ALL: &'static [(&'static str, Self)] = &[("heuristic", Self::Heuristic), ("off", Self::Off)];
 }
 
 /// One line of the table.
 pub struct Setting {
-    /// Its name, dotted, as in the file.
+    /// The dotted name of the setting, as in the file.
     pub key: &'static str,
     alias: Option<&'static str>,
     doc: &'static str,
-    read: fn(&mut Config, &Given<'_>) -> Result<(), String>,
+    read: fn(&mut Config, &Input<'_>) -> Result<(), String>,
     show: fn(&Config) -> Value,
     allowed: fn() -> String,
 }
 
 impl Setting {
-    /// The variable that sets it.
+    /// The variable of the setting.
     pub fn variable(&self) -> String {
         variable(self.key)
     }
 
-    /// The variable of an older system that sets it too; [`Setting::variable`] wins over it.
+    /// The variable of an older system that also sets it. [`Setting::variable`] takes precedence.
     pub fn alias(&self) -> Option<&'static str> {
         self.alias
     }
 
-    /// The flag that sets it.
+    /// The flag of the setting.
     pub fn flag(&self) -> String {
         flag(self.key)
     }
 
-    /// What it is for.
+    /// The description of the setting.
     pub fn description(&self) -> &'static str {
         self.doc.trim()
     }
 
-    /// What its values may be, to be read after "must be".
+    /// A description of the allowed values that continues "must be".
     pub fn allowed(&self) -> String {
         (self.allowed)()
     }
 
-    /// Its default, before `~` is expanded.
+    /// The default, before `~` is expanded.
     pub fn default(&self) -> Value {
         self.value(&Config::defaults())
     }
 
-    /// Its value in `config`.
+    /// The value of the setting in `config`.
     pub fn value(&self, config: &Config) -> Value {
         (self.show)(config)
     }
 
-    pub(super) fn read(&self, config: &mut Config, given: &Given<'_>) -> Result<(), String> {
-        (self.read)(config, given)
+    pub(super) fn read(&self, config: &mut Config, input: &Input<'_>) -> Result<(), String> {
+        (self.read)(config, input)
     }
 }
 
-/// What a key names.
+/// The setting that a key names.
 pub(super) enum Target<'a> {
     Setting(&'static Setting),
     Adapter(&'a str, &'static AdapterSetting),
 }
 
-/// What `key` names, if anything.
+/// The setting that `key` names, if there is one.
 pub(super) fn target(key: &str) -> Option<Target<'_>> {
     if let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) {
         return Some(Target::Setting(setting));
@@ -318,7 +318,7 @@ pub(super) fn adapter_key(name: &str, key: &str) -> String {
     format!("adapters.{name}.{key}")
 }
 
-/// The adapter whose cap `variable` sets. Names have hyphens and no underscores, so that this is unambiguous.
+/// The adapter whose worker limit `variable` sets. Names have hyphens and no underscores, so this is unambiguous.
 pub(super) fn adapter_of_variable(variable: &str) -> Option<String> {
     let name = variable.strip_prefix("MAINSPRING_ADAPTERS_")?.strip_suffix("_MAX_WORKERS")?;
     let upper = !name.bytes().any(|b| b.is_ascii_lowercase() || b == b'-');
@@ -326,12 +326,12 @@ pub(super) fn adapter_of_variable(variable: &str) -> Option<String> {
     (upper && rule::is_adapter_name(&name)).then_some(name)
 }
 
-/// The variable that sets `key`.
+/// The variable of the setting `key`.
 pub(super) fn variable(key: &str) -> String {
     format!("MAINSPRING_{}", key.to_ascii_uppercase().replace(['.', '-'], "_"))
 }
 
-/// The flag that sets `key`.
+/// The flag of the setting `key`.
 pub(super) fn flag(key: &str) -> String {
     format!("--{}", key.replace(['.', '_'], "-"))
 }

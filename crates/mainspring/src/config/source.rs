@@ -1,4 +1,4 @@
-//! Sources: what a configuration is read from, and where a value of it came from.
+//! Sources: the inputs of a configuration, and the origin of each value.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,66 +10,69 @@ use super::error::{ConfigError, Problem};
 use super::rule::expand;
 use super::settings::SETTINGS;
 
-const FILE: &str = "mainspring.toml";
+const FILE_NAME: &str = "mainspring.toml";
 
-/// A variable that mainspring reads and that is not a setting.
+/// An environment variable that mainspring reads and that is not a setting.
 pub struct Variable {
-    /// Its name.
+    /// The variable's name.
     pub name: &'static str,
-    /// What it is for.
+    /// The variable's purpose.
     pub description: &'static str,
 }
 
-/// The variables that are not settings. Any other `MAINSPRING_*` that is not one either is an error.
+/// The variables that are not settings. Any other unknown `MAINSPRING_*` variable is an error.
 pub const VARIABLES: &[Variable] = &[
-    Variable { name: "MAINSPRING_CONFIG", description: "The configuration file; --config wins over it." },
+    Variable { name: "MAINSPRING_CONFIG", description: "The configuration file; --config takes precedence." },
     Variable {
         name: "MAINSPRING_KEY",
-        description: "The key that the command line shows to the server of `url`; never stored.",
+        description: "The API key that the command line sends to the server of `url`; never stored.",
     },
     Variable {
         name: "XDG_CONFIG_HOME",
-        description: "Folder of configuration files, if absolute; else ~/.config.",
+        description: "Folder of configuration files, if absolute; otherwise ~/.config.",
     },
-    Variable { name: "XDG_STATE_HOME", description: "Folder of state, if absolute; else ~/.local/state." },
+    Variable {
+        name: "XDG_STATE_HOME",
+        description: "Folder of state, if absolute; otherwise ~/.local/state.",
+    },
 ];
 
-/// Everything that a configuration is made of.
+/// All inputs of a configuration.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     /// The file given by `--config`.
     pub file: Option<PathBuf>,
-    /// The variables, the last of a name winning; those that concern nothing here are ignored.
+    /// The environment variables; the last of a name wins. Unrelated variables are ignored.
     pub env: Vec<(String, String)>,
     /// The current folder, absolute.
     pub cwd: PathBuf,
-    /// The user's home, absolute.
+    /// The user's home directory, absolute.
     pub home: Option<PathBuf>,
-    /// Keys and values given as flags, the last of a key winning.
+    /// Keys and values given as flags; the last of a key wins.
     pub flags: Vec<(String, String)>,
 }
 
 impl Sources {
-    /// The sources of this process; set `file` to what `--config` says.
+    /// Collects the sources of this process. The caller sets `file` from `--config`.
     pub fn from_process(flags: Vec<(String, String)>) -> Result<Self, ConfigError> {
         let cwd = env::current_dir().map_err(|error| Problem::NoFolder { reason: error.to_string() })?;
         let home = env::home_dir().filter(|home| home.is_absolute());
         Ok(Self { file: None, env: variables(env::vars_os())?, cwd, home, flags })
     }
 
-    /// What `name` is set to.
+    /// The value of the variable `name`.
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
         self.env.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 }
 
-/// Those of `all` that concern the configuration: the rest is nobody's business and may hold secrets.
+/// Keeps only the variables that concern the configuration: the others may hold secrets.
 pub(super) fn variables(
     all: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<(String, String)>, Problem> {
     let mut kept = Vec::new();
     for (name, value) in all {
-        let Some(name) = name.to_str().filter(|name| concerns(name)) else {
+        let Some(name) = name.to_str().filter(|name| is_relevant(name)) else {
             continue;
         };
         let value = value.into_string().map_err(|_| Problem::NotUnicode { name: name.to_owned() })?;
@@ -78,13 +81,13 @@ pub(super) fn variables(
     Ok(kept)
 }
 
-fn concerns(name: &str) -> bool {
+fn is_relevant(name: &str) -> bool {
     name.starts_with("MAINSPRING_")
         || VARIABLES.iter().any(|variable| variable.name == name)
         || SETTINGS.iter().any(|setting| setting.alias() == Some(name))
 }
 
-/// The configuration file and its text, if there is one.
+/// Finds the configuration file and reads its text, if there is one.
 pub(super) fn locate(sources: &Sources) -> Result<Option<(PathBuf, String)>, Problem> {
     let home = sources.home.as_deref();
     let named = match (&sources.file, sources.variable("MAINSPRING_CONFIG")) {
@@ -110,9 +113,11 @@ pub(super) fn locate(sources: &Sources) -> Result<Option<(PathBuf, String)>, Pro
         };
     }
     let config_home = xdg(sources, "XDG_CONFIG_HOME", ".config");
-    let places =
-        [Some(sources.cwd.join(FILE)), config_home.map(|folder| folder.join("mainspring").join(FILE))];
-    for path in places.into_iter().flatten() {
+    let candidates = [
+        Some(sources.cwd.join(FILE_NAME)),
+        config_home.map(|folder| folder.join("mainspring").join(FILE_NAME)),
+    ];
+    for path in candidates.into_iter().flatten() {
         match fs::read_to_string(&path) {
             Ok(text) => return Ok(Some((path, text))),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
@@ -124,22 +129,23 @@ pub(super) fn locate(sources: &Sources) -> Result<Option<(PathBuf, String)>, Pro
     Ok(None)
 }
 
-/// The state folder where nobody chose one.
+/// The default state directory.
 pub(super) fn default_state_dir(sources: &Sources) -> Option<PathBuf> {
     xdg(sources, "XDG_STATE_HOME", ".local/state").map(|folder| folder.join("mainspring"))
 }
 
-/// The folder that `variable` names, else `below` in the home. The XDG specification has relative ones ignored.
+/// The folder named by `variable`, else `below` in the home directory. Relative paths are ignored, as the XDG
+/// specification requires.
 fn xdg(sources: &Sources, variable: &str, below: &str) -> Option<PathBuf> {
     let named = sources.variable(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     named.or_else(|| Some(sources.home.as_ref()?.join(below)))
 }
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "from", rename_all = "snake_case")]
 pub enum Origin {
-    /// Nobody set it.
+    /// The default.
     Default,
     /// The configuration file.
     File {
@@ -149,12 +155,12 @@ pub enum Origin {
         /// The line, counted from 1.
         line: usize,
     },
-    /// A variable of the environment.
+    /// An environment variable.
     Environment {
-        /// The variable.
+        /// The variable's name.
         name: String,
     },
-    /// A flag.
+    /// A command line flag.
     Flag {
         /// The flag, with its hyphens.
         name: String,
@@ -171,7 +177,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A path as text, for a path that is not Unicode would fail to serialise.
+/// Serializes a path as text; a path that is not Unicode would otherwise fail.
 fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }

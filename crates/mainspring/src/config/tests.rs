@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A machine of its own: `work` is the current folder, `home` the user's.
+/// An isolated machine: `project` is the current folder, `home` the user's home directory.
 struct Machine {
     root: TempDir,
     sources: Sources,
@@ -22,16 +22,16 @@ impl Machine {
         Self { root, sources: Sources { cwd, home: Some(home), ..Sources::default() } }
     }
 
-    fn path(&self, below: &str) -> PathBuf {
-        self.root.path().join(below)
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path)
     }
 
     fn file(self, text: &str) -> Self {
         self.file_at("project/mainspring.toml", text)
     }
 
-    fn file_at(self, below: &str, text: &str) -> Self {
-        let path = self.path(below);
+    fn file_at(self, path: &str, text: &str) -> Self {
+        let path = self.path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
         self
@@ -51,7 +51,7 @@ impl Machine {
         Config::load(&self.sources).unwrap()
     }
 
-    /// The problems as text, with the machine's folder written as `$`.
+    /// The problems as text, with the machine's root folder written as `$`.
     fn problems(&self) -> String {
         let error = Config::load(&self.sources).unwrap_err();
         error.to_string().replace(self.root.path().to_str().unwrap(), "$")
@@ -63,7 +63,7 @@ fn machine() -> Machine {
 }
 
 #[test]
-fn the_defaults() {
+fn the_defaults_are_as_documented() {
     let machine = machine();
     let Resolved { config, origins, file } = machine.load();
     assert_eq!(config.state_dir, machine.path("home/.local/state/mainspring"));
@@ -102,7 +102,7 @@ fn the_defaults() {
 }
 
 #[test]
-fn every_default_is_one_that_its_own_rule_allows() {
+fn every_default_is_allowed_by_its_rule() {
     let machine = machine();
     for setting in SETTINGS {
         let value = setting.default();
@@ -117,7 +117,7 @@ fn every_default_is_one_that_its_own_rule_allows() {
 }
 
 #[test]
-fn every_setting_has_its_own_names_and_says_what_it_is() {
+fn every_setting_has_unique_names_and_a_description() {
     let variables: std::collections::BTreeSet<_> = SETTINGS.iter().map(Setting::variable).collect();
     let flags: std::collections::BTreeSet<_> = SETTINGS.iter().map(Setting::flag).collect();
     assert_eq!(variables.len(), SETTINGS.len());
@@ -132,7 +132,7 @@ fn every_setting_has_its_own_names_and_says_what_it_is() {
 }
 
 #[test]
-fn each_layer_wins_over_the_one_before() {
+fn each_layer_overrides_the_one_before() {
     let machine = machine().file("max_workers = 2");
     assert_eq!(machine.load().config.max_workers, 2);
     let machine = machine.env("OMI_AGENT_MAX_WORKERS", "3");
@@ -172,7 +172,7 @@ fn every_layer_is_checked_even_where_it_is_overridden() {
 }
 
 #[test]
-fn all_of_the_file() {
+fn every_kind_of_value_is_read_from_the_file() {
     let machine = machine().file(
         r#"
             state_dir = "state"
@@ -211,7 +211,7 @@ fn all_of_the_file() {
 }
 
 #[test]
-fn nested_keys_in_variables_and_flags() {
+fn nested_keys_are_set_by_variables_and_flags() {
     let machine = machine()
         .env("MAINSPRING_LIMITS_PROMPT_BYTES", "1_000")
         .env("MAINSPRING_ADAPTERS_ACP_CLAUDE_MAX_WORKERS", "3")
@@ -225,7 +225,7 @@ fn nested_keys_in_variables_and_flags() {
 }
 
 #[test]
-fn where_the_file_is_looked_for() {
+fn the_file_is_searched_in_order() {
     let machine = machine().file_at("home/.config/mainspring/mainspring.toml", "owner = \"home\"");
     assert_eq!(machine.load().config.owner, "home");
     let xdg = machine.path("xdg").to_str().unwrap().to_owned();
@@ -258,7 +258,7 @@ fn a_named_file_must_exist() {
 }
 
 #[test]
-fn a_file_that_lies_there_and_cannot_be_read_is_not_passed_over() {
+fn an_unreadable_default_file_is_an_error() {
     let machine = machine();
     fs::create_dir(machine.path("project/mainspring.toml")).unwrap();
     assert!(
@@ -267,7 +267,7 @@ fn a_file_that_lies_there_and_cannot_be_read_is_not_passed_over() {
 }
 
 #[test]
-fn where_the_state_is() {
+fn the_state_directory_is_resolved() {
     let state = |machine: &Machine| machine.load().config.state_dir;
     let machine = machine().env("XDG_STATE_HOME", "relative");
     assert_eq!(state(&machine), machine.path("home/.local/state/mainspring"), "a relative one is ignored");
@@ -285,7 +285,7 @@ fn where_the_state_is() {
 }
 
 #[test]
-fn paths_that_are_refused() {
+fn invalid_paths_are_refused() {
     let refused = |value: &str| Machine::new().env("MAINSPRING_STATE_DIR", value).problems();
     assert_eq!(refused(""), r#"state_dir = "" (MAINSPRING_STATE_DIR): must be a path that is not empty"#);
     assert!(refused("~ada/x").contains("without ~ada: only ~ alone is expanded"));
@@ -295,7 +295,7 @@ fn paths_that_are_refused() {
 }
 
 #[test]
-fn without_a_home() {
+fn without_a_home_directory_the_state_directory_must_be_set() {
     let mut machine = machine();
     machine.sources.home = None;
     assert_eq!(machine.problems(), "no folder for state_dir: there is no HOME; set MAINSPRING_STATE_DIR");
@@ -310,7 +310,7 @@ fn without_a_home() {
 }
 
 #[test]
-fn numbers_that_are_refused() {
+fn invalid_numbers_are_refused() {
     let number = "must be a whole number from 1 to 1024";
     for value in ["0", "1025", "-1", "8.0", "true", "[8]", "{ a = 1 }", "99999999999999999999", "nan"] {
         let machine = Machine::new().file(&format!("\nmax_workers = {value}"));
@@ -328,7 +328,7 @@ fn numbers_that_are_refused() {
 }
 
 #[test]
-fn words_and_texts_that_are_refused() {
+fn invalid_keywords_and_texts_are_refused() {
     let refused = |key: &str, value: &str| Machine::new().flag(key, value).problems();
     assert_eq!(
         refused("durability", "Full"),
@@ -348,7 +348,7 @@ fn words_and_texts_that_are_refused() {
 }
 
 #[test]
-fn an_address_and_the_names_others_use_for_it_are_checked() {
+fn addresses_and_host_names_are_checked() {
     for value in ["0.0.0.0:80", "[::]:0", "192.168.1.2:7433"] {
         assert_eq!(Machine::new().flag("listen", value).load().config.listen, value);
     }
@@ -385,7 +385,7 @@ fn a_log_filter_is_checked() {
 }
 
 #[test]
-fn unknown_keys_suggest_the_near_one() {
+fn an_unknown_key_suggests_a_similar_one() {
     let machine = machine().file(
         "max_worker = 1\nprompt_bytes = 1\nzzz = 1\n\"limits.page\" = 1\n\
          [limit]\npage = 1\n[limits]\npgae = 1\n[adapters.pi]\nmax_worker = 1\n",
@@ -411,7 +411,7 @@ fn unknown_keys_suggest_the_near_one() {
 }
 
 #[test]
-fn unknown_variables_suggest_the_near_one() {
+fn an_unknown_variable_suggests_a_similar_one() {
     let near = |name: &str| Machine::new().env(name, "1").problems();
     assert_eq!(
         near("MAINSPRING_MAX_WORKER"),
@@ -430,7 +430,7 @@ fn unknown_variables_suggest_the_near_one() {
 }
 
 #[test]
-fn tables_that_are_none_and_values_that_are_tables() {
+fn tables_and_values_are_not_interchangeable() {
     let machine =
         machine().file("limits = 5\nretry = []\n[max_workers]\na = 1\n[adapters]\npi = 3\nPi = {}\n");
     let problems = machine.problems();
@@ -446,7 +446,7 @@ fn tables_that_are_none_and_values_that_are_tables() {
 }
 
 #[test]
-fn a_file_that_is_not_toml() {
+fn syntax_errors_name_line_and_column() {
     let problems = machine().file("owner = \"a\"\nmax_workers = = 3\n").problems();
     assert!(problems.starts_with("$/project/mainspring.toml line 2, column 15: not TOML: "), "{problems}");
     let problems = machine().file("owner = \"a\"\nowner = \"b\"\n").problems();
@@ -457,7 +457,7 @@ fn a_file_that_is_not_toml() {
 }
 
 #[test]
-fn models_are_read_from_the_file_and_what_is_wrong_is_named() {
+fn models_are_read_and_checked() {
     let well = machine().file(
         "[providers.local]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:8080/v1\"\nkey_file = \"key\"\n\
          [models.main_reasoner]\nprovider = \"local\"\nmodel = \"m\"\ntemperature = 0.5\n\
@@ -481,7 +481,7 @@ fn models_are_read_from_the_file_and_what_is_wrong_is_named() {
 }
 
 #[test]
-fn the_folder_of_agents_follows_the_state_directory() {
+fn agents_dir_defaults_to_a_folder_of_the_state_directory() {
     let config = machine().flag("state_dir", "/x").load().config;
     assert_eq!(config.agents_dir, PathBuf::from("/x/agents"));
     let config = machine().flag("state_dir", "/x").file("agents_dir = \"mine\"").load().config;
@@ -489,7 +489,7 @@ fn the_folder_of_agents_follows_the_state_directory() {
 }
 
 #[test]
-fn values_that_contradict_each_other() {
+fn contradicting_values_are_refused() {
     let machine = machine().file("[retry]\nbase_ms = 40_000").env("MAINSPRING_LIMITS_MESSAGE_BYTES", "5");
     assert_eq!(
         machine.problems(),
@@ -501,7 +501,7 @@ fn values_that_contradict_each_other() {
 }
 
 #[test]
-fn rows_say_every_value_and_its_origin() {
+fn rows_list_every_value_with_its_origin() {
     let machine = machine().file("\nowner = \"ada\"\n[adapters.pi]\nmax_workers = 2").flag("readers", "1");
     let rows = machine.load().rows();
     assert_eq!(rows.len(), SETTINGS.len() + 1);
@@ -511,21 +511,21 @@ fn rows_say_every_value_and_its_origin() {
     };
     assert_eq!(
         row("owner"),
-        r#"{"key":"owner","value":"ada","origin":{"from":"file","path":"$/project/mainspring.toml","line":2},"description":"Owner of the sessions that are made without naming one."}"#
+        r#"{"key":"owner","value":"ada","origin":{"from":"file","path":"$/project/mainspring.toml","line":2},"description":"Default owner of new sessions."}"#
     );
     assert_eq!(
         row("readers"),
-        r#"{"key":"readers","value":1,"origin":{"from":"flag","name":"--readers"},"description":"Connections that read the database."}"#
+        r#"{"key":"readers","value":1,"origin":{"from":"flag","name":"--readers"},"description":"Number of database connections for reading."}"#
     );
     assert_eq!(
         row("adapters.pi.max_workers"),
-        r#"{"key":"adapters.pi.max_workers","value":2,"origin":{"from":"file","path":"$/project/mainspring.toml","line":4},"description":"Runs of this adapter that may be active at once."}"#
+        r#"{"key":"adapters.pi.max_workers","value":2,"origin":{"from":"file","path":"$/project/mainspring.toml","line":4},"description":"Maximum number of active runs of this adapter."}"#
     );
     assert!(row("max_workers").contains(r#""value":8,"origin":{"from":"default"}"#));
 }
 
 #[test]
-fn only_variables_that_concern_us_leave_the_process_environment() {
+fn only_relevant_variables_are_kept() {
     let os = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
     let all = [
         (os(b"SECRET"), os(b"x")),
@@ -543,7 +543,7 @@ fn only_variables_that_concern_us_leave_the_process_environment() {
 }
 
 #[test]
-fn an_agent_is_set_up_in_the_file_and_its_secrets_are_not_shown() {
+fn an_adapter_is_configured_in_the_file_and_its_secrets_are_not_displayed() {
     let machine = machine().file(
         "[adapters.opencode]\nkind = \"acp\"\ncommand = [\"./bin/opencode\", \"acp\"]\n\
          env = { API_KEY = \"s3cret\" }\npass_env = [\"OTHER_KEY\"]\ncwd = \"work\"\npermissions = \"legacy\"\n\
@@ -564,7 +564,7 @@ fn an_agent_is_set_up_in_the_file_and_its_secrets_are_not_shown() {
 }
 
 #[test]
-fn an_agent_that_is_not_set_up_right_says_what_is_missing() {
+fn an_incomplete_adapter_is_refused() {
     let refused = |text: &str| machine().file(text).problems();
     for (text, problem) in [
         (

@@ -1,4 +1,4 @@
-//! The layers whose values are text: variables and flags.
+//! The layers whose values are text: environment variables and flags.
 
 use super::Entry;
 use super::error::Problem;
@@ -6,7 +6,7 @@ use super::rule::Raw;
 use super::settings::{self, SETTINGS};
 use super::source::{Origin, Sources, VARIABLES};
 
-/// The values that variables give.
+/// Reads the values of environment variables.
 pub(super) fn variables(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (name, value) in &sources.env {
@@ -16,7 +16,7 @@ pub(super) fn variables(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<E
             }
             continue;
         };
-        // Whoever set the proper name may not even know of the alias: it counts, and is checked, only without it.
+        // An alias is used, and checked, only if the proper variable is not set.
         let proper = settings::variable(&key);
         if *name == proper || sources.variable(&proper).is_none() {
             entries.push(entry(sources, key, value, Origin::Environment { name: name.clone() }));
@@ -25,7 +25,7 @@ pub(super) fn variables(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<E
     entries
 }
 
-/// The values that flags give.
+/// Reads the values of flags.
 pub(super) fn flags(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (key, value) in &sources.flags {

@@ -7,7 +7,7 @@ use mainspring_core::{
     MessageStatus, Point, Run, Session, SessionId, Step,
 };
 use mainspring_kernel::store::{
-    Commit, Effect, Fresh, InboxItem, NewEvent, PlacedMessage, Request, Row, StoreError, Unique,
+    Commit, InboxItem, NewEvent, NewId, OpenToolCall, PlacedMessage, Request, Row, StoreError, Unique,
 };
 
 use super::tables::Tables;
@@ -17,10 +17,10 @@ impl Tables {
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<Vec<Cursor>, StoreError> {
         let session = commit.fence.session;
         let exists = |row: &Row| match row {
-            Row::Fresh(Fresh::Session(id)) => self.sessions.contains_key(id),
-            Row::Fresh(Fresh::Run(id)) => self.runs.contains_key(id),
-            Row::Fresh(Fresh::Message(id)) => self.messages.contains_key(id),
-            Row::Fresh(Fresh::Artifact(id)) => self.artifacts.contains_key(id),
+            Row::NewId(NewId::Session(id)) => self.sessions.contains_key(id),
+            Row::NewId(NewId::Run(id)) => self.runs.contains_key(id),
+            Row::NewId(NewId::Message(id)) => self.messages.contains_key(id),
+            Row::NewId(NewId::Artifact(id)) => self.artifacts.contains_key(id),
             _ => false,
         };
         if commit.rows.iter().any(exists) {
@@ -38,7 +38,7 @@ impl Tables {
 
     fn row_apply(&mut self, session: SessionId, row: &Row) -> Result<(), StoreError> {
         match row {
-            Row::Fresh(_) => {}
+            Row::NewId(_) => {}
             Row::Session(image) => drop(self.sessions.insert(image.id, Session::clone(image))),
             Row::Run(image) => self.run_apply(image),
             Row::Attempt(image) => {
@@ -66,8 +66,8 @@ impl Tables {
                     self.floors.insert(session, (*floor, false));
                 }
             }
-            Row::Effect(effect) => self.effect_apply(session, effect),
-            Row::EffectEnd(run, id) => {
+            Row::ToolCallStarted(effect) => self.effect_apply(session, effect),
+            Row::ToolCallEnded(run, id) => {
                 self.effects
                     .retain(|(by, effect)| *by != session || effect.run != *run || effect.tool_use_id != *id);
             }
@@ -137,8 +137,8 @@ impl Tables {
         }
     }
 
-    fn effect_apply(&mut self, session: SessionId, effect: &Effect) {
-        let same = |(id, known): &&mut (SessionId, Effect)| {
+    fn effect_apply(&mut self, session: SessionId, effect: &OpenToolCall) {
+        let same = |(id, known): &&mut (SessionId, OpenToolCall)| {
             *id == session && known.run == effect.run && known.tool_use_id == effect.tool_use_id
         };
         match self.effects.iter_mut().find(same) {

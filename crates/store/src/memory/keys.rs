@@ -25,7 +25,7 @@ impl Tables {
         found.into_iter().take(page.limit).cloned().collect()
     }
 
-    pub(super) fn owner_elsewhere(&self, owner: &str, org: &str) -> bool {
+    pub(super) fn owner_outside_org(&self, owner: &str, org: &str) -> bool {
         let is_other = |found: &Option<String>| found.as_deref() != Some(org);
         let sessions = self.sessions.values().filter(|session| session.status != SessionStatus::Deleted);
         { sessions }.any(|session| session.owner == owner && is_other(&session.org))

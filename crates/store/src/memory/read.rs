@@ -8,8 +8,8 @@ use mainspring_core::{
     Visibility,
 };
 use mainspring_kernel::store::{
-    Chunk, DelegationsOf, Fence, InboxItem, Loaded, RunPage, SessionPage, SessionRef, StoreError, Unfinished,
-    Whose,
+    Chunk, DelegationsOf, Fence, InboxItem, Loaded, RunPage, SessionPage, SessionRef, SessionsOf, StoreError,
+    Unfinished,
 };
 
 use super::tables::Tables;
@@ -49,7 +49,7 @@ impl Tables {
                 .filter(|point| seen.insert(point.line))
                 .filter_map(|point| self.line_own(session.id, point.line))
                 .collect(),
-            effects: self
+            open_tool_calls: self
                 .effects
                 .iter()
                 .filter(|(id, _)| *id == session.id)
@@ -116,9 +116,11 @@ impl Tables {
     pub(super) fn session_page(&self, page: &SessionPage) -> Vec<(Session, Option<Run>)> {
         let sort_key = |session: &Session| (session.last_activity_at, session.id);
         let matches = |session: &&Session| {
-            let is_listed = match &page.whose {
-                Whose::Owner(owner) => session.owner == *owner,
-                Whose::Org(org) => session.visibility == Visibility::Org && session.org.as_ref() == Some(org),
+            let is_listed = match &page.of {
+                SessionsOf::Owner(owner) => session.owner == *owner,
+                SessionsOf::Org(org) => {
+                    session.visibility == Visibility::Org && session.org.as_ref() == Some(org)
+                }
             };
             is_listed
                 && page.pinned.is_none_or(|pinned| session.pinned == pinned)

@@ -3,16 +3,17 @@
 use std::cmp::Reverse;
 
 use mainspring_core::{Point, Session, SessionStatus};
-use mainspring_kernel::search::{Query, searched};
-use mainspring_kernel::store::{Found, PlacedMessage};
+use mainspring_kernel::search::{Query, searchable_text};
+use mainspring_kernel::store::{FoundMessage, PlacedMessage};
 
 use super::tables::Tables;
 
 impl Tables {
     pub(super) fn search_titles(&self, owner: &str, query: &Query, limit: usize) -> Vec<Session> {
         let own = self.sessions.values().filter(|session| is_visible(session, owner));
-        let mut found: Vec<&Session> =
-            own.filter(|session| session.title.as_deref().is_some_and(|title| query.finds(title))).collect();
+        let mut found: Vec<&Session> = own
+            .filter(|session| session.title.as_deref().is_some_and(|title| query.matches(title)))
+            .collect();
         found.sort_by_key(|session| Reverse((session.last_activity_at, session.id)));
         found.into_iter().take(limit).cloned().collect()
     }
@@ -23,7 +24,7 @@ impl Tables {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Vec<Found> {
+    ) -> Vec<FoundMessage> {
         let matching_session = |placed: &PlacedMessage| {
             let line = |point: Point| self.lines.iter().find(|(_, line)| line.id == point.line);
             let owner_session = match placed.point {
@@ -31,20 +32,20 @@ impl Tables {
                 None => placed.message.session,
             };
             let session = self.sessions.get(&owner_session).filter(|session| is_visible(session, owner))?;
-            query.finds(&searched(&placed.message.content)).then_some(session)
+            query.matches(&searchable_text(&placed.message.content)).then_some(session)
         };
-        let mut hits: Vec<Found> = self
+        let mut hits: Vec<FoundMessage> = self
             .messages
             .values()
             .filter_map(|placed| {
                 let place = self.message_order.get(&placed.message.id).copied()?;
                 let session = matching_session(placed)?;
                 let (message, title) = (placed.message.clone(), session.title.clone());
-                Some(Found { place, session: session.id, message, title })
+                Some(FoundMessage { arrival: place, session: session.id, message, title })
             })
-            .filter(|found| before.is_none_or(|before| found.place < before))
+            .filter(|found| before.is_none_or(|before| found.arrival < before))
             .collect();
-        hits.sort_by_key(|found| Reverse(found.place));
+        hits.sort_by_key(|found| Reverse(found.arrival));
         hits.truncate(limit);
         hits
     }

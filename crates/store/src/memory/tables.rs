@@ -7,7 +7,7 @@ use mainspring_core::{
     Grant, GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId,
     StateEntry, StateSlot, Step, StepId,
 };
-use mainspring_kernel::store::{AgentRow, Chunk, Effect, InboxItem, PlacedMessage, Request};
+use mainspring_kernel::store::{AgentRow, Chunk, InboxItem, OpenToolCall, PlacedMessage, Request};
 
 use super::data::{LineOrigin, StateRecord};
 
@@ -36,7 +36,7 @@ pub(super) struct Tables {
     pub(super) lines: Vec<(SessionId, Line)>,
     pub(super) cursors: BTreeMap<(SessionId, Point), LineId>,
     pub(super) chunks: BTreeMap<(SessionId, u64), Chunk>,
-    pub(super) effects: Vec<(SessionId, Effect)>,
+    pub(super) effects: Vec<(SessionId, OpenToolCall)>,
     pub(super) requests: BTreeMap<(String, String, String), Request>,
     pub(super) inbox: Vec<(SessionId, InboxItem)>,
     pub(super) bindings: BTreeMap<BindingId, Binding>,

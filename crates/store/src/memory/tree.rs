@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use mainspring_core::tree::{Inherited, TreeView, leaf, ranges};
 use mainspring_core::{Digest, Line, LineId, MessageId, Point, Range, SessionId};
-use mainspring_kernel::store::{PlacedMessage, StoreError, Strand, TreeRow};
+use mainspring_kernel::store::{PlacedMessage, SessionLine, StoreError, TreeRow};
 
 use super::tables::Tables;
 
@@ -85,7 +85,7 @@ impl SessionView<'_> {
             point,
             abandoned: line.abandoned,
             parent: above.and_then(id),
-            above,
+            parent_point: above,
             followed: above.and_then(cursor) == Some(point),
             cursor: cursor(point).or_else(|| self.next_on_line(point)).and_then(id),
         })
@@ -160,12 +160,12 @@ impl Tables {
         Ok(is_visible.then(|| (found.clone(), line)))
     }
 
-    pub(super) fn strands(
+    pub(super) fn lines_to_root(
         &self,
         session: SessionId,
         from: LineId,
         limit: usize,
-    ) -> Result<Vec<Strand>, StoreError> {
+    ) -> Result<Vec<SessionLine>, StoreError> {
         let view = self.view(session)?;
         let mut strands = vec![];
         let mut next = Some(from);
@@ -173,7 +173,7 @@ impl Tables {
             let line = self.line_get(id)?;
             let within = self.cursors.iter().filter(|((by, at), _)| *by == session && at.line == id);
             let cursors = within.map(|((_, at), to)| (at.pos, *to)).collect();
-            strands.push(Strand { line, own: view.own(id).is_some(), cursors });
+            strands.push(SessionLine { line, own: view.own(id).is_some(), cursors });
             next = line.parent.map(|parent| parent.line);
         }
         Ok(strands)

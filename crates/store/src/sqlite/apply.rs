@@ -66,7 +66,7 @@ impl Prepared {
     fn row_write(&self, connection: &Connection, row: &Row, content: &str, seq: u64) -> WriteResult {
         let session = self.commit.fence.session;
         match row {
-            Row::Fresh(fresh) => fresh_check(connection, *fresh),
+            Row::NewId(fresh) => fresh_check(connection, *fresh),
             Row::Session(session) => session_write(connection, session),
             Row::Run(run) => run_write(connection, run, seq),
             Row::Attempt(attempt) => attempt_write(connection, attempt),
@@ -81,8 +81,8 @@ impl Prepared {
                 Ok(())
             }
             Row::Floor(floor) => floor_write(connection, session, *floor),
-            Row::Effect(effect) => effect_write(connection, session, effect),
-            Row::EffectEnd(run, tool_use_id) => {
+            Row::ToolCallStarted(effect) => effect_write(connection, session, effect),
+            Row::ToolCallEnded(run, tool_use_id) => {
                 connection
                     .prepare_cached(
                         "DELETE FROM effects WHERE session_id = ?1 AND run_id = ?2 AND tool_use_id = ?3",
@@ -177,7 +177,7 @@ fn replaces(later: &Row, row: &Row) -> bool {
 fn rank(row: &Row) -> u8 {
     match row {
         // First, so that a repeated request is reported as such before any other conflict.
-        Row::Fresh(_) | Row::Request(_) => 0,
+        Row::NewId(_) | Row::Request(_) => 0,
         Row::Session(session) => 1 + u8::from(session.status != SessionStatus::Deleted),
         // The sort is stable: lines stay in the order of their creation.
         Row::Line(_) => 3,

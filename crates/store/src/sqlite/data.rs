@@ -1,7 +1,7 @@
 //! Writes state, and the loose hashes: those that a removed artifact referred to.
 
 use mainspring_core::state::decide;
-use mainspring_core::{Point, SessionId, StateOutcome, StateSlot, VersionMismatch};
+use mainspring_core::{Point, SessionId, StateOutcome, StateSlot};
 use mainspring_kernel::store::{OwnerState, StatePlace, StateRow, StoreError};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -62,10 +62,7 @@ pub(super) fn state_back(connection: &Connection, from: Point, key: &str) -> Wri
     Ok(())
 }
 
-pub(super) fn state_put(
-    connection: &Connection,
-    put: &OwnerState,
-) -> Result<Result<StateOutcome, VersionMismatch>, StoreError> {
+pub(super) fn state_put(connection: &Connection, put: &OwnerState) -> Result<StateOutcome, StoreError> {
     let last_version = || {
         connection
             .prepare_cached("SELECT value FROM meta WHERE name = 'owner_state'")?
@@ -75,14 +72,11 @@ pub(super) fn state_put(
     let entry = owner_entry(connection, &put.owner, &put.key)?;
     let counter = last_version().map_err(|error| write_error(&error))?.unwrap_or(0);
     let slot = StateSlot { entry, version: counter.cast_unsigned() };
-    let version = match decide(&slot, put.value.as_ref(), put.expect) {
-        Ok(version) => version,
-        Err(unexpected) => return Ok(Err(unexpected)),
-    };
+    let version = decide(&slot, put.value.as_ref(), put.expect)?;
     if let Some(version) = version {
         owner_state_write(connection, put, version).map_err(|error| write_error(&error))?;
     }
-    Ok(Ok(StateOutcome::of(slot, &put.key, put.value.clone(), version, put.at)))
+    Ok(StateOutcome::of(slot, &put.key, put.value.clone(), version, put.at))
 }
 
 fn owner_state_write(connection: &Connection, put: &OwnerState, version: u64) -> rusqlite::Result<()> {
@@ -106,16 +100,16 @@ fn owner_state_write(connection: &Connection, put: &OwnerState, version: u64) ->
 }
 
 /// Returns whether an artifact refers to `hash`. If so, the hash is no longer loose.
-pub(super) fn blob_claimed(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
+pub(super) fn blob_is_used(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
     let referenced = "SELECT 1 FROM artifacts WHERE content_hash = ?1 LIMIT 1";
     let claimed = connection.prepare_cached(referenced)?.exists([hash])?;
     if claimed {
-        blob_settled(connection, hash)?;
+        blob_forget(connection, hash)?;
     }
     Ok(claimed)
 }
 
 /// Removes the hash from the loose ones.
-pub(super) fn blob_settled(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
+pub(super) fn blob_forget(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
     Ok(connection.prepare_cached("DELETE FROM blobs_loose WHERE content_hash = ?1")?.execute([hash])? > 0)
 }

@@ -4,7 +4,7 @@
 //! has returned.
 
 use mainspring_core::Block;
-use mainspring_kernel::search::{folded, searched};
+use mainspring_kernel::search::{folded, searchable_text};
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::columns::Columns;
@@ -31,7 +31,7 @@ fn messages_index(connection: &Connection) -> Result<bool> {
     while let Some(row) = rows.next()?.filter(|_| bytes < STEP_BYTES) {
         let mut columns = Columns::new(row);
         (last, count) = (columns.get()?, count + 1);
-        let text = folded(&searched(&columns.json::<Vec<Block>>()?));
+        let text = folded(&searchable_text(&columns.json::<Vec<Block>>()?));
         bytes += text.len();
         if !text.is_empty() {
             insert.execute(params![last, text])?;

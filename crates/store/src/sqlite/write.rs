@@ -4,7 +4,7 @@
 //! SQLite rewrites the index entries of every column it names, changed or not.
 
 use mainspring_core::{Attempt, Line, LineId, Message, MessageId, Point, Position, Run, SessionId, Usage};
-use mainspring_kernel::store::{Effect, Fresh, InboxItem, Request, StoreError, Unique};
+use mainspring_kernel::store::{InboxItem, NewId, OpenToolCall, Request, StoreError, Unique};
 use rusqlite::{Connection, Result, params};
 
 use super::columns::{Id, blob, failure, int, json, ms, point};
@@ -36,12 +36,12 @@ impl From<WriteError> for StoreError {
 pub(super) type WriteResult = Result<(), WriteError>;
 
 /// Fails with a conflict if a row has this id.
-pub(super) fn fresh_check(connection: &Connection, fresh: Fresh) -> WriteResult {
+pub(super) fn fresh_check(connection: &Connection, fresh: NewId) -> WriteResult {
     let (sql, id) = match fresh {
-        Fresh::Session(id) => ("SELECT 1 FROM sessions WHERE session_id = ?1", id.bytes()),
-        Fresh::Run(id) => ("SELECT 1 FROM runs WHERE run_id = ?1", id.bytes()),
-        Fresh::Message(id) => ("SELECT 1 FROM messages WHERE message_id = ?1", id.bytes()),
-        Fresh::Artifact(id) => ("SELECT 1 FROM artifacts WHERE artifact_id = ?1", id.bytes()),
+        NewId::Session(id) => ("SELECT 1 FROM sessions WHERE session_id = ?1", id.bytes()),
+        NewId::Run(id) => ("SELECT 1 FROM runs WHERE run_id = ?1", id.bytes()),
+        NewId::Message(id) => ("SELECT 1 FROM messages WHERE message_id = ?1", id.bytes()),
+        NewId::Artifact(id) => ("SELECT 1 FROM artifacts WHERE artifact_id = ?1", id.bytes()),
     };
     match connection.prepare_cached(sql)?.exists([id])? {
         true => Err(WriteError::Conflict(Unique::Id)),
@@ -282,7 +282,11 @@ pub(super) fn floor_write(connection: &Connection, session: SessionId, floor: Po
     Ok(())
 }
 
-pub(super) fn effect_write(connection: &Connection, session: SessionId, effect: &Effect) -> WriteResult {
+pub(super) fn effect_write(
+    connection: &Connection,
+    session: SessionId,
+    effect: &OpenToolCall,
+) -> WriteResult {
     connection
         .prepare_cached(
             "INSERT INTO effects (session_id, run_id, tool_use_id, name) VALUES (?1, ?2, ?3, ?4)

@@ -15,7 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time, VersionMismatch};
+use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time};
 use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError};
 use parking_lot::Mutex;
 use rusqlite::{Connection, params};
@@ -46,7 +46,7 @@ pub(super) enum Job {
     EventsPrune(SessionId, Answer<bool>),
     /// Removes some expired requests. Answers true while there are more.
     RequestsForget(Time, Answer<bool>),
-    StatePut(OwnerState, Answer<PutResult>),
+    StatePut(OwnerState, Answer<StateOutcome>),
     /// Removes a hash from the loose ones if an artifact refers to it. Answers whether one does.
     BlobClaimed(String, Answer<bool>),
     /// Removes a hash from the loose ones.
@@ -59,9 +59,6 @@ pub(super) enum Job {
     /// Deletes a version of an owner's agent. Answers false if there is none.
     AgentDelete((String, String, u32), Answer<bool>),
 }
-
-/// The result of a change of an owner's state.
-pub(super) type PutResult = Result<StateOutcome, VersionMismatch>;
 
 /// A job that writes streamed text.
 #[derive(Debug)]
@@ -119,7 +116,7 @@ enum PendingAnswer {
     Commit(Answer<Vec<Cursor>>, Result<Vec<Cursor>, StoreError>),
     Lease(Answer<Fence>, Result<Fence, StoreError>),
     Flag(Answer<bool>, Result<bool, StoreError>),
-    State(Answer<PutResult>, Result<PutResult, StoreError>),
+    State(Answer<StateOutcome>, Result<StateOutcome, StoreError>),
     Key(Answer<()>, Result<(), StoreError>),
 }
 
@@ -253,11 +250,11 @@ impl Writer {
                 PendingAnswer::State(answer, result)
             }
             Job::BlobClaimed(hash, answer) => {
-                let result = self.atomically_sql(alone, |connection| data::blob_claimed(connection, &hash));
+                let result = self.atomically_sql(alone, |connection| data::blob_is_used(connection, &hash));
                 PendingAnswer::Flag(answer, result)
             }
             Job::BlobSettled(hash, answer) => {
-                let result = self.atomically_sql(alone, |connection| data::blob_settled(connection, &hash));
+                let result = self.atomically_sql(alone, |connection| data::blob_forget(connection, &hash));
                 PendingAnswer::Flag(answer, result)
             }
             Job::SearchIndex(answer) => {

@@ -1,7 +1,9 @@
 //! State along paths, and artifacts with the hashes they refer to.
 
 use mainspring_core::*;
-use mainspring_kernel::store::{ArtifactPage, Fence, OwnerState, Row, StateAt, StatePlace, StateRow, Store};
+use mainspring_kernel::store::{
+    ArtifactPage, Fence, OwnerState, Row, StateAt, StatePlace, StateRow, Store, StoreError,
+};
 use serde_json::{Value, json};
 
 use crate::fixtures::*;
@@ -179,7 +181,7 @@ async fn state_is_paged_by_key_and_a_version_is_used_once() {
                 expect: Expect::Absent,
                 at: NOW,
             };
-            assert!(store.state_put(put).await.unwrap().unwrap().created, "{name}");
+            assert!(store.state_put(put).await.unwrap().created, "{name}");
         }
         for at in [visible_to(fence, None), StateAt::Run(run_id(1)), StateAt::Owner(OWNER.into())] {
             let keys = async |after, limit| {
@@ -204,11 +206,10 @@ async fn state_of_an_owner_is_changed_by_compare_and_set() {
         let put = async |value: Option<u64>, expect| {
             let (owner, key) = (OWNER.to_owned(), "k".to_owned());
             let put = OwnerState { owner, key, value: value.map(|value| json!(value)), expect, at: NOW };
-            let outcome = store.state_put(put).await.unwrap();
-            outcome.map(|outcome| outcome.entry.map(|entry| entry.version))
+            store.state_put(put).await.map(|outcome| outcome.entry.map(|entry| entry.version))
         };
         let first = put(Some(1), Expect::Absent).await.unwrap().unwrap();
-        let refused = Err(VersionMismatch { expected: 0, current: first });
+        let refused = Err(StoreError::VersionMismatch(VersionMismatch { expected: 0, current: first }));
         assert_eq!(put(Some(2), Expect::Absent).await, refused, "{name}");
         let second = put(Some(2), Expect::Version(first)).await.unwrap().unwrap();
         assert!(second > first, "{name}");
@@ -257,17 +258,17 @@ async fn artifacts_are_listed_and_their_hashes_become_loose() {
         assert_eq!(store.artifact_get(artifacts[1].id).await.unwrap(), None, "{name}");
         assert!(store.artifact_get(other.id).await.unwrap().is_some(), "{name}");
         assert_eq!(store.blob_loose(9).await.unwrap(), ["same"], "{name}");
-        assert!(store.blob_claimed("same").await.unwrap(), "{name}: another artifact refers to it");
+        assert!(store.blob_is_used("same").await.unwrap(), "{name}: another artifact refers to it");
         assert_eq!(store.blob_loose(9).await.unwrap(), Vec::<String>::new(), "{name}");
         delete_session(store, two).await;
         assert_eq!(store.artifact_get(other.id).await.unwrap(), None, "{name}: gone at once");
-        assert!(store.blob_claimed("other").await.unwrap(), "{name}: but its hash is not loose yet");
+        assert!(store.blob_is_used("other").await.unwrap(), "{name}: but its hash is not loose yet");
         while store.session_purge(session_id(2)).await.unwrap() {}
         assert_eq!(store.blob_loose(9).await.unwrap(), ["other", "same"], "{name}");
-        assert!(!store.blob_claimed("other").await.unwrap(), "{name}");
-        assert!(store.blob_claimed("same").await.unwrap(), "{name}");
+        assert!(!store.blob_is_used("other").await.unwrap(), "{name}");
+        assert!(store.blob_is_used("same").await.unwrap(), "{name}");
         assert_eq!(store.blob_loose(9).await.unwrap(), ["other"], "{name}: until it is settled");
-        store.blob_settled("other").await.unwrap();
+        store.blob_forget("other").await.unwrap();
         assert_eq!(store.blob_loose(9).await.unwrap(), Vec::<String>::new(), "{name}");
     }
 }

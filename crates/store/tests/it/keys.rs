@@ -106,7 +106,7 @@ async fn a_key_and_its_request_are_written_together_or_not_at_all() {
 async fn an_owner_with_a_key_or_a_session_outside_the_org_is_elsewhere() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let elsewhere = async |org| store.owner_elsewhere(OWNER, org).await.unwrap();
+        let elsewhere = async |org| store.owner_outside_org(OWNER, org).await.unwrap();
         assert!(!elsewhere("acme").await, "{name}");
         store.key_write(&key(1, Some("acme")), None).await.unwrap();
         let fence = lease(store, 1).await;

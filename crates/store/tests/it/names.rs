@@ -1,12 +1,14 @@
 //! Names, pages and requests: uniqueness, lookup and order.
 
 use mainspring_core::*;
-use mainspring_kernel::store::{Request, Row, RunPage, SessionPage, SessionRef, StoreError, Unique, Whose};
+use mainspring_kernel::store::{
+    Request, Row, RunPage, SessionPage, SessionRef, SessionsOf, StoreError, Unique,
+};
 
 use crate::fixtures::*;
 
-fn own() -> Whose {
-    Whose::Owner(OWNER.into())
+fn own() -> SessionsOf {
+    SessionsOf::Owner(OWNER.into())
 }
 
 /// A session with each kind of name, and the reference that finds it.
@@ -154,14 +156,8 @@ async fn sessions_are_paged_by_activity() {
                 delete_session(store, fence).await;
             }
         }
-        let mut page = SessionPage {
-            whose: own(),
-            pinned: None,
-            status: None,
-            surface_kind: None,
-            before: None,
-            limit: 2,
-        };
+        let mut page =
+            SessionPage { of: own(), pinned: None, status: None, surface_kind: None, before: None, limit: 2 };
         let mut seen = vec![];
         loop {
             let found = store.session_page(&page).await.unwrap();
@@ -213,24 +209,18 @@ async fn an_org_lists_the_sessions_shared_with_it() {
                 delete_session(store, fence).await;
             }
         }
-        let page = |whose| SessionPage {
-            whose,
-            pinned: None,
-            status: None,
-            surface_kind: None,
-            before: None,
-            limit: 9,
-        };
-        let listed = async |whose| {
-            let found = store.session_page(&page(whose)).await.unwrap();
+        let page =
+            |of| SessionPage { of, pinned: None, status: None, surface_kind: None, before: None, limit: 9 };
+        let listed = async |of| {
+            let found = store.session_page(&page(of)).await.unwrap();
             found.into_iter().map(|(session, _)| session.id).collect::<Vec<_>>()
         };
-        assert_eq!(listed(Whose::Org("acme".into())).await, [session_id(5), session_id(1)], "{name}");
-        assert_eq!(listed(Whose::Org("none".into())).await, [], "{name}");
+        assert_eq!(listed(SessionsOf::Org("acme".into())).await, [session_id(5), session_id(1)], "{name}");
+        assert_eq!(listed(SessionsOf::Org("none".into())).await, [], "{name}");
         let after = SessionPage {
             before: Some((NOW.plus(5), session_id(5))),
             limit: 1,
-            ..page(Whose::Org("acme".into()))
+            ..page(SessionsOf::Org("acme".into()))
         };
         assert_eq!(store.session_page(&after).await.unwrap()[0].0.id, session_id(1), "{name}");
         let bad = Session { visibility: Visibility::Org, ..session(7) };
@@ -248,14 +238,8 @@ async fn a_listed_session_has_its_latest_run() {
         let latest = run(1, 1, 2, queued());
         let rows = vec![row_run(run(2, 1, 1, RunState::Succeeded {})), row_run(latest.clone())];
         commit(store, fence, rows, vec![]).await.unwrap();
-        let page = SessionPage {
-            whose: own(),
-            pinned: None,
-            status: None,
-            surface_kind: None,
-            before: None,
-            limit: 9,
-        };
+        let page =
+            SessionPage { of: own(), pinned: None, status: None, surface_kind: None, before: None, limit: 9 };
         assert_eq!(store.session_page(&page).await.unwrap(), [(session(1), Some(latest))], "{name}");
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use mainspring_core::*;
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    ArtifactPage, Chunk, Commit, Effect, Fence, InboxItem, NewEvent, Note, OwnerState, Request, Row, RunPage,
-    SessionPage, SessionRef, StateAt, StatePlace, StateRow, Store, Whose,
+    ArtifactPage, Chunk, Commit, Fence, InboxItem, NewEvent, Note, OpenToolCall, OwnerState, Request, Row,
+    RunPage, SessionPage, SessionRef, SessionsOf, StateAt, StatePlace, StateRow, Store,
 };
 use mainspring_store::MemoryStore;
 use serde_json::json;
@@ -97,13 +97,13 @@ impl Random {
             7 => Row::MessagePlace(message_id(of * 50 + self.roll(12)), point(line_no, pos)),
             8 => Row::Cursor(point(line_no, pos), self.chance(60).then_some(LineId(100 + line_no))),
             9 => Row::ChunksDrop(self.roll(60)),
-            10 => Row::Effect(Effect {
+            10 => Row::ToolCallStarted(OpenToolCall {
                 run: run_id(n),
                 tool_use_id: format!("t{}", self.roll(3)),
                 name: self.text(),
             }),
             13 => Row::Floor(Position { cursor: Cursor(self.roll(300)), pos: self.roll(60) }),
-            11 => Row::EffectEnd(run_id(n), format!("t{}", self.roll(3))),
+            11 => Row::ToolCallEnded(run_id(n), format!("t{}", self.roll(3))),
             12 => {
                 let item =
                     InboxItem { id: event_id(self.roll(20)), at: NOW, note: Note::Cancel { run: run_id(n) } };
@@ -217,18 +217,18 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
     let mut all = vec![format!("{:?}", store.unfinished().await)];
     let runs = RunPage { owner: OWNER.into(), session: None, status: None, before: None, limit: NO_LIMIT };
     let sessions = SessionPage {
-        whose: Whose::Owner(OWNER.into()),
+        of: SessionsOf::Owner(OWNER.into()),
         pinned: None,
         status: None,
         surface_kind: None,
         before: None,
         limit: 3,
     };
-    let shared = SessionPage { whose: Whose::Org("acme".into()), ..sessions.clone() };
+    let shared = SessionPage { of: SessionsOf::Org("acme".into()), ..sessions.clone() };
     all.push(format!("{:?}", store.run_page(&runs).await));
     all.push(format!("{:?}", store.session_page(&sessions).await));
     all.push(format!("{:?}", store.session_page(&shared).await));
-    all.push(format!("{:?}", store.owner_elsewhere(OWNER, "acme").await));
+    all.push(format!("{:?}", store.owner_outside_org(OWNER, "acme").await));
     for n in 0..SESSIONS {
         let id = session_id(n);
         // The epochs of the stores differ.
@@ -322,7 +322,7 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
                 let digest = store.digest(reader, point(line, 2)).await.map_err(|_| "missing");
                 all.push(format!("digest {line} {digest:?}"));
             }
-            let strands = store.strands(of, LineId(line), 9).await.map_err(|_| "missing");
+            let strands = store.lines_to_root(of, LineId(line), 9).await.map_err(|_| "missing");
             all.push(format!("strands {line} {strands:?}"));
         }
     }
@@ -355,11 +355,11 @@ async fn run_sequence(seed: u64) {
             }
             21 => {
                 let hash = format!("hash {}", random.roll(4));
-                let claimed = (sqlite.blob_claimed(&hash).await, memory.blob_claimed(&hash).await);
+                let claimed = (sqlite.blob_is_used(&hash).await, memory.blob_is_used(&hash).await);
                 assert_eq!(claimed.0, claimed.1, "seed {seed} step {step}");
                 if random.chance(50) {
-                    sqlite.blob_settled(&hash).await.unwrap();
-                    memory.blob_settled(&hash).await.unwrap();
+                    sqlite.blob_forget(&hash).await.unwrap();
+                    memory.blob_forget(&hash).await.unwrap();
                 }
             }
             0 => {
@@ -464,18 +464,21 @@ async fn run_sequence(seed: u64) {
     assert!(check.events > 20, "seed {seed}: the sequence wrote something");
 }
 
-/// Returns true for rows whose order within one commit is not part of the contract.
+/// Returns true for rows of order within one commit is not part of the contract.
 fn is_placed(row: &Row) -> bool {
     matches!(row, Row::Message(..) | Row::MessagePlace(..) | Row::Line(_))
 }
 
 /// Returns the kind of the result, which decides what a caller does next.
 fn kind(answer: &Result<Vec<Cursor>, mainspring_kernel::store::StoreError>) -> &'static str {
-    use mainspring_kernel::store::StoreError::{Conflict, Corrupt, Fenced, Pruned, Unavailable};
+    use mainspring_kernel::store::StoreError::{
+        Conflict, Corrupt, Fenced, Pruned, Unavailable, VersionMismatch,
+    };
     match answer {
         Ok(_) => "ok",
         Err(Conflict(_)) => "conflict",
         Err(Fenced) => "fenced",
+        Err(VersionMismatch(_)) => "version mismatch",
         Err(Pruned(_)) => "pruned",
         Err(Corrupt(_)) => "corrupt",
         Err(Unavailable(_)) => "unavailable",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::*;
-use mainspring_kernel::store::{Chunk, Effect, Fence, InboxItem, NewEvent, Note, Row};
+use mainspring_kernel::store::{Chunk, Fence, InboxItem, NewEvent, Note, OpenToolCall, Row};
 use serde_json::json;
 
 use crate::fixtures::*;
@@ -210,15 +210,18 @@ async fn a_chunk_of_an_old_lease_is_dropped() {
 
 #[tokio::test]
 async fn a_tool_call_is_open_until_it_has_an_outcome() {
-    let effect = |run: u64, id: &str| Effect { run: run_id(run), tool_use_id: id.into(), name: "add".into() };
+    let effect =
+        |run: u64, id: &str| OpenToolCall { run: run_id(run), tool_use_id: id.into(), name: "add".into() };
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = create_session(store, 1).await;
         let started = [effect(1, "t2"), effect(1, "t1"), effect(2, "t1")];
-        commit(store, fence, started.iter().cloned().map(Row::Effect).collect(), vec![]).await.unwrap();
-        let open = async || store.session_load(session_id(1)).await.unwrap().unwrap().effects;
+        commit(store, fence, started.iter().cloned().map(Row::ToolCallStarted).collect(), vec![])
+            .await
+            .unwrap();
+        let open = async || store.session_load(session_id(1)).await.unwrap().unwrap().open_tool_calls;
         assert_eq!(open().await, started, "{name}");
-        commit(store, fence, vec![Row::EffectEnd(run_id(1), "t1".into())], vec![]).await.unwrap();
+        commit(store, fence, vec![Row::ToolCallEnded(run_id(1), "t1".into())], vec![]).await.unwrap();
         assert_eq!(open().await, [started[0].clone(), started[2].clone()], "{name}");
     }
 }

@@ -1,7 +1,7 @@
 //! The message tree: lines, paths and cursors.
 
 use mainspring_core::*;
-use mainspring_kernel::store::{PlacedMessage, Row, Store, StoreError, Strand, TreeRow, Unique};
+use mainspring_kernel::store::{PlacedMessage, Row, SessionLine, Store, StoreError, TreeRow, Unique};
 
 use crate::fixtures::*;
 
@@ -156,7 +156,7 @@ async fn strands_leaves_and_children_follow_the_rules_of_the_tree() {
         let store = &*subject.store;
         write_branches(store).await;
         let id = session_id(1);
-        let strand = |line, cursors: &[(u32, i64)]| Strand {
+        let strand = |line, cursors: &[(u32, i64)]| SessionLine {
             line,
             own: true,
             cursors: cursors.iter().map(|(pos, to)| (*pos, LineId(*to))).collect(),
@@ -166,10 +166,10 @@ async fn strands_leaves_and_children_follow_the_rules_of_the_tree() {
             strand(line(2, Some(point(1, 2)), 3), &[]),
             strand(line(1, None, 5), &[(2, 2)]),
         ];
-        assert_eq!(store.strands(id, LineId(3), 9).await.unwrap(), strands, "{name}");
-        assert_eq!(store.strands(id, LineId(3), 2).await.unwrap(), strands[..2], "{name}");
-        let other = store.strands(session_id(9), LineId(1), 9).await.unwrap();
-        let foreign = Strand { own: false, ..strand(line(1, None, 5), &[]) };
+        assert_eq!(store.lines_to_root(id, LineId(3), 9).await.unwrap(), strands, "{name}");
+        assert_eq!(store.lines_to_root(id, LineId(3), 2).await.unwrap(), strands[..2], "{name}");
+        let other = store.lines_to_root(session_id(9), LineId(1), 9).await.unwrap();
+        let foreign = SessionLine { own: false, ..strand(line(1, None, 5), &[]) };
         assert_eq!(other, [foreign], "{name}: another session owns none of its lines");
         let leaf = async |at| {
             let (placed, own) = store.leaf(id, at).await.unwrap().unwrap();

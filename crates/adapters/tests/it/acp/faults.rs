@@ -2,7 +2,7 @@
 
 use mainspring_adapters::KeepLog;
 use mainspring_core::ArtifactRole;
-use mainspring_kernel::kernel::ArtifactQuery;
+use mainspring_kernel::kernel::{ArtifactQuery, ArtifactsOf};
 use tokio::io::AsyncReadExt;
 
 use super::*;
@@ -176,7 +176,7 @@ async fn a_shutdown_stops_running_agents_and_leaves_no_process() {
 /// The kept logs of a run, newest first.
 async fn logs(world: &World, run: RunId) -> Vec<String> {
     let kernel = world.kernel();
-    let query = ArtifactQuery { of: Err(run), before: None, limit: None };
+    let query = ArtifactQuery { of: ArtifactsOf::Run(run), before: None, limit: None };
     let mut logs = vec![];
     for artifact in kernel.artifact_list(&world.me, query).await.unwrap() {
         assert_eq!((artifact.role, artifact.name.as_deref()), (ArtifactRole::Log, Some("stderr.log")));

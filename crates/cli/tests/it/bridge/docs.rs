@@ -18,7 +18,7 @@ async fn example(launch: Launch) -> Result<String, Box<dyn std::error::Error>> {
     while let Some(event) = answer.next().await {
         match event {
             QueryEvent::TextDelta(text) => shown.push_str(&text),
-            // The process died: what was shown is told again from its beginning.
+            // The process died: the text is sent again from its beginning.
             QueryEvent::Restarted => shown.clear(),
             QueryEvent::ToolCall(call) => call.fail("policy_denied", "this host has no tools"),
             _ => {}
@@ -26,7 +26,7 @@ async fn example(launch: Launch) -> Result<String, Box<dyn std::error::Error>> {
     }
     let result = answer.result().await?;
 
-    // By what it stands for, the session is found again, here and after a restart.
+    // The session is found again by its surface, also after a restart.
     let run = status.until(|status| status.surface(&task)?.1.filter(|run| run.status.is_ended())).await;
     assert_eq!((run.run_id, run.status), (result.run_id, result.terminal_status));
     process.stop().await;

@@ -1,4 +1,4 @@
-//! Import of artifacts and state. The bytes of an artifact are durable before its row, as ever.
+//! Import of artifacts and state. The bytes of an artifact are durable before its row is committed.
 
 use std::sync::Arc;
 
@@ -7,29 +7,30 @@ use base64::engine::general_purpose::STANDARD;
 use mainspring_core::limits::check_text;
 use mainspring_core::{Artifact, StateEntry};
 
-use super::super::artifacts::{check_names, uri_of};
-use super::import::{Fault, Stage, Staged, refuse};
-use crate::blobs::Staging;
+use super::import::{LineError, refuse};
+use super::partial::{PartialSession, Section};
+use crate::blobs::{StagedBlob, StagingBlob};
 use crate::error::Error;
-use crate::store::{Commit, Fresh, Row, StatePlace, StateRow, StoreError, Unique};
+use crate::kernel::artifacts::{check_names, uri_of};
+use crate::store::{Commit, NewId, Row, StatePlace, StateRow, StoreError, Unique};
 
-/// An artifact whose bytes are being read.
+/// An artifact whose bytes are being imported.
 pub(super) struct OpenArtifact {
     pub(super) artifact: Artifact,
     hash: String,
     size: u64,
-    staging: Staging,
+    staging: StagingBlob,
 }
 
-impl From<Error> for Fault {
+impl From<Error> for LineError {
     fn from(error: Error) -> Self {
         Self::Kernel(error)
     }
 }
 
-impl Staged {
-    pub(super) async fn artifact(&mut self, artifact: Artifact) -> Result<(), Fault> {
-        self.enter(Stage::Artifacts)?;
+impl PartialSession {
+    pub(super) async fn artifact(&mut self, artifact: Artifact) -> Result<(), LineError> {
+        self.enter(Section::Artifacts)?;
         let id = artifact.id;
         if artifact.session != self.session.id {
             return refuse(format!("{id} is not an artifact of this session"));
@@ -42,7 +43,7 @@ impl Staged {
         }
         check_names(&artifact.kind, artifact.name.as_deref(), artifact.mime_type.as_deref())?;
         check_text("an artifact's uri", &artifact.uri)?;
-        // What it refers to is there before it is.
+        // The rows that the artifact refers to are written first.
         self.write().await?;
         let (hash, size) = match (&artifact.content_hash, artifact.size_bytes) {
             (None, _) => return self.artifact_commit(artifact, None).await,
@@ -59,19 +60,19 @@ impl Staged {
                 let size = usize::try_from(size).unwrap_or(usize::MAX);
                 return Err(Error::TooLarge { what: "the artifact", size, limit }.into());
             }
-            // It may be on its way in elsewhere, so its bytes have a name of their own until they are there.
-            shared.blobs()?.begin(shared.ids.artifact(), limit).await?
+            // Another import may bring the same artifact: the staged file gets an id of its own.
+            shared.blobs()?.stage_begin(shared.ids.artifact(), limit).await?
         };
         self.artifact = Some(OpenArtifact { artifact, hash, size, staging });
-        self.bytes_end().await
+        self.finish_artifact().await
     }
 
-    pub(super) async fn bytes(&mut self, data: &str) -> Result<(), Fault> {
+    pub(super) async fn bytes(&mut self, data: &str) -> Result<(), LineError> {
         let Some(open) = &mut self.artifact else {
             return refuse("there is no artifact above that lacks bytes");
         };
         let bytes =
-            STANDARD.decode(data).map_err(|error| Fault::Line(format!("this is no base64: {error}")))?;
+            STANDARD.decode(data).map_err(|error| LineError::Line(format!("this is no base64: {error}")))?;
         if bytes.is_empty() || open.staging.size() + bytes.len() as u64 > open.size {
             return refuse(format!(
                 "{} has {} bytes, and this line does not fit",
@@ -79,11 +80,11 @@ impl Staged {
             ));
         }
         open.staging.write(&bytes).await?;
-        self.bytes_end().await
+        self.finish_artifact().await
     }
 
-    /// Keeps an artifact once all its bytes are there.
-    async fn bytes_end(&mut self) -> Result<(), Fault> {
+    /// Commits the artifact once all its bytes have been read.
+    async fn finish_artifact(&mut self) -> Result<(), LineError> {
         let Some(open) = self.artifact.take_if(|open| open.staging.size() == open.size) else {
             return Ok(());
         };
@@ -95,13 +96,9 @@ impl Staged {
         self.artifact_commit(open.artifact, Some(staged)).await
     }
 
-    async fn artifact_commit(
-        &self,
-        artifact: Artifact,
-        staged: Option<crate::blobs::Staged>,
-    ) -> Result<(), Fault> {
+    async fn artifact_commit(&self, artifact: Artifact, staged: Option<StagedBlob>) -> Result<(), LineError> {
         let id = artifact.id;
-        let rows = vec![Row::Fresh(Fresh::Artifact(id)), Row::Artifact(Box::new(artifact))];
+        let rows = vec![Row::NewId(NewId::Artifact(id)), Row::Artifact(Box::new(artifact))];
         let commit = Arc::new(Commit { fence: self.fence, events: vec![], rows });
         let store = self.shared.store.clone();
         let write = async move {
@@ -118,40 +115,44 @@ impl Staged {
         }
     }
 
-    pub(super) async fn state(&mut self, entry: StateEntry, bytes: usize) -> Result<(), Fault> {
-        self.enter(Stage::State)?;
-        let place = match self.tip_state {
+    pub(super) async fn state(&mut self, entry: StateEntry, bytes: usize) -> Result<(), LineError> {
+        self.enter(Section::State)?;
+        let place = match self.tip_state_place {
             Some(place) => place,
             None => self.state_place().await?,
         };
-        self.tip_state = Some(place);
-        self.state_rows(place, vec![entry])?;
-        self.took(bytes).await
+        self.tip_state_place = Some(place);
+        self.push_state(place, vec![entry])?;
+        self.line_done(bytes).await
     }
 
-    /// Where state goes that holds at the tip.
-    async fn state_place(&mut self) -> Result<StatePlace, Fault> {
-        // Lines are looked up in the store.
+    /// The place of the session's state at the tip.
+    async fn state_place(&mut self) -> Result<StatePlace, LineError> {
+        // Lines are looked up in the store, so pending rows are written first.
         self.write().await?;
         let Some(tip) = self.session.tip_message else {
             return Ok(StatePlace::Session { at: None, aside: false });
         };
-        let at = self.place(tip).await?;
-        let strands = self.shared.store.strands(self.session.id, at.line, 1).await?;
-        let aside = strands.first().is_some_and(|strand| strand.line.end > at.pos + 1);
+        let at = self.point_of(tip).await?;
+        let lines = self.shared.store.lines_to_root(self.session.id, at.line, 1).await?;
+        let aside = lines.first().is_some_and(|own| own.line.end > at.pos + 1);
         Ok(StatePlace::Session { at: Some(at), aside })
     }
 
-    /// All that holds at `place`, or one more key there.
-    pub(super) fn state_rows(&mut self, place: StatePlace, entries: Vec<StateEntry>) -> Result<(), Fault> {
+    /// Adds state entries at `place`.
+    pub(super) fn push_state(
+        &mut self,
+        place: StatePlace,
+        entries: Vec<StateEntry>,
+    ) -> Result<(), LineError> {
         let limit = self.shared.options.limits.state_keys;
         self.keys += entries.len();
         if self.keys > limit {
             return Err(Error::TooMany { what: "keys", limit }.into());
         }
         for StateEntry { key, value, version, updated_at: at } in entries {
-            let fits = self.shared.state_check(&key, Some(&value));
-            fits.map_err(|error| Fault::Line(error.to_string()))?;
+            let checked = self.shared.check_state_entry(&key, Some(&value));
+            checked.map_err(|error| LineError::Line(error.to_string()))?;
             if version == 0 {
                 return refuse(format!("the first version of {key:?} is 1"));
             }

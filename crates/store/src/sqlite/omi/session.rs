@@ -11,7 +11,7 @@ use mainspring_core::{
     Artifact, Attempt, AttemptId, Binding, BindingId, BindingStatus, ExternalRef, LegacyAlias, Line, Message,
     MessageId, Point, Run, Session, SessionId, SessionStatus, TitleSource, Visibility,
 };
-use mainspring_kernel::store::{Fresh, Row};
+use mainspring_kernel::store::{NewId, Row};
 use serde_json::{Value, json};
 
 use super::rows::{Fields, SessionRows};
@@ -75,7 +75,7 @@ impl Import<'_> {
         written.extend(draft.artifacts.values().map(|artifact| Row::Artifact(Box::new(artifact.clone()))));
         written.extend(draft.bindings.values().map(|binding| Row::Binding(Box::new(binding.clone()))));
         written.extend(self.convert_grants(&draft, &rows.grants));
-        written.push(Row::Fresh(Fresh::Session(draft.session.id)));
+        written.push(Row::NewId(NewId::Session(draft.session.id)));
         written.push(Row::Session(Box::new(draft.session.clone())));
         let id = draft.session.id;
         self.commit(id, vec![], written, None)?;

@@ -37,7 +37,7 @@ pub(in super::super) fn key_page(connection: &Connection, page: &KeyPage) -> Res
     query_all(connection, sql, params![page.org, time, id, sql_limit(page.limit)], key)
 }
 
-pub(in super::super) fn owner_elsewhere(
+pub(in super::super) fn owner_outside_org(
     connection: &Connection,
     owner: &str,
     org: &str,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::Session;
-use mainspring_kernel::search::{Query, searched};
-use mainspring_kernel::store::{Found, StoreError};
+use mainspring_kernel::search::{Query, searchable_text};
+use mainspring_kernel::store::{FoundMessage, StoreError};
 use rusqlite::{Connection, Result, params};
 
 use super::super::columns::Columns;
@@ -43,7 +43,7 @@ pub(in super::super) fn search_titles(
     found.extend(
         unindexed
             .into_iter()
-            .filter(|session| session.title.as_deref().is_some_and(|title| query.finds(title))),
+            .filter(|session| session.title.as_deref().is_some_and(|title| query.matches(title))),
     );
     found.sort_by_key(|session| std::cmp::Reverse((session.last_activity_at, session.id)));
     found.truncate(limit);
@@ -56,7 +56,7 @@ pub(in super::super) fn search_messages(
     query: &Query,
     before: Option<u64>,
     limit: usize,
-) -> Result<Vec<Found>, StoreError> {
+) -> Result<Vec<FoundMessage>, StoreError> {
     // A message belongs to the session that opened its line, or without a line to the session that created it.
     macro_rules! select_hits {
         ($from:literal) => {
@@ -92,9 +92,9 @@ pub(in super::super) fn search_messages(
     Ok(hits)
 }
 
-fn search_hit(columns: &mut Columns<'_>) -> Result<Found> {
+fn search_hit(columns: &mut Columns<'_>) -> Result<FoundMessage> {
     let (place, session, title) = (columns.number()?, columns.id()?, columns.get()?);
-    Ok(Found { place, session, title, message: Arc::clone(&message(columns)?.message) })
+    Ok(FoundMessage { arrival: place, session, title, message: Arc::clone(&message(columns)?.message) })
 }
 
 /// Returns the first `limit` messages of `sql` that match `query`. Reads them one at a time, because there may be many.
@@ -104,13 +104,13 @@ fn scan_messages(
     params: impl rusqlite::Params,
     query: &Query,
     limit: usize,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<FoundMessage>> {
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query(params)?;
     let mut hits = vec![];
     while let Some(row) = rows.next()?.filter(|_| hits.len() < limit) {
         let hit = search_hit(&mut Columns::new(row))?;
-        if query.finds(&searched(&hit.message.content)) {
+        if query.matches(&searchable_text(&hit.message.content)) {
             hits.push(hit);
         }
     }

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use mainspring_core::{Attempt, Cursor, Line, LineId, Position, Run, Session, SessionId};
 use mainspring_kernel::store::{
-    Chunk, Effect, Fence, InboxItem, Loaded, SessionPage, SessionRef, StoreError, Unfinished, Whose,
+    Chunk, Fence, InboxItem, Loaded, OpenToolCall, SessionPage, SessionRef, SessionsOf, StoreError,
+    Unfinished,
 };
 use rusqlite::{Connection, params};
 
@@ -60,7 +61,7 @@ pub(in super::super) fn session_load(
     Ok(Some(Loaded {
         latest: run_latest(connection, id)?,
         lines: lines_of(connection, &session, &runs)?,
-        effects: effects(connection, id)?,
+        open_tool_calls: effects(connection, id)?,
         inbox: inbox(connection, id)?,
         delegations: super::delegations::unsettled(connection, &runs)?,
         pos: last.pos.max(chunk_end),
@@ -130,10 +131,10 @@ fn chunks(connection: &Connection, fence: Fence) -> Result<Vec<Chunk>, StoreErro
     })
 }
 
-fn effects(connection: &Connection, id: SessionId) -> Result<Vec<Effect>, StoreError> {
+fn effects(connection: &Connection, id: SessionId) -> Result<Vec<OpenToolCall>, StoreError> {
     let sql = "SELECT run_id, tool_use_id, name FROM effects WHERE session_id = ?1 ORDER BY id";
     query_all(connection, sql, [id.bytes()], |columns| {
-        Ok(Effect { run: columns.id()?, tool_use_id: columns.get()?, name: columns.get()? })
+        Ok(OpenToolCall { run: columns.id()?, tool_use_id: columns.get()?, name: columns.get()? })
     })
 }
 
@@ -144,7 +145,7 @@ pub(in super::super) fn inbox(connection: &Connection, id: SessionId) -> Result<
     })
 }
 
-pub(in super::super) fn session_known(connection: &Connection, id: SessionId) -> Result<bool, StoreError> {
+pub(in super::super) fn session_exists(connection: &Connection, id: SessionId) -> Result<bool, StoreError> {
     let sql = "SELECT 1 FROM sessions WHERE session_id = ?1";
     Ok(query_one(connection, sql, [id.bytes()], |columns| columns.get::<i64>())?.is_some())
 }
@@ -222,13 +223,17 @@ pub(in super::super) fn session_page(
             )
         };
     }
-    let (sql, whose) = match (&page.whose, page.pinned) {
-        (Whose::Owner(owner), None) => (page!("owner_id = ?1"), owner),
-        (Whose::Owner(owner), Some(true)) => (page!("owner_id = ?1 AND pinned = 1"), owner),
-        (Whose::Owner(owner), Some(false)) => (page!("owner_id = ?1 AND pinned = 0"), owner),
-        (Whose::Org(org), None) => (page!("org_id = ?1 AND visibility = 'org'"), org),
-        (Whose::Org(org), Some(true)) => (page!("org_id = ?1 AND visibility = 'org' AND pinned = 1"), org),
-        (Whose::Org(org), Some(false)) => (page!("org_id = ?1 AND visibility = 'org' AND pinned = 0"), org),
+    let (sql, whose) = match (&page.of, page.pinned) {
+        (SessionsOf::Owner(owner), None) => (page!("owner_id = ?1"), owner),
+        (SessionsOf::Owner(owner), Some(true)) => (page!("owner_id = ?1 AND pinned = 1"), owner),
+        (SessionsOf::Owner(owner), Some(false)) => (page!("owner_id = ?1 AND pinned = 0"), owner),
+        (SessionsOf::Org(org), None) => (page!("org_id = ?1 AND visibility = 'org'"), org),
+        (SessionsOf::Org(org), Some(true)) => {
+            (page!("org_id = ?1 AND visibility = 'org' AND pinned = 1"), org)
+        }
+        (SessionsOf::Org(org), Some(false)) => {
+            (page!("org_id = ?1 AND visibility = 'org' AND pinned = 0"), org)
+        }
     };
     let status = page.status.map(|status| status.name());
     let (time, id) = page_start(page.before);

@@ -2,7 +2,7 @@
 
 use mainspring_core::tree::{Inherited, TreeView, leaf as leaf_of, ranges};
 use mainspring_core::{Line, LineId, MessageId, Point, Range, SessionId};
-use mainspring_kernel::store::{PlacedMessage, StoreError, Strand, TreeRow};
+use mainspring_kernel::store::{PlacedMessage, SessionLine, StoreError, TreeRow};
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Columns, Id};
@@ -61,12 +61,12 @@ pub(in super::super) fn message_get(
     Ok(view.contains(point)?.then_some((found, Some(line))))
 }
 
-pub(in super::super) fn strands(
+pub(in super::super) fn lines_to_root(
     connection: &Connection,
     session: SessionId,
     from: LineId,
     limit: usize,
-) -> Result<Vec<Strand>, StoreError> {
+) -> Result<Vec<SessionLine>, StoreError> {
     let lines = concat!("SELECT ", line_columns!(), ", session_id = ?2 FROM lines WHERE line = ?1");
     let cursors = "SELECT pos, to_line FROM cursors WHERE session_id = ?1 AND line = ?2";
     let session = session.bytes();
@@ -77,7 +77,7 @@ pub(in super::super) fn strands(
         let (line, own) = found.ok_or_else(|| missing_line(id))?;
         let cursor = |row: &mut Columns<'_>| Ok((row.get()?, LineId(row.get()?)));
         let cursors = query_all(connection, cursors, params![session, id.0], cursor)?;
-        strands.push(Strand { line, own, cursors: cursors.into_iter().collect() });
+        strands.push(SessionLine { line, own, cursors: cursors.into_iter().collect() });
         next = line.parent.map(|parent| parent.line);
     }
     Ok(strands)
@@ -288,7 +288,7 @@ impl<'a> SessionView<'a> {
             point,
             abandoned: line.abandoned,
             parent: id(above)?,
-            above,
+            parent_point: above,
             followed,
             cursor: id(next)?,
         }))

@@ -1,0 +1,66 @@
+//! The active run of a session: its attempt, its execution and the progress of its stop.
+
+use std::sync::Arc;
+
+use mainspring_core::{Attempt, AttemptId, Message, Run, RunStatus};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::cancel::Stop;
+use crate::adapter::{AskReply, Record};
+use crate::scheduler::Permit;
+
+/// The run that has a live attempt.
+pub(super) struct Active {
+    pub(super) run: Run,
+    pub(super) attempt: Attempt,
+    pub(super) permit: Option<Permit>,
+    /// The execution; none while only the store holds a wait.
+    pub(super) task: Option<AbortHandle>,
+    pub(super) cancel: CancellationToken,
+    pub(super) prompt: Arc<Message>,
+    /// An execution that waits for an answer.
+    pub(super) held: Option<AskReply>,
+    pub(super) stop: Stop,
+    /// Records for the commit that ends the execution.
+    pub(super) at_end: Vec<Record>,
+    /// True while a prompt waits to join the run; its adapter reads it.
+    pub(super) steering: watch::Sender<bool>,
+}
+
+impl Active {
+    pub(super) fn new(run: Run, attempt: Attempt, prompt: Arc<Message>) -> Self {
+        Self {
+            run,
+            attempt,
+            permit: None,
+            task: None,
+            cancel: CancellationToken::new(),
+            prompt,
+            held: None,
+            stop: Stop::default(),
+            at_end: vec![],
+            steering: watch::Sender::new(false),
+        }
+    }
+
+    pub(super) fn status(&self) -> RunStatus {
+        self.run.state.status()
+    }
+
+    /// True while the attempt `by` has authority over the run.
+    pub(super) fn is_held_by(&self, by: AttemptId) -> bool {
+        self.run.state.holder() == Some(by)
+    }
+
+    /// True while the run waits for an answer that nobody has given.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.run.state.wait().is_some_and(|wait| wait.answer.is_none())
+    }
+
+    /// True while something acts for the attempt: its execution, or the adapter that kills it.
+    pub(super) fn is_acting(&self) -> bool {
+        self.task.is_some() || self.stop.is_killing()
+    }
+}

@@ -1,0 +1,105 @@
+//! The delegations of a session's runs that are not settled, and the attempts that wait for them.
+
+use mainspring_core::delegation::follow_child;
+use mainspring_core::{Delegation, DelegationId, RunId, RunStatus, SessionId, Time};
+
+use crate::adapter::HandleReply;
+
+/// Unsettled delegations.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Delegations {
+    /// Delegations that runs of this session carry out.
+    tasks: Vec<Delegation>,
+    /// Delegations that runs of this session have made.
+    children: Vec<Child>,
+}
+
+#[derive(Debug, Clone)]
+struct Child {
+    delegation: Delegation,
+    /// The child's session was sent [`crate::store::Note::Cancel`].
+    cancel_sent: bool,
+}
+
+impl From<Delegation> for Child {
+    fn from(delegation: Delegation) -> Self {
+        Self { delegation, cancel_sent: false }
+    }
+}
+
+impl Delegations {
+    /// Restores the unsettled delegations of `session`.
+    pub(super) fn restore(delegations: Vec<Delegation>, session: SessionId) -> Self {
+        let (tasks, children): (Vec<_>, Vec<_>) =
+            delegations.into_iter().partition(|delegation| delegation.child_session == session);
+        Self { tasks, children: children.into_iter().map(Child::from).collect() }
+    }
+
+    /// The run that waits for `run` and lends it its permit meanwhile.
+    pub(super) fn lender(&self, run: RunId) -> Option<RunId> {
+        let task = self.tasks.iter().find(|task| task.child_run == run)?;
+        task.mode.is_awaited().then_some(task.parent_run)
+    }
+
+    /// Adds a delegation that a run of this session carries out.
+    pub(super) fn add_task(&mut self, task: Delegation) {
+        self.tasks.push(task);
+    }
+
+    /// Adds a delegation that a run of this session has made.
+    pub(super) fn add_child(&mut self, child: Delegation) {
+        self.children.push(child.into());
+    }
+
+    /// Removes a settled delegation that a run of this session has made.
+    pub(super) fn remove_child(&mut self, id: DelegationId) {
+        self.children.retain(|child| child.delegation.id != id);
+    }
+
+    /// Applies the status of `run` to the delegation that it carries out. Returns the delegation if it has changed.
+    pub(super) fn follow(&mut self, run: RunId, status: RunStatus, at: Time) -> Option<Delegation> {
+        let place = self.tasks.iter().position(|task| task.child_run == run)?;
+        let changed = follow_child(&self.tasks[place], status, at)?;
+        match changed.status.is_settled() {
+            true => drop(self.tasks.remove(place)),
+            false => self.tasks[place] = changed.clone(),
+        }
+        Some(changed)
+    }
+
+    /// Decides which children of `run` are cancelled because of its `status`: all of them if the run is cancelled, the
+    /// awaited ones if it ends in another way. Returns the session and the run of each, once.
+    pub(super) fn cancel_children(&mut self, run: RunId, status: RunStatus) -> Vec<(SessionId, RunId)> {
+        let all = matches!(status, RunStatus::Cancelling | RunStatus::Cancelled);
+        if !all && !status.is_ended() {
+            return vec![];
+        }
+        let cancelled = |child: &&mut Child| {
+            child.delegation.parent_run == run
+                && !child.cancel_sent
+                && (all || child.delegation.mode.is_awaited())
+        };
+        let cancel = |child: &mut Child| {
+            child.cancel_sent = true;
+            (child.delegation.child_session, child.delegation.child_run)
+        };
+        self.children.iter_mut().filter(cancelled).map(cancel).collect()
+    }
+}
+
+/// The attempts that wait until a delegation is settled.
+#[derive(Default)]
+pub(super) struct Waiters(Vec<(DelegationId, HandleReply<Delegation>)>);
+
+impl Waiters {
+    pub(super) fn add(&mut self, delegation: DelegationId, waiter: HandleReply<Delegation>) {
+        self.0.push((delegation, waiter));
+    }
+
+    /// Answers the attempts that wait for `delegation`, which is settled.
+    pub(super) fn settle(&mut self, delegation: &Delegation) {
+        for (_, waiter) in self.0.extract_if(.., |(id, _)| *id == delegation.id) {
+            let _ = waiter.send(Ok(delegation.clone()));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Records: what an adapter reports about its attempt, applied to a draft.
+
+use mainspring_core::run::Command;
+use mainspring_core::run::close::{NewMessage, completes_turn};
+use mainspring_core::{Block, Body, Digest, MessageStatus, NodeId, Role, Step, TitleSource, Usage, session};
+
+use super::AttemptDraft;
+use crate::adapter::{Compacted, Record, StepTaken};
+use crate::error::Error;
+use crate::store::{OpenToolCall, Row};
+
+impl AttemptDraft {
+    /// Applies a record of the attempt; `node` is this process.
+    pub(crate) fn record(&mut self, node: NodeId, record: Record) -> Result<(), Error> {
+        let by = self.subject.attempt.id;
+        match record {
+            Record::Opened { native, fidelity, reconstructed } => {
+                self.binding_open(native, fidelity, reconstructed, node);
+                self.command(Command::Open { by })?;
+            }
+            Record::Resumed => {
+                self.binding_resume(node)?;
+                self.command(Command::Open { by })?;
+            }
+            Record::Granted(grant) => self.row(Row::Grant(grant)),
+            Record::Decided { question, decision, grant } => {
+                let wait_id = self.ids.wait();
+                self.emit(Body::ApprovalRequested { wait_id, question, expires_at_ms: None });
+                self.emit(Body::ApprovalResolved { wait_id, decision, grant_id: grant });
+            }
+            Record::Message { blocks, usage } => {
+                self.hot.turn_usage += usage.unwrap_or_default();
+                self.write_assistant(blocks)?;
+                if let Some(usage) = usage {
+                    self.emit(Body::UsageUpdated { usage });
+                }
+            }
+            Record::Step(step) => self.step(*step),
+            Record::Compacted(compacted) => self.compact(*compacted)?,
+            Record::Output { output, error } => self.emit(Body::OutputCompleted { output, error }),
+            Record::Continued { blocks } | Record::ToolResults { blocks } => self.write_results(blocks)?,
+            Record::ToolStarted { tool_use_id, name, input } => {
+                self.effect_start(tool_use_id.clone(), name.clone());
+                self.emit(Body::ToolStarted { tool_use_id, name, input });
+            }
+            Record::ToolUpdated { tool_use_id, text } => self.emit(Body::ToolUpdated { tool_use_id, text }),
+            Record::ToolCompleted { tool_use_id } => {
+                let name = self.effect_end(&tool_use_id)?;
+                self.emit(Body::ToolCompleted { tool_use_id, name });
+            }
+            Record::ToolFailed { tool_use_id, outcome, error } => {
+                let name = self.effect_end(&tool_use_id)?;
+                self.emit(Body::ToolFailed { tool_use_id, name, outcome, error });
+            }
+            Record::Progress { text } => self.emit(Body::ProgressUpdated { text }),
+            Record::Title { title } => {
+                if let Some(title) = session::title_of(&title) {
+                    self.session_command(session::Command::Title { title, source: TitleSource::Agent })?;
+                }
+            }
+            Record::Usage(usage) => self.spend(usage),
+        }
+        Ok(())
+    }
+
+    /// Counts usage of the run.
+    pub(crate) fn spend(&mut self, usage: Usage) {
+        self.hot.turn_usage += usage;
+        self.emit(Body::UsageUpdated { usage });
+    }
+
+    /// Writes a message of the agent: the streamed text, then `blocks`.
+    fn write_assistant(&mut self, blocks: Vec<Block>) -> Result<(), Error> {
+        let (earlier, NewMessage { id, mut content }) = self.take_streamed();
+        for NewMessage { id, content } in earlier {
+            let message = self.message(id, Role::Assistant, content, MessageStatus::Completed, None);
+            self.write(message, false)?;
+        }
+        // The message that completes the turn reports its usage.
+        let usage = if completes_turn(&blocks) { self.take_turn_usage() } else { None };
+        content.extend(blocks);
+        let message = self.message(id, Role::Assistant, content, MessageStatus::Completed, usage);
+        self.write(message, false)?;
+        Ok(())
+    }
+
+    /// Records a model call. Its output is the run's last message, if this draft wrote that.
+    fn step(&mut self, taken: StepTaken) {
+        let run = &self.subject.run;
+        let made = self
+            .rows
+            .iter()
+            .any(|row| matches!(row, Row::Message(made, _) if Some(made.id) == run.final_message));
+        let step = Step {
+            id: self.ids.step(),
+            run: run.id,
+            attempt: self.subject.attempt.id,
+            no: taken.no,
+            agent: taken.agent,
+            provider: taken.provider,
+            model: taken.model,
+            profile: taken.profile,
+            prompt: taken.prompt,
+            output: run.final_message.filter(|_| made && taken.error.is_none()),
+            tool_calls: taken.tool_calls,
+            stop_reason: taken.stop_reason,
+            error: taken.error,
+            usage: taken.usage,
+            raw_usage: taken.raw_usage,
+            started_at: taken.started_at,
+            first_piece_at: taken.first_piece_at,
+            completed_at: self.at,
+            private: taken.private,
+        };
+        self.hot.keeps_private |= step.private.is_some();
+        let completed = Body::StepCompleted {
+            step_id: step.id,
+            step_no: step.no,
+            provider: step.provider.clone(),
+            model: step.model.clone(),
+            stop_reason: step.stop_reason,
+            message_id: step.output,
+            error: step.error.clone(),
+            budget: taken.budget,
+        };
+        self.rows.push(Row::Step(Box::new(step)));
+        self.emit(completed);
+    }
+
+    /// Records a digest that replaces older messages of the run's path from now on.
+    fn compact(&mut self, compacted: Compacted) -> Result<(), Error> {
+        let Compacted { digest, from, messages, by, tokens_before, tokens_after } = compacted;
+        if self.subject.run.pen.is_none_or(|pen| digest.at.pos >= pen.pos) {
+            return Err(Error::Invalid("what a digest stands for must lie on the path".into()));
+        }
+        let digest = Digest { made_at: self.at, ..digest };
+        let compacted = Body::ContextCompacted {
+            from_message_id: from,
+            to_message_id: digest.message,
+            messages,
+            total: digest.messages(),
+            by,
+            tokens_before,
+            tokens_after,
+            summary: digest.summary.clone(),
+        };
+        self.rows.push(Row::Digest(Box::new(digest)));
+        self.emit(compacted);
+        Ok(())
+    }
+
+    fn effect_start(&mut self, tool_use_id: String, name: String) {
+        let effect = OpenToolCall { run: self.subject.run.id, tool_use_id, name };
+        self.hot.effects.push(effect.clone());
+        self.rows.push(Row::ToolCallStarted(effect));
+    }
+
+    /// Ends a tool call and returns its name.
+    fn effect_end(&mut self, tool_use_id: &str) -> Result<String, Error> {
+        let open = self.hot.effects.iter().position(|effect| effect.tool_use_id == tool_use_id);
+        let open =
+            open.ok_or_else(|| Error::Invalid(format!("tool call {tool_use_id:?} has not been started")))?;
+        let effect = self.hot.effects.remove(open);
+        self.rows.push(Row::ToolCallEnded(effect.run, effect.tool_use_id));
+        Ok(effect.name)
+    }
+}
+
+/// Refuses records that are larger than `limit` bytes.
+pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> {
+    for record in records {
+        let (what, size) = match record {
+            Record::Message { blocks, .. }
+            | Record::Continued { blocks }
+            | Record::ToolResults { blocks } => ("message", size_of(blocks)),
+            Record::Output { output, .. } => ("output", output.to_string().len()),
+            Record::Compacted(compacted) => {
+                ("summary", compacted.digest.summary.as_ref().map_or(0, String::len))
+            }
+            Record::Step(step) => {
+                ("step", step.private.as_ref().map_or(0, |private| private.to_string().len()))
+            }
+            Record::ToolStarted { input, .. } => {
+                ("tool call", input.as_ref().map_or(0, |input| input.to_string().len()))
+            }
+            Record::ToolUpdated { text, .. } | Record::Progress { text } => ("report", text.len()),
+            Record::Decided { question, .. } => ("question", question.len()),
+            Record::Opened { .. } | Record::Resumed | Record::Granted(_) | Record::Usage(_) => continue,
+            Record::ToolCompleted { .. } | Record::ToolFailed { .. } | Record::Title { .. } => continue,
+        };
+        if size > limit {
+            return Err(Error::TooLarge { what, size, limit });
+        }
+    }
+    Ok(())
+}
+
+fn size_of(blocks: &[Block]) -> usize {
+    let size = |block: &Block| match block {
+        Block::Text { text } => text.len(),
+        Block::ToolResult { content, .. } => size_of(content),
+        other => serde_json::to_string(other).map_or(0, |json| json.len()),
+    };
+    blocks.iter().map(size).sum()
+}

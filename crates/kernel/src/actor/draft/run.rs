@@ -1,0 +1,397 @@
+//! Drafts of a run: its commands, its messages and the end of its path.
+
+use std::sync::Arc;
+
+use mainspring_core::run::close::{self, Ending, NewMessage, Open, PathEnd};
+use mainspring_core::run::{self, Command};
+use mainspring_core::tree::{self, place};
+use mainspring_core::{
+    Attempt, Block, Body, ClientResult, Close, Line, Message, MessageId, MessageStatus, NodeId, Point,
+    Refusal, Role, Run, Time, TitleSource, Usage, Wait, attempt, session,
+};
+
+use super::{AttemptDraft, Draft, QueuedDraft, Subject};
+use crate::actor::tree::Base;
+use crate::feed::OpenText;
+use crate::store::{NewEvent, Row};
+
+/// A run, and its attempt if `A` is one.
+pub(crate) struct OfRun<A> {
+    pub(crate) run: Run,
+    pub(crate) attempt: A,
+    /// The wait that the run enters.
+    wait: Option<Wait>,
+    /// Streamed text that this draft completes.
+    streamed: Vec<OpenText>,
+    /// The title that the session gets when the run succeeds, unless it has one.
+    title: Option<String>,
+    /// Tool results that the caller had given when the run stopped waiting for the others.
+    given: Vec<ClientResult>,
+    /// True when the next attempt settles the open tool calls.
+    leaves_tools: bool,
+}
+
+/// The place of a run's attempt in a draft: an [`Attempt`] or [`NoAttempt`].
+pub(crate) trait AttemptSlot {
+    fn get(&self) -> Option<&Attempt>;
+
+    fn get_mut(&mut self) -> Option<&mut Attempt>;
+}
+
+/// The run has no attempt that the draft could change.
+pub(crate) struct NoAttempt;
+
+impl AttemptSlot for NoAttempt {
+    fn get(&self) -> Option<&Attempt> {
+        None
+    }
+
+    fn get_mut(&mut self) -> Option<&mut Attempt> {
+        None
+    }
+}
+
+impl AttemptSlot for Attempt {
+    fn get(&self) -> Option<&Attempt> {
+        Some(self)
+    }
+
+    fn get_mut(&mut self) -> Option<&mut Attempt> {
+        Some(self)
+    }
+}
+
+impl<A> OfRun<A> {
+    pub(super) fn new(run: Run, attempt: A) -> Self {
+        Self { run, attempt, wait: None, streamed: vec![], title: None, given: vec![], leaves_tools: false }
+    }
+}
+
+impl<A: AttemptSlot> Subject for OfRun<A> {
+    fn run(&self) -> Option<&Run> {
+        Some(&self.run)
+    }
+
+    fn attempt(&self) -> Option<&Attempt> {
+        self.attempt.get()
+    }
+
+    fn apply(&mut self, body: &Body, at: Time) {
+        let by = self.attempt.get().map(|attempt| attempt.id);
+        run::apply(&mut self.run, body, by, self.wait.as_ref(), at);
+        if let Some(attempt) = self.attempt.get_mut() {
+            attempt::apply(attempt, body, at);
+        }
+    }
+}
+
+impl QueuedDraft {
+    /// Starts the next attempt. The first attempt finds the run's place in the tree and writes the prompt there;
+    /// `prompt` is the run's own prompt, and whether it is stored already.
+    pub(crate) fn start(
+        mut self,
+        node: NodeId,
+        base: &Base,
+        prompt: Option<(Arc<Message>, bool)>,
+    ) -> Result<AttemptDraft, Refusal> {
+        let run = &mut self.subject.run;
+        let attempt = run::new_attempt(run, self.ids.attempt(), node, self.at);
+        let first = run.pen.is_none();
+        if first {
+            let line = base.at.and_then(|base| self.hot.lines.get(&base.line));
+            let placed = place(base.at, line, run.place.is_branch(), self.ids.line());
+            run.pen = Some(placed.point);
+            if let Some(line) = placed.opened {
+                self.line_put(line);
+            }
+        }
+        let mut draft = self.with_subject(|of| OfRun::new(of.run, attempt));
+        draft.command(Command::Start)?;
+        if first && !base.owed.is_empty() {
+            let why = "no result: the conversation went on without it";
+            draft.write_results(close::without_result(base.owed.clone(), why))?;
+        }
+        match prompt {
+            Some((message, stored)) if first => draft.write(message, stored)?,
+            // An earlier prompt is answered again: the last message elsewhere does not matter.
+            _ if first => draft.hot.last_role = Some(Role::User),
+            _ => draft.hot.last_role = draft.hot.last_role.or(Some(Role::User)),
+        }
+        Ok(draft)
+    }
+
+    /// Lets an ended run that is retried write beneath `base`, on a new line.
+    pub(crate) fn reopen(&mut self, base: Option<Point>, message: Option<MessageId>) {
+        let placed = place(base, None, true, self.ids.line());
+        self.subject.run.pen = Some(placed.point);
+        self.subject.run.final_message = message;
+        if let Some(line) = placed.opened {
+            self.line_put(line);
+        }
+        self.hot.last_role = Some(Role::User);
+    }
+}
+
+impl AttemptDraft {
+    /// Completes the text streamed so far.
+    pub(crate) fn with_text(mut self, text: Vec<OpenText>) -> Self {
+        self.completes_text = !text.is_empty();
+        self.subject.streamed = text;
+        self
+    }
+
+    /// Sets the title that the session gets if the run succeeds and nobody has named the session.
+    pub(crate) fn with_title(mut self, title: Option<String>) -> Self {
+        self.subject.title = title;
+        self
+    }
+
+    /// Leaves open tool calls to the next attempt, if the run is tried again and `leaves` is true.
+    pub(crate) fn leaving_tools(mut self, leaves: bool) -> Self {
+        self.subject.leaves_tools = leaves;
+        self
+    }
+
+    /// Makes the prompt of the queued `run` the next message of this run.
+    pub(crate) fn merge(&mut self, mut run: Run, prompt: Arc<Message>) -> Result<(), Refusal> {
+        let into = self.subject.run.id;
+        for body in run::decide(&run, None, Command::Merge { into })? {
+            self.emit_of(&mut run, body);
+        }
+        self.hot.merged.push(run);
+        self.write(prompt, true)
+    }
+
+    /// Takes the streamed text of earlier messages, and of the last one.
+    pub(super) fn take_streamed(&mut self) -> (Vec<NewMessage>, NewMessage) {
+        let mut texts = std::mem::take(&mut self.subject.streamed);
+        let last = match texts.pop() {
+            Some(last) => new_message(last),
+            None => NewMessage { id: self.ids.message(), content: vec![] },
+        };
+        (texts.into_iter().map(new_message).collect(), last)
+    }
+}
+
+impl<A: AttemptSlot> Draft<OfRun<A>> {
+    /// Applies a command to the run. Closes the run's path where the run ends, and sets aside what the failed attempt
+    /// left where the run is tried again.
+    pub(crate) fn command(&mut self, command: Command) -> Result<(), Refusal> {
+        if let Command::Wait { wait, .. } = &command {
+            self.subject.wait = Some(wait.clone());
+        }
+        if let Some(wait) = self.subject.run.state.wait() {
+            self.subject.given.clone_from(&wait.results);
+        }
+        for mut body in run::decide(&self.subject.run, self.subject.attempt.get(), command)? {
+            if body.ends_run() {
+                let close = self.close(&Ending::of(&body))?;
+                if let Some(slot) = body.close_mut() {
+                    *slot = close;
+                }
+            } else if matches!(body, Body::RunQueued { .. }) {
+                self.set_aside()?;
+            }
+            // The title comes before the end: a reader that has seen the end has seen everything.
+            if let (Body::RunSucceeded { .. }, Some(title)) = (&body, self.subject.title.take()) {
+                self.session_command(session::Command::Title { title, source: TitleSource::Heuristic })?;
+            }
+            let followed = (!self.hot.merged.is_empty()).then(|| body.clone());
+            self.emit(body);
+            followed.iter().for_each(|body| self.propagate_to_merged(body));
+        }
+        Ok(())
+    }
+
+    /// Applies an event of this run to the runs that were merged into it.
+    fn propagate_to_merged(&mut self, body: &Body) {
+        let into = Some(self.subject.run.id);
+        for mut run in std::mem::take(&mut self.hot.merged) {
+            let next = run::follow(&run, body).filter(|_| run.merged_into == into);
+            if let Some(body) = next {
+                self.emit_of(&mut run, body);
+            }
+            if !run.state.status().is_ended() {
+                self.hot.merged.push(run);
+            }
+        }
+    }
+
+    /// Records that `body` happened to another run than the draft's own, and applies it.
+    fn emit_of(&mut self, run: &mut Run, body: Body) {
+        run::apply(run, &body, None, None, self.at);
+        let of = Some(run.id);
+        self.events.push(NewEvent {
+            id: self.ids.event(),
+            pos: self.pos,
+            run: of,
+            attempt: None,
+            at: self.at,
+            body,
+        });
+        self.rows.retain(|row| !matches!(row, Row::Run(earlier) if Some(earlier.id) == of));
+        self.rows.push(Row::Run(Box::new(run.clone())));
+    }
+
+    /// Moves the state that the run wrote after its last message to that message: the run waits or ends.
+    pub(crate) fn state_settle(&mut self) {
+        if let Some(pen) = self.subject.run.pen {
+            let keys = std::mem::take(&mut self.hot.state_at_pen);
+            self.rows.extend(keys.into_iter().map(|key| Row::StateBack(pen, key)));
+        }
+    }
+
+    /// Closes the run's path (see [`close`]). A run that never started has no path.
+    fn close(&mut self, ending: &Ending) -> Result<Close, Refusal> {
+        if self.subject.run.pen.is_none() {
+            return Ok(Close { usage: self.subject.run.usage, ..Close::default() });
+        }
+        self.fail_open_tools();
+        let given = std::mem::take(&mut self.subject.given);
+        let open = Open {
+            unanswered: std::mem::take(&mut self.hot.unanswered),
+            given: &given,
+            last_role: self.hot.last_role,
+            streamed: std::mem::take(&mut self.subject.streamed).into_iter().map(new_message).collect(),
+        };
+        let closing = close::close(open, ending.error.as_ref(), || self.ids.message());
+        if let Some(NewMessage { id, content }) = closing.results {
+            let message = self.message(id, Role::User, content, MessageStatus::Completed, None);
+            self.write(message, false)?;
+        }
+        if std::mem::take(&mut self.hot.keeps_private) {
+            self.rows.push(Row::StepsSeal(self.subject.run.id));
+        }
+        let last = closing.messages.len();
+        for (no, NewMessage { id, content }) in closing.messages.into_iter().enumerate() {
+            let usage = if no + 1 == last { self.take_turn_usage() } else { None };
+            let message = self.message(id, Role::Assistant, content, ending.status, usage);
+            self.write(message, false)?;
+        }
+        self.hot.turn_usage = Usage::default();
+        self.state_settle();
+        Ok(self.end_path(ending.status))
+    }
+
+    /// Moves the session's tip to the run's last message, or abandons the run's line.
+    fn end_path(&mut self, status: MessageStatus) -> Close {
+        let run = &self.subject.run;
+        let mut close = Close { message_id: run.final_message, tip: None, usage: run.usage };
+        match close::path_end(run.place, status) {
+            PathEnd::Tip => {
+                close.tip = run.final_message;
+                self.move_tip();
+                self.binding_follow();
+            }
+            PathEnd::Unmoved => {
+                // An abandoned line is not written any more and need not stay in memory.
+                let line = run.pen.and_then(|pen| self.hot.lines.remove(&pen.line));
+                self.lines_changed.extend(line.map(|line| (line.id, Line { abandoned: true, ..line })));
+            }
+        }
+        close
+    }
+
+    fn move_tip(&mut self) {
+        let Some(tip) = self.subject.run.pen.and_then(tree::before) else { return };
+        self.change_path();
+        self.hot.session.tip = Some(tip);
+        self.hot.lines.retain(|id, _| *id == tip.line);
+    }
+
+    /// Keeps the partial text of a failed attempt in the log, off the path: the run is tried again.
+    fn set_aside(&mut self) -> Result<(), Refusal> {
+        let Some(pen) = self.subject.run.pen else { return Ok(()) };
+        if !self.subject.leaves_tools {
+            self.fail_open_tools();
+            let calls = std::mem::take(&mut self.hot.unanswered);
+            if !calls.is_empty() {
+                let given = std::mem::take(&mut self.subject.given);
+                self.write_results(close::settle(calls, &given))?;
+            }
+        }
+        for text in std::mem::take(&mut self.subject.streamed) {
+            let NewMessage { id, content } = new_message(text);
+            let (line, point) = tree::aside(self.ids.line(), self.above());
+            let message = self.message(id, Role::Assistant, content, MessageStatus::Failed, None);
+            let parent_id = self.subject.run.parent_message(self.hot.session.tip_message);
+            self.lines_changed.insert(line.id, line);
+            self.rows.push(Row::Message(message.clone(), Some(point)));
+            self.emit(Body::MessageCompleted { message, parent_id });
+        }
+        debug_assert!(self.subject.run.pen.is_some_and(|now| now.line == pen.line));
+        Ok(())
+    }
+
+    /// Ends every tool call that has not finished with an unknown outcome.
+    fn fail_open_tools(&mut self) {
+        for effect in std::mem::take(&mut self.hot.effects) {
+            self.rows.push(Row::ToolCallEnded(effect.run, effect.tool_use_id.clone()));
+            self.emit(close::outcome_unknown(effect.tool_use_id, effect.name));
+        }
+    }
+
+    /// The usage of the turn that ends here.
+    pub(super) fn take_turn_usage(&mut self) -> Option<Usage> {
+        let used = std::mem::take(&mut self.hot.turn_usage);
+        (!used.is_zero()).then_some(used)
+    }
+
+    /// Writes a message of the tools.
+    pub(crate) fn write_results(&mut self, blocks: Vec<Block>) -> Result<(), Refusal> {
+        let message = self.message(self.ids.message(), Role::User, blocks, MessageStatus::Completed, None);
+        self.write(message, false)
+    }
+
+    pub(super) fn message(
+        &self,
+        id: MessageId,
+        role: Role,
+        content: Vec<Block>,
+        status: MessageStatus,
+        usage: Option<Usage>,
+    ) -> Arc<Message> {
+        Arc::new(Message {
+            id,
+            session: self.hot.session.id,
+            run: Some(self.subject.run.id),
+            role,
+            status,
+            content,
+            usage,
+            created_at: self.at,
+        })
+    }
+
+    /// Puts `message` at the run's pen and moves the pen on. Refused for a run that has never started.
+    pub(super) fn write(&mut self, message: Arc<Message>, stored: bool) -> Result<(), Refusal> {
+        let run = &mut self.subject.run;
+        let parent_id = run.parent_message(self.hot.session.tip_message);
+        let pen = run.pen.ok_or(Refusal::WrongState { what: "run", status: run.state.status().name() })?;
+        run.pen = Some(Point { pos: pen.pos + 1, ..pen });
+        run.final_message = Some(message.id);
+        if let Some(line) = self.hot.lines.get(&pen.line).copied() {
+            self.line_put(Line { end: pen.pos + 1, ..line });
+        }
+        self.hot.last_role = Some(message.role);
+        self.hot.unanswered = message.tool_calls();
+        self.hot.state_at_pen.clear();
+        self.rows.push(match stored {
+            true => Row::MessagePlace(message.id, pen),
+            false => Row::Message(message.clone(), Some(pen)),
+        });
+        self.emit(Body::MessageCompleted { message, parent_id });
+        Ok(())
+    }
+
+    /// The place of the message above the pen.
+    fn above(&self) -> Option<Point> {
+        let pen = self.subject.run.pen?;
+        tree::above(pen, self.hot.lines.get(&pen.line))
+    }
+}
+
+fn new_message(text: OpenText) -> NewMessage {
+    let content = text.blocks.into_iter().map(|block| Block::Text { text: block.text }).collect();
+    NewMessage { id: text.message_id, content }
+}

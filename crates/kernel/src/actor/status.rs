@@ -1,0 +1,71 @@
+//! The status that an actor reports: its share of the kernel's work, and its entry on the board of live sessions.
+
+use mainspring_core::{RunStatus, SessionStatus};
+
+use super::{Active, Actor};
+use crate::board::{LiveSession, LiveStatus};
+use crate::kernel::Work;
+
+/// The status that was reported last.
+#[derive(Default)]
+pub(super) struct Reported {
+    work: Work,
+    /// Status and title on the board.
+    board: Option<(LiveStatus, Option<String>)>,
+}
+
+impl Actor {
+    /// Reports the session's work and status, if they have changed.
+    pub(crate) fn report_status(&mut self) {
+        let work = match &self.active {
+            Some(active) if active.is_waiting() => Work { blocked: self.queue.len(), ..Work::default() },
+            active => Work { queued: self.queue.len(), active: active.is_some().into(), blocked: 0 },
+        };
+        self.report_work(work);
+        self.report_to_board();
+    }
+
+    /// Takes the session's work out of the kernel's count.
+    pub(super) fn report_no_work(&mut self) {
+        self.report_work(Work::default());
+    }
+
+    fn report_work(&mut self, work: Work) {
+        self.shared.work_changed(std::mem::replace(&mut self.reported.work, work), work);
+    }
+
+    fn report_to_board(&mut self) {
+        if !self.stored || self.hot.session.status == SessionStatus::Deleted {
+            return;
+        }
+        let status = match &self.active {
+            Some(active) if active.is_waiting() => LiveStatus::Paused,
+            None if self.queue.is_empty() => LiveStatus::Idle,
+            _ => LiveStatus::Busy,
+        };
+        let session = &self.hot.session;
+        let known = self.reported.board.as_ref();
+        if known.is_some_and(|(known, title)| *known == status && *title == session.title) {
+            return;
+        }
+        let (session_id, key, title) = (session.id, session.key.clone(), session.title.clone());
+        self.shared.board.put(&session.owner, LiveSession { session_id, key, title: title.clone(), status });
+        self.reported.board = Some((status, title));
+    }
+
+    /// Takes the session off the board: it leaves memory.
+    pub(super) fn remove_from_board(&self) {
+        let session = &self.hot.session;
+        self.shared.board.remove(&session.owner, session.id, session.status == SessionStatus::Deleted);
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.active.is_none() && self.queue.is_empty()
+    }
+
+    /// The status of the run that keeps the session busy.
+    pub(super) fn busy(&self) -> Option<RunStatus> {
+        let active = self.active.as_ref().map(Active::status);
+        active.or_else(|| self.queue.first().map(|run| run.state.status()))
+    }
+}

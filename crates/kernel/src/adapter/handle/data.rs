@@ -1,0 +1,141 @@
+//! State and artifacts, as an attempt reads and writes them.
+
+use mainspring_core::{
+    Artifact, ArtifactId, Block, Expect, Message, Point, StateEntry, StateOutcome, StateScope,
+};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::AttemptHandle;
+use crate::actor::{Report, StateWrite};
+use crate::adapter::HandleError;
+use crate::blobs::BlobReader;
+use crate::error::Error;
+use crate::kernel::NewArtifact;
+use crate::store::{ArtifactPage, SessionRef, StateAt};
+
+impl AttemptHandle {
+    /// Gets a state entry, as the run sees it now.
+    pub async fn state_get(&self, scope: StateScope, key: &str) -> Result<Option<StateEntry>, HandleError> {
+        let at = self.state_at(scope).await?;
+        Ok(self.parts.store.state_get(&at, key).await.map_err(Error::from)?.entry)
+    }
+
+    /// Lists state entries by key, as the run sees them now. `after` pages past that key.
+    pub async fn state_list(
+        &self,
+        scope: StateScope,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<StateEntry>, HandleError> {
+        let at = self.state_at(scope).await?;
+        Ok(self.parts.store.state_page(&at, after, limit).await.map_err(Error::from)?)
+    }
+
+    /// Sets a key of state, or removes it if `value` is none, provided that the present entry is as expected. Durable
+    /// before it returns.
+    ///
+    /// State of the session is written at the run's next message, so it is rolled back with the run's branch.
+    pub async fn state_set(
+        &self,
+        scope: StateScope,
+        key: &str,
+        value: Option<Value>,
+        expect: Expect,
+    ) -> Result<StateOutcome, HandleError> {
+        self.parts.shared.check_state_entry(key, value.as_ref())?;
+        let run = match scope {
+            StateScope::Owner => {
+                // Owner state bypasses the actor: this checks that the attempt still has authority.
+                self.head().await?;
+                let owner = &self.assignment.session.owner;
+                return Ok(self.parts.shared.owner_state_put(owner, key, value, expect).await?);
+            }
+            StateScope::Session => None,
+            StateScope::Run => Some(self.assignment.run.id),
+        };
+        let write = StateWrite { run, key: key.to_owned(), value, expect };
+        let by = self.id();
+        self.call(|reply| Report::StateWrite { by, write: Box::new(write), reply }).await
+    }
+
+    /// Stores `content` as an artifact of the run. Durable before it returns.
+    pub async fn artifact(
+        &self,
+        new: NewArtifact,
+        content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
+    ) -> Result<Artifact, HandleError> {
+        let (by, run) = (self.id(), self.assignment.run.id);
+        let (staged, artifact) =
+            self.parts.shared.artifact_stage(self.assignment.session.id, new, content).await?;
+        let artifact = Artifact { run: Some(run), attempt: Some(by), ..artifact };
+        let (handle, made) = (self.clone(), artifact.clone());
+        let commit = async move {
+            handle.call(|reply| Report::ArtifactAdd { by, artifact: Box::new(made), reply }).await
+        };
+        self.parts.shared.artifact_keep(staged, commit).await?;
+        Ok(artifact)
+    }
+
+    /// Lists artifacts of the session, newest first.
+    pub async fn artifact_list(&self, limit: usize) -> Result<Vec<Artifact>, HandleError> {
+        let page = ArtifactPage { session: self.assignment.session.id, run: None, before: None, limit };
+        Ok(self.parts.store.artifact_page(&page).await.map_err(Error::from)?)
+    }
+
+    /// Gets an artifact of the session's owner. It may belong to another session, since messages may refer to it.
+    pub async fn artifact_get(&self, id: ArtifactId) -> Result<Artifact, HandleError> {
+        let (store, owner) = (&self.parts.store, &self.assignment.session.owner);
+        let unknown = || Error::not_found("artifact", id);
+        let artifact = store.artifact_get(id).await.map_err(Error::from)?.ok_or_else(unknown)?;
+        let session = SessionRef::Id(artifact.session);
+        let session = store.session_find(owner, &session).await.map_err(Error::from)?;
+        if session.is_none_or(|session| session.owner != *owner) {
+            return Err(unknown().into());
+        }
+        Ok(artifact)
+    }
+
+    /// Reads at most `length` bytes of an artifact from offset `from`.
+    pub async fn artifact_read(
+        &self,
+        artifact: &Artifact,
+        from: u64,
+        length: u64,
+    ) -> Result<Vec<u8>, HandleError> {
+        let mut reader = self.parts.shared.artifact_open(artifact, from, Some(length)).await?;
+        let mut bytes = vec![];
+        let read = reader.read_to_end(&mut bytes).await;
+        read.map_err(|error| Error::Corrupt(format!("the bytes of {}: {error}", artifact.id)))?;
+        Ok(bytes)
+    }
+
+    /// Opens an attachment of `prompt`.
+    pub async fn attachment(
+        &self,
+        prompt: &Message,
+        id: ArtifactId,
+    ) -> Result<(Artifact, BlobReader), HandleError> {
+        let is_it = |block: &Block| matches!(block, Block::Attachment { artifact, .. } if *artifact == id);
+        let not_found = || Error::not_found("artifact", id);
+        if prompt.session != self.assignment.session.id || !prompt.content.iter().any(is_it) {
+            return Err(not_found().into());
+        }
+        let found = self.parts.store.artifact_get(id).await.map_err(Error::from)?;
+        let artifact = found.ok_or_else(not_found)?;
+        let bytes = self.parts.shared.artifact_open(&artifact, 0, None).await?;
+        Ok((artifact, bytes))
+    }
+
+    /// The place of state in `scope`, as the run sees it now. Session state includes the point of the run's next message.
+    async fn state_at(&self, scope: StateScope) -> Result<StateAt, HandleError> {
+        Ok(match scope {
+            StateScope::Run => StateAt::Run(self.assignment.run.id),
+            StateScope::Owner => StateAt::Owner(self.assignment.session.owner.clone()),
+            StateScope::Session => {
+                let at = self.head().await?.map(|head| Point { pos: head.pos + 1, ..head });
+                StateAt::Session { session: self.assignment.session.id, at }
+            }
+        })
+    }
+}

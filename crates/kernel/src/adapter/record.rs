@@ -1,0 +1,157 @@
+//! Records: the facts that an adapter makes durable.
+
+use mainspring_core::{
+    Approval, Block, Budget, Digest, DigestAuthor, Failure, Fidelity, Grant, GrantId, MessageId, PromptRef,
+    StopReason, Time, ToolOutcome, Usage,
+};
+use serde_json::Value;
+
+/// A fact that an adapter makes durable. The records of one call are durable together.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    /// A new native session is ready and the attempt runs. The native session gets the prompt next. Only for adapters that
+    /// use bindings.
+    Opened {
+        /// The runtime's id of the native session.
+        native: Option<String>,
+        /// How much of the native session survives a restart of the runtime.
+        fidelity: Fidelity,
+        /// True if the native session was given the text of the path.
+        reconstructed: bool,
+    },
+    /// The native session of [`super::Assignment::binding`] is ready and the attempt runs.
+    Resumed,
+    /// A standing decision applies to this run.
+    Granted(Box<Grant>),
+    /// A request for permission was decided without asking a person.
+    Decided {
+        /// The request.
+        question: String,
+        /// The decision.
+        decision: Approval,
+        /// The grant that decided.
+        grant: Option<GrantId>,
+    },
+    /// The agent's message is complete: the streamed text, then `blocks`.
+    Message {
+        /// Content that was not streamed, such as tool calls.
+        blocks: Vec<Block>,
+        /// Usage of this message. A message without tool calls reports its turn: the usage since the previous such message.
+        usage: Option<Usage>,
+    },
+    /// A model was called. If a [`Record::Message`] precedes it in the same call, the model made that message.
+    Step(Box<StepTaken>),
+    /// Older messages of the path are replaced by a digest in prompts to models.
+    Compacted(Box<Compacted>),
+    /// The adapter prompts the agent again within the run.
+    Continued {
+        /// Content of the prompt.
+        blocks: Vec<Block>,
+    },
+    /// The run's structured output.
+    Output {
+        /// The output; null if there is none.
+        output: Value,
+        /// Why there is no output.
+        error: Option<Failure>,
+    },
+    /// Results of tool calls, as a message of the user's side.
+    ToolResults {
+        /// Tool results, in the order of the calls.
+        blocks: Vec<Block>,
+    },
+    /// A tool call is about to run.
+    ToolStarted {
+        /// Id of the call.
+        tool_use_id: String,
+        /// Name of the tool.
+        name: String,
+        /// Arguments, if no message holds them.
+        input: Option<Value>,
+    },
+    /// A tool call reports progress.
+    ToolUpdated {
+        /// Id of the call.
+        tool_use_id: String,
+        /// The report.
+        text: String,
+    },
+    /// A tool call succeeded.
+    ToolCompleted {
+        /// Id of the call.
+        tool_use_id: String,
+    },
+    /// A tool call failed.
+    ToolFailed {
+        /// Id of the call.
+        tool_use_id: String,
+        /// Kind of failure.
+        outcome: ToolOutcome,
+        /// The failure.
+        error: Failure,
+    },
+    /// Progress of the run.
+    Progress {
+        /// Text to display.
+        text: String,
+    },
+    /// A title for the session. Ignored if a person has set one.
+    Title {
+        /// The title; at most 50 characters are used.
+        title: String,
+    },
+    /// Tokens and cost that were used.
+    Usage(Usage),
+}
+
+/// A model call as an adapter records it; see [`mainspring_core::Step`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepTaken {
+    /// Number of the call within the run.
+    pub no: u32,
+    /// Agent definition.
+    pub agent: String,
+    /// Provider of the model.
+    pub provider: String,
+    /// Model.
+    pub model: String,
+    /// Profile that selected the model.
+    pub profile: Option<String>,
+    /// Prompt of the call.
+    pub prompt: PromptRef,
+    /// Ids of the tool calls the model made.
+    pub tool_calls: Vec<String>,
+    /// Why the model stopped.
+    pub stop_reason: StopReason,
+    /// The failure, if the call failed.
+    pub error: Option<Failure>,
+    /// Usage of the call.
+    pub usage: Usage,
+    /// Usage as the provider reported it.
+    pub raw_usage: Value,
+    /// When the call began.
+    pub started_at: Time,
+    /// When the first piece of the answer arrived.
+    pub first_piece_at: Option<Time>,
+    /// Data that the provider requires in later calls, kept until the run ends.
+    pub private: Option<Value>,
+    /// The run's remaining budget.
+    pub budget: Option<Budget>,
+}
+
+/// A compaction of older messages, as an adapter records it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compacted {
+    /// The digest that replaces the messages in prompts. The kernel sets its time.
+    pub digest: Digest,
+    /// The first message that no earlier digest covered.
+    pub from: MessageId,
+    /// Number of newly covered messages.
+    pub messages: u32,
+    /// Author of the digest.
+    pub by: DigestAuthor,
+    /// Estimated tokens of the path before.
+    pub tokens_before: u64,
+    /// Estimated tokens of the path now.
+    pub tokens_after: u64,
+}

@@ -1,0 +1,103 @@
+//! Settings of a kernel.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use mainspring_core::{Limits, NodeId};
+
+use crate::agents::{Catalog, NoCatalog};
+
+/// Settings of a kernel.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Limits on sizes and counts.
+    pub limits: Limits,
+    /// The owner that this process itself acts for. Admins of an org cannot make keys for that owner.
+    pub owner: Option<String>,
+    /// The adapter of sessions that name none.
+    pub adapter: String,
+    /// Attempts that may execute at once.
+    pub max_workers: usize,
+    /// Attempts that may execute at once, by adapter.
+    pub adapter_workers: HashMap<String, usize>,
+    /// Time a cancelled attempt has to stop before it is killed.
+    pub cancel_grace_ms: u64,
+    /// Time a run waits for an answer.
+    pub wait_expiry_ms: u64,
+    /// Time an idle session stays in memory.
+    pub idle_unload_ms: u64,
+    /// Backoff between the attempts of a run.
+    pub retry: Retry,
+    /// Handling of runs that were executing when an earlier process ended.
+    pub on_orphan: OnOrphan,
+    /// Id of this process; a new one if not given.
+    pub node: Option<NodeId>,
+    /// Folder for the bytes of artifacts, used by this kernel alone. Without one, artifacts are refused.
+    pub artifacts: Option<PathBuf>,
+    /// Shared agent definitions and models of the runtime.
+    pub agents: Arc<dyn Catalog>,
+    /// True to give untitled sessions a title after their first completed turn.
+    pub auto_title: bool,
+    /// False for a kernel that executes nothing: queued runs stay queued.
+    pub execute: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            owner: None,
+            adapter: "script".into(),
+            max_workers: 8,
+            adapter_workers: HashMap::new(),
+            cancel_grace_ms: 5_000,
+            wait_expiry_ms: 24 * 60 * 60 * 1_000,
+            idle_unload_ms: 30_000,
+            retry: Retry { base_ms: 500, max_ms: 30_000 },
+            on_orphan: OnOrphan::Leave,
+            node: None,
+            artifacts: None,
+            agents: Arc::new(NoCatalog),
+            auto_title: true,
+            execute: true,
+        }
+    }
+}
+
+/// Exponential backoff: a failed attempt is retried after `base_ms`, then twice that, up to `max_ms`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// First delay.
+    pub base_ms: u64,
+    /// Longest delay.
+    pub max_ms: u64,
+}
+
+impl Retry {
+    /// Delay in milliseconds after attempt number `attempts` has failed.
+    pub fn delay(&self, attempts: u32) -> u64 {
+        let doubled = self.base_ms.saturating_mul(1 << attempts.saturating_sub(1).min(32));
+        doubled.min(self.max_ms)
+    }
+}
+
+/// Handling of a run that was executing when its process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnOrphan {
+    /// The run becomes orphaned. A person may retry it.
+    Leave,
+    /// The run is retried from its last message.
+    Retry,
+}
+
+/// Counts of runs with work to do. Runs that wait for a person are not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Work {
+    /// Queued runs.
+    pub queued: usize,
+    /// Runs queued behind a run that waits for a person.
+    pub blocked: usize,
+    /// Executing runs.
+    pub active: usize,
+}

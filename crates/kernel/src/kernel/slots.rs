@@ -1,0 +1,345 @@
+//! Session slots: which sessions are in memory, and which are read.
+//!
+//! A session has a slot while it has an actor or a reader. Subscribing, unsubscribing and unloading happen under one
+//! lock, so that nobody subscribes to a session being unloaded, and a reader's feed is always the one its actor writes.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use mainspring_core::{Session, SessionId};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Opening, Shared};
+use crate::actor::{Actor, Command, Receiver, Reply, Sender, Signal};
+use crate::error::Error;
+use crate::feed::{Feed, FeedMemory, Subscription, SubscriptionMode};
+
+/// Sessions kept in memory only because they were opened explicitly. Beyond that, the oldest is released.
+const OPENED_MAX: usize = 1_000;
+
+type Ready = oneshot::Sender<Result<(), Error>>;
+
+/// A session that has an actor or a reader.
+pub(super) struct SessionSlot {
+    actor: Option<Sender>,
+    feed: Arc<Feed>,
+}
+
+impl Shared {
+    /// True while the session has an actor.
+    pub(crate) fn is_live(&self, session: SessionId) -> bool {
+        self.actor(session).is_some()
+    }
+
+    /// The session's actor, if the session is in memory.
+    pub(crate) fn actor(&self, session: SessionId) -> Option<Sender> {
+        self.slots.lock().get(&session)?.actor.clone()
+    }
+
+    pub(super) fn actors(&self) -> Vec<Sender> {
+        self.slots.lock().values().filter_map(|slot| slot.actor.clone()).collect()
+    }
+
+    /// Memory held by all feeds.
+    pub(super) fn feed_memory(&self) -> FeedMemory {
+        let feeds: Vec<Arc<Feed>> = self.slots.lock().values().map(|slot| slot.feed.clone()).collect();
+        feeds.iter().map(|feed| feed.memory_use()).fold(FeedMemory::default(), |sum, held| FeedMemory {
+            events: sum.events + held.events,
+            bytes: sum.bytes + held.bytes,
+            thoughts: sum.thoughts + held.thoughts,
+            readers: sum.readers + held.readers,
+        })
+    }
+
+    /// Removes every slot and ends its feed, when the process stops.
+    pub(super) fn clear_slots(&self) {
+        let slots: Vec<SessionSlot> = self.slots.lock().drain().map(|(_, slot)| slot).collect();
+        slots.iter().for_each(|slot| slot.feed.close());
+    }
+
+    /// Sends `command` to the session's actor, loading the session if it is not in memory.
+    pub(crate) fn dispatch(&self, session: SessionId, command: Command) {
+        let mut command = command;
+        loop {
+            let Some((actor, _)) = self.load(session, None) else {
+                command.refuse(&Error::ShuttingDown);
+                return;
+            };
+            match actor.send(command.into()) {
+                Ok(()) => return,
+                Err(refused) => {
+                    // The actor is stopping: retry on its successor.
+                    self.remove_actor(session, &actor);
+                    let Some(refused) = refused.0.into_command() else { return };
+                    command = refused;
+                }
+            }
+        }
+    }
+
+    /// Sends a command to the session's actor and waits for the reply.
+    pub(crate) async fn call<T, E: From<Error>>(
+        &self,
+        session: SessionId,
+        command: impl FnOnce(Reply<T, E>) -> Command,
+    ) -> Result<T, E> {
+        let (reply, answer) = oneshot::channel();
+        self.dispatch(session, command(reply));
+        // An actor drops a command without a reply only if its session is gone.
+        answer.await.unwrap_or_else(|_| Err(Error::not_found("session", session).into()))
+    }
+
+    /// Starts an actor for a new session. The session is created by the actor's first commit.
+    ///
+    /// Returns a boxed future because actors start actors: a fork is started by the actor of its source.
+    pub(crate) fn start_new_actor(
+        &self,
+        session: Session,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send + '_>> {
+        Box::pin(async move {
+            let Some(me) = self.me.upgrade() else {
+                return Err(Error::ShuttingDown);
+            };
+            let id = session.id;
+            let fence = self.store.lease_take(id, self.node).await?;
+            let (tx, rx) = mpsc::unbounded_channel();
+            let feed = self.feed_new(id);
+            let unborn = crate::actor::unborn(session);
+            let actor = Box::new(Actor::new(me, fence, feed.clone(), unborn, false, (tx.clone(), rx)));
+            let mut slots = self.slots.lock();
+            if self.tasks.is_stopping() {
+                return Err(Error::ShuttingDown);
+            }
+            slots.insert(id, SessionSlot { actor: Some(tx), feed });
+            drop(slots);
+            self.tasks.spawn(actor.serve());
+            Ok(())
+        })
+    }
+
+    /// Returns the session's actor, and whether it was started by this call. A started actor queues commands while it
+    /// loads and recovers the session, then reports to `ready`. None once the process is stopping.
+    pub(super) fn load(&self, session: SessionId, ready: Option<Ready>) -> Option<(Sender, bool)> {
+        let mut slots = self.slots.lock();
+        if let Some(actor) = slots.get(&session).and_then(|slot| slot.actor.clone()) {
+            if let Some(ready) = ready {
+                let _ = ready.send(Ok(()));
+            }
+            return Some((actor, false));
+        }
+        if self.tasks.is_stopping() {
+            return None;
+        }
+        let slot = self.slot(&mut slots, session);
+        Some((self.start(slot, ready), true))
+    }
+
+    fn slot<'a>(
+        &self,
+        slots: &'a mut HashMap<SessionId, SessionSlot>,
+        session: SessionId,
+    ) -> &'a mut SessionSlot {
+        slots.entry(session).or_insert_with(|| SessionSlot { actor: None, feed: self.feed_new(session) })
+    }
+
+    fn feed_new(&self, session: SessionId) -> Arc<Feed> {
+        Feed::new(session, self.dirty.clone(), self.options.limits.message_bytes, self.meters.clone())
+    }
+
+    /// Starts the actor of a slot, which begins to load the session.
+    fn start(&self, slot: &mut SessionSlot, ready: Option<Ready>) -> Sender {
+        let (tx, rx) = mpsc::unbounded_channel();
+        slot.actor = Some(tx.clone());
+        if let Some(me) = self.me.upgrade() {
+            let (tx, feed) = (tx.clone(), slot.feed.clone());
+            self.tasks.spawn(Box::pin(async move { me.run_actor(feed, (tx, rx), ready).await }));
+        }
+        tx
+    }
+
+    /// Loads and recovers a session, then runs its actor.
+    async fn run_actor(
+        self: Arc<Self>,
+        feed: Arc<Feed>,
+        mut channel: (Sender, Receiver),
+        ready: Option<Ready>,
+    ) {
+        let session = feed.session();
+        let load = async {
+            let fence = self.store.lease_take(session, self.node).await?;
+            let loaded = self.store.session_load(session).await?;
+            Ok::<_, Error>((fence, loaded.ok_or_else(|| Error::not_found("session", session))?))
+        };
+        let (fence, loaded) = match load.await {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                self.remove_actor(session, &channel.0);
+                feed.fail(&error);
+                channel.1.close();
+                while let Some(input) = channel.1.recv().await {
+                    input.refuse(&error);
+                }
+                ready.map(|ready| ready.send(Err(error)));
+                return;
+            }
+        };
+        let lost = loaded.runs.iter().find(|(run, _)| run.state.holder().is_some()).cloned();
+        let mut actor = Box::new(Actor::new(self, fence, feed, loaded, true, channel));
+        let recovered = match lost {
+            Some((run, Some(attempt))) => Box::pin(actor.recover(run, attempt)).await,
+            _ => Ok(()),
+        };
+        match recovered {
+            Ok(()) => {
+                // The work is counted before the kernel reports that it has started.
+                actor.report_status();
+                ready.map(|ready| ready.send(Ok(())));
+                actor.serve().await;
+            }
+            Err(error) => {
+                // No run may start before the interrupted one is recovered. The next call retries.
+                tracing::error!(%error, %session, "cannot recover the run that an earlier process left");
+                actor.abandon(&error).await;
+                ready.map(|ready| ready.send(Err(error)));
+            }
+        }
+    }
+
+    /// Removes the slot of an actor that has ended. Its feed has ended too.
+    pub(crate) fn remove_actor(&self, session: SessionId, actor: &Sender) {
+        let mut slots = self.slots.lock();
+        if slots.get(&session).is_some_and(|slot| slot.is_of(actor)) {
+            slots.remove(&session);
+        }
+    }
+
+    /// Unloads an idle session if `may` returns true under the lock, after calling `leaving`. Readers keep their feed.
+    pub(crate) fn unload(
+        &self,
+        feed: &Feed,
+        actor: &Sender,
+        may: impl FnOnce() -> bool,
+        leaving: impl FnOnce(),
+    ) -> bool {
+        let mut slots = self.slots.lock();
+        let session = feed.session();
+        let Some(slot) = slots.get_mut(&session).filter(|slot| slot.is_of(actor)) else { return false };
+        if !may() {
+            return false;
+        }
+        leaving();
+        feed.detach_actor();
+        slot.actor = None;
+        if !feed.has_readers() {
+            slots.remove(&session);
+        }
+        true
+    }
+
+    /// Subscribes to a session. It is loaded for a controller; for an observer only its stored position is read.
+    pub(super) async fn subscribe(
+        &self,
+        session: SessionId,
+        mode: SubscriptionMode,
+    ) -> Result<Subscription, Error> {
+        let subscription = self.add_subscription(session, mode)?;
+        match subscription.feed().loaded().await {
+            Ok(_) => Ok(subscription),
+            Err(_) if self.tasks.is_stopping() => Err(Error::ShuttingDown),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn add_subscription(&self, session: SessionId, mode: SubscriptionMode) -> Result<Subscription, Error> {
+        let me = self.me.upgrade().ok_or(Error::ShuttingDown)?;
+        let mut slots = self.slots.lock();
+        if self.tasks.is_stopping() {
+            return Err(Error::ShuttingDown);
+        }
+        let is_new = !slots.contains_key(&session);
+        let slot = self.slot(&mut slots, session);
+        slot.feed.add_reader(mode);
+        let feed = slot.feed.clone();
+        match mode {
+            SubscriptionMode::Controller if slot.actor.is_none() => drop(self.start(slot, None)),
+            SubscriptionMode::Observer if is_new => {
+                drop(self.tasks.spawn(me.clone().read_position(feed.clone())));
+            }
+            _ => {}
+        }
+        drop(slots);
+        Ok(Subscription::new(feed, me, mode))
+    }
+
+    /// Reads the stored position of a session that is not in memory, for its feed.
+    async fn read_position(self: Arc<Self>, feed: Arc<Feed>) {
+        let session = feed.session();
+        let error = match self.store.session_load(session).await {
+            Ok(Some(loaded)) => return feed.set_stored_position(&loaded),
+            Ok(None) => Error::not_found("session", session),
+            Err(error) => error.into(),
+        };
+        let mut slots = self.slots.lock();
+        // An actor started in the meantime reports its own errors.
+        if slots.get(&session).is_some_and(|slot| slot.actor.is_none() && Arc::ptr_eq(&slot.feed, &feed)) {
+            slots.remove(&session);
+            feed.fail(&error);
+        }
+    }
+
+    /// Removes a reader, and its slot if that is unused now.
+    pub(crate) fn unsubscribe(&self, feed: &Arc<Feed>, mode: SubscriptionMode) {
+        let mut slots = self.slots.lock();
+        feed.remove_reader(mode);
+        let session = feed.session();
+        let unused =
+            |slot: &SessionSlot| slot.actor.is_none() && Arc::ptr_eq(&slot.feed, feed) && !feed.has_readers();
+        if slots.get(&session).is_some_and(unused) {
+            slots.remove(&session);
+        }
+    }
+
+    /// Changes whether a reader keeps the session in memory, loading the session if it does now.
+    pub(crate) fn change_mode(&self, feed: &Arc<Feed>, before: SubscriptionMode, now: SubscriptionMode) {
+        let mut slots = self.slots.lock();
+        feed.add_reader(now);
+        feed.remove_reader(before);
+        let slot = slots.get_mut(&feed.session()).filter(|slot| Arc::ptr_eq(&slot.feed, feed));
+        if let Some(slot) = slot.filter(|slot| slot.actor.is_none())
+            && now == SubscriptionMode::Controller
+            && !self.tasks.is_stopping()
+        {
+            self.start(slot, None);
+        }
+    }
+
+    /// Loads a session because a caller opens it.
+    pub(super) async fn open(&self, session: SessionId) -> Result<(Session, Opening), Error> {
+        let Some((_, started)) = self.load(session, None) else { return Err(Error::ShuttingDown) };
+        let session = self.call(session, |reply| Command::Open { started, reply }).await?;
+        if started {
+            self.note_opened(session.id);
+        }
+        Ok((session, if started { Opening::Started } else { Opening::Existing }))
+    }
+
+    /// Records that a session was loaded because a caller opened it, and releases the oldest such session beyond
+    /// [`OPENED_MAX`].
+    pub(super) fn note_opened(&self, session: SessionId) {
+        let mut opened = self.opened.lock();
+        opened.push_back(session);
+        let oldest = if opened.len() > OPENED_MAX { opened.pop_front() } else { None };
+        drop(opened);
+        if let Some(actor) = oldest.and_then(|oldest| self.actor(oldest)) {
+            // An actor that has ended needs no release.
+            let _ = actor.send(Signal::Release.into());
+        }
+    }
+}
+
+impl SessionSlot {
+    fn is_of(&self, actor: &Sender) -> bool {
+        self.actor.as_ref().is_some_and(|known| known.same_channel(actor))
+    }
+}

@@ -1,0 +1,100 @@
+//! Sessions and runs as the store loads and lists them.
+
+use mainspring_core::{
+    Attempt, Cursor, Delegation, ExternalRef, LegacyAlias, Line, Position, Run, RunId, RunStatus, Session,
+    SessionId, SessionStatus, Time,
+};
+
+use super::{Chunk, InboxItem, OpenToolCall};
+
+/// Everything that a session's actor needs, without the history.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// The session.
+    pub session: Session,
+    /// Unfinished runs in order of acceptance, each with its latest attempt.
+    pub runs: Vec<(Run, Option<Attempt>)>,
+    /// The latest run, ended or not.
+    pub latest: Option<Run>,
+    /// The lines of the tip and of the runs' pens.
+    pub lines: Vec<Line>,
+    /// Streamed text that is not in a message, in order.
+    pub chunks: Vec<Chunk>,
+    /// Tool calls without an outcome.
+    pub open_tool_calls: Vec<OpenToolCall>,
+    /// The notes that other sessions left, in order.
+    pub inbox: Vec<InboxItem>,
+    /// Unsettled delegations whose parent or child is one of `runs`.
+    pub delegations: Vec<Delegation>,
+    /// Cursor of the session's last event.
+    pub cursor: Cursor,
+    /// Count of durable streamed bytes.
+    pub pos: u64,
+    /// Position up to which events are pruned.
+    pub floor: Option<Position>,
+}
+
+/// The sessions that a starting kernel has to handle.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Unfinished {
+    /// Sessions with unfinished runs, or with notes in their inbox.
+    pub live: Vec<SessionId>,
+    /// Deleted sessions that are not purged completely.
+    pub deleted: Vec<SessionId>,
+    /// Sessions with pruned events that are not removed completely.
+    pub compacted: Vec<SessionId>,
+}
+
+/// A name of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SessionRef {
+    /// Id.
+    Id(SessionId),
+    /// The caller's key.
+    Key(String),
+    /// Object in the caller's application that the session belongs to.
+    External(ExternalRef),
+    /// Compatibility alias.
+    Legacy(LegacyAlias),
+}
+
+/// Selects sessions to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionPage {
+    /// An owner or an org.
+    pub of: SessionsOf,
+    /// Only pinned, or only unpinned sessions.
+    pub pinned: Option<bool>,
+    /// Only sessions with this status.
+    pub status: Option<SessionStatus>,
+    /// Only sessions of this kind of surface.
+    pub surface_kind: Option<String>,
+    /// Only sessions before this one.
+    pub before: Option<(Time, SessionId)>,
+    /// Page size.
+    pub limit: usize,
+}
+
+/// The owner or org whose sessions are listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionsOf {
+    /// All sessions of this owner.
+    Owner(String),
+    /// The sessions that every member of this org may read.
+    Org(String),
+}
+
+/// Selects runs to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunPage {
+    /// Owner of the runs.
+    pub owner: String,
+    /// Only runs of this session.
+    pub session: Option<SessionId>,
+    /// Only runs with this status.
+    pub status: Option<RunStatus>,
+    /// Only runs before this one.
+    pub before: Option<(Time, RunId)>,
+    /// Page size.
+    pub limit: usize,
+}
