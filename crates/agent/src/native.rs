@@ -117,8 +117,8 @@ impl NativeAdapter {
 
     /// Sets the hooks.
     #[must_use]
-    pub fn with_hooks(mut self, hooks: impl Hooks) -> Self {
-        self.hooks = Arc::new(hooks);
+    pub fn with_hooks(mut self, hooks: Arc<dyn Hooks>) -> Self {
+        self.hooks = hooks;
         self
     }
 

@@ -89,7 +89,7 @@ impl Demo {
             "{DIM}The native loop asks a scripted model, over HTTP: no key is needed.{DIM:#}"
         ))?;
         let tools = Toolbox::new().with(tool::Add).map_err(|bad| Fail::bad_request(bad.to_string()))?;
-        let node = Node::open_with(&config, tools).await?;
+        let node = Node::builder(config.clone()).tools(tools).open().await?;
         let kernel = node.kernel();
         let [stream, tool, retry, cancel, ask, branch] = &STORIES;
         let (a, b, c, d, e, f) = tokio::join!(

@@ -110,7 +110,7 @@ impl Doctor {
             }
             Ok(None) => add(Health::Ok, "state directory", format!("{dir}, free")),
         }
-        let node = match Node::open_records(config).await {
+        let node = match Node::builder(config.clone()).records_only().open().await {
             Ok(node) => node,
             Err(error) => {
                 add(Health::Bad, "database", Fail::from(error).message);
@@ -118,8 +118,9 @@ impl Doctor {
             }
         };
         match node.check(self.thorough).await {
-            Err(error) => add(Health::Bad, "database", error.to_string()),
-            Ok(check) => database_shown(config, check, &mut add),
+            None => {}
+            Some(Err(error)) => add(Health::Bad, "database", error.to_string()),
+            Some(Ok(check)) => database_shown(config, check, &mut add),
         }
         match node.kernel().blobs_check(self.thorough).await {
             Err(error) => add(Health::Bad, "artifacts", error.to_string()),

@@ -98,27 +98,19 @@ impl From<mainspring_client::Error> for Fail {
 
 impl From<ServeError> for Fail {
     fn from(error: ServeError) -> Self {
-        let code = match &error {
-            ServeError::Token(_) => "state_dir_unusable",
-            ServeError::Listen { .. } => "cannot_listen",
-        };
-        Self { exit: Exit::NotNow, code: code.into(), message: error.to_string(), retryable: true }
+        Self { exit: Exit::NotNow, code: error.code().into(), message: error.to_string(), retryable: true }
     }
 }
 
 impl From<NodeError> for Fail {
     fn from(error: NodeError) -> Self {
-        let (exit, code) = match &error {
-            NodeError::StateDir(mainspring_store::StateDirError::Busy { .. }) => {
-                (Exit::Owned, "state_dir_owned")
-            }
-            NodeError::StateDir(_) => (Exit::NotNow, "state_dir_unusable"),
-            NodeError::Models(_) => (Exit::BadRequest, "invalid_config"),
-            NodeError::Store(_) => (Exit::NotNow, "store_unusable"),
-            NodeError::Kernel { source, .. } => (Exit::NotNow, source.code()),
+        let exit = match &error {
+            NodeError::StateDir(mainspring_store::StateDirError::Busy { .. }) => Exit::Owned,
+            NodeError::Models(_) => Exit::BadRequest,
+            _ => Exit::NotNow,
         };
         let message = chain(&error);
-        Self { exit, code: code.into(), message, retryable: exit == Exit::Owned }
+        Self { exit, code: error.code().to_owned().into(), message, retryable: exit == Exit::Owned }
     }
 }
 

@@ -80,7 +80,7 @@ impl<'a> Home<'a> {
         let config = context.config();
         let node = match purpose {
             Purpose::Execute => Node::open(config).await,
-            Purpose::Records => Node::open_records(config).await,
+            Purpose::Records => Node::builder(config.clone()).records_only().open().await,
         };
         let node = match node {
             Err(NodeError::StateDir(busy @ StateDirError::Busy { .. })) => return Err(Found::Busy(busy)),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mainspring_adapters::process;
 use mainspring_adapters::{AcpOptions, AgentOptions, McpServer, ProcessAdapter, ScriptAdapter};
+use mainspring_agent::hooks::{Hooks, NoHooks};
 use mainspring_agent::models::{ModelsConfigError, SCRIPTED};
 use mainspring_agent::tool::matches_pattern;
 use mainspring_agent::tool::mcp::{McpConfig, McpServers};
@@ -23,6 +24,25 @@ const BRIDGE: &str = "OMI_BRIDGE_PIPE";
 /// The name of our own MCP server.
 pub(crate) const OWN: &str = "mainspring";
 
+/// The parts that an embedder brings.
+pub(crate) struct Parts {
+    pub(crate) tools: Toolbox,
+    pub(crate) hooks: Arc<dyn Hooks>,
+    pub(crate) adapters: Vec<Arc<dyn Adapter>>,
+    pub(crate) permissions: Permissions,
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self {
+            tools: Toolbox::new(),
+            hooks: Arc::new(NoHooks),
+            adapters: vec![],
+            permissions: Permissions::default(),
+        }
+    }
+}
+
 /// The adapters of one node, and what of them must be closed.
 pub(crate) struct Agents {
     pub(crate) adapters: Vec<Arc<dyn Adapter>>,
@@ -32,11 +52,10 @@ pub(crate) struct Agents {
 }
 
 impl Agents {
-    /// The built-in adapters, and those of `config`, for agents that have `tools`. Nothing is started before it is
-    /// needed.
+    /// Creates the built-in adapters, those of `config` and those of the embedder. Starts no process.
     pub(crate) fn new(
         config: &Config,
-        tools: Toolbox,
+        parts: Parts,
         definitions: Arc<Definitions>,
         clock: &Clock,
     ) -> Result<Self, ModelsConfigError> {
@@ -45,7 +64,7 @@ impl Agents {
             .iter()
             .filter_map(|(name, adapter)| {
                 let kind = adapter.kind?;
-                let options = options(name, adapter, kind, config);
+                let options = options(name, adapter, kind, config, parts.permissions);
                 Some(Arc::new(match kind {
                     AdapterKind::Acp => ProcessAdapter::acp(options, acp(adapter, config), clock.clone()),
                     AdapterKind::Pi => ProcessAdapter::pi(options, clock.clone()),
@@ -54,9 +73,13 @@ impl Agents {
             .collect();
         let models = Models::new(&config.models)?.with_provider(SCRIPTED, Arc::new(Scripted::default()));
         let catalog = Arc::new(NativeCatalog::new(definitions.clone(), models.clone()));
-        let mut adapters: Vec<Arc<dyn Adapter>> =
-            vec![Arc::new(ScriptAdapter), Arc::new(native(config, models, tools, definitions))];
+        let mut adapters: Vec<Arc<dyn Adapter>> = vec![
+            Arc::new(ScriptAdapter),
+            Arc::new(native(config, models, parts.tools, definitions).with_hooks(parts.hooks)),
+        ];
         adapters.extend(processes.iter().map(|adapter| adapter.clone() as Arc<dyn Adapter>));
+        // Last, so that they replace others of the same name.
+        adapters.extend(parts.adapters);
         Ok(Self { adapters, catalog, processes })
     }
 
@@ -82,7 +105,13 @@ fn native(config: &Config, models: Models, tools: Toolbox, definitions: Arc<Defi
     native.with_options(options).with_mcp(McpServers::new(&config.models.mcp))
 }
 
-fn options(name: &str, adapter: &AdapterConfig, kind: AdapterKind, config: &Config) -> AgentOptions {
+fn options(
+    name: &str,
+    adapter: &AdapterConfig,
+    kind: AdapterKind,
+    config: &Config,
+    permissions: Permissions,
+) -> AgentOptions {
     let millis = |set: Option<u64>, default: u64| Duration::from_millis(set.unwrap_or(default));
     AgentOptions {
         name: name.to_owned(),
@@ -104,7 +133,8 @@ fn options(name: &str, adapter: &AdapterConfig, kind: AdapterKind, config: &Conf
         start_timeout: millis(adapter.start_timeout_ms, 60_000),
         stop_grace: millis(adapter.stop_grace_ms, 2_000),
         permissions: match adapter.permissions {
-            None | Some(config::Permissions::Ask) => Permissions::Ask,
+            None => permissions,
+            Some(config::Permissions::Ask) => Permissions::Ask,
             Some(config::Permissions::Legacy) => Permissions::Legacy,
             Some(config::Permissions::Deny) => Permissions::Deny,
         },

@@ -2,6 +2,11 @@
 //!
 //! This crate is where concrete parts meet: it alone reads the configuration and names a store and adapters.
 //!
+//! A [`Node`] is one running mainspring: it owns a state directory, executes runs and has the [`Kernel`] with all verbs.
+//! [`Node::builder`] takes what an embedder brings: tools, hooks, adapters, a store.
+//!
+//! # A prompt, followed to its end
+//!
 //! ```
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use mainspring::{Caller, Config, Item, Node, RunRequest, session_ref};
@@ -10,10 +15,144 @@
 //! let node = Node::open(&Config::with_state_dir(folder.path())).await?;
 //! let me = Caller::new("me");
 //! let accepted = node.kernel().run_create(&me, RunRequest::text("greeting", "say hello")).await?;
-//! let mut events = node.kernel().session_subscribe(&me, &session_ref("greeting")?, Some(accepted.position)).await?;
-//! while let Some(Item::Event(_) | Item::Delta(_)) = events.next().await.transpose()? {
-//!     if node.kernel().run_get(&me, accepted.run.id).await?.state.status().is_ended() { break }
+//! let greeting = session_ref("greeting")?;
+//! let mut stream = node.kernel().session_subscribe(&me, &greeting, Some(accepted.position)).await?;
+//! let mut text = String::new();
+//! while let Some(item) = stream.next().await.transpose()? {
+//!     match item {
+//!         Item::Delta(delta) => text.push_str(&delta.text),
+//!         Item::Event(event) if event.body.ends_run() => break,
+//!         _ => {}
+//!     }
 //! }
+//! assert!(text.is_empty() || text == "hello");
+//! node.close().await;
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+//! ```
+//!
+//! # A tool over state
+//!
+//! The arguments of a tool are a type; its schema is derived. Through [`tool::ToolContext`] a tool reads and writes the
+//! session's state, which branches and forks with the conversation.
+//!
+//! ```
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! use mainspring::core::{Expect, RunStatus, StateScope};
+//! use mainspring::tool::{ToolCall, ToolError, function};
+//! use mainspring::{Caller, Config, Node, RunRequest, StateOf, Toolbox, session_ref};
+//!
+//! #[derive(serde::Deserialize, schemars::JsonSchema)]
+//! struct WriteFile {
+//!     /// The file's path.
+//!     path: String,
+//!     /// The whole content.
+//!     content: String,
+//! }
+//!
+//! async fn write_file(call: ToolCall, file: WriteFile) -> Result<String, ToolError> {
+//!     let written = call.context.state_set(StateScope::Session, &file.path, Some(file.content.into()), Expect::Any);
+//!     written.await?;
+//!     Ok(format!("wrote {}", file.path))
+//! }
+//!
+//! let folder = tempfile::tempdir()?;
+//! let mut config = Config::with_state_dir(folder.path());
+//! config.adapter = "native".into();
+//! let tools = Toolbox::new().with(function("write_file", "Writes a file.", write_file))?;
+//! let node = Node::builder(config).tools(tools).open().await?;
+//! let me = Caller::new("me");
+//! let mut request = RunRequest::text("work", r#"tool write_file {"path":"notes.txt","content":"tea"}"#);
+//! request.options.model = Some("scripted/any".into());
+//! let run = node.kernel().run_create(&me, request).await?.run;
+//! let run = node.kernel().run_wait(&me, run.id, Duration::from_secs(30)).await?;
+//! assert_eq!(run.state.status(), RunStatus::Succeeded);
+//! let state = StateOf::Session(session_ref("work")?, None);
+//! assert_eq!(node.kernel().state_get(&me, &state, "notes.txt").await?.value, "tea");
+//! node.close().await;
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+//! ```
+//!
+//! # Hooks
+//!
+//! ```
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use async_trait::async_trait;
+//! use mainspring::hooks::{HookContext, Hooks, ToolDecision};
+//! use mainspring::provider::ToolUse;
+//! use mainspring::{Config, Node};
+//!
+//! /// Lets no tool delete anything.
+//! struct Careful;
+//!
+//! #[async_trait]
+//! impl Hooks for Careful {
+//!     async fn on_tool_use(&self, _: HookContext, call: &ToolUse) -> ToolDecision {
+//!         match call.name.starts_with("delete") {
+//!             true => ToolDecision::Reject { reason: "nothing is deleted here".into() },
+//!             false => ToolDecision::Execute,
+//!         }
+//!     }
+//! }
+//!
+//! let folder = tempfile::tempdir()?;
+//! let node = Node::builder(Config::with_state_dir(folder.path())).hooks(Careful).open().await?;
+//! node.close().await;
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+//! ```
+//!
+//! # A session's life
+//!
+//! ```
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! use mainspring::core::{Block, Place};
+//! use mainspring::{Caller, Config, ForkRequest, Node, RunRequest, SessionStart, session_ref};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let node = Node::open(&Config::with_state_dir(folder.path())).await?;
+//! let (kernel, me, minute) = (node.kernel(), Caller::new("me"), Duration::from_secs(60));
+//!
+//! // New: the key must be free. Load: the session must exist.
+//! let new = SessionStart { new: Some(Some("tea".into())), ..SessionStart::default() };
+//! let session = kernel.session_start(&me, new, None).await?.session;
+//! let tea = session_ref("tea")?;
+//! let load = SessionStart { load: Some(tea.clone()), ..SessionStart::default() };
+//! assert_eq!(kernel.session_start(&me, load, None).await?.session.id, session.id);
+//!
+//! // Prompt.
+//! let run = kernel.run_create(&me, RunRequest::text("tea", "say green")).await?.run;
+//! let first = kernel.run_wait(&me, run.id, minute).await?;
+//! let (prompt, answer) = (first.prompt.unwrap(), first.final_message.unwrap());
+//!
+//! // Branch: another answer to the same prompt, beside the first.
+//! let again = RunRequest {
+//!     prompt: vec![],
+//!     place: Place::Regenerate { message_id: prompt },
+//!     ..RunRequest::text("tea", "")
+//! };
+//! let run = kernel.run_create(&me, again).await?.run;
+//! let second = kernel.run_wait(&me, run.id, minute).await?;
+//!
+//! // Edit: another prompt after an earlier answer.
+//! let edit = RunRequest { place: Place::Edit { message_id: answer }, ..RunRequest::text("tea", "say with milk") };
+//! let run = kernel.run_create(&me, edit).await?.run;
+//! kernel.run_wait(&me, run.id, minute).await?;
+//!
+//! // Navigate: back to the second answer. Fork: a session that continues from the first; nothing is copied.
+//! kernel.session_navigate(&me, &tea, second.final_message, None).await?;
+//! let fork = ForkRequest { message: answer, key: Some("tea-2".into()), title: None };
+//! let (fork, created) = kernel.session_fork(&me, &tea, fork, None).await?;
+//! assert!(created && fork.tip_message == Some(answer));
+//! # let _ = Block::text("");
 //! node.close().await;
 //! # Ok(())
 //! # }
@@ -29,10 +168,16 @@ pub mod token;
 
 pub use config::Config;
 pub use mainspring_agent::provider::install_tls;
-pub use mainspring_agent::{Toolbox, tool};
+pub use mainspring_agent::{Toolbox, hooks, provider, tool};
+pub use mainspring_api as api;
 pub use mainspring_core as core;
 pub use mainspring_kernel::feed::{Item, Subscription};
-pub use mainspring_kernel::kernel::{Caller, RunRequest, SessionTarget, session_ref};
-pub use mainspring_kernel::{Error, Kernel};
-pub use node::{Node, NodeError};
+pub use mainspring_kernel::kernel::{
+    Accepted, Caller, ForkRequest, NewSession, RunRequest, SessionPatch, SessionStart, SessionTarget,
+    Started, StateOf, session_ref,
+};
+pub use mainspring_kernel::policy::Permissions;
+pub use mainspring_kernel::store::SessionRef;
+pub use mainspring_kernel::{Error, Kernel, adapter, policy, store};
+pub use node::{Node, NodeBuilder, NodeError};
 pub use server::{ServeError, Server};

@@ -3,31 +3,36 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use mainspring_agent::hooks::Hooks;
 use mainspring_agent::models::ModelsConfigError;
 use mainspring_agent::{Definitions, Toolbox};
+use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::agents::NoCatalog;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Kernel, OnOrphan, Options, Retry};
-use mainspring_kernel::store::StoreError;
+use mainspring_kernel::policy::Permissions;
+use mainspring_kernel::store::{Store, StoreError};
 use mainspring_store::{
     Durability, OpenError, SqliteCheck, SqliteOptions, SqliteStore, StateDir, StateDirError,
 };
 
-use crate::agents::Agents;
+use crate::agents::{Agents, Parts};
 use crate::config::{self, Config};
 
 /// One running mainspring: it owns its state directory until it is closed.
 pub struct Node {
     kernel: Kernel,
     agents: Agents,
-    store: Arc<SqliteStore>,
-    // Given up last: while the store is open, the folder is ours.
+    /// The store, if it is the built-in one.
+    sqlite: Option<Arc<SqliteStore>>,
+    // Released last: while the store is open, no other process may own the folder.
     dir: StateDir,
 }
 
 /// Why a node could not be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum NodeError {
     /// The state directory cannot be had.
     #[error(transparent)]
@@ -48,67 +53,135 @@ pub enum NodeError {
     },
 }
 
-impl Node {
-    /// Opens the state directory, takes up what an earlier process left, and accepts work.
-    pub async fn open(config: &Config) -> Result<Self, NodeError> {
-        Self::open_with(config, Toolbox::new()).await
+impl NodeError {
+    /// Returns the stable code.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::StateDir(StateDirError::Busy { .. }) => "state_dir_owned",
+            Self::StateDir(_) => "state_dir_unusable",
+            Self::Models(_) => "invalid_config",
+            Self::Store(_) => "store_unusable",
+            Self::Kernel { source, .. } => source.code(),
+        }
+    }
+}
+
+/// Builds a node from a configuration and the parts that an embedder brings. See [`Node::builder`].
+#[must_use]
+pub struct NodeBuilder {
+    config: Config,
+    store: Option<Arc<dyn Store>>,
+    parts: Parts,
+    execute: bool,
+}
+
+impl NodeBuilder {
+    /// Adds tools for the native agent.
+    pub fn tools(mut self, tools: Toolbox) -> Self {
+        self.parts.tools = tools;
+        self
     }
 
-    /// Like [`Node::open`], for agents that have these tools too.
-    pub async fn open_with(config: &Config, tools: Toolbox) -> Result<Self, NodeError> {
-        Self::start(config, tools, true).await
+    /// Sets the hooks of the native agent.
+    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
+        self.parts.hooks = Arc::new(hooks);
+        self
     }
 
-    /// Like [`Node::open`], but executes nothing: queued runs stay queued. For reading and changing records.
-    pub async fn open_records(config: &Config) -> Result<Self, NodeError> {
-        Self::start(config, Toolbox::new(), false).await
+    /// Adds an adapter. It replaces a built-in or configured adapter of the same name.
+    pub fn adapter(mut self, adapter: impl Adapter) -> Self {
+        self.parts.adapters.push(Arc::new(adapter));
+        self
     }
 
-    async fn start(config: &Config, tools: Toolbox, execute: bool) -> Result<Self, NodeError> {
+    /// Sets who decides about permission requests of agents whose configuration does not say; a person if not set.
+    pub fn permissions(mut self, permissions: Permissions) -> Self {
+        self.parts.permissions = permissions;
+        self
+    }
+
+    /// Replaces the SQLite store. Artifacts and the token stay in the state directory.
+    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// Executes nothing: queued runs stay queued. For reading and changing records.
+    pub fn records_only(mut self) -> Self {
+        self.execute = false;
+        self
+    }
+
+    /// Opens the state directory, recovers the unfinished work of an earlier process, and accepts work.
+    pub async fn open(self) -> Result<Node, NodeError> {
+        let Self { config, store, parts, execute } = self;
         let (clock, ids) = (Clock::system(), Ids::system());
         let definitions = Arc::new(Definitions::new(Some(config.agents_dir.clone())));
-        let agents = Agents::new(config, tools, definitions, &clock)?;
+        let agents = Agents::new(&config, parts, definitions, &clock)?;
         let node = ids.node();
         let dir = StateDir::open(&config.state_dir, clock.now(), node)?;
-        let path = config.database();
-        let durability = match config.durability {
-            config::Durability::Full => Durability::Full,
-            config::Durability::Normal => Durability::Normal,
+        let (store, sqlite) = match store {
+            Some(store) => (store, None),
+            None => {
+                let sqlite = open_sqlite(&config, &clock)?;
+                (sqlite.clone() as Arc<dyn Store>, Some(sqlite))
+            }
         };
-        let options = SqliteOptions { durability, readers: config.readers };
-        let store = Arc::new(SqliteStore::open(&path, options, clock.now())?);
-        let artifacts = Some(config.artifacts_dir());
         let options = Options {
             node: Some(node),
-            artifacts,
+            artifacts: Some(config.artifacts_dir()),
             execute,
             agents: agents.catalog.clone(),
-            ..options_of(config)
+            ..options_of(&config)
         };
-        agents.wait_for_earlier(config, &clock).await;
-        let kernel = Kernel::start(store.clone(), agents.adapters.clone(), options, clock, ids).await;
-        let kernel = kernel.map_err(|source| NodeError::Kernel { path, source })?;
-        Ok(Self { kernel, agents, store, dir })
+        agents.wait_for_earlier(&config, &clock).await;
+        let kernel = Kernel::start(store, agents.adapters.clone(), options, clock, ids).await;
+        let kernel = kernel.map_err(|source| NodeError::Kernel { path: config.database(), source })?;
+        Ok(Node { kernel, agents, sqlite, dir })
+    }
+}
+
+fn open_sqlite(config: &Config, clock: &Clock) -> Result<Arc<SqliteStore>, OpenError> {
+    let durability = match config.durability {
+        config::Durability::Full => Durability::Full,
+        config::Durability::Normal => Durability::Normal,
+    };
+    let options = SqliteOptions { durability, readers: config.readers };
+    SqliteStore::open(&config.database(), options, clock.now()).map(Arc::new)
+}
+
+impl Node {
+    /// Starts building a node with this configuration.
+    pub fn builder(config: Config) -> NodeBuilder {
+        NodeBuilder { config, store: None, parts: Parts::default(), execute: true }
     }
 
-    /// What does the work.
+    /// Opens a node with the built-in parts: `Node::builder(config).open()`.
+    pub async fn open(config: &Config) -> Result<Self, NodeError> {
+        Self::builder(config.clone()).open().await
+    }
+
+    /// Returns the kernel, which has the verbs.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
     }
 
-    /// Checks the database; a thorough check reads all of it.
-    pub async fn check(&self, thorough: bool) -> Result<SqliteCheck, StoreError> {
-        self.store.check(thorough).await
+    /// Checks the SQLite database; a thorough check reads all of it. `None` if the node has another store.
+    pub async fn check(&self, thorough: bool) -> Option<Result<SqliteCheck, StoreError>> {
+        match &self.sqlite {
+            Some(sqlite) => Some(sqlite.check(thorough).await),
+            None => None,
+        }
     }
 
-    /// Stops what executes, records it, and gives the state directory back.
+    /// Stops all runs, records their ends, and releases the state directory.
     pub async fn close(self) {
         self.kernel.shutdown().await;
         self.agents.close().await;
-        let Self { kernel, agents: _, store, dir } = self;
+        let Self { kernel, agents: _, sqlite, dir } = self;
         // The last of these joins the writer thread; it has little left to do.
         drop(kernel);
-        drop(store);
+        drop(sqlite);
         drop(dir);
     }
 }

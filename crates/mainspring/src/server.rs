@@ -35,6 +35,7 @@ pub struct Server {
 
 /// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ServeError {
     /// The token cannot be read or made.
     #[error("the token of the state directory cannot be used: {0}")]
@@ -49,6 +50,16 @@ pub enum ServeError {
         /// What to do about it.
         remedy: &'static str,
     },
+}
+
+impl ServeError {
+    /// Returns the stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Token(_) => "state_dir_unusable",
+            Self::Listen { .. } => "cannot_listen",
+        }
+    }
 }
 
 impl Server {

@@ -85,7 +85,7 @@ impl Setup {
     }
 
     pub(crate) fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.hooks = Some(Box::new(|adapter| adapter.with_hooks(hooks)));
+        self.hooks = Some(Box::new(|adapter| adapter.with_hooks(Arc::new(hooks))));
         self
     }
 

@@ -153,7 +153,7 @@ fn session(n: u64) -> SessionRef {
 
 /// Opens what was imported, as any process does.
 async fn opened<T>(dir: &Path, look: impl AsyncFnOnce(&Kernel, &Caller) -> T) -> T {
-    let node = Node::open_records(&Config::with_state_dir(dir.join("state"))).await.unwrap();
+    let node = Node::builder(Config::with_state_dir(dir.join("state"))).records_only().open().await.unwrap();
     let seen = look(node.kernel(), &Caller::new(OWNER)).await;
     node.close().await;
     seen

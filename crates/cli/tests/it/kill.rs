@@ -68,7 +68,7 @@ fn hear(line: &str, told: &mut HashMap<RunId, Option<RunStatus>>) {
 
 /// Opens what the dead left, as any new process does, and compares.
 async fn examine(dir: &Path, told: &mut HashMap<RunId, Option<RunStatus>>, round: u64) {
-    let node = Node::open_records(&Config::with_state_dir(dir)).await.unwrap();
+    let node = Node::builder(Config::with_state_dir(dir)).records_only().open().await.unwrap();
     let (kernel, me) = (node.kernel(), Caller::new("load"));
     let mut sessions = HashMap::new();
     for (id, was) in told.iter_mut() {
